@@ -1,0 +1,1 @@
+"""The benchmarks: `python -m bench` measures Siltstone beside its peers on this machine."""

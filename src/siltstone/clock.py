@@ -1,0 +1,68 @@
+"""Where time, ids and randomness come from, so that tests can hold them still.
+
+No clock ever decides what a reader sees: visibility is decided by sequences alone. Time is information for
+people, and the measure for retentions and time-outs.
+"""
+
+import datetime
+import random
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """The time of day, a monotonic time for durations, sleep, fresh ids and jitter."""
+
+    def now(self) -> datetime.datetime:
+        """Return the time of day in UTC."""
+        ...
+
+    def monotonic_seconds(self) -> float:
+        """Return seconds that never run backwards, for measuring durations."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        ...
+
+    def new_id(self) -> str:
+        """Return a fresh id of 32 hex digits."""
+        ...
+
+    def jitter(self) -> float:
+        """Return a number in [0, 1) that spreads retries."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SystemClock:
+    """The machine's own clock and randomness."""
+
+    _random: random.Random = field(default_factory=random.SystemRandom)
+
+    def now(self) -> datetime.datetime:
+        """Return the time of day in UTC."""
+        return datetime.datetime.now(datetime.UTC)
+
+    def monotonic_seconds(self) -> float:
+        """Return seconds that never run backwards."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)
+
+    def new_id(self) -> str:
+        """Return a fresh id of 32 hex digits."""
+        return uuid.uuid4().hex
+
+    def jitter(self) -> float:
+        """Return a number in [0, 1) that spreads retries."""
+        return self._random.random()
+
+
+def epoch_ms(moment: datetime.datetime) -> int:
+    """Return milliseconds since 1970, as Delta log entries count time."""
+    return int(moment.timestamp() * 1000)

@@ -1,0 +1,1 @@
+"""Compactions: what keeps a dataset fast and makes it forget. Plan, run, verify, commit, prune, sweep, purge."""

@@ -1,0 +1,111 @@
+"""Keeping one dataset in shape: recovery, folds, purges, vacuums, status. What `Dataset` calls."""
+
+import datetime
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+
+from siltstone.compaction.commit import prune, raise_epoch
+from siltstone.compaction.fold import fold
+from siltstone.compaction.reclaim import leftovers, purge_files, sweep_orphans, vacuum
+from siltstone.dataset.local import read_file
+from siltstone.dataset.store import Store, sequence_of
+from siltstone.failpoints import reach
+from siltstone.model.columns import WRITTEN_AT
+from siltstone.model.results import CompactReport, Status, VacuumReport
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Compactor:
+    """Implements the dataset layer's `Maintenance`."""
+
+    def __init__(self, *, spark: "Callable[[], SparkSession]") -> None:
+        """Ask for a session only when there is something to rewrite."""
+        self._spark = spark
+
+    def recover(self, store: Store) -> int:
+        """Finish what a crash interrupted: prune what base holds, sweep what nobody will commit; return files swept."""
+        prune(store)
+        return sweep_orphans(store)
+
+    def compact(self, store: Store, *, purge: bool) -> CompactReport:
+        """Recover, fold, prune; with `purge`, raise the epoch and delete from disk all that is not live.
+
+        A purge's epoch fences out every job that was planned before it: such a job may hold rows that are to be forgotten.
+        """
+        self.recover(store)
+        snapshot = store.snapshot()
+        epoch = snapshot.epoch + 1 if purge else None
+        if snapshot.unfolded:
+            report = fold(self._spark(), store, epoch=epoch)
+        else:
+            report = fold_nothing(store)
+            if epoch is not None:
+                raise_epoch(store, epoch)
+        if not purge:
+            return report
+        reach("purge.after_fold")
+        files, size = purge_files(store)
+        return replace(report, purged=True, files_deleted=files, bytes_deleted=size)
+
+    def vacuum(self, store: Store, *, retention_hours: float | None, dry_run: bool) -> VacuumReport:
+        """Delete removed files that are older than the retention."""
+        return vacuum(store, retention_hours=retention_hours, dry_run=dry_run)
+
+    def status(self, store: Store) -> Status:
+        """Count rows, files, bytes and backlog."""
+        snapshot = store.snapshot()
+        unfolded = snapshot.unfolded
+        left = leftovers(store)
+        return Status(
+            dataset=str(store.name),
+            kind=store.spec.kind.value,
+            rows_in_base=snapshot.base.rows,
+            base_files=len(snapshot.base.files),
+            base_bytes=snapshot.base.size_bytes,
+            base_version=snapshot.base.version,
+            sequence=snapshot.sequence,
+            watermark=snapshot.watermark,
+            backlog_batches=len({sequence_of(file) for file in unfolded}),
+            backlog_rows=snapshot.unfolded_rows,
+            backlog_files=len(unfolded),
+            backlog_bytes=sum(file.size_bytes for file in unfolded),
+            oldest_unfolded_at=_written_at(store, unfolded[0].path) if unfolded else None,
+            unreferenced_files=len(left),
+            unreferenced_bytes=sum(found.size_bytes for found in left),
+        )
+
+
+def fold_nothing(store: Store) -> CompactReport:
+    """Return the report of a fold that had nothing to do, without asking for Spark."""
+    started = store.clock.monotonic_seconds()
+    snapshot = store.snapshot()
+    return CompactReport(
+        dataset=str(store.name),
+        base_rows=snapshot.base.rows,
+        change_rows=0,
+        batches_folded=0,
+        upserts_applied=0,
+        tombstones_applied=0,
+        rows_dropped_by_tombstones=0,
+        final_rows=snapshot.base.rows,
+        files_removed=0,
+        files_added=0,
+        bytes_before=snapshot.base.size_bytes,
+        bytes_after=snapshot.base.size_bytes,
+        watermark=snapshot.watermark,
+        seconds=store.clock.monotonic_seconds() - started,
+    )
+
+
+def _written_at(store: Store, path: str) -> str | None:
+    try:
+        rows = read_file(store.changes.path / path, store.change_schema, [WRITTEN_AT])
+    except FileNotFoundError:
+        return None
+    first: datetime.datetime | None = pc.min(rows.column(WRITTEN_AT)).as_py()
+    return first.isoformat(timespec="seconds") if first else None

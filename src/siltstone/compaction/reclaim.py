@@ -1,0 +1,184 @@
+"""Giving disk back: the sweep of orphans, the vacuum, and the purge that makes a dataset really forget.
+
+Terms. A file is *live* if the newest version of its table names it, *removed* if the log names it as removed and it is
+younger than the retention, an *orphan* otherwise: a crashed job's output, a refused batch, Spark's side files, or what was
+removed longer ago. Live files are never deleted, removed ones after their retention or by a purge, orphans once their
+owner is dead.
+
+The order of looking is the safety of it all: first the listing of the disk, then who is alive, then the logs. A file that
+was on disk and whose owner was dead before the log was read is either named by that log or never will be.
+A listing that fails raises; it is never taken for an empty one.
+"""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from deltalake.exceptions import DeltaError
+
+from siltstone.dataset.store import Store
+from siltstone.errors import Corruption, InvalidRequest, Unavailable
+from siltstone.failpoints import reach
+from siltstone.model.results import VacuumReport
+from siltstone.storage.layout import LOG, owner_of
+from siltstone.storage.presence import is_live, sweep_dead
+from siltstone.storage.table import Table
+from siltstone.storage.upkeep import forget_history, write_checkpoint
+
+OTHER_JOB_SECONDS: Final = 120.0
+"""How long a purge waits for another job that is still writing into base."""
+POLL_SECONDS: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftover:
+    """A file that the newest version of its table does not name."""
+
+    table: Table
+    path: str
+    size_bytes: int
+    owner_live: bool
+
+
+def leftovers(store: Store) -> list[Leftover]:
+    """List every file of the dataset that is not live, with whether its owner is."""
+    return [found for table in (store.base, store.changes) for found in _leftovers(store, table)]
+
+
+def _leftovers(store: Store, table: Table) -> list[Leftover]:
+    listed = list(_data_files(table.path))
+    alive = {owner: is_live(store.layout.work, owner) for owner in {owner_of(path) for path, _ in listed} if owner}
+    pinned = table.pin()
+    live = {file.path for file in pinned.files}
+    if missing := live - {path for path, _ in listed}:
+        listed_now = {path for path, _ in _data_files(table.path)}
+        if lost := missing - listed_now:
+            raise Corruption(f"Dataset {store.name}: live file {min(lost)} is missing from {table.path}. Restore it.")
+    return [
+        Leftover(table=table, path=path, size_bytes=size, owner_live=alive.get(owner_of(path) or "", False))
+        for path, size in listed
+        if path not in live
+    ]
+
+
+def _data_files(root: Path) -> Iterable[tuple[str, int]]:
+    """Walk a table's folder, its log and turn file left out."""
+
+    def fail(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
+    for folder, names, files in os.walk(root, onerror=fail):
+        if Path(folder) == root:
+            names[:] = [name for name in names if name != LOG]
+            files = [name for name in files if name != "_turn"]
+        for name in files:
+            path = Path(folder) / name
+            try:
+                yield path.relative_to(root).as_posix(), path.stat().st_size
+            except FileNotFoundError:
+                continue
+
+
+def removed_files(table: Table, *, older_than_hours: float) -> set[str]:
+    """Return the files that the log names as removed at least that long ago."""
+    try:
+        return set(
+            table.delta().vacuum(
+                retention_hours=int(older_than_hours), dry_run=True, enforce_retention_duration=False, full=False
+            )
+        )
+    except DeltaError as error:
+        raise Unavailable(f"The removed files of {table.path} cannot be listed: {error}") from error
+
+
+def vacuum(store: Store, *, retention_hours: float | None, dry_run: bool) -> VacuumReport:
+    """Delete removed files older than the retention, and orphans of dead owners.
+
+    Raises:
+        InvalidRequest: the retention is below the floor.
+    """
+    floor = store.settings.vacuum_floor_hours
+    hours = max(floor, store.settings.base_retention_hours) if retention_hours is None else retention_hours
+    if hours < floor:
+        raise InvalidRequest(
+            f"A vacuum keeps at least {floor:g} hours; running readers may need those files. To delete at once use "
+            "compact with purge."
+        )
+    doomed = [found for found in leftovers(store) if not found.owner_live and not _kept(store, found, hours)]
+    if not dry_run and doomed:
+        reach("vacuum.before_delete")
+        _delete(doomed)
+        sweep_dead(store.layout.work)
+    return VacuumReport(
+        dataset=str(store.name),
+        retention_hours=hours,
+        dry_run=dry_run,
+        files=tuple(f"{found.table.path.name}/{found.path}" for found in doomed),
+        bytes=sum(found.size_bytes for found in doomed),
+    )
+
+
+def _kept(store: Store, found: Leftover, hours: float) -> bool:
+    """True for a removed file that a reader of an older version may still need."""
+    table = found.table
+    keep = min(hours, table.retention.hours) if table is store.changes else hours
+    return found.path in removed_files(table, older_than_hours=0) - removed_files(table, older_than_hours=keep)
+
+
+def sweep_orphans(store: Store) -> int:
+    """Delete what crashed jobs and writers left, and nothing that any log names; return the number of files."""
+    found = [file for file in leftovers(store) if not file.owner_live]
+    if not found:
+        return 0
+    named = {id(t): removed_files(t, older_than_hours=0) for t in (store.base, store.changes)}
+    orphans = [file for file in found if file.path not in named[id(file.table)]]
+    _delete(orphans)
+    sweep_dead(store.layout.work)
+    return len(orphans)
+
+
+def purge_files(store: Store) -> tuple[int, int]:
+    """Delete every file that is not live, checkpoint, and forget the log's history; return files and bytes deleted.
+
+    Files of writers that are committing right now stay: they are newer than this purge. Jobs that are still writing into
+    base are waited for, because they may hold rows that were to be forgotten.
+    A crash on the way leaves fewer leftovers than before; the purge can be run again.
+    """
+    reach("purge.before_delete")
+    deadline = store.clock.monotonic_seconds() + OTHER_JOB_SECONDS
+    files = size = 0
+    while True:
+        found = leftovers(store)
+        doomed = [file for file in found if not file.owner_live]
+        _delete(doomed)
+        files += len(doomed)
+        size += sum(file.size_bytes for file in doomed)
+        if not any(file.owner_live and file.table is store.base for file in found):
+            break
+        if store.clock.monotonic_seconds() > deadline:
+            raise Unavailable(f"Dataset {store.name}: another job is still writing; purge again when it is done.")
+        store.clock.sleep(POLL_SECONDS)
+    reach("purge.after_delete")
+    for table in (store.base, store.changes):
+        write_checkpoint(table.path, durable=store.settings.durable)
+        reach("purge.after_checkpoint")
+        forget_history(table.path)
+        reach("purge.after_log_clean")
+    return files, size
+
+
+def _delete(doomed: Iterable[Leftover]) -> None:
+    folders: set[Path] = set()
+    for found in doomed:
+        path = found.table.path / found.path
+        path.unlink(missing_ok=True)
+        reach("purge.during_delete")
+        folders |= {parent for parent in path.parents if found.table.path in parent.parents}
+    for folder in sorted(folders, key=lambda p: -len(p.parts)):
+        try:
+            folder.rmdir()
+        except OSError:
+            continue  # not empty, or already gone

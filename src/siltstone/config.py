@@ -1,0 +1,137 @@
+"""Settings: frozen, parsed once at the edge, passed down as a value.
+
+A setting comes from, in this order: an argument of `Settings.load`, the environment (``SILT_`` and the upper-case
+name), the lake's ``silt.toml``, the default below. `docs/settings.md` explains each one; a test keeps it complete.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+from siltstone.errors import InvalidRequest
+
+CONFIG_FILE: Final = "silt.toml"
+ENV_PREFIX: Final = "SILT_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that can be set. Units are the last word of a name."""
+
+    durable: bool = True
+    """fsync every file, entry and directory before a write is acknowledged."""
+    commit_timeout_seconds: float = 60.0
+    """How long a commit is retried against other writers before Unavailable."""
+    writer_queue_batches: int = 50
+    """How many batches may wait for one table in one process before a caller has to wait."""
+    checkpoint_interval_commits: int = 10
+    """Commits between checkpoints; a table with more than 10,000 live files waits longer."""
+    base_retention_hours: float = 168.0
+    """How long `base` keeps log entries and removed files, for readers of old versions."""
+    changes_retention_hours: float = 0.25
+    """How long `changes` and the system tables keep log entries and removed files: at least the longest snapshot."""
+    producer_retention_days: float = 7.0
+    """How long the last sequence of an idempotent producer is remembered."""
+    arrow_changes_rows: int = 200_000
+    """Up to this many unfolded rows reach Spark as one Arrow table; more are read by the executors."""
+    upsert_rows: int = 1_000_000
+    """The largest batch of dicts, Arrow or pandas rows in one call; more belongs into `ingest` or a Spark frame."""
+    target_file_bytes: int = 128 * 1024 * 1024
+    """The size of a base file that a load or a fold aims at."""
+    vacuum_floor_hours: float = 1.0
+    """The shortest retention a plain vacuum accepts."""
+    max_rows: int = 1_000
+    """Rows that a query returns unless told otherwise; 100,000 at most."""
+    spark_master: str = "local[*]"
+    """The Spark master for a session that Siltstone starts itself."""
+    spark_remote: str = ""
+    """A Spark Connect address (``sc://host:port``); wins over `spark_master`."""
+    spark_memory_mb: int = 0
+    """Memory of the driver JVM that Siltstone starts; 0 fits it to the machine."""
+    spark_jars: str = ""
+    """A folder with the Delta jars, for machines without network; empty means the user cache."""
+    spark_short_run: bool = False
+    """Start the JVM with the quick compiler only: faster start, slower steady state."""
+    spark: Mapping[str, str] = field(default_factory=dict)
+    """Any further Spark settings by their Spark names (in ``silt.toml``: a table ``[spark]``)."""
+
+    @classmethod
+    def load(cls, *, lake: Path | None = None, environment: Mapping[str, str] | None = None, **given: Any) -> "Settings":  # noqa: ANN401
+        """Build settings from arguments, the environment and the lake's ``silt.toml``.
+
+        Raises:
+            InvalidRequest: a name is unknown or a value does not fit.
+        """
+        values: dict[str, Any] = {}
+        path = lake / CONFIG_FILE if lake else None
+        if path and path.is_file():
+            values |= _from_file(path)
+        values |= _from_environment(os.environ if environment is None else environment)
+        values |= given
+        return cls(**{name: _fit(name, value) for name, value in values.items()})
+
+
+def _names() -> frozenset[str]:
+    return frozenset(f.name for f in fields(Settings))
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{path} is not valid TOML: {error}. Mend or remove the file.") from error
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in sorted(_names() - {"spark"}):
+        text = environment.get(ENV_PREFIX + name.upper())
+        if text is not None:
+            found[name] = text
+    return found
+
+
+def _fit(name: str, value: Any) -> Any:  # noqa: ANN401
+    """Bring one value into the type of its default, or say clearly that it does not fit."""
+    if name not in _names():
+        raise InvalidRequest(f"Unknown setting {name!r}. Known: {', '.join(sorted(_names()))}.")
+    if name == "spark":
+        return _fit_spark(value)
+    kind = type(getattr(_DEFAULTS, name))
+    try:
+        fitted = _to_bool(value) if kind is bool else kind(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"Setting {name!r} takes a {kind.__name__}, not {value!r}.") from error
+    if kind in (int, float) and fitted < 0:
+        raise InvalidRequest(f"Setting {name!r} must not be negative, it is {value!r}.")
+    return fitted
+
+
+def _fit_spark(value: Any) -> dict[str, str]:  # noqa: ANN401
+    if not isinstance(value, Mapping):
+        raise InvalidRequest(f"Setting 'spark' takes a table of Spark settings, not {value!r}.")
+    flat: dict[str, str] = {}
+    for key, item in value.items():
+        if isinstance(item, Mapping):
+            flat |= {f"{key}.{inner}": text for inner, text in _fit_spark(item).items()}
+        else:
+            flat[str(key)] = str(item).lower() if isinstance(item, bool) else str(item)
+    return flat
+
+
+def _to_bool(value: Any) -> bool:  # noqa: ANN401
+    if isinstance(value, bool):
+        return value
+    match str(value).strip().lower():
+        case "1" | "true" | "yes" | "on":
+            return True
+        case "0" | "false" | "no" | "off":
+            return False
+        case _:
+            raise ValueError(value)
+
+
+_DEFAULTS: Final = Settings()

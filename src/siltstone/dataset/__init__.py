@@ -1,0 +1,1 @@
+"""What a dataset does: writing changes, taking snapshots, merging, loading, and the registry of names."""

@@ -1,0 +1,153 @@
+"""Writing changes: stage a Parquet file, then commit it with the next sequence, grouped with whatever else is waiting.
+
+Flow of a batch:
+
+1. stage: the rows become the file ``changes/data/<batch>.parquet`` (or several, written by Spark's executors);
+2. verify: the footer is read back and the file synced, beside other writers;
+3. queue: the leader of the round reads n = "siltstone.seq" and commits k files with sequences n+1..n+k, setting that
+   transaction to n+k; a lost race reads n again and rewrites nothing, because the number lives in the log.
+
+A crash in 1 or 2 leaves files that no log names, whose owner is dead: the sweep takes them. A crash in 3 leaves the whole
+round, or nothing of it.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from siltstone.dataset.store import Store
+from siltstone.errors import Conflict, Corruption, InvalidRequest, Unavailable
+from siltstone.failpoints import reach
+from siltstone.model.columns import APP_PRODUCER, APP_SEQ, SEQ
+from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.model.results import Ack
+from siltstone.storage.layout import DATA
+from siltstone.storage.parquet import write_file
+from siltstone.storage.presence import Presence
+from siltstone.storage.queue import WriterQueue
+from siltstone.storage.table import Parent
+
+MAX_PRODUCER_CHARS: Final = 200
+_ACK: Final = "/ack"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """A staged batch: its files, and the producer sequence it must not be applied twice for."""
+
+    files: tuple[DataFile, ...]
+    rows: int
+    producer: str | None = None
+    producer_sequence: int = 0
+
+
+class _AllApplied(Exception):  # noqa: N818
+    """Every batch of the round was applied before; there is nothing to commit."""
+
+
+class ChangeWriter:
+    """The write side of one dataset in one process."""
+
+    def __init__(self, store: Store) -> None:
+        """Start with an empty queue."""
+        self._store = store
+        self._queue: WriterQueue[Batch, Ack] = WriterQueue(
+            self._commit, bound=store.settings.writer_queue_batches, wait_seconds=store.settings.commit_timeout_seconds
+        )
+
+    def write(self, rows: pa.Table, *, batch_id: str, producer: str | None = None, sequence: int | None = None) -> Ack:
+        """Stage and commit one batch of change rows; return when it is durable."""
+        check_producer(producer, sequence)
+        self._store.changes.version()  # a dropped dataset is Gone before a file is written
+        relative = f"{DATA}/{batch_id}.parquet"
+        path = self._store.changes.path / relative
+        with Presence(self._store.layout.work, batch_id):
+            path.parent.mkdir(exist_ok=True)
+            write_file(rows, path, key=self._store.spec.key)
+            reach("upsert.after_stage")
+            file = DataFile(
+                path=relative,
+                size_bytes=path.stat().st_size,
+                rows=rows.num_rows,
+                stats=json.dumps({"numRecords": rows.num_rows}),
+            )
+            return self.submit(
+                Batch(files=(file,), rows=rows.num_rows, producer=producer, producer_sequence=sequence or 0)
+            )
+
+    def submit(self, batch: Batch) -> Ack:
+        """Commit a staged batch; if that fails for certain, its files are removed."""
+        try:
+            self._store.changes.verify(batch.files, expected=self._store.change_schema)
+            ack = self._queue.submit(batch)
+        except (Conflict, Corruption, InvalidRequest, Unavailable):
+            self._discard(batch)
+            raise
+        reach("upsert.after_commit")
+        if not ack.applied:
+            self._discard(batch)
+        return ack
+
+    def _discard(self, batch: Batch) -> None:
+        for file in batch.files:
+            Path(self._store.changes.path / file.path).unlink(missing_ok=True)
+
+    def _commit(self, batches: Sequence[Batch]) -> list[Ack]:
+        acks: list[Ack] = []
+
+        def build(parent: Parent) -> Commit:
+            acks.clear()
+            return self._round(parent, batches, acks)
+
+        try:
+            committed = self._store.changes.commit(build)
+        except _AllApplied:
+            return acks
+        self._store.after_commit(self._store.changes, committed.version)
+        return acks
+
+    def _round(self, parent: Parent, batches: Sequence[Batch], acks: list[Ack]) -> Commit:
+        """Give each batch its sequence on this parent; repeats of a producer get their first acknowledgement back."""
+        sequence = parent.transaction(APP_SEQ) or 0
+        adds: list[DataFile] = []
+        transactions: dict[str, int] = {}
+        for batch in batches:
+            app = f"{APP_PRODUCER}{batch.producer}"
+            if batch.producer is not None:
+                last = transactions.get(app, parent.transaction(app))
+                if last is not None and batch.producer_sequence <= last:
+                    first = transactions.get(app + _ACK, parent.transaction(app + _ACK))
+                    known = first if batch.producer_sequence == last else None
+                    acks.append(Ack(sequence=known, rows=batch.rows, applied=False))
+                    continue
+            sequence += 1
+            if batch.producer is not None:
+                transactions |= {app: batch.producer_sequence, app + _ACK: sequence}
+            adds += [replace(file, partition={SEQ: str(sequence)}) for file in batch.files]
+            acks.append(Ack(sequence=sequence, rows=batch.rows))
+        if not adds:
+            raise _AllApplied
+        return Commit(
+            kind=CommitKind.APPEND,
+            plan_version=parent.version,
+            adds=tuple(adds),
+            transactions=transactions | {APP_SEQ: sequence},
+        )
+
+
+def check_producer(producer: str | None, sequence: int | None) -> None:
+    """Refuse half of an idempotent write.
+
+    Raises:
+        InvalidRequest: only one of the two was given, or one is out of range.
+    """
+    if (producer is None) != (sequence is None):
+        raise InvalidRequest("An idempotent write needs both producer= and sequence=.")
+    if producer is not None and (not producer or len(producer) > MAX_PRODUCER_CHARS or producer.endswith(_ACK)):
+        raise InvalidRequest(f"producer must be 1 to {MAX_PRODUCER_CHARS} characters and not end with {_ACK!r}.")
+    if sequence is not None and sequence < 0:
+        raise InvalidRequest("A producer's sequence must not be negative.")

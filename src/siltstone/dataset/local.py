@@ -1,0 +1,91 @@
+"""The merged view without Spark: base and changes read with Arrow, in this process.
+
+Keyed, with Δ = rows of changes whose own sequence is above the watermark:
+latest = the last row of Δ per key by (sequence, position); view = base without latest's keys, and latest's upserts.
+A row's own sequence is ``coalesce(_row_seq, _seq)``: a squashed file holds rows of several.
+"""
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from siltstone.dataset.store import Snapshot, Store, sequence_of
+from siltstone.model.columns import OP, POS, ROW_SEQ, SEQ, Op
+from siltstone.model.files import DataFile
+
+READ_THREADS: Final = 4
+"""Small change files cost their opening; a few at once hide it."""
+_ROW: Final = "_row"
+
+
+def unfolded_rows(store: Store, snapshot: Snapshot, *, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return Δ: every change row above the watermark, with its own sequence as ``_seq``, in the order of application.
+
+    Raises:
+        FileNotFoundError: a file was removed since the snapshot; take a new one.
+    """
+    schema = store.change_schema
+    names = list(columns) if columns is not None else schema.names
+    needed = [f.name for f in schema if f.name in {*names, OP, POS, ROW_SEQ}]
+
+    def read(file: DataFile) -> pa.Table:
+        rows = read_file(store.changes.path / file.path, schema, needed)
+        own = pc.coalesce(rows.column(ROW_SEQ), pa.scalar(sequence_of(file), pa.int64()))
+        return rows.drop_columns([ROW_SEQ]).append_column(SEQ, own)
+
+    with ThreadPoolExecutor(READ_THREADS) as pool:
+        tables = list(pool.map(read, snapshot.unfolded))
+    if not tables:
+        fields = [schema.field(n) for n in needed if n != ROW_SEQ]
+        return pa.schema([*fields, pa.field(SEQ, pa.int64())]).empty_table()
+    rows = pa.concat_tables(tables)
+    rows = rows.filter(pc.greater(rows.column(SEQ), snapshot.watermark))
+    return rows.sort_by([(SEQ, "ascending"), (POS, "ascending")])
+
+
+def read_file(path: Path, schema: pa.Schema, names: Sequence[str]) -> pa.Table:
+    """Read one Parquet file with the given columns in the schema's types."""
+    table = pq.ParquetFile(path).read(columns=list(names))
+    return table.select(list(names)).cast(pa.schema([schema.field(n) for n in names]))
+
+
+def latest_per_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Keep the last row of each key; the rows come in the order of application."""
+    if not rows.num_rows:
+        return rows
+    numbered = rows.select(list(key)).append_column(_ROW, pa.array(np.arange(rows.num_rows), pa.int64()))
+    last = numbered.group_by(list(key)).aggregate([(_ROW, "max")]).column(f"{_ROW}_max")
+    return rows.take(last.combine_chunks().sort())
+
+
+def merged_table(store: Store, snapshot: Snapshot, *, raw: bool = False) -> pa.Table:
+    """Return the merged view as one Arrow table; with `raw`, tombstones are not applied."""
+    changes = unfolded_rows(store, snapshot)
+    if raw:
+        changes = changes.filter(pc.not_equal(changes.column(OP), Op.TOMBSTONE.value))
+    latest = latest_per_key(changes, store.spec.key)
+    upserts = latest.filter(pc.equal(latest.column(OP), Op.UPSERT.value)).select(store.schema.names)
+    parts = [_without(rows, latest, store.spec.key) for rows in _base_tables(store, snapshot)]
+    return pa.concat_tables([*parts, upserts.cast(store.schema)]).combine_chunks()
+
+
+def _base_tables(store: Store, snapshot: Snapshot) -> Iterable[pa.Table]:
+    for file in sorted(snapshot.base.files, key=lambda f: f.path):
+        yield read_file(store.base.path / file.path, store.schema, store.schema.names)
+
+
+def _without(rows: pa.Table, latest: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Anti-join on the key; only key columns enter the join, so every other type may be in the rows."""
+    if not latest.num_rows or not rows.num_rows:
+        return rows
+    if len(key) == 1:
+        return rows.filter(pc.invert(pc.is_in(rows.column(key[0]), value_set=latest.column(key[0]).combine_chunks())))
+    numbered = rows.select(list(key)).append_column(_ROW, pa.array(np.arange(rows.num_rows), pa.int64()))
+    kept = numbered.join(latest.select(list(key)), keys=list(key), join_type="left anti").column(_ROW)
+    return rows.take(kept.combine_chunks().sort())

@@ -1,0 +1,392 @@
+"""The registry: which name means which incarnation, with which specification.
+
+The registry is a Delta table partitioned by name: the live file of a name holds its one row. ``n`` counts what has
+happened to a name; the app transaction ("dataset/<name>", n) lets exactly one of many writers decide what comes next.
+
+* create: make both tables in a fresh incarnation folder, then one registry commit decides who won; a loser removes its
+  folder and compares specifications with the winner.
+* drop: one registry commit, then a mark on both tables so that open handles get Gone, then the folder is swept.
+
+A crash between those steps leaves a folder that the registry does not name (create) or no longer names (drop); reads
+and writes are right at every point.
+"""
+
+import datetime
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from siltstone.clock import Clock
+from siltstone.config import CONFIG_FILE, Settings
+from siltstone.dataset.store import CHANGES_LOG_ENTRIES, Store
+from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, SiltstoneError, Unavailable
+from siltstone.failpoints import reach
+from siltstone.model.columns import SEQ
+from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.model.names import DatasetName
+from siltstone.model.schema import canonical, change_schema, check_key, fingerprint
+from siltstone.model.spec import FORMAT_VERSION, PROPERTY_DROPPED, PROPERTY_FORMAT, Spec
+from siltstone.storage.layout import BASE, CHANGES, DATA, LOG, SYSTEM, Layout
+from siltstone.storage.parquet import write_file
+from siltstone.storage.presence import Presence, is_live
+from siltstone.storage.table import Parent, Table
+from siltstone.storage.upkeep import Retention
+
+APP_DATASET: Final = "dataset/"
+INCARNATION: Final = re.compile(r"[0-9a-f]{32}")
+_ROW: Final = pa.schema(
+    [
+        pa.field("n", pa.int64(), nullable=False),
+        pa.field("incarnation", pa.string(), nullable=False),
+        pa.field("state", pa.string(), nullable=False),
+        pa.field("spec", pa.string(), nullable=False),
+        pa.field("schema", pa.binary(), nullable=False),
+        pa.field("at", pa.timestamp("us", tz="UTC"), nullable=False),
+    ]
+)
+_TABLE: Final = pa.schema([pa.field("name", pa.string(), nullable=False), *_ROW])
+LIVE: Final = "live"
+DROPPED: Final = "dropped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """One row of the registry: what a name means now."""
+
+    name: DatasetName
+    n: int
+    incarnation: str
+    state: str
+    spec: Spec
+    schema: pa.Schema
+    at: datetime.datetime
+
+    @property
+    def is_live(self) -> bool:
+        """False once the dataset was dropped."""
+        return self.state == LIVE
+
+
+class Registry:
+    """Creates, finds, lists and drops datasets."""
+
+    def __init__(
+        self, layout: Layout, *, settings: Settings, clock: Clock, after_commit: Callable[[Table, int], None]
+    ) -> None:
+        """Remember where the lake is; nothing is read or written yet."""
+        self._layout = layout
+        self._settings = settings
+        self._clock = clock
+        self._after_commit = after_commit
+        self._table = Table(
+            layout.registry,
+            settings=settings,
+            clock=clock,
+            retention=Retention(hours=settings.changes_retention_hours, max_entries=CHANGES_LOG_ENTRIES),
+            label=f"The registry of lake {layout.root}",
+        )
+
+    # ---- reading -------------------------------------------------------------------------------------------------
+
+    def find(self, name: DatasetName) -> Registration:
+        """Return what the name means now.
+
+        Raises:
+            NotFound: no such dataset, or no lake.
+        """
+        found = self._lookup(name)
+        if found is None or not found.is_live:
+            raise NotFound(f"There is no dataset {name} in lake {self._layout.root}. `silt list` shows what there is.")
+        return found
+
+    def all(self) -> list[Registration]:
+        """Return every live dataset, by name."""
+        if not self._layout.is_lake():
+            return []
+        rows = [self._read(file) for file in self._table.pin().files]
+        return sorted((row for row in rows if row.is_live), key=lambda row: row.name)
+
+    def _lookup(self, name: DatasetName) -> Registration | None:
+        if not self._layout.is_lake():
+            return None
+        return self._latest(self._table.pin().files, name)
+
+    def _latest(self, files: tuple[DataFile, ...], name: DatasetName) -> Registration | None:
+        mine = [file for file in files if file.partition["name"] == str(name)]
+        if len(mine) > 1:
+            raise Corruption(f"The registry has {len(mine)} rows for {name}. Restore it from a copy.")
+        return self._read(mine[0]) if mine else None
+
+    def _read(self, file: DataFile) -> Registration:
+        path = self._layout.registry / file.path
+        try:
+            row = pq.ParquetFile(path).read().to_pylist()[0]
+        except (pa.ArrowInvalid, OSError, IndexError) as error:
+            raise Corruption(f"The registry's file {path} cannot be read ({error}). Restore it from a copy.") from error
+        return Registration(
+            name=DatasetName.parse(file.partition["name"] or ""),
+            n=row["n"],
+            incarnation=row["incarnation"],
+            state=row["state"],
+            spec=Spec.from_json(row["spec"]),
+            schema=pa.ipc.read_schema(pa.py_buffer(row["schema"])),
+            at=row["at"],
+        )
+
+    def store(self, found: Registration) -> Store:
+        """Return the storage behind a registration."""
+        return Store(
+            name=found.name,
+            incarnation=found.incarnation,
+            spec=found.spec,
+            schema=found.schema,
+            layout=self._layout,
+            settings=self._settings,
+            clock=self._clock,
+            after_commit=self._after_commit,
+        )
+
+    # ---- create --------------------------------------------------------------------------------------------------
+
+    def create(self, name: DatasetName, schema: pa.Schema, spec: Spec) -> Registration:
+        """Create the dataset, or return the one that is already there if it is the same.
+
+        Raises:
+            InvalidRequest: the schema or the specification is not allowed.
+            Conflict: a dataset of that name exists with another fingerprint or specification.
+        """
+        schema = _required_keys(canonical(schema), spec)
+        _check_spec(schema, spec)
+        existing = self._lookup(name)
+        if existing is not None and existing.is_live:
+            return _same_or_conflict(existing, schema, spec)
+        self._ensure_table()
+        incarnation = self._clock.new_id()
+        folder = self._layout.dataset(name, incarnation)
+        with Presence(self._layout.work, incarnation):
+            self._make_tables(folder, schema, spec)
+            try:
+                return self._register(name, incarnation, schema, spec)
+            except Conflict:
+                shutil.rmtree(folder, ignore_errors=True)
+        return _same_or_conflict(self.find(name), schema, spec)
+
+    def _ensure_table(self) -> None:
+        """Make the registry of a new lake; of several processes at once one makes it and all go on."""
+        if self._layout.is_lake():
+            return
+        _refuse_foreign_folder(self._layout)
+        try:
+            Table.create(
+                self._layout.registry,
+                _TABLE,
+                partition_by=["name"],
+                properties={PROPERTY_FORMAT: str(FORMAT_VERSION)},
+                durable=self._settings.durable,
+            )
+        except Conflict:
+            return
+        except OSError as error:
+            raise Unavailable(f"Lake {self._layout.root} cannot be written ({error}). Check its permissions.") from error
+
+    def _make_tables(self, folder: Path, schema: pa.Schema, spec: Spec) -> None:
+        """Make both tables. Until the registry names them nobody can find them."""
+        reach("create.before_tables")
+        try:
+            Table.create(
+                folder / CHANGES,
+                pa.schema([pa.field(SEQ, pa.int64()), *change_schema(schema, spec.key)]),
+                partition_by=[SEQ],
+                properties=spec.to_properties(role=CHANGES)
+                | retention_properties(self._settings.changes_retention_hours)
+                | {"delta.setTransactionRetentionDuration": f"interval {self._settings.producer_retention_days:g} days"},
+                durable=self._settings.durable,
+            )
+            reach("create.after_changes")
+            Table.create(
+                folder / BASE,
+                schema,
+                partition_by=[],
+                properties=spec.to_properties(role=BASE) | retention_properties(self._settings.base_retention_hours),
+                durable=self._settings.durable,
+            )
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise Unavailable(f"Lake {self._layout.root} cannot be written ({error}). Check its permissions.") from error
+        reach("create.after_base")
+
+    def _register(self, name: DatasetName, incarnation: str, schema: pa.Schema, spec: Spec) -> Registration:
+        before = self._lookup(name)
+        if before is not None and before.is_live:
+            raise Conflict(f"Dataset {name} exists.")
+        row = Registration(
+            name=name,
+            n=before.n + 1 if before else 1,
+            incarnation=incarnation,
+            state=LIVE,
+            spec=spec,
+            schema=schema,
+            at=self._clock.now(),
+        )
+        self._write(row, before)
+        reach("create.after_registry")
+        return row
+
+    def _write(self, row: Registration, before: Registration | None) -> None:
+        """Commit one row; refused if anything has happened to that name since `before` was read."""
+        file = self._stage(row)
+        app = f"{APP_DATASET}{row.name}"
+
+        def build(parent: Parent) -> Commit:
+            if (parent.transaction(app) or 0) != (before.n if before else 0):
+                raise Conflict(f"Dataset {row.name} was created or dropped by somebody else meanwhile.")
+            old = tuple(f for f in parent.files() if f.partition["name"] == str(row.name))
+            return Commit(
+                kind=CommitKind.REGISTER,
+                plan_version=parent.version,
+                adds=(file,),
+                removes=old,
+                transactions={app: row.n},
+                depends=frozenset({app}),
+            )
+
+        try:
+            committed = self._table.commit(build)
+        except Conflict:
+            (self._layout.registry / file.path).unlink(missing_ok=True)
+            raise
+        self._after_commit(self._table, committed.version)
+
+    def _stage(self, row: Registration) -> DataFile:
+        values: dict[str, list[Any]] = {
+            "n": [row.n],
+            "incarnation": [row.incarnation],
+            "state": [row.state],
+            "spec": [row.spec.to_json()],
+            "schema": [row.schema.serialize().to_pybytes()],
+            "at": [row.at],
+        }
+        relative = f"{DATA}/{self._clock.new_id()}.parquet"
+        path = self._layout.registry / relative
+        path.parent.mkdir(exist_ok=True)
+        write_file(pa.table(values, schema=_ROW), path, key=())
+        return DataFile(
+            path=relative,
+            size_bytes=path.stat().st_size,
+            rows=1,
+            partition={"name": str(row.name)},
+            stats=json.dumps({"numRecords": 1}),
+        )
+
+    # ---- drop ----------------------------------------------------------------------------------------------------
+
+    def drop(self, name: DatasetName) -> Registration:
+        """Drop the dataset: the registry first, then the marks that turn open handles away, then the files.
+
+        A crash after the first step leaves a dataset that is gone for everybody who looks it up; its files go with the
+        next drop or sweep.
+        """
+        before = self.find(name)
+        self._write(
+            Registration(
+                name=name,
+                n=before.n + 1,
+                incarnation=before.incarnation,
+                state=DROPPED,
+                spec=before.spec,
+                schema=before.schema,
+                at=self._clock.now(),
+            ),
+            before,
+        )
+        reach("drop.after_registry")
+        self.bury(before)
+        return before
+
+    def bury(self, dropped: Registration) -> None:
+        """Mark both tables of a dropped incarnation and remove its folder; safe to repeat."""
+        store = self.store(dropped)
+        for table in (store.changes, store.base):
+            try:
+                table.set_properties({PROPERTY_DROPPED: dropped.incarnation})
+            except SiltstoneError:
+                continue  # already marked, or already removed: both are what is wanted
+        reach("drop.after_marks")
+        shutil.rmtree(store.path, ignore_errors=True)
+
+    def sweep(self) -> list[Path]:
+        """Finish what crashed drops and creates left: folders that the registry does not name and nobody is making."""
+        if not self._layout.is_lake():
+            return []
+        idle = [path for path in self._incarnations() if not is_live(self._layout.work, path.name)]
+        rows = [self._read(file) for file in self._table.pin().files]  # after `idle`: who has registered is named here
+        named = {self._layout.dataset(row.name, row.incarnation) for row in rows if row.is_live}
+        dropped = {self._layout.dataset(row.name, row.incarnation): row for row in rows if not row.is_live}
+        removed = [path for path in idle if path not in named]
+        for path in removed:
+            if path in dropped:
+                self.bury(dropped[path])
+            else:
+                shutil.rmtree(path, ignore_errors=True)
+        return removed
+
+    def _incarnations(self) -> list[Path]:
+        """Return every folder that was made for a dataset, by its place and shape."""
+        return [
+            path
+            for path in self._layout.root.glob("*/*/*/*")
+            if path.relative_to(self._layout.root).parts[0] != SYSTEM and INCARNATION.fullmatch(path.name)
+        ]
+
+
+def retention_properties(hours: float) -> dict[str, str]:
+    """Return the Delta properties that tell every reader how long this table keeps history."""
+    text = f"interval {max(1, round(hours * 60))} minutes"
+    return {"delta.logRetentionDuration": text, "delta.deletedFileRetentionDuration": text}
+
+
+def _required_keys(schema: pa.Schema, spec: Spec) -> pa.Schema:
+    """A key is never null, whatever the given schema says."""
+    return pa.schema([f.with_nullable(False) if f.name in spec.key else f for f in schema])  # noqa: FBT003
+
+
+def _check_spec(schema: pa.Schema, spec: Spec) -> None:
+    check_key(schema, spec.key)
+    for name in spec.subject:
+        if name not in schema.names:
+            raise InvalidRequest(f"Subject column {name!r} is not in the schema ({', '.join(schema.names)}).")
+
+
+def _same_or_conflict(existing: Registration, schema: pa.Schema, spec: Spec) -> Registration:
+    ours, theirs = fingerprint(schema), fingerprint(existing.schema)
+    if ours != theirs:
+        raise Conflict(f"Dataset {existing.name} exists with another schema: fingerprint {theirs}, not {ours}.")
+    if spec != existing.spec:
+        raise Conflict(
+            f"Dataset {existing.name} exists with key {list(existing.spec.key)} and subject "
+            f"{list(existing.spec.subject)}, not {list(spec.key)} and {list(spec.subject)}."
+        )
+    return existing
+
+
+def _refuse_foreign_folder(layout: Layout) -> None:
+    """A lake is never laid over a folder that holds something else."""
+    root = layout.root
+    if not root.exists():
+        return
+    try:
+        names = sorted(path.name for path in root.iterdir())
+    except PermissionError as error:
+        raise Unavailable(f"Lake {root} cannot be read ({error}). Check its permissions.") from error
+    if LOG in names:
+        raise InvalidRequest(f"{root} is a Delta table, not a lake. Choose an empty folder.")
+    others = [name for name in names if name not in (SYSTEM, CONFIG_FILE)]
+    if others and not layout.is_lake():  # asked again: another process may have made the lake since
+        raise InvalidRequest(f"{root} is not a lake and not empty (it holds {others[0]!r}). Choose an empty folder.")

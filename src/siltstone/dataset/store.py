@@ -1,0 +1,134 @@
+"""One incarnation of a dataset on disk: its two tables, its specification, its snapshots.
+
+A *snapshot* is (changes version c, base version v, watermark w), taken in this order: open `changes` at c, *then* `base`
+at v, then the watermark of that same v. Changes are pruned only after the fold that holds them has committed, so this
+order can never miss a change; the other order can.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from siltstone.clock import Clock
+from siltstone.config import Settings
+from siltstone.errors import Gone, NotFound
+from siltstone.model.columns import APP_EPOCH, APP_FOLD, APP_PRUNE, APP_SEQ, SEQ
+from siltstone.model.files import DataFile
+from siltstone.model.names import DatasetName
+from siltstone.model.schema import change_schema
+from siltstone.model.spec import Spec
+from siltstone.storage.layout import BASE, CHANGES, Layout
+from siltstone.storage.parquet import stat_columns
+from siltstone.storage.presence import Presence
+from siltstone.storage.table import Pinned, Table
+from siltstone.storage.upkeep import Retention
+
+CHANGES_LOG_ENTRIES: Final = 100
+"""A commit's cost grows with the entries in the log, so a busy table keeps no more than about this many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What a reader sees: both tables pinned, and the watermark up to which changes are in base."""
+
+    changes: Pinned
+    base: Pinned
+    watermark: int
+
+    @property
+    def sequence(self) -> int:
+        """The highest sequence that this snapshot contains."""
+        return max(self.watermark, self.changes.transactions.get(APP_SEQ, 0))
+
+    @property
+    def unfolded(self) -> tuple[DataFile, ...]:
+        """The change files that can hold rows above the watermark, oldest first."""
+        live = [file for file in self.changes.files if sequence_of(file) > self.watermark]
+        return tuple(sorted(live, key=lambda file: (sequence_of(file), file.path)))
+
+    @property
+    def unfolded_rows(self) -> int:
+        """How many change rows those files hold."""
+        return sum(file.rows for file in self.unfolded)
+
+    @property
+    def epoch(self) -> int:
+        """The highest epoch that has committed to base."""
+        return self.base.transactions.get(APP_EPOCH, 0)
+
+
+def sequence_of(file: DataFile) -> int:
+    """Return the sequence of a change file: its partition value."""
+    return int(file.partition[SEQ] or 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """The storage of one incarnation, and the components that work on it share."""
+
+    name: DatasetName
+    incarnation: str
+    spec: Spec
+    schema: pa.Schema
+    layout: Layout
+    settings: Settings
+    clock: Clock
+    after_commit: Callable[[Table, int], None]
+
+    @property
+    def path(self) -> Path:
+        """The folder of this incarnation."""
+        return self.layout.dataset(self.name, self.incarnation)
+
+    @cached_property
+    def base(self) -> Table:
+        """The compacted rows."""
+        return Table(
+            self.path / BASE,
+            settings=self.settings,
+            clock=self.clock,
+            retention=Retention(hours=self.settings.base_retention_hours),
+            label=f"Dataset {self.name}",
+        )
+
+    @cached_property
+    def changes(self) -> Table:
+        """Everything that was written and not yet folded."""
+        return Table(
+            self.path / CHANGES,
+            settings=self.settings,
+            clock=self.clock,
+            retention=Retention(hours=self.settings.changes_retention_hours, max_entries=CHANGES_LOG_ENTRIES),
+            label=f"Dataset {self.name}",
+        )
+
+    @cached_property
+    def change_schema(self) -> pa.Schema:
+        """The physical columns of a change file."""
+        return change_schema(self.schema, self.spec.key)
+
+    @cached_property
+    def stats(self) -> list[str]:
+        """The columns whose range base's log may hold."""
+        return stat_columns(self.schema, sort=self.spec.key, subject=self.spec.subject)
+
+    def snapshot(self) -> Snapshot:
+        """Take a snapshot. The order of the two lines is the correctness of every reader.
+
+        Raises:
+            Gone: the dataset was dropped.
+        """
+        try:
+            changes = self.changes.pin(APP_SEQ, APP_PRUNE)
+            base = self.base.pin(APP_FOLD, APP_EPOCH)
+        except NotFound as error:
+            raise Gone(f"Dataset {self.name} was dropped. Open it anew.") from error
+        return Snapshot(changes=changes, base=base, watermark=base.transactions.get(APP_FOLD, 0))
+
+    def presence(self) -> Presence:
+        """Start a new owner of staged files."""
+        return Presence(self.layout.work, self.clock.new_id())

@@ -1,0 +1,87 @@
+"""Files that Spark's executors write: into a folder no log names yet, then listed, cleaned of side files and verified.
+
+A folder belongs to one attempt of one owner (``data/<owner>/<attempt>/``), so that a zombie task of another attempt can
+never add a file to it. Spark's ``.crc`` and ``_SUCCESS`` files are removed: they keep checksums of what may have to be
+forgotten, and no reader needs them.
+"""
+
+import contextlib
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from siltstone.errors import Unavailable
+from siltstone.model.files import DataFile
+from siltstone.storage.layout import DATA
+from siltstone.storage.parquet import data_file, spark_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+HOUSE_SETTINGS: Final = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.session.timeZone": "UTC",
+}
+"""INT96 timestamps are wrong here, and a file that is skipped in silence is a loss of rows."""
+
+
+def attempt_folder(owner: str, attempt: int) -> str:
+    """Return the folder of one attempt, below a table."""
+    return f"{DATA}/{owner}/{attempt}"
+
+
+def write_frame(frame: "DataFrame", root: Path, folder: str, *, schema: pa.Schema, key: Sequence[str]) -> None:
+    """Let Spark write the frame into the folder as Parquet in the house's layout."""
+    with _house_settings(frame.sparkSession):
+        frame.write.options(**spark_options(schema, key)).mode("error").parquet(str(root / folder))
+
+
+@contextlib.contextmanager
+def _house_settings(spark: "SparkSession") -> Iterator[None]:
+    """Hold the settings that decide about right and wrong while a session that is not ours writes."""
+    before = {name: spark.conf.get(name, None) for name in HOUSE_SETTINGS}
+    changed = {name: value for name, value in HOUSE_SETTINGS.items() if before[name] != value}
+    for name, value in changed.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in changed:
+            old = before[name]
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
+
+
+def collect_files(root: Path, folder: str, *, schema: pa.Schema, stats: Sequence[str]) -> tuple[DataFile, ...]:
+    """List what was written, drop side files and empty files, and describe the rest for a commit.
+
+    Raises:
+        Unavailable: the folder is not visible from here: the executors wrote to another machine's disk.
+        Corruption: a file cannot be read back or holds other columns.
+    """
+    path = root / folder
+    if not path.is_dir():
+        raise Unavailable(f"Spark wrote nothing that is visible at {path}. Driver and executors must share the lake's disk.")
+    files: list[DataFile] = []
+    for found in sorted(path.iterdir()):
+        if found.name.startswith((".", "_")):
+            shutil.rmtree(found) if found.is_dir() else found.unlink()
+            continue
+        file = data_file(root, f"{folder}/{found.name}", expected=schema, stats=stats)
+        if file.rows:
+            files.append(file)
+        else:
+            found.unlink()
+    return tuple(files)
+
+
+def discard(root: Path, folder: str) -> None:
+    """Remove what an attempt wrote and did not commit."""
+    shutil.rmtree(root / folder, ignore_errors=True)

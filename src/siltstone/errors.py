@@ -1,0 +1,90 @@
+"""Every error Siltstone raises, named by what the caller must do about it.
+
+::
+
+    SiltstoneError
+    ├── InvalidRequest      change the call                                  422, exit 2
+    ├── NotFound            the named thing does not exist                   404, exit 3
+    ├── Conflict            re-read and retry                                409, exit 4
+    ├── Unavailable         back off and try again                           503, exit 5
+    ├── CommitUnknown       run recovery, never retry blindly                503, exit 6
+    ├── Fenced              stop, another holder owns the lease              409, exit 7
+    ├── Gone                the dataset was dropped: open it anew            410, exit 8
+    └── Corruption          stop, stored state breaks an invariant           500, exit 9
+
+A message says what happened, to which dataset, and what to do next.
+"""
+
+from typing import ClassVar
+
+
+class SiltstoneError(Exception):
+    """The root: catch it to catch everything that Siltstone raises on purpose."""
+
+    kind: ClassVar[str] = "error"
+    status: ClassVar[int] = 500
+    exit_code: ClassVar[int] = 1
+
+
+class InvalidRequest(SiltstoneError):
+    """The call itself is wrong; the same call will fail again. Nothing was written."""
+
+    kind = "invalid_request"
+    status = 422
+    exit_code = 2
+
+
+class NotFound(SiltstoneError):
+    """The dataset, version or file that was named does not exist."""
+
+    kind = "not_found"
+    status = 404
+    exit_code = 3
+
+
+class Conflict(SiltstoneError):
+    """Somebody else changed what this call depended on; re-read and decide anew."""
+
+    kind = "conflict"
+    status = 409
+    exit_code = 4
+
+
+class Unavailable(SiltstoneError):
+    """A resource is busy, full or out of reach; the same call may succeed later."""
+
+    kind = "unavailable"
+    status = 503
+    exit_code = 5
+
+
+class CommitUnknown(SiltstoneError):
+    """A commit may or may not have landed. Run recovery; never retry blindly."""
+
+    kind = "commit_unknown"
+    status = 503
+    exit_code = 6
+
+
+class Fenced(SiltstoneError):
+    """Another holder with a higher epoch owns the lease; stop working."""
+
+    kind = "fenced"
+    status = 409
+    exit_code = 7
+
+
+class Gone(SiltstoneError):
+    """The dataset behind this handle was dropped or re-created; open it anew."""
+
+    kind = "gone"
+    status = 410
+    exit_code = 8
+
+
+class Corruption(SiltstoneError):
+    """Stored state breaks an invariant; stop and look before anything is written."""
+
+    kind = "corruption"
+    status = 500
+    exit_code = 9

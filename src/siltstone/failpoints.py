@@ -1,0 +1,109 @@
+"""Named places between durable writes, where a test can kill or fail the process.
+
+`reach("fold.before_commit")` does nothing unless that name was armed. A test arms one in a child process through
+the environment (``SILT_FAILPOINT=fold.before_commit:kill``) or in its own process with `arm`. Actions:
+
+* ``kill``: the process ends at once with SIGKILL, as a crash or a power switch would end it;
+* ``raise``: an OSError is raised, as a full disk or a lost mount would raise it;
+* ``name:kill:3``: the action happens at the third time the place is reached.
+
+Every name is declared in `FAILPOINTS`; reaching an undeclared one is an error, and a test fails if a declared one has
+no crash test.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+FAILPOINTS: Final = frozenset(
+    {
+        "create.before_tables",
+        "create.after_changes",
+        "create.after_base",
+        "create.after_registry",
+        "drop.after_registry",
+        "drop.after_marks",
+        "upsert.after_stage",
+        "commit.before_entry",
+        "commit.after_entry",
+        "upsert.after_commit",
+        "checkpoint.before_write",
+        "checkpoint.after_write",
+        "ingest.after_write",
+        "ingest.after_commit",
+        "fold.after_plan",
+        "fold.after_write",
+        "fold.before_commit",
+        "fold.after_commit",
+        "fold.after_prune",
+        "purge.after_fold",
+        "purge.before_delete",
+        "purge.during_delete",
+        "purge.after_delete",
+        "purge.after_checkpoint",
+        "purge.after_log_clean",
+        "vacuum.before_delete",
+    }
+)
+
+Action = Callable[[str], None]
+
+_armed: dict[str, Action] = {}
+
+
+def reach(name: str) -> None:
+    """Mark a place; runs the armed action of that name, if there is one."""
+    if not _armed:
+        return
+    action = _armed.get(name)
+    if action is not None:
+        action(name)
+
+
+def _kill(_name: str) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _raise(name: str) -> None:
+    raise OSError(f"fail point {name}")
+
+
+_ACTIONS: Final[dict[str, Action]] = {"kill": _kill, "raise": _raise}
+
+
+def _at_count(action: Action, count: int) -> Action:
+    left = count
+
+    def counted(name: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            action(name)
+
+    return counted
+
+
+@contextmanager
+def arm(name: str, action: Action | str, *, count: int = 1) -> Iterator[None]:
+    """Arm one fail point for the duration of the block; the action runs at its `count`-th reach only."""
+    if name not in FAILPOINTS:
+        raise ValueError(f"unknown fail point {name!r}")
+    _armed[name] = _at_count(_ACTIONS[action] if isinstance(action, str) else action, count)
+    try:
+        yield
+    finally:
+        _armed.pop(name, None)
+
+
+def arm_from_environment(text: str) -> None:
+    """Arm what ``SILT_FAILPOINT`` names: ``name:action[:count]``, several separated by commas."""
+    for part in filter(None, text.split(",")):
+        name, action, *count = part.split(":")
+        if name not in FAILPOINTS or action not in _ACTIONS:
+            raise ValueError(f"SILT_FAILPOINT: unknown fail point or action in {part!r}")
+        _armed[name] = _at_count(_ACTIONS[action], int(count[0]) if count else 1)
+
+
+arm_from_environment(os.environ.get("SILT_FAILPOINT", ""))

@@ -1,0 +1,210 @@
+"""Lake: the composition root. The only place that builds components and hands them to each other.
+
+`Lake.open` reads and writes nothing; the first `create` lays the lake's folders. Checkpoints and log cleaning run on one
+background thread after the acknowledgement; `close` waits for them.
+"""
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from siltstone.clock import Clock, SystemClock
+from siltstone.compaction.compactor import Compactor
+from siltstone.config import Settings
+from siltstone.dataset.dataset import Dataset
+from siltstone.dataset.registry import Registration, Registry
+from siltstone.errors import InvalidRequest
+from siltstone.model.names import DatasetName
+from siltstone.model.results import DatasetInfo
+from siltstone.model.schema import from_struct_json
+from siltstone.model.spec import Spec, as_names
+from siltstone.storage.layout import Layout
+from siltstone.storage.spark import session
+from siltstone.storage.table import Table
+from siltstone.storage.upkeep import try_tidy_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from siltstone.query.result import QueryResult
+
+LIVE_FILES_PER_COMMIT: Final = 1000
+"""A checkpoint costs by live files, so a table with many waits longer: one commit for each thousand."""
+
+
+class Lake:
+    """A lake: create, open, list and drop datasets, and query them."""
+
+    def __init__(self, layout: Layout, *, settings: Settings, clock: Clock, spark: "SparkSession | None") -> None:
+        """Use `Lake.open`."""
+        self.settings = settings
+        self._layout = layout
+        self._clock = clock
+        self._given = spark
+        self._upkeep = _Upkeep(settings, clock)
+        self._registry = Registry(layout, settings=settings, clock=clock, after_commit=self._upkeep.notice)
+        self._compactor = Compactor(spark=self.spark)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        settings: Settings | None = None,
+        spark: "SparkSession | None" = None,
+        clock: Clock | None = None,
+    ) -> "Lake":
+        """Open a lake at a folder; it need not exist yet.
+
+        Args:
+            path: the lake's folder.
+            settings: otherwise read from the environment and the lake's ``silt.toml``.
+            spark: the session to use; otherwise the active one, otherwise one is started when it is needed.
+            clock: where time comes from; tests hold it still.
+        """
+        layout = Layout.at(path)
+        return cls(
+            layout,
+            settings=settings or Settings.load(lake=layout.root),
+            clock=clock or SystemClock(),
+            spark=spark,
+        )
+
+    @property
+    def path(self) -> Path:
+        """The lake's folder."""
+        return self._layout.root
+
+    def spark(self) -> "SparkSession":
+        """Return the Spark session, starting one if there is none."""
+        return session(self.settings, given=self._given)
+
+    def create(
+        self,
+        name: str,
+        schema: "pa.Schema | str | Any",  # noqa: ANN401
+        *,
+        key: str | Sequence[str] | None = None,
+        subject: str | Sequence[str] | None = None,
+    ) -> Dataset:
+        """Create a dataset, or return the one that exists if it has the same fingerprint and key.
+
+        Args:
+            name: ``catalog.schema.table``.
+            schema: a `pyarrow.Schema`, a Spark ``StructType``, or columns as text (``id STRING NOT NULL, n BIGINT``).
+            key: the columns that identify a row.
+            subject: the columns that identify a person; their values never enter log statistics.
+
+        Raises:
+            InvalidRequest: the name, a column, a type or the key is not allowed. Nothing is written.
+            Conflict: a dataset of that name exists and is different.
+        """
+        parsed = DatasetName.parse(name)
+        spec = Spec(key=as_names(key), subject=as_names(subject))
+        return self._dataset(self._registry.create(parsed, as_schema(schema), spec))
+
+    def dataset(self, name: str) -> Dataset:
+        """Open a dataset by name.
+
+        Raises:
+            NotFound: there is none.
+        """
+        return self._dataset(self._registry.find(DatasetName.parse(name)))
+
+    def datasets(self) -> list[DatasetInfo]:
+        """List the datasets by name."""
+        return [self._dataset(found).info() for found in self._registry.all()]
+
+    def drop(self, name: str) -> None:
+        """Drop a dataset and its files; open handles get Gone."""
+        self._registry.drop(DatasetName.parse(name))
+
+    def sweep(self) -> list[Path]:
+        """Remove the folders that crashed creates and drops left behind."""
+        return self._registry.sweep()
+
+    def sql(self, text: str, *, max_rows: int | None = None) -> "QueryResult":
+        """Answer one SELECT over datasets by their three-part names, or ``catalog.schema.__raw__table``."""
+        from siltstone.query.run import run_sql
+
+        return run_sql(
+            text,
+            spark=self.spark,
+            dataset=self.dataset,
+            max_rows=self.settings.max_rows if max_rows is None else max_rows,
+        )
+
+    def close(self) -> None:
+        """Finish background upkeep."""
+        self._upkeep.close()
+
+    def __enter__(self) -> "Lake":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _dataset(self, found: Registration) -> Dataset:
+        return Dataset(found, self._registry.store(found), spark=self.spark, maintenance=self._compactor)
+
+
+class _Upkeep:
+    """Checkpoints tables off the acknowledgement path, one at a time."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._mutex = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+        self._running: dict[Path, Future[str | None]] = {}
+        self._last: dict[Path, int] = {}
+
+    def notice(self, table: Table, version: int) -> None:
+        """Take note of a commit; every so many, the table's log is tidied in the background."""
+        with self._mutex:
+            interval = self._settings.checkpoint_interval_commits
+            since = version - self._last.setdefault(table.path, version - version % interval)
+            if since < interval or since < len(table.files()) // LIVE_FILES_PER_COMMIT:
+                return
+            running = self._running.get(table.path)
+            if running is not None and not running.done():
+                return
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(1, thread_name_prefix="siltstone-upkeep")
+            self._last[table.path] = version
+            self._running[table.path] = self._pool.submit(
+                try_tidy_log,
+                table.path,
+                retention=table.retention,
+                durable=self._settings.durable,
+                clock=self._clock,
+            )
+
+    def close(self) -> None:
+        """Wait for what is running."""
+        with self._mutex:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=True)
+
+
+def as_schema(schema: "pa.Schema | str | Any") -> pa.Schema:  # noqa: ANN401
+    """Take a schema in any of the forms that `create` accepts.
+
+    Raises:
+        InvalidRequest: it is none of them.
+    """
+    if isinstance(schema, pa.Schema):
+        return schema
+    if isinstance(schema, str):
+        from siltstone.model.ddl import parse_ddl
+
+        return parse_ddl(schema)
+    if hasattr(schema, "jsonValue"):
+        return from_struct_json(schema.jsonValue())
+    raise InvalidRequest(f"A schema is a pyarrow.Schema, a Spark StructType or DDL text, not {type(schema).__name__}.")

@@ -1,0 +1,47 @@
+"""The columns Siltstone adds to a change row, and the app transactions it keeps in Delta logs.
+
+User columns never start with ``_``; these names are therefore free. `CHANGE_FIELDS` are the physical columns of a
+change file behind the user's own; ``_seq`` is a partition value and lives in the log alone.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+import pyarrow as pa
+
+RESERVED_PREFIX: Final = "_"
+
+SEQ: Final = "_seq"
+OP: Final = "_op"
+POS: Final = "_pos"
+ROW_SEQ: Final = "_row_seq"
+BATCH_ID: Final = "_batch_id"
+WRITTEN_AT: Final = "_written_at"
+ACTOR: Final = "_actor"
+REASON: Final = "_reason"
+
+
+class Op(StrEnum):
+    """What a change row does."""
+
+    UPSERT = "U"
+    APPEND = "A"
+    TOMBSTONE = "D"
+
+
+CHANGE_FIELDS: Final = (
+    pa.field(OP, pa.string(), nullable=False),
+    pa.field(POS, pa.int64(), nullable=False),
+    pa.field(ROW_SEQ, pa.int64()),
+    pa.field(BATCH_ID, pa.string(), nullable=False),
+    pa.field(WRITTEN_AT, pa.timestamp("us", tz="UTC"), nullable=False),
+    pa.field(ACTOR, pa.string()),
+    pa.field(REASON, pa.string()),
+)
+
+APP_SEQ: Final = "siltstone.seq"
+APP_FOLD: Final = "siltstone.fold"
+APP_PRUNE: Final = "siltstone.prune"
+APP_EPOCH: Final = "siltstone.epoch"
+APP_PRODUCER: Final = "producer/"
+COMMIT_ID: Final = "siltstone.commit"

@@ -1,0 +1,66 @@
+"""Files and commits as data: what a commit adds, removes, sets and depends on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """One Parquet file of a Delta table: its path below the table, and what the log says of it."""
+
+    path: str
+    size_bytes: int
+    rows: int
+    partition: Mapping[str, str | None] = field(default_factory=dict)
+    stats: str = ""
+
+
+class CommitKind(StrEnum):
+    """What a commit does; compactions are checked against everything that happened since their plan."""
+
+    APPEND = "append"
+    FIRST_LOAD = "first_load"
+    FOLD = "fold"
+    PRUNE = "prune"
+    SQUASH = "squash"
+    CLUSTER = "cluster"
+    REGISTER = "register"
+    EPOCH = "epoch"
+
+    @property
+    def moves_rows_only(self) -> bool:
+        """True if the table says the same before and after, so that followers need not look."""
+        return self in (CommitKind.PRUNE, CommitKind.SQUASH, CommitKind.CLUSTER)
+
+    @property
+    def is_compaction(self) -> bool:
+        """True if a change of metadata or protocol since the plan is a conflict."""
+        return self not in (CommitKind.APPEND, CommitKind.REGISTER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """One atomic step of one table.
+
+    `plan_version` is the version the files were chosen at: every log entry after it is checked. `depends` are app
+    transactions that must not have moved since then; `epoch` is the lease epoch of the job, if it runs under one.
+    """
+
+    kind: CommitKind
+    plan_version: int
+    adds: tuple[DataFile, ...] = ()
+    removes: tuple[DataFile, ...] = ()
+    transactions: Mapping[str, int] = field(default_factory=dict)
+    depends: frozenset[str] = frozenset()
+    epoch: int | None = None
+    info: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """What landed: the version and the commit that made it, as built for its parent."""
+
+    version: int
+    commit_id: str
+    commit: Commit

@@ -1,0 +1,47 @@
+"""Dataset names: ``catalog.schema.table``, each part a folder name on disk and an identifier in SQL."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from siltstone.errors import InvalidRequest
+
+PARTS: Final = 3
+MAX_PART_CHARS: Final = 128
+"""A part is a folder name and an identifier; file systems end at 255 bytes, engines at 128 characters."""
+_PART: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
+RAW_PREFIX: Final = "__raw__"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DatasetName:
+    """The three-part name of a dataset.
+
+    >>> DatasetName.parse("crm.sales.candidates").table
+    'candidates'
+    """
+
+    catalog: str
+    schema: str
+    table: str
+
+    @classmethod
+    def parse(cls, text: str) -> "DatasetName":
+        """Read a name, or say what is wrong with it.
+
+        Raises:
+            InvalidRequest: not three parts, or a part that cannot be a folder and an identifier.
+        """
+        parts = text.split(".") if isinstance(text, str) else []
+        if len(parts) != PARTS:
+            raise InvalidRequest(f"Dataset name {text!r} must have three parts: catalog.schema.table.")
+        for part in parts:
+            if not _PART.match(part) or len(part) > MAX_PART_CHARS:
+                raise InvalidRequest(
+                    f"Dataset name {text!r}: the part {part!r} must be 1 to {MAX_PART_CHARS} letters, digits, '_' or "
+                    "'-', and start with a letter or a digit."
+                )
+        return cls(*parts)
+
+    def __str__(self) -> str:
+        return f"{self.catalog}.{self.schema}.{self.table}"

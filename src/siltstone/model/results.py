@@ -1,0 +1,120 @@
+"""What calls return: acknowledgements, reports, status. Plain values that become JSON as they are."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+class _Plain:
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the value as plain data."""
+        return asdict(self)  # type: ignore[call-overload,no-any-return]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ack(_Plain):
+    """A write is durable: its sequence and how many rows it carried.
+
+    `applied` is False if an idempotent producer had already written this sequence and nothing was written again;
+    `sequence` is then that of the first time, or None if the producer has since moved on.
+    """
+
+    sequence: int | None
+    rows: int
+    applied: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadReport(_Plain):
+    """What an ingest did: straight to base (`first_load`) or as one change batch."""
+
+    rows: int
+    files: int
+    bytes: int
+    sequence: int
+    first_load: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactReport(_Plain):
+    """What a fold did, in exact counts. `delta_rows` and `deltas_merged` are the ancestors' names."""
+
+    dataset: str
+    base_rows: int
+    change_rows: int
+    batches_folded: int
+    upserts_applied: int
+    tombstones_applied: int
+    rows_dropped_by_tombstones: int
+    final_rows: int
+    files_removed: int
+    files_added: int
+    bytes_before: int
+    bytes_after: int
+    watermark: int
+    seconds: float
+    purged: bool = False
+    files_deleted: int = 0
+    bytes_deleted: int = 0
+
+    @property
+    def delta_rows(self) -> int:
+        """The ancestors' name for `change_rows`."""
+        return self.change_rows
+
+    @property
+    def deltas_merged(self) -> int:
+        """The ancestors' name for `batches_folded`."""
+        return self.batches_folded
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the value as plain data, with the ancestors' names beside ours."""
+        return asdict(self) | {"delta_rows": self.delta_rows, "deltas_merged": self.deltas_merged}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VacuumReport(_Plain):
+    """Which files a vacuum deleted, or would delete."""
+
+    dataset: str
+    retention_hours: float
+    dry_run: bool
+    files: tuple[str, ...] = ()
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status(_Plain):
+    """How a dataset stands: its size, its backlog, how far `base` lags behind."""
+
+    dataset: str
+    kind: str
+    rows_in_base: int
+    base_files: int
+    base_bytes: int
+    base_version: int
+    sequence: int
+    watermark: int
+    backlog_batches: int
+    backlog_rows: int
+    backlog_files: int
+    backlog_bytes: int
+    oldest_unfolded_at: str | None
+    unreferenced_files: int
+    unreferenced_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetInfo(_Plain):
+    """What `list` and `describe` show."""
+
+    name: str
+    kind: str
+    key: tuple[str, ...]
+    subject: tuple[str, ...]
+    fingerprint: str
+    incarnation: str
+    created_at: str
+    columns: list[dict[str, Any]] = field(default_factory=list)

@@ -1,0 +1,206 @@
+"""Schemas: what a user may declare, its one canonical form, and its fingerprint.
+
+The canonical form is a `pyarrow.Schema` whose types are exactly those Delta can store (strings as ``string``,
+timestamps in microseconds, UTC or without zone). A Delta type name (``long``, ``decimal(10,2)``, ``array<string>``)
+is the text form, the one that people see and that fingerprints are made of.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import pyarrow as pa
+
+from siltstone.errors import InvalidRequest
+from siltstone.model.columns import CHANGE_FIELDS, RESERVED_PREFIX
+
+FINGERPRINT_HEX_DIGITS: Final = 32
+MAX_KEY_BYTES: Final = 1024
+"""A key longer than this would bloat statistics, bloom filters and every change batch."""
+MAX_DECIMAL_DIGITS: Final = 38
+
+_SIMPLE: Final[dict[str, pa.DataType]] = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "integer": pa.int32(),
+    "short": pa.int16(),
+    "byte": pa.int8(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_NAMES: Final = {kind: name for name, kind in _SIMPLE.items()}
+_WIDER: Final[dict[pa.DataType, pa.DataType]] = {
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.date64(): pa.date32(),
+}
+_KEY_TYPES: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
+    pa.types.is_string,
+    pa.types.is_integer,
+    pa.types.is_date,
+    pa.types.is_timestamp,
+    pa.types.is_decimal,
+    pa.types.is_boolean,
+)
+
+
+def type_name(kind: pa.DataType) -> str:
+    """Return the Delta name of a canonical Arrow type.
+
+    >>> type_name(pa.list_(pa.int64()))
+    'array<long>'
+    """
+    if kind in _NAMES:
+        return _NAMES[kind]
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if pa.types.is_list(kind):
+        return f"array<{type_name(kind.value_type)}>"
+    if pa.types.is_map(kind):
+        return f"map<{type_name(kind.key_type)},{type_name(kind.item_type)}>"
+    if pa.types.is_struct(kind):
+        return f"struct<{','.join(f'{f.name}:{type_name(f.type)}' for f in kind.fields)}>"
+    raise InvalidRequest(f"Type {kind} cannot be stored.")
+
+
+def canonical_type(kind: pa.DataType, *, column: str) -> pa.DataType:
+    """Return the storable type that holds every value of `kind`, or refuse it by name."""
+    if kind in _NAMES:
+        return kind
+    if kind in _WIDER:
+        return _WIDER[kind]
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", tz="UTC" if kind.tz is not None else None)
+    if pa.types.is_decimal(kind) and kind.precision <= MAX_DECIMAL_DIGITS and 0 <= kind.scale <= kind.precision:
+        return pa.decimal128(kind.precision, kind.scale)
+    if pa.types.is_dictionary(kind):
+        return canonical_type(kind.value_type, column=column)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return pa.list_(pa.field("element", canonical_type(kind.value_type, column=f"{column}.element")))
+    if pa.types.is_map(kind):
+        return pa.map_(
+            canonical_type(kind.key_type, column=f"{column}.key"),
+            canonical_type(kind.item_type, column=f"{column}.value"),
+        )
+    if pa.types.is_struct(kind):
+        return pa.struct(
+            [pa.field(f.name, canonical_type(f.type, column=f"{column}.{f.name}"), f.nullable) for f in kind.fields]
+        )
+    raise InvalidRequest(
+        f"Column {column!r}: type {kind} cannot be stored. Use one of {', '.join(_SIMPLE)}, decimal(p,s), array, map "
+        "or struct."
+    )
+
+
+def canonical(schema: pa.Schema) -> pa.Schema:
+    """Return the schema in canonical form.
+
+    Raises:
+        InvalidRequest: no columns, a reserved, empty or repeated name, or a type that cannot be stored.
+    """
+    if not schema.names:
+        raise InvalidRequest("A schema needs at least one column.")
+    seen: set[str] = set()
+    for name in schema.names:
+        _check_column_name(name, seen)
+    return pa.schema([pa.field(f.name, canonical_type(f.type, column=f.name), f.nullable) for f in schema])
+
+
+def _check_column_name(name: str, seen: set[str]) -> None:
+    if name.startswith(RESERVED_PREFIX):
+        raise InvalidRequest(f"Column {name!r}: names that start with '_' are reserved for Siltstone. Rename it.")
+    if not name or any(c in name for c in ' ,;{}()\n\t=."`') or not name.isprintable():
+        raise InvalidRequest(
+            f"Column {name!r}: a name must not be empty nor hold spaces, quotes or any of , ; {{ }} ( ) = ."
+        )
+    if name.lower() in seen:
+        raise InvalidRequest(f"Column {name!r} appears twice; names must differ by more than case.")
+    seen.add(name.lower())
+
+
+def check_key(schema: pa.Schema, key: Iterable[str]) -> None:
+    """Refuse a key that names unknown or repeated columns, or has a type whose equality engines do not share."""
+    names = list(key)
+    if not names:
+        raise InvalidRequest("A keyed dataset needs at least one key column.")
+    if len(set(names)) != len(names):
+        raise InvalidRequest(f"Key {names} names a column twice.")
+    for name in names:
+        if name not in schema.names:
+            raise InvalidRequest(f"Key column {name!r} is not in the schema ({', '.join(schema.names)}).")
+        kind = schema.field(name).type
+        if not any(test(kind) for test in _KEY_TYPES):
+            raise InvalidRequest(
+                f"Key column {name!r} is of type {type_name(kind)}; a key must be string, integer, date, timestamp, "
+                "decimal or boolean."
+            )
+
+
+def change_schema(schema: pa.Schema, key: Iterable[str]) -> pa.Schema:
+    """Return the physical schema of a change file: all user columns (nullable but the key) and ours.
+
+    A tombstone carries the key alone, so every other column must be able to hold null.
+    """
+    keys = set(key)
+    own = [pa.field(f.name, f.type, nullable=f.name not in keys) for f in schema]
+    return pa.schema([*own, *CHANGE_FIELDS])
+
+
+def fingerprint(schema: pa.Schema) -> str:
+    """Return 32 hex digits that two schemas share exactly if they have the same columns, types and nullability.
+
+    >>> a = pa.schema([pa.field("id", pa.string(), nullable=False), ("n", pa.int64())])
+    >>> fingerprint(a) == fingerprint(pa.schema(list(reversed(list(a)))))
+    True
+    """
+    lines = sorted(f"{f.name}:{type_name(f.type)}:{str(f.nullable).lower()}" for f in schema)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:FINGERPRINT_HEX_DIGITS]
+
+
+def describe(schema: pa.Schema) -> list[dict[str, Any]]:
+    """Return the columns as plain data, for JSON and for tables that people read."""
+    return [{"name": f.name, "type": type_name(f.type), "nullable": f.nullable} for f in schema]
+
+
+def from_struct_json(struct: dict[str, Any]) -> pa.Schema:
+    """Return the Arrow schema of a Spark or Delta struct type in its JSON form.
+
+    >>> from_struct_json({"type": "struct", "fields": [{"name": "n", "type": "long", "nullable": True}]})
+    n: int64
+    """
+    return pa.schema(
+        [pa.field(f["name"], _from_json_type(f["type"], f["name"]), f["nullable"]) for f in struct["fields"]]
+    )
+
+
+def _from_json_type(kind: str | dict[str, Any], column: str) -> pa.DataType:
+    if isinstance(kind, str):
+        if kind in _SIMPLE:
+            return _SIMPLE[kind]
+        if kind in ("void", "null"):
+            return pa.null()
+        if kind.startswith("decimal(") and kind.endswith(")"):
+            precision, scale = kind[8:-1].split(",")
+            return pa.decimal128(int(precision), int(scale))
+        if kind.startswith(("char(", "varchar(")):
+            return pa.string()
+        raise InvalidRequest(f"Column {column!r}: type {kind} cannot be stored.")
+    match kind["type"]:
+        case "array":
+            return pa.list_(pa.field("element", _from_json_type(kind["elementType"], column)))
+        case "map":
+            return pa.map_(_from_json_type(kind["keyType"], column), _from_json_type(kind["valueType"], column))
+        case "struct":
+            return pa.struct(list(from_struct_json(kind)))
+        case other:
+            raise InvalidRequest(f"Column {column!r}: type {other} cannot be stored.")

@@ -1,0 +1,1 @@
+"""Questions in SQL: what is allowed, who answers, what comes back."""

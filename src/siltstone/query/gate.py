@@ -1,0 +1,85 @@
+"""The gate: exactly one SELECT, and every table in it is a dataset of the lake.
+
+The text is parsed, never pasted: each table reference is found by the parser, and only its own characters are replaced by
+the name of a view over that dataset's merged frame.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import sqlglot
+from sqlglot import exp
+
+from siltstone.errors import InvalidRequest
+from siltstone.model.names import RAW_PREFIX, DatasetName
+
+MAX_QUERY_CHARS: Final = 100_000
+_FORBIDDEN: Final = frozenset({"java_method", "reflect", "try_reflect", "input_file_name", "input_file_block_start"})
+"""Functions that reach into the process or name its files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableReference:
+    """One place in the text that names a dataset."""
+
+    name: DatasetName
+    raw: bool
+    start: int
+    end: int
+    alias: str | None
+
+
+def references(text: str) -> list[TableReference]:
+    """Return every dataset that the query names, in the order of the text.
+
+    Raises:
+        InvalidRequest: not one SELECT, or something in it that is not a dataset of a lake.
+    """
+    select = _one_select(text)
+    for function in select.find_all(exp.Anonymous):
+        if function.name.lower() in _FORBIDDEN:
+            raise InvalidRequest(f"Function {function.name} is not allowed in a query.")
+    local = {cte.alias_or_name.lower() for cte in select.find_all(exp.CTE)}
+    found = [
+        _reference(table)
+        for table in select.find_all(exp.Table)
+        if table.args.get("db") or table.name.lower() not in local
+    ]
+    return sorted(found, key=lambda reference: reference.start)
+
+
+def _one_select(text: str) -> exp.Expression:
+    if len(text) > MAX_QUERY_CHARS:
+        raise InvalidRequest(f"A query has at most {MAX_QUERY_CHARS} characters.")
+    try:
+        parsed = [statement for statement in sqlglot.parse(text, dialect="spark") if statement is not None]
+    except sqlglot.errors.SqlglotError as error:
+        raise InvalidRequest(f"The query cannot be read: {str(error).splitlines()[0]}") from error
+    if len(parsed) != 1 or not isinstance(parsed[0], exp.Query):
+        raise InvalidRequest("A query must be exactly one SELECT.")
+    return parsed[0]
+
+
+def _reference(table: exp.Table) -> TableReference:
+    parts = table.parts
+    if not all(isinstance(part, exp.Identifier) for part in parts):
+        raise InvalidRequest(f"{table.sql('spark')} is not a dataset: name catalog.schema.table.")
+    names = [part.name for part in parts]
+    raw = names[-1].startswith(RAW_PREFIX)
+    if raw:
+        names[-1] = names[-1].removeprefix(RAW_PREFIX)
+    return TableReference(
+        name=DatasetName.parse(".".join(names)),
+        raw=raw,
+        start=parts[0].meta["start"],
+        end=parts[-1].meta["end"],
+        alias=table.alias or None,
+    )
+
+
+def rewritten(text: str, views: list[tuple[TableReference, str]]) -> str:
+    """Put a view's name in the place of each reference; one without an alias keeps its table's name as alias."""
+    for reference, view in sorted(views, key=lambda pair: -pair[0].start):
+        alias = "" if reference.alias else f" AS `{RAW_PREFIX if reference.raw else ''}{reference.name.table}`"
+        text = f"{text[: reference.start]}`{view}`{alias}{text[reference.end + 1 :]}"
+    return text

@@ -1,0 +1,67 @@
+"""Answering a query on Spark: merged frames become views for its duration, and at most `max_rows` rows come back."""
+
+import time
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from siltstone.dataset.dataset import SNAPSHOT_TRIES, Dataset
+from siltstone.errors import InvalidRequest, Unavailable
+from siltstone.query.gate import TableReference, references, rewritten
+from siltstone.query.result import QueryResult
+from siltstone.storage.spark_failures import error_line, is_missing_file, spark_errors
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MAX_ROWS: Final = 100_000
+
+
+def run_sql(
+    text: str, *, spark: "Callable[[], SparkSession]", dataset: Callable[[str], Dataset], max_rows: int
+) -> QueryResult:
+    """Answer one SELECT.
+
+    Raises:
+        InvalidRequest: the query is not allowed or Spark refuses it.
+        NotFound: it names a dataset that does not exist.
+    """
+    if not 1 <= max_rows <= MAX_ROWS:
+        raise InvalidRequest(f"max_rows must be 1 to {MAX_ROWS}, not {max_rows}.")
+    named = references(text)
+    opened = {str(reference.name): dataset(str(reference.name)) for reference in named}
+    session = spark()
+    failure: Exception | None = None
+    for _ in range(SNAPSHOT_TRIES):
+        try:
+            return _answer(session, text, named, opened, max_rows)
+        except spark_errors() as error:
+            if not is_missing_file(error):
+                raise InvalidRequest(f"Spark refused the query: {error_line(error)}") from error
+            failure = error
+    raise Unavailable("Files kept disappearing while the query ran. Try again.") from failure
+
+
+def _answer(
+    session: "SparkSession", text: str, named: list[TableReference], opened: dict[str, Dataset], max_rows: int
+) -> QueryResult:
+    started = time.monotonic()
+    views: list[tuple[TableReference, str]] = []
+    made: dict[tuple[str, bool], str] = {}
+    try:
+        for reference in named:
+            which = (str(reference.name), reference.raw)
+            if which not in made:
+                made[which] = f"silt_{uuid.uuid4().hex}"  # noqa: TID251
+                opened[which[0]].read(raw=reference.raw).createOrReplaceTempView(made[which])
+            views.append((reference, made[which]))
+        table = session.sql(rewritten(text, views)).limit(max_rows + 1).toArrow()
+    finally:
+        for view in made.values():
+            session.catalog.dropTempView(view)
+    return QueryResult(
+        table=table.slice(0, max_rows),
+        engine="spark",
+        truncated=table.num_rows > max_rows,
+        seconds=time.monotonic() - started,
+    )

@@ -1,0 +1,227 @@
+"""The Java virtual machine that Spark runs on: which one, how large, how quickly it starts, how quietly.
+
+Terms:
+
+* *home*: the folder of a Java installation. Spark 4 needs Java 17 or newer; 17 is what it is tested with, so a 17 is
+  preferred wherever there is a choice.
+* *archive*: a memory image of the classes that an earlier run loaded (AppCDS). A JVM that maps it starts markedly
+  faster. The first run *records* it: the JVM writes the image as it exits, under a name of its own; the next start
+  *promotes* a complete image to the name that everybody reads. A crash in between leaves a partial file, which is
+  never mapped and is removed after an hour. An archive that does not fit is ignored by the JVM, silently.
+
+``python -m siltstone.storage.jvm`` prints the home that would be used, and exits 5 when there is none.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from siltstone.clock import Clock, SystemClock
+from siltstone.errors import Unavailable
+
+OLDEST_JAVA: Final = 17
+PREFERRED_JAVA: Final = (17, 21)
+JVM_FOLDERS: Final = (Path("/usr/lib/jvm"), Path("/Library/Java/JavaVirtualMachines"))
+
+MEMORY_FLOOR_MB: Final = 1024
+MEMORY_CAP_MB: Final = 8192
+
+ARCHIVE_MAGIC: Final = (0xF00BABA8).to_bytes(4, sys.byteorder)
+"""The first word of a dynamic archive. The JVM writes its header last, so the word also says "complete"."""
+ARCHIVES_KEPT: Final = 4
+"""Each takes some 100 MB; a machine rarely has more than two environments in use."""
+PARTIAL_KEPT_SECONDS: Final = 3600
+
+NOISE: Final = re.compile(rb"Using incubator modules|\[warning\]\[cds|VM warning: .*(CDS|[Ss]har|[Aa]rchive)")
+"""What a healthy JVM of Spark's says on standard error, and no user can act upon."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Java:
+    """One Java installation."""
+
+    home: Path
+    version: str
+
+    @property
+    def major(self) -> int:
+        """Return 17 for 17.0.15."""
+        return int(self.version.split(".")[0])
+
+
+def find_java(environment: Mapping[str, str] | None = None, folders: Iterable[Path] = JVM_FOLDERS) -> Java:
+    """Return ``JAVA_HOME`` if it is new enough, else the best of the PATH and the usual folders.
+
+    Raises:
+        Unavailable: no Java 17 or newer was found.
+    """
+    environment = os.environ if environment is None else environment
+    named = environment.get("JAVA_HOME")
+    chosen = _java_at(Path(named)) if named else None
+    if chosen is not None and chosen.major >= OLDEST_JAVA:
+        return chosen
+    found = [java for home in _homes(environment, folders) if (java := _java_at(home)) and java.major >= OLDEST_JAVA]
+    if not found:
+        raise Unavailable(
+            f"Spark needs Java {OLDEST_JAVA} or newer and none was found. Install openjdk-17-jre-headless "
+            "(Fedora, RHEL: java-17-openjdk-headless; macOS: temurin@17), or set JAVA_HOME."
+        )
+    return min(found, key=_preference)
+
+
+def _preference(java: Java) -> tuple[int, int]:
+    """Order installations: the preferred versions first, then the oldest that will do."""
+    rank = PREFERRED_JAVA.index(java.major) if java.major in PREFERRED_JAVA else len(PREFERRED_JAVA)
+    return rank, java.major
+
+
+def _homes(environment: Mapping[str, str], folders: Iterable[Path]) -> Iterator[Path]:
+    on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
+    if on_path:
+        yield Path(on_path).resolve().parent.parent
+    for folder in folders:
+        if folder.is_dir():
+            for home in sorted(folder.iterdir()):
+                yield home
+                yield home / "Contents" / "Home"
+
+
+def _java_at(home: Path) -> Java | None:
+    """Read an installation's version from its ``release`` file, or ask it; None if this is no installation."""
+    program = home / "bin" / "java"
+    if not program.is_file():
+        return None
+    text = ""
+    with suppress(OSError, UnicodeDecodeError):
+        text = (home / "release").read_text()
+    found = re.search(r'^JAVA_VERSION="([^"]+)"', text, re.MULTILINE)
+    if not found:
+        with suppress(OSError, subprocess.TimeoutExpired):
+            said = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
+            found = re.search(r'version "([^"]+)"', said.stderr)
+    if not found:
+        return None
+    version = found[1].removeprefix("1.")
+    return Java(home=home, version=version) if version[:1].isdigit() else None
+
+
+def machine_memory_mb() -> int:
+    """Return the memory this process may use: the machine's, or its control group's if that is smaller."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):
+        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return total // (1024 * 1024)
+
+
+def fitted_memory_mb(machine_mb: int) -> int:
+    """Return a third of the machine's memory, at least 1 GB and at most 8.
+
+    A third leaves room for delta-rs, DuckDB and the page cache, which all work beside the JVM.
+    """
+    return max(MEMORY_FLOOR_MB, min(MEMORY_CAP_MB, machine_mb // 3))
+
+
+def archive_key(java: Java, *, role: str, class_path: Iterable[Path], spark: str) -> str:
+    """Name the archive that fits: the JVM refuses one that was recorded with another Java or class path."""
+    parts = [str(java.home), java.version, role, spark]
+    for jar in class_path:
+        parts += [str(jar), str(jar.stat().st_mtime_ns)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def archive_options(folder: Path, key: str, *, clock: Clock | None = None) -> list[str]:
+    """Return the JVM options that use the archive of this key, or record one; none where neither can be done.
+
+    Safe for many processes at once: each records under a name of its own, and promotion is a rename.
+    """
+    clock = SystemClock() if clock is None else clock
+    if any(os.environ.get(name) for name in ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")):
+        return []  # these put a folder into the class path, which no archive may have
+    archive = folder / f"{key}.jsa"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _promote(folder, key, archive)
+        _tidy(folder, now_seconds=clock.now().timestamp())
+        if archive.is_file():
+            os.utime(archive)
+            return [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto"]
+    except OSError:
+        return []
+    return [f"-XX:ArchiveClassesAtExit={folder / f'{key}.{clock.new_id()}.part'}"]
+
+
+def _promote(folder: Path, key: str, archive: Path) -> None:
+    """Give the first complete recording its final name, and drop the others."""
+    for part in sorted(folder.glob(f"{key}.*.part")):
+        with suppress(FileNotFoundError):
+            if archive.exists():
+                part.unlink()
+            elif _complete(part):
+                part.rename(archive)
+
+
+def _complete(part: Path) -> bool:
+    with part.open("rb") as file:
+        return file.read(len(ARCHIVE_MAGIC)) == ARCHIVE_MAGIC
+
+
+def _tidy(folder: Path, *, now_seconds: float) -> None:
+    """Remove recordings that a crash cut short, and all but the archives used last."""
+    with suppress(FileNotFoundError):
+        for part in folder.glob("*.part"):
+            if now_seconds - part.stat().st_mtime > PARTIAL_KEPT_SECONDS:
+                part.unlink()
+        archives = sorted(folder.glob("*.jsa"), key=lambda path: path.stat().st_mtime, reverse=True)
+        for old in archives[ARCHIVES_KEPT:]:
+            old.unlink()
+
+
+@contextmanager
+def filtered_stderr() -> Iterator[deque[str]]:
+    """Let a JVM that is started inside the block inherit a standard error that leaves the known noise out.
+
+    Everything else is passed on, for as long as the JVM lives. Yields the last lines, for an error message.
+    The block must not be entered by two threads at once.
+    """
+    tail: deque[str] = deque(maxlen=20)
+    sys.stderr.flush()
+    shown = os.dup(2)
+    read_end, write_end = os.pipe()
+    forward = threading.Thread(target=_forward, args=(read_end, shown, tail), name="jvm-stderr", daemon=True)
+    forward.start()
+    os.dup2(write_end, 2)
+    os.close(write_end)
+    try:
+        yield tail
+    except BaseException:
+        os.dup2(shown, 2)
+        forward.join(timeout=1)  # a JVM that failed closes its end; let its last words arrive
+        raise
+    os.dup2(shown, 2)
+
+
+def _forward(read_end: int, shown: int, tail: deque[str]) -> None:
+    with os.fdopen(read_end, "rb") as lines:
+        for line in lines:
+            if not NOISE.search(line):
+                tail.append(line.decode(errors="replace").rstrip())
+                with suppress(OSError):
+                    os.write(shown, line)
+
+
+if __name__ == "__main__":
+    try:
+        sys.stdout.write(f"{find_java().home}\n")
+    except Unavailable as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(error.exit_code)

@@ -1,0 +1,87 @@
+"""Where things lie below a lake's folder. Every path of the project is made here.
+
+::
+
+    <lake>/
+      <catalog>/<schema>/<table>/<incarnation>/base/      compacted rows
+      <catalog>/<schema>/<table>/<incarnation>/changes/   everything not yet folded
+      _system/datasets/                                   the registry
+      _system/work/                                       presence of writers and jobs
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from siltstone.errors import InvalidRequest
+from siltstone.model.names import DatasetName
+
+SYSTEM: Final = "_system"
+BASE: Final = "base"
+CHANGES: Final = "changes"
+DATA: Final = "data"
+LOG: Final = "_delta_log"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The paths of one lake."""
+
+    root: Path
+
+    @classmethod
+    def at(cls, path: str | Path) -> "Layout":
+        """Take a folder, absolute or relative, that exists or can be made.
+
+        Raises:
+            InvalidRequest: the path is a file, or an address that is not a local path.
+        """
+        text = str(path)
+        if not text or "://" in text:
+            raise InvalidRequest(f"Lake path {text!r} must be a folder on this machine.")
+        root = Path(text).expanduser().absolute()
+        for part in (root, *root.parents):
+            if part.exists():
+                if not part.is_dir():
+                    raise InvalidRequest(f"Lake path {root}: {part} is a file, not a folder. Choose another path.")
+                break
+        return cls(root)
+
+    @property
+    def registry(self) -> Path:
+        """The registry's Delta table."""
+        return self.root / SYSTEM / "datasets"
+
+    @property
+    def work(self) -> Path:
+        """Presence files of live writers and jobs."""
+        return self.root / SYSTEM / "work"
+
+    def dataset(self, name: DatasetName, incarnation: str) -> Path:
+        """The folder of one incarnation of a dataset."""
+        return self.root / name.catalog / name.schema / name.table / incarnation
+
+    def is_lake(self) -> bool:
+        """True once the first dataset was created."""
+        return (self.registry / LOG).is_dir()
+
+
+def entry_name(version: int) -> str:
+    """The file name of a log entry.
+
+    >>> entry_name(7)
+    '00000000000000000007.json'
+    """
+    return f"{version:020d}.json"
+
+
+def owner_of(relative: str) -> str | None:
+    """Return who wrote a data file: ``data/<owner>.parquet`` or ``data/<owner>/<attempt>/<file>``.
+
+    >>> owner_of("data/ab12/0/part-0.parquet"), owner_of("data/cd34.parquet"), owner_of("_turn")
+    ('ab12', 'cd34', None)
+    """
+    parts = relative.split("/")
+    if len(parts) < 2 or parts[0] != DATA:  # noqa: PLR2004
+        return None
+    return parts[1].removeprefix(".").split(".")[0]

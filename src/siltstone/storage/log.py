@@ -1,0 +1,136 @@
+"""Reading Delta log entries ourselves: the commit path's own eyes.
+
+delta-rs opens a zero-length entry without an error and does not look for conflicts that matter to us, so each entry
+since a plan is read here, line by line. Terms: an *entry* is one ``<version>.json``; an entry is *cleaned* if it is
+gone but a checkpoint at or after its version exists, and *missing* otherwise.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from siltstone.errors import Corruption
+from siltstone.model.columns import COMMIT_ID
+from siltstone.storage.layout import LOG, entry_name
+
+LAST_CHECKPOINT: Final = "_last_checkpoint"
+_ENTRY: Final = re.compile(r"(\d{20})\.json\Z")
+_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\b.*\.parquet\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEntry:
+    """What one commit did, as far as a later commit has to know."""
+
+    version: int
+    adds: frozenset[str]
+    removes: frozenset[str]
+    transactions: Mapping[str, int]
+    changes_metadata: bool
+    changes_protocol: bool
+    commit_id: str | None
+    info: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogListing:
+    """The names in ``_delta_log``, by what they are."""
+
+    entries: tuple[int, ...]
+    checkpoints: Mapping[int, tuple[str, ...]]
+
+    @property
+    def newest_checkpoint(self) -> int:
+        """The version of the newest checkpoint, -1 if there is none."""
+        return max(self.checkpoints, default=-1)
+
+
+def list_log(table: Path) -> LogListing:
+    """List the log's entries and checkpoints. A listing that fails raises: it is never an empty listing."""
+    entries: list[int] = []
+    checkpoints: dict[int, list[str]] = {}
+    for path in (table / LOG).iterdir():
+        if found := _ENTRY.match(path.name):
+            entries.append(int(found[1]))
+        elif found := _CHECKPOINT.match(path.name):
+            checkpoints.setdefault(int(found[1]), []).append(path.name)
+    return LogListing(
+        entries=tuple(sorted(entries)), checkpoints={v: tuple(sorted(names)) for v, names in checkpoints.items()}
+    )
+
+
+def read_entry(table: Path, version: int) -> LogEntry:
+    """Read one entry.
+
+    Raises:
+        FileNotFoundError: it is not there (cleaned, missing, or not yet written).
+        Corruption: it is empty or cannot be parsed.
+    """
+    path = table / LOG / entry_name(version)
+    text = path.read_text(encoding="utf-8")
+    try:
+        actions: list[dict[str, Any]] = [json.loads(line) for line in text.splitlines() if line.strip()]
+    except json.JSONDecodeError as error:
+        raise Corruption(f"Log entry {path} cannot be parsed: {error}. Restore it from a copy.") from error
+    if not actions:
+        raise Corruption(f"Log entry {path} is empty. Restore it from a copy; nothing was written.")
+    return _entry(version, actions)
+
+
+def _entry(version: int, actions: list[dict[str, Any]]) -> LogEntry:
+    info: Mapping[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
+    return LogEntry(
+        version=version,
+        adds=frozenset(a["add"]["path"] for a in actions if "add" in a),
+        removes=frozenset(a["remove"]["path"] for a in actions if "remove" in a),
+        transactions={a["txn"]["appId"]: int(a["txn"]["version"]) for a in actions if "txn" in a},
+        changes_metadata=any("metaData" in a for a in actions),
+        changes_protocol=any("protocol" in a for a in actions),
+        commit_id=info.get(COMMIT_ID),
+        info=info,
+    )
+
+
+def entries_between(table: Path, *, after: int, until: int) -> Iterator[LogEntry]:
+    """Yield the entries of versions ``after + 1 .. until``.
+
+    Raises:
+        LookupError: one of them was cleaned, so what it did can no longer be known.
+        Corruption: one of them is missing or broken.
+    """
+    for version in range(after + 1, until + 1):
+        try:
+            yield read_entry(table, version)
+        except FileNotFoundError as error:
+            if list_log(table).newest_checkpoint >= version:
+                raise LookupError(version) from error
+            raise Corruption(
+                f"Log entry {entry_name(version)} of {table} is missing although version {until} exists. Restore it."
+            ) from error
+
+
+def check_entries(table: Path, *, parse: bool) -> None:
+    """Refuse a log whose entries after the newest checkpoint are not all there; with `parse`, read each one.
+
+    delta-rs takes an empty entry for an empty commit; a table opened that way would hand out a sequence twice.
+
+    Raises:
+        Corruption: an entry is empty, unreadable or missing.
+    """
+    listing = list_log(table)
+    expected = listing.newest_checkpoint + 1
+    for version in [v for v in listing.entries if v > listing.newest_checkpoint]:
+        path = table / LOG / entry_name(version)
+        if version != expected:
+            raise Corruption(f"Log entry {entry_name(expected)} of {table} is missing. Restore it from a copy.")
+        try:
+            if path.stat().st_size == 0:
+                raise Corruption(f"Log entry {path} is empty. Restore it from a copy; nothing was written.")
+            if parse:
+                read_entry(table, version)
+        except FileNotFoundError:
+            return
+        expected += 1

@@ -1,0 +1,242 @@
+"""Parquet as Siltstone writes and checks it.
+
+Every file, whoever wrote it, goes through `read_footer` before a commit names it: its size, rows and columns must be
+what the commit expects, and no timestamp may count nanoseconds. The statistics that go into the log are taken from
+the footer, and only for columns that may appear there: numbers, times and sort columns, never subjects, never free text.
+"""
+
+import base64
+import datetime
+import decimal
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from siltstone.errors import Corruption
+from siltstone.model.columns import BATCH_ID, WRITTEN_AT
+from siltstone.model.files import DataFile
+
+COMPRESSION: Final = "zstd"
+COMPRESSION_LEVEL: Final = 3
+ROW_GROUP_ROWS: Final = 32_768
+BLOOM_FPP: Final = 0.01
+BLOOM_NDV: Final = 10_000
+MAX_STAT_CHARS: Final = 64
+"""Longer strings are left out of the log's statistics; missing statistics mean "may contain"."""
+
+EXACT_JSON_DIGITS: Final = 15
+
+
+def bloom_columns(schema: pa.Schema, key: Collection[str]) -> list[str]:
+    """Return the columns that get a bloom filter: keys, ``_batch_id``, strings named ``*_id`` or ``*_key``."""
+    named = {f.name for f in schema if pa.types.is_string(f.type) and f.name.endswith(("_id", "_key"))}
+    wanted = named | set(key) | {BATCH_ID}
+    return [f.name for f in schema if f.name in wanted and not pa.types.is_boolean(f.type)]
+
+
+def write_file(table: pa.Table, path: Path, *, key: Collection[str]) -> None:
+    """Write one file with the house's options. A crash leaves a part of a file that no log names."""
+    ndv = max(1, min(BLOOM_NDV, table.num_rows))
+    delta_encoded = {WRITTEN_AT: "DELTA_BINARY_PACKED"} if WRITTEN_AT in table.column_names else None
+    pq.write_table(
+        table,
+        path,
+        row_group_size=ROW_GROUP_ROWS,
+        compression=COMPRESSION,
+        compression_level=COMPRESSION_LEVEL,
+        use_dictionary=[n for n in table.column_names if n != WRITTEN_AT],
+        column_encoding=delta_encoded,
+        write_page_index=True,
+        store_schema=False,
+        write_time_adjusted_to_utc=True,
+        coerce_timestamps="us",
+        bloom_filter_options={
+            name: {"ndv": ndv, "fpp": BLOOM_FPP} for name in bloom_columns(table.schema, key)
+        },
+    )
+
+
+def spark_options(schema: pa.Schema, key: Collection[str]) -> dict[str, str]:
+    """Return the options of a Spark Parquet writer that give the same layout."""
+    options = {
+        "compression": COMPRESSION,
+        "parquet.compression.codec.zstd.level": str(COMPRESSION_LEVEL),
+        "parquet.block.row.count.limit": str(ROW_GROUP_ROWS),
+        "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    }
+    for name in bloom_columns(schema, key):
+        options[f"parquet.bloom.filter.enabled#{name}"] = "true"
+        options[f"parquet.bloom.filter.expected.ndv#{name}"] = str(BLOOM_NDV)
+        options[f"parquet.bloom.filter.fpp#{name}"] = str(BLOOM_FPP)
+    return options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footer:
+    """What a file says of itself."""
+
+    size_bytes: int
+    rows: int
+    metadata: pq.FileMetaData
+
+
+def read_footer(path: Path, *, expected: pa.Schema) -> Footer:
+    """Read a footer back and compare its columns with what the commit expects.
+
+    Raises:
+        Corruption: the file is missing, truncated, or holds other columns or types.
+    """
+    try:
+        size = path.stat().st_size
+        with pq.ParquetFile(path) as file:
+            metadata, actual = file.metadata, file.schema_arrow
+    except FileNotFoundError as error:
+        raise Corruption(f"File {path} is missing; nothing was committed.") from error
+    except (pa.ArrowInvalid, OSError) as error:
+        raise Corruption(f"File {path} is not a readable Parquet file ({error}); nothing was committed.") from error
+    _check_columns(path, actual, expected)
+    return Footer(size_bytes=size, rows=metadata.num_rows, metadata=metadata)
+
+
+def _check_columns(path: Path, actual: pa.Schema, expected: pa.Schema) -> None:
+    names = {f.name: f.type for f in expected}
+    strange = [f.name for f in actual if f.name not in names]
+    missing = [name for name in names if name not in actual.names]
+    wrong = [f"{f.name} ({f.type}, not {names[f.name]})" for f in actual if f.name in names and not _same(f.type, names[f.name])]
+    if strange or missing or wrong:
+        raise Corruption(
+            f"File {path} does not have the expected columns: unknown {strange}, missing {missing}, of another type "
+            f"{wrong}; nothing was committed."
+        )
+
+
+def _same(actual: pa.DataType, expected: pa.DataType) -> bool:
+    """Equal but for the names of inner fields, which writers choose differently."""
+    if pa.types.is_list(actual) and pa.types.is_list(expected):
+        return _same(actual.value_type, expected.value_type)
+    if pa.types.is_map(actual) and pa.types.is_map(expected):
+        return _same(actual.key_type, expected.key_type) and _same(actual.item_type, expected.item_type)
+    if pa.types.is_struct(actual) and pa.types.is_struct(expected):
+        return [f.name for f in actual.fields] == [f.name for f in expected.fields] and all(
+            _same(a.type, e.type) for a, e in zip(actual.fields, expected.fields, strict=True)
+        )
+    return bool(actual == expected)
+
+
+def stat_columns(schema: pa.Schema, *, sort: Sequence[str], subject: Collection[str]) -> list[str]:
+    """Return the columns whose minimum and maximum may stand in the log."""
+    return [
+        f.name
+        for f in schema
+        if f.name not in subject
+        and (
+            f.name in sort
+            or pa.types.is_integer(f.type)
+            or pa.types.is_date(f.type)
+            or pa.types.is_timestamp(f.type)
+            or pa.types.is_decimal(f.type)
+        )
+    ]
+
+
+def data_file(
+    root: Path, relative: str, *, expected: pa.Schema, stats: Sequence[str], partition: Mapping[str, str] | None = None
+) -> DataFile:
+    """Verify a written file and describe it for the log."""
+    footer = read_footer(root / relative, expected=expected)
+    return DataFile(
+        path=relative,
+        size_bytes=footer.size_bytes,
+        rows=footer.rows,
+        partition=partition or {},
+        stats=log_statistics(footer, columns=stats),
+    )
+
+
+def log_statistics(footer: Footer, *, columns: Sequence[str]) -> str:
+    """Return the log's statistics JSON: the row count, and minimum, maximum and nulls of the allowed columns."""
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for name, found in _column_ranges(footer.metadata, columns).items():
+        if found.nulls is not None:
+            nulls[name] = found.nulls
+        if found.low is not None and found.high is not None and _fits_json(found.high):
+            low[name], high[name] = _stat_value(found.low), _stat_value(_round_up(found.high))
+    stats: dict[str, Any] = {"numRecords": footer.rows}
+    if low or nulls:
+        stats |= {"minValues": low, "maxValues": high, "nullCount": nulls}
+    return json.dumps(stats)
+
+
+@dataclass(slots=True)
+class _Range:
+    low: Any = None
+    high: Any = None
+    nulls: int | None = 0
+    known: bool = True
+
+
+def _column_ranges(metadata: pq.FileMetaData, columns: Sequence[str]) -> dict[str, _Range]:
+    """Fold the row groups' statistics; a column with one unknown group is unknown, all-null groups add nothing."""
+    wanted = set(columns)
+    ranges: dict[str, _Range] = {}
+    for group in range(metadata.num_row_groups):
+        rows = metadata.row_group(group)
+        for index in range(rows.num_columns):
+            column = rows.column(index)
+            if column.path_in_schema not in wanted:
+                continue
+            _fold_range(ranges.setdefault(column.path_in_schema, _Range()), column.statistics, rows.num_rows)
+    return {name: found if found.known else _Range(nulls=found.nulls) for name, found in ranges.items()}
+
+
+def _fold_range(found: _Range, statistics: pq.Statistics | None, rows: int) -> None:
+    if statistics is None or not statistics.has_null_count or found.nulls is None:
+        found.nulls, found.known = None, False
+        return
+    found.nulls += statistics.null_count
+    if statistics.null_count == rows:
+        return
+    if not statistics.has_min_max or _too_long(statistics.min) or _too_long(statistics.max):
+        found.known = False
+        return
+    found.low = statistics.min if found.low is None else min(found.low, statistics.min)
+    found.high = statistics.max if found.high is None else max(found.high, statistics.max)
+
+
+def _too_long(value: Any) -> bool:  # noqa: ANN401
+    return isinstance(value, str | bytes) and len(value) > MAX_STAT_CHARS
+
+
+def _fits_json(value: Any) -> bool:  # noqa: ANN401
+    """A decimal goes into JSON as a number; past 15 digits a reader may round it the wrong way."""
+    return not isinstance(value, decimal.Decimal) or len(value.as_tuple().digits) <= EXACT_JSON_DIGITS
+
+
+def _round_up(value: Any) -> Any:  # noqa: ANN401
+    """Statistics count milliseconds; a maximum cut off below its last microseconds would hide rows."""
+    if isinstance(value, datetime.datetime) and value.microsecond % 1000:
+        return value + datetime.timedelta(microseconds=1000 - value.microsecond % 1000)
+    return value
+
+
+def _stat_value(value: Any) -> Any:  # noqa: ANN401
+    match value:
+        case datetime.datetime():
+            aware = value if value.tzinfo is None else value.astimezone(datetime.UTC)
+            text = aware.replace(tzinfo=None).isoformat(timespec="milliseconds")
+            return text if value.tzinfo is None else f"{text}Z"
+        case datetime.date():
+            return value.isoformat()
+        case decimal.Decimal():
+            return float(value)
+        case bytes():
+            return base64.b64encode(value).decode()
+        case _:
+            return value

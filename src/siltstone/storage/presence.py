@@ -1,0 +1,62 @@
+"""Who is alive: a writer or a job holds a file lock for as long as it works, and a crash lets go of it.
+
+Staged files carry their owner's id in their path. A purge and the sweep ask here before they delete a file that no
+log names: files of a live owner may become part of a commit at any moment, files of a dead one never will.
+The lock saves files from deletion; it decides nothing about commits.
+"""
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+
+
+class Presence:
+    """One live owner. Use as a context manager, or call `close`."""
+
+    def __init__(self, folder: Path, owner: str) -> None:
+        """Take the lock; the id must be fresh."""
+        self.owner = owner
+        self._path = folder / owner
+        folder.mkdir(parents=True, exist_ok=True)
+        self._handle: int | None = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        fcntl.flock(self._handle, fcntl.LOCK_EX)
+
+    def close(self) -> None:
+        """Let go. A crash does the same, but leaves the empty file for the sweep."""
+        if self._handle is not None:
+            self._path.unlink(missing_ok=True)
+            os.close(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> "Presence":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def is_live(folder: Path, owner: str) -> bool:
+    """True while the owner's process holds its lock, this process included."""
+    try:
+        handle = os.open(folder / owner, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(handle)
+
+
+def sweep_dead(folder: Path) -> int:
+    """Remove the presence files of owners that died; return how many."""
+    if not folder.is_dir():
+        return 0
+    dead = [path for path in folder.iterdir() if not is_live(folder, path.name)]
+    for path in dead:
+        path.unlink(missing_ok=True)
+    return len(dead)

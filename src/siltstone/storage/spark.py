@@ -1,0 +1,379 @@
+"""The Spark session, through Spark's public API only, so that classic, Connect and cluster sessions all serve.
+
+`session` returns, in this order:
+
+1. the session that the caller passed in;
+2. the session that is active in this process;
+3. a Spark Connect session, if the setting `spark_remote` names a server;
+4. a session of our own, on the master that the setting `spark_master` names.
+
+Only for the fourth do we choose a JVM, its memory and its options; `options` computes them as plain data. Whatever the
+setting `spark` names wins over ours. PySpark is imported when a session is asked for, never before: a command that
+needs no Spark must not pay for it.
+
+`connect_server` starts a local Spark Connect server as a child process, which many processes can join in half a second
+each. It ends with its parent, however the parent ends: it holds a pipe whose closing it takes as the order to stop.
+
+Architecture invariant: nothing here or above reaches into the JVM (no ``_jvm``, no py4j object).
+"""
+
+import atexit
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+from urllib.parse import urlsplit
+
+from siltstone.clock import Clock, SystemClock
+from siltstone.config import Settings
+from siltstone.errors import InvalidRequest, Unavailable
+from siltstone.storage.jars import cache_folder, delta_jars, spark_home
+from siltstone.storage.jvm import (
+    Java,
+    archive_key,
+    archive_options,
+    filtered_stderr,
+    find_java,
+    fitted_memory_mb,
+    machine_memory_mb,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+APP_NAME: Final = "siltstone"
+SERVER_CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
+SERVER_START_SECONDS: Final = 180.0
+SERVER_STOP_SECONDS: Final = 30.0
+"""Longer than a JVM takes to write its class archive on the way out."""
+POLL_SECONDS: Final = 0.05
+CONNECT_PORT: Final = 15002
+CONNECT_TIMEOUT_SECONDS: Final = 10.0
+
+SESSION_OPTIONS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+"""What every session that we make has, a remote one too."""
+
+SERVER_OPTIONS: Final = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.hadoop.parquet.compression.codec.zstd.level": "3",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+"""What can be set only where the JVM starts."""
+
+JOINED_OPTIONS: Final = {"spark.driver.extraJavaOptions": " ", "spark.driver.extraClassPath": os.pathsep}
+"""Settings of the user's that come after ours instead of in their place, and what separates the two."""
+
+LOG_SETTINGS: Final = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+"""
+"""The gateway takes the level of its own logger for the whole log, and says so, unless the two agree."""
+REPEATED_BY_THE_EXCEPTION: Final = (
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.util.Utils",
+    "org.apache.spark.sql.execution.datasources.FileFormatWriter",
+    "org.apache.spark.sql.delta.files",
+    "org.apache.spark.util.ShutdownHookManager",
+)
+"""Loggers that print as an error what the caller gets as an exception anyway."""
+
+_starting: Final = threading.Lock()
+
+
+def session(settings: Settings, *, given: "SparkSession | None" = None) -> "SparkSession":
+    """Return the session to work with; see the module's text for which one that is.
+
+    Raises:
+        InvalidRequest: the setting `spark_remote` is no Spark Connect address.
+        Unavailable: a session had to be started or joined and could not be.
+    """
+    if given is not None:
+        return given
+    with _starting:
+        running = _running()
+        if running is not None:
+            return running
+        started = _join(settings) if settings.spark_remote else _start(settings)
+        _quieten_pyspark()
+        return started
+
+
+def _running() -> "SparkSession | None":
+    """Return this process's session, also from a thread that never used it."""
+    from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError:
+        return None
+
+
+def _join(settings: Settings) -> "SparkSession":
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    _require_listener(settings.spark_remote)
+    builder = SparkSession.builder.remote(settings.spark_remote).appName(APP_NAME)
+    given = {name: value for name, value in settings.spark.items() if name.startswith("spark.sql.")}
+    for name, value in (SESSION_OPTIONS | given).items():
+        builder = builder.config(name, value)
+    try:
+        return builder.getOrCreate()
+    except PySparkException as error:
+        raise Unavailable(
+            f"The Spark Connect server at {settings.spark_remote} refused a session: {_first_line(error)} "
+            "Check the settings spark_remote and spark."
+        ) from error
+
+
+def _require_listener(address: str) -> None:
+    """Fail at once where nobody listens: Spark's own client would try again for ten minutes."""
+    where = urlsplit(address.partition(";")[0])
+    if where.scheme != "sc" or not where.hostname:
+        raise InvalidRequest(f"The setting spark_remote takes sc://host:port, not {address!r}.")
+    try:
+        socket.create_connection((where.hostname, where.port or CONNECT_PORT), timeout=CONNECT_TIMEOUT_SECONDS).close()
+    except OSError as error:
+        raise Unavailable(
+            f"No Spark Connect server listens at {address} ({error}). Start it, or change the setting spark_remote."
+        ) from error
+
+
+def _start(settings: Settings) -> "SparkSession":
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    java = find_java()
+    os.environ["JAVA_HOME"] = str(java.home)  # PySpark takes the JVM from there and nowhere else
+    builder = SparkSession.builder.master(settings.spark_master).appName(APP_NAME)
+    for name, value in launch_options(settings, java=java, role="classic").items():
+        builder = builder.config(name, value)
+    with filtered_stderr() as said:
+        try:
+            return builder.getOrCreate()
+        except (PySparkException, OSError) as error:
+            failure = error
+    raise Unavailable(
+        f"Spark did not start on {settings.spark_master}: {_first_line(failure)} {' '.join(list(said)[-3:])} "
+        "Check the settings spark_master, spark_memory_mb and spark."
+    ) from failure
+
+
+def _quieten_pyspark() -> None:
+    """Keep PySpark from printing every query error as JSON: the caller gets it as an exception anyway."""
+    from pyspark.logger import PySparkLogger  # noqa: PLC0415
+
+    PySparkLogger.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def launch_options(settings: Settings, *, java: Java, role: str) -> dict[str, str]:
+    """Compute the options for a JVM that starts now on this machine: fetches jars, records or uses an archive."""
+    jars = delta_jars(settings)
+    cache = cache_folder()
+    key = archive_key(java, role=role, class_path=jars, spark=f"{spark_home()} {version('pyspark')}")
+    java_options = [
+        *archive_options(cache / "appcds", key),
+        *(["-XX:TieredStopAtLevel=1"] if settings.spark_short_run else []),
+        *("-XX:-UsePerfData", "-Xlog:disable", "-Xlog:all=error:stderr"),
+        *_log_options(cache, settings),
+    ]
+    return options(settings, jars=jars, java_options=java_options, machine_mb=machine_memory_mb())
+
+
+def options(
+    settings: Settings, *, jars: Sequence[Path], java_options: Sequence[str], machine_mb: int
+) -> dict[str, str]:
+    """Return every Spark setting of a session that we start, as plain data."""
+    cores = local_cores(settings.spark_master)
+    chosen = SESSION_OPTIONS | SERVER_OPTIONS
+    chosen["spark.driver.memory"] = f"{settings.spark_memory_mb or fitted_memory_mb(machine_mb)}m"
+    chosen["spark.driver.extraJavaOptions"] = " ".join(_quoted(option) for option in java_options)
+    if cores:
+        chosen |= _local_options(cores)
+        chosen["spark.driver.extraClassPath"] = os.pathsep.join(map(str, jars))  # only these an archive can hold
+    else:
+        chosen["spark.jars"] = ",".join(map(str, jars))  # shipped to the executors
+    for name, value in settings.spark.items():
+        ours = chosen.get(name)
+        chosen[name] = JOINED_OPTIONS[name].join([ours, value]) if ours and name in JOINED_OPTIONS else value
+    return {name: value for name, value in chosen.items() if value}
+
+
+def local_cores(master: str) -> int:
+    """Return how many cores a local master uses: ``local[2]`` is 2; 0 for a cluster."""
+    if master == "local":
+        return 1
+    found = re.fullmatch(r"local\[(\*|\d+)(?:,\s*\d+)?\]", master)
+    if not found:
+        return 0
+    return (os.cpu_count() or 1) if found[1] == "*" else int(found[1])
+
+
+def _local_options(cores: int) -> dict[str, str]:
+    """Return what fits one machine, where a partition more than there are cores is only overhead."""
+    return {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": str(cores),
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(cores),
+        "spark.databricks.delta.snapshotPartitions": str(cores),
+        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "siltstone-warehouse"),
+    }
+
+
+def _quoted(option: str) -> str:
+    return f'"{option}"' if " " in option else option
+
+
+def _log_options(cache: Path, settings: Settings) -> list[str]:
+    """Quieten Spark's log, unless the user chose a level: then Spark's own ways apply."""
+    if "spark.log.level" in settings.spark:
+        return []
+    text = LOG_SETTINGS
+    for number, name in enumerate(REPEATED_BY_THE_EXCEPTION):
+        text += f"logger.repeated{number}.name = {name}\nlogger.repeated{number}.level = off\n"
+    path = cache / "log4j2.properties"
+    try:
+        if not path.is_file() or path.read_text() != text:
+            cache.mkdir(parents=True, exist_ok=True)
+            descriptor, fresh = tempfile.mkstemp(dir=cache, prefix=".log4j2-")
+            with os.fdopen(descriptor, "w") as file:
+                file.write(text)
+            Path(fresh).rename(path)
+    except OSError:
+        return []
+    return [f"-Dlog4j2.configurationFile={path.as_uri()}"]
+
+
+class ConnectServer:
+    """A local Spark Connect server that this process started; `stop` ends it, and so does the end of this process."""
+
+    WRAPPER: Final = """
+        exec 3<&0
+        "$@" </dev/null 3<&- & server=$!
+        { cat <&3; kill "$server"; } >/dev/null 2>&1 & watch=$!
+        wait "$server"
+        kill "$watch"
+    """
+    """Run the server, and end it when standard input closes: a killed parent closes it too."""
+
+    def __init__(self, process: subprocess.Popen[bytes], *, port: int, log: Path) -> None:
+        self._process = process
+        self._log = log
+        self.port: Final = port
+        self.address: Final = f"sc://127.0.0.1:{port}"
+        atexit.register(self.stop)
+
+    def alive(self) -> bool:
+        """Tell whether the server still runs."""
+        return self._process.poll() is None
+
+    def accepts(self) -> bool:
+        """Tell whether the server takes connections."""
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+            return True
+        return False
+
+    def last_words(self) -> str:
+        """Return the end of what the server wrote to its log."""
+        with suppress(OSError):
+            return " ".join(self._log.read_text(errors="replace").splitlines()[-5:])
+        return ""
+
+    def stop(self) -> None:
+        """End the server and wait until it is gone; a second call does nothing."""
+        atexit.unregister(self.stop)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(SERVER_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._log.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_failure: object) -> None:
+        self.stop()
+
+
+def connect_server(settings: Settings, *, port: int = 0, clock: Clock | None = None) -> ConnectServer:
+    """Start a local Spark Connect server on 127.0.0.1 and wait until it accepts; port 0 takes a free one.
+
+    Raises:
+        Unavailable: it ended or did not accept in time; the message carries its last words.
+    """
+    clock = SystemClock() if clock is None else clock
+    port = port or _free_port()
+    java = find_java()
+    chosen = {"spark.master": settings.spark_master, "spark.app.name": APP_NAME}
+    chosen |= launch_options(settings, java=java, role="connect")
+    chosen |= {"spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.grpc.binding.port": str(port)}
+    command = [str(spark_home() / "bin" / "spark-submit"), "--class", SERVER_CLASS]
+    for name, value in chosen.items():
+        command += ["--conf", f"{name}={value}"]
+    server = _launch(command, java=java, port=port)
+    deadline = clock.monotonic_seconds() + SERVER_START_SECONDS
+    while not server.accepts():
+        if not server.alive() or clock.monotonic_seconds() > deadline:
+            words = server.last_words()
+            server.stop()
+            raise Unavailable(f"The Spark Connect server did not start on port {port}. It said: {words}")
+        clock.sleep(POLL_SECONDS)
+    return server
+
+
+def _launch(command: list[str], *, java: Java, port: int) -> ConnectServer:
+    descriptor, log = tempfile.mkstemp(prefix="siltstone-connect-", suffix=".log")
+    unwanted = {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE"}
+    environment = {name: value for name, value in os.environ.items() if name not in unwanted}
+    with os.fdopen(descriptor, "wb") as output:
+        process = subprocess.Popen(  # noqa: S603
+            ["/bin/sh", "-c", ConnectServer.WRAPPER, "sh", *command],
+            env=environment | {"JAVA_HOME": str(java.home)},
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    return ConnectServer(process, port=port, log=Path(log))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

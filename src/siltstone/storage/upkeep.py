@@ -1,0 +1,148 @@
+"""Checkpoints and log cleaning: what keeps a log short, done after the acknowledgement, and healing a broken checkpoint.
+
+Flow of `tidy_log`, each step safe to crash after:
+
+1. write a checkpoint (delta-rs also points ``_last_checkpoint`` at it);
+2. fsync the checkpoint, the pointer and the directory;
+3. delete expired entries and checkpoints older than one kept checkpoint, oldest first.
+
+The cost of a commit grows with the entries in ``_delta_log``, so a busy table keeps few of them: an entry is expired
+by age or, where `max_entries` is set, by number. The entry of the kept checkpoint's own version always stays: delta-rs
+cannot commit on top of a version whose entry is gone.
+
+A power cut between 1 and 2 can leave a checkpoint that is not readable. Nothing was cleaned on its account, so
+`heal_checkpoint` deletes it, and the entries it stood for are read again.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from siltstone.clock import Clock
+from siltstone.errors import Corruption
+from siltstone.failpoints import reach
+from siltstone.storage.durable import sync_directory, sync_file
+from siltstone.storage.layout import LOG, entry_name
+from siltstone.storage.log import LAST_CHECKPOINT, LogListing, list_log
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How long a table keeps its history: log entries by age and number, removed files by age."""
+
+    hours: float
+    max_entries: int | None = None
+
+
+def tidy_log(table: Path, *, retention: Retention, durable: bool, clock: Clock) -> int:
+    """Write a checkpoint at the newest version and clean what is expired; return the number of deleted log files."""
+    write_checkpoint(table, durable=durable)
+    return clean_log(table, retention=retention, clock=clock)
+
+
+def write_checkpoint(table: Path, *, durable: bool) -> int:
+    """Write and sync a checkpoint of the newest version; return that version."""
+    handle = DeltaTable(table)
+    reach("checkpoint.before_write")
+    handle.create_checkpoint()
+    reach("checkpoint.after_write")
+    if durable:
+        for name in list_log(table).checkpoints.get(handle.version(), ()):
+            sync_file(table / LOG / name)
+        sync_file(table / LOG / LAST_CHECKPOINT)
+        sync_directory(table / LOG)
+    return handle.version()
+
+
+def clean_log(table: Path, *, retention: Retention, clock: Clock) -> int:
+    """Delete expired entries and checkpoints below the newest checkpoint that allows it."""
+    listing = list_log(table)
+    floor = _floor(table, listing, retention=retention, clock=clock)
+    return _delete_below(table, listing, floor)
+
+
+def forget_history(table: Path) -> int:
+    """Delete every entry and checkpoint below the newest checkpoint, whatever its age. For a purge alone."""
+    listing = list_log(table)
+    return _delete_below(table, listing, listing.newest_checkpoint)
+
+
+def _floor(table: Path, listing: LogListing, *, retention: Retention, clock: Clock) -> int:
+    """Return the newest checkpoint below which everything is expired, -1 if there is none."""
+    newest = max(listing.entries, default=-1)
+    cut_seconds = clock.now().timestamp() - retention.hours * 3600
+    for version in sorted(listing.checkpoints, reverse=True):
+        too_many = retention.max_entries is not None and version <= newest - retention.max_entries
+        below = [v for v in listing.entries if v < version]
+        if too_many or not below or _modified(table, below[-1]) < cut_seconds:
+            return version
+    return -1
+
+
+def _modified(table: Path, version: int) -> float:
+    try:
+        return (table / LOG / entry_name(version)).stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _delete_below(table: Path, listing: LogListing, floor: int) -> int:
+    names = [entry_name(v) for v in listing.entries if v < floor]
+    names += [name for v in sorted(listing.checkpoints) if v < floor for name in listing.checkpoints[v]]
+    for name in names:
+        (table / LOG / name).unlink(missing_ok=True)
+    return len(names)
+
+
+def heal_checkpoint(table: Path) -> bool:
+    """Delete an unreadable newest checkpoint whose entries are all still there; return whether that was done.
+
+    Raises:
+        Corruption: the checkpoint is unreadable and the entries it stands for were cleaned.
+    """
+    listing = list_log(table)
+    hinted = (table / LOG / LAST_CHECKPOINT).exists()
+    broken = [v for v, names in listing.checkpoints.items() if not all(_readable(table / LOG / n) for n in names)]
+    if not broken:
+        return _drop_dangling_hint(table, listing) if hinted else False
+    sound = max((v for v in listing.checkpoints if v not in broken), default=-1)
+    needed = range(sound + 1, max(listing.entries, default=-1) + 1)
+    if missing := sorted(set(needed) - set(listing.entries)):
+        raise Corruption(
+            f"A checkpoint of {table} is unreadable and log entry {entry_name(missing[0])} was cleaned. "
+            "Restore the checkpoint from a copy."
+        )
+    (table / LOG / LAST_CHECKPOINT).unlink(missing_ok=True)
+    for version in broken:
+        for name in listing.checkpoints[version]:
+            (table / LOG / name).unlink(missing_ok=True)
+    return True
+
+
+def _drop_dangling_hint(table: Path, listing: LogListing) -> bool:
+    """A pointer to a checkpoint that is not there may go if the entries reach back to the first version."""
+    if listing.checkpoints or not listing.entries or listing.entries[0] != 0:
+        return False
+    (table / LOG / LAST_CHECKPOINT).unlink(missing_ok=True)
+    return True
+
+
+def _readable(path: Path) -> bool:
+    try:
+        with pq.ParquetFile(path) as file:
+            return bool(file.metadata.num_rows > 0)
+    except (pa.ArrowInvalid, OSError):
+        return False
+
+
+def try_tidy_log(table: Path, *, retention: Retention, durable: bool, clock: Clock) -> str | None:
+    """Tidy, and return what went wrong instead of raising: a failed checkpoint never fails a write."""
+    try:
+        tidy_log(table, retention=retention, durable=durable, clock=clock)
+    except (DeltaError, OSError) as error:
+        return str(error)
+    return None

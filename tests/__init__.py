@@ -1,0 +1,1 @@
+"""The tests: the tree names the promise, `tests/<kind>/test_<subject>.py`."""

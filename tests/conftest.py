@@ -1,0 +1,67 @@
+"""What all tests share: one Spark session and one Connect server for the whole run, both started only if asked for."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
+
+from siltstone.config import ENV_PREFIX, Settings
+from siltstone.storage.spark import ConnectServer, session
+from siltstone.storage.spark import connect_server as start_connect_server
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+hypothesis_settings.register_profile(
+    "normal", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+hypothesis_settings.register_profile(
+    "deep", derandomize=False, deadline=None, max_examples=1000, suppress_health_check=[HealthCheck.too_slow]
+)
+hypothesis_settings.load_profile("normal")
+
+SPARK_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE", "SPARK_API_MODE", "MASTER")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Take the caller's own settings out of the way; random examples only in a deep run."""
+    for name in [name for name in os.environ if name.startswith(ENV_PREFIX) or name in SPARK_VARIABLES]:
+        del os.environ[name]
+    if config.option.markexpr == "deep":
+        hypothesis_settings.load_profile("deep")
+
+
+@pytest.fixture(scope="session")
+def spark_settings() -> Settings:
+    """Settings for a JVM that lives for one test run on a small machine."""
+    return Settings(
+        spark_master="local[2]",
+        spark_memory_mb=3072,
+        spark_short_run=True,
+        spark={"spark.sql.shuffle.partitions": "2"},
+    )
+
+
+@pytest.fixture(scope="session")
+def spark(spark_settings: Settings) -> "Iterator[SparkSession]":
+    """The classic session of this run."""
+    started = session(spark_settings)
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="session")
+def connect_server(spark_settings: Settings) -> Iterator[ConnectServer]:
+    """The Spark Connect server of this run; child processes join it at its `address`."""
+    with start_connect_server(spark_settings) as server:
+        yield server
+
+
+@pytest.fixture
+def lake_path(tmp_path: Path) -> Path:
+    """A place for a lake that does not exist yet."""
+    return tmp_path / "lake"

@@ -1,0 +1,64 @@
+"""Each rule is needed: with it switched off, the search finds a shortest counterexample.
+
+Run with `-s` to read the traces. The violation's words are asserted too, so that a variant cannot
+be "caught" by some unrelated accident.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.model import scenarios
+from tests.model.checker import Scenario, explore
+from tests.model.variants import Variant
+
+CAUGHT = {
+    Variant.BASE_FIRST: (scenarios.TWO_FOLDERS, "the truth is"),
+    Variant.PRUNE_BY_LISTING: (scenarios.TWO_FOLDERS, "a read now would give"),
+    Variant.REMOVES_UNCHECKED: (scenarios.CLUSTER, "a read now would give"),
+    Variant.FOLD_WITHOUT_TRANSACTION: (scenarios.LOG_SQUASH, "a read now would give"),
+    Variant.FOLD_IGNORES_FOLDS: (scenarios.TWO_FOLDERS, "a read now would give"),
+    Variant.SQUASH_WITH_HOLE: (scenarios.BOUNDED_FOLD, "a read now would give"),
+    Variant.SQUASH_FORGETS_SEQUENCES: (scenarios.LOG_SQUASH, "a read now would give"),
+    Variant.INCARNATION_NOT_IN_PATH: (scenarios.STALE_HANDLE, "not gapless and unique"),
+    Variant.BLIND_RETRY: (scenarios.RACING_WRITERS, "applied twice"),
+    Variant.SEARCH_ONLY_AFTER_UNKNOWN: (scenarios.RACING_WRITERS, "applied twice"),
+    Variant.LIVE_FILE_IS_PROOF: (scenarios.CLUSTER, "applied twice"),
+    Variant.COMMIT_REBASES: (scenarios.RACING_WRITERS, "not gapless and unique"),
+    Variant.FOLLOWER_NEVER_REFILLS: (scenarios.FOLLOWER, "the truth is"),
+    Variant.FILL_NUMBERED_BY_CHANGES: (scenarios.LOG_FOLLOWER, "the truth is"),
+    Variant.LOAD_KEEPS_CONTENT_VERSION: (scenarios.FOLLOWED_LOAD, "is not in it"),
+    Variant.LOAD_WITHOUT_DEPENDENCY: (scenarios.FIRST_LOAD, "a read now would give"),
+    Variant.CLEANING_IGNORES_COMMITS: (scenarios.CLEANED_LOG, "acknowledged and lost"),
+    Variant.CLEANED_LOG_IS_SILENCE: (scenarios.CLEANED_LOG, "applied twice"),
+    Variant.PURGE_WITHOUT_EPOCH: (scenarios.PURGE, "a live file is not on disk"),
+    Variant.PURGE_TAKES_ALL_STAGED: (scenarios.PURGE, "a live file is not on disk"),
+    Variant.CREATE_BEFORE_MARKS: (scenarios.STALE_HANDLE, "into a dropped incarnation"),
+}
+
+
+def test_every_variant_has_a_scenario_that_catches_it() -> None:
+    assert set(CAUGHT) == set(Variant)
+
+
+@pytest.mark.parametrize("variant", list(Variant), ids=lambda variant: variant.name.lower())
+def test_breaking_the_rule_is_caught(variant: Variant) -> None:
+    scenario, words = CAUGHT[variant]
+    report = explore(scenario, variant)
+    sys.stdout.write(f"\n{variant}:\n{report.told()}\n")
+    assert words in report.violation
+    assert report.trace
+
+
+@pytest.mark.parametrize(
+    ("scenario", "variant"),
+    [
+        pytest.param(scenarios.SQUASH, Variant.SQUASH_WITH_HOLE, id="hole-and-unbounded-fold"),
+        pytest.param(scenarios.SQUASH, Variant.SQUASH_FORGETS_SEQUENCES, id="keyed-squash"),
+    ],
+)
+def test_where_a_broken_rule_does_no_harm(scenario: Scenario, variant: Variant) -> None:
+    """Knowing where a rule is not needed keeps its reason honest: it is needed elsewhere."""
+    assert not explore(scenario, variant).violation
