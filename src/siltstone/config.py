@@ -59,7 +59,13 @@ class Settings:
     """Any further Spark settings by their Spark names (in ``silt.toml``: a table ``[spark]``)."""
 
     @classmethod
-    def load(cls, *, lake: Path | None = None, environment: Mapping[str, str] | None = None, **given: Any) -> "Settings":  # noqa: ANN401
+    def load(
+        cls,
+        *,
+        lake: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        **given: Any,  # noqa: ANN401
+    ) -> "Settings":
         """Build settings from arguments, the environment and the lake's ``silt.toml``.
 
         Raises:

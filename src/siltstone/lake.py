@@ -146,7 +146,9 @@ class Lake:
     def __enter__(self) -> "Lake":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _dataset(self, found: Registration) -> Dataset:

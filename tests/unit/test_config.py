@@ -38,7 +38,7 @@ def test_yes_has_several_spellings(text: str):
 @pytest.mark.parametrize(
     ("name", "value"), [("durable", "perhaps"), ("max_rows", "many"), ("max_rows", -1), ("vacuum_floor_hours", None)]
 )
-def test_a_value_that_does_not_fit_is_refused_by_name(name: str, value: Any):
+def test_a_value_that_does_not_fit_is_refused_by_name(name: str, value: Any):  # noqa: ANN401
     with pytest.raises(InvalidRequest, match=name):
         load(**{name: value})
 

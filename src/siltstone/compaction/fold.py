@@ -10,9 +10,8 @@ Flow (see `commit` for what a crash leaves behind at each step):
 4. commit, prune.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -109,7 +108,9 @@ def _check_schemas(store: Store, snapshot: Snapshot) -> None:
     known = set(snapshot.base.schema.names)
     lost = [name for name in snapshot.changes.schema.names if not name.startswith("_") and name not in known]
     if lost:
-        raise Conflict(f"Dataset {store.name}: changes have column {lost[0]!r}, which base lacks. Open the dataset anew.")
+        raise Conflict(
+            f"Dataset {store.name}: changes have column {lost[0]!r}, which base lacks. Open the dataset anew."
+        )
 
 
 # ---- the plan ----------------------------------------------------------------------------------------------------
@@ -245,7 +246,9 @@ def _in_place(touched: "DataFrame", latest: "DataFrame", columns: Sequence[str],
     joined = touched.join(changed, list(key), "left").where(F.col(OP).isNull() | (F.col(OP) != Op.TOMBSTONE.value))
     return joined.select(
         *[
-            F.col(c) if c in key else F.when(F.col(OP).isNotNull(), F.col("_new").getField(c)).otherwise(F.col(c)).alias(c)
+            F.col(c)
+            if c in key
+            else F.when(F.col(OP).isNotNull(), F.col("_new").getField(c)).otherwise(F.col(c)).alias(c)
             for c in columns
         ]
     )
@@ -299,5 +302,9 @@ def _spark_failures(store: Store) -> Iterator[None]:
         yield
     except spark_errors() as error:
         if is_missing_file(error):
-            raise Conflict(f"Dataset {store.name}: files of the plan are gone; another compaction was first.") from error
-        raise Unavailable(f"Dataset {store.name}: the fold failed in Spark: {error_line(error)} Nothing was changed.") from error
+            raise Conflict(
+                f"Dataset {store.name}: files of the plan are gone; another compaction was first."
+            ) from error
+        raise Unavailable(
+            f"Dataset {store.name}: the fold failed in Spark: {error_line(error)} Nothing was changed."
+        ) from error

@@ -24,7 +24,7 @@ from siltstone.failpoints import reach
 from siltstone.model.results import VacuumReport
 from siltstone.storage.layout import LOG, owner_of
 from siltstone.storage.presence import is_live, sweep_dead
-from siltstone.storage.table import Table
+from siltstone.storage.table import TURN, Table
 from siltstone.storage.upkeep import forget_history, write_checkpoint
 
 OTHER_JOB_SECONDS: Final = 120.0
@@ -73,9 +73,10 @@ def _data_files(root: Path) -> Iterable[tuple[str, int]]:
     for folder, names, files in os.walk(root, onerror=fail):
         if Path(folder) == root:
             names[:] = [name for name in names if name != LOG]
-            files = [name for name in files if name != "_turn"]
         for name in files:
             path = Path(folder) / name
+            if path == root / TURN:
+                continue
             try:
                 yield path.relative_to(root).as_posix(), path.stat().st_size
             except FileNotFoundError:

@@ -18,7 +18,7 @@ from siltstone.dataset.local import latest_per_key, merged_table, unfolded_rows
 from siltstone.dataset.merge import merged_frame
 from siltstone.dataset.registry import Registration
 from siltstone.dataset.rows import change_rows, check_keys, to_table
-from siltstone.dataset.sources import check_frame, find_source, source_frame, Format
+from siltstone.dataset.sources import Format, check_frame, find_source, source_frame
 from siltstone.dataset.store import Snapshot, Store
 from siltstone.errors import InvalidRequest, Unavailable
 from siltstone.model.columns import ACTOR, OP, REASON, SEQ, WRITTEN_AT, Op
@@ -155,7 +155,16 @@ class Dataset:
         check_keys(table, self.key, dataset=str(self.name))
         return self._write(table, Op.TOMBSTONE, actor=actor, reason=reason, producer=producer, sequence=sequence)
 
-    def _write(self, table: pa.Table, op: Op, *, producer: str | None, sequence: int | None, actor: str | None = None, reason: str | None = None) -> Ack:
+    def _write(
+        self,
+        table: pa.Table,
+        op: Op,
+        *,
+        producer: str | None,
+        sequence: int | None,
+        actor: str | None = None,
+        reason: str | None = None,
+    ) -> Ack:
         batch_id = self._store.clock.new_id()
         rows = change_rows(
             table,
@@ -189,7 +198,9 @@ class Dataset:
             return item
         values = item if isinstance(item, tuple | list) else (item,)
         if len(values) != len(self.key):
-            raise InvalidRequest(f"Dataset {self.name}: a key has {len(self.key)} values ({', '.join(self.key)}), not {item!r}.")
+            raise InvalidRequest(
+                f"Dataset {self.name}: a key has {len(self.key)} values ({', '.join(self.key)}), not {item!r}."
+            )
         return dict(zip(self.key, values, strict=True))
 
     def ingest(

@@ -24,12 +24,13 @@ from siltstone.dataset.store import Snapshot, Store
 from siltstone.dataset.written import attempt_folder, collect_files, discard, write_frame
 from siltstone.errors import Conflict, Corruption, InvalidRequest
 from siltstone.failpoints import reach
-from siltstone.model.columns import ACTOR, APP_FOLD, BATCH_ID, OP, POS, REASON, ROW_SEQ, WRITTEN_AT, Op
+from siltstone.model.columns import ACTOR, APP_CONTENT, APP_FOLD, BATCH_ID, OP, POS, REASON, ROW_SEQ, WRITTEN_AT, Op
 from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.model.results import Ack, LoadReport
 from siltstone.model.schema import MAX_KEY_BYTES
 from siltstone.storage.presence import Presence
 from siltstone.storage.spark_failures import error_line, spark_errors
+from siltstone.storage.table import Parent
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -85,9 +86,7 @@ class Loader:
         """Write a user's frame as one change batch; the last of several rows with one key wins."""
         check_producer(producer, sequence)
         with self._store.presence() as owner:
-            files, folder = self._write_changes(
-                Load(frame=frame, size_bytes=0, refuse_duplicates=False), owner
-            )
+            files, folder = self._write_changes(Load(frame=frame, size_bytes=0, refuse_duplicates=False), owner)
             try:
                 ack = self._commit_changes(files, producer=producer, sequence=sequence)
             except (Conflict, InvalidRequest):
@@ -106,16 +105,23 @@ class Loader:
             files = collect_files(store.base.path, folder, schema=store.schema, stats=store.stats)
             self._accept(observed, files, load, store.base.path, folder)
             reach("ingest.after_write")
-            commit = Commit(
-                kind=CommitKind.FIRST_LOAD,
-                plan_version=snapshot.base.version,
-                adds=files,
-                transactions={APP_FOLD: snapshot.watermark},
-                depends=frozenset({APP_FOLD}),
-                epoch=snapshot.epoch,
-            )
+
+            def build(parent: Parent) -> Commit:
+                # Rows appear without a sequence, so followers are told by the content version.
+                return Commit(
+                    kind=CommitKind.FIRST_LOAD,
+                    plan_version=snapshot.base.version,
+                    adds=files,
+                    transactions={
+                        APP_FOLD: snapshot.watermark,
+                        APP_CONTENT: (parent.transaction(APP_CONTENT) or 0) + 1,
+                    },
+                    depends=frozenset({APP_FOLD}),
+                    epoch=snapshot.epoch,
+                )
+
             try:
-                committed = store.base.commit(lambda _: commit)
+                committed = store.base.commit(build)
             except Conflict:
                 return self._as_loser(folder, load.frame.sparkSession)
             reach("ingest.after_commit")
@@ -160,9 +166,7 @@ class Loader:
 
     # ---- writing and judging -------------------------------------------------------------------------------------
 
-    def _write(
-        self, frame: "DataFrame", root: Path, folder: str, *, schema: pa.Schema
-    ) -> dict[str, int]:
+    def _write(self, frame: "DataFrame", root: Path, folder: str, *, schema: pa.Schema) -> dict[str, int]:
         """Write the frame and return what was counted while it passed."""
         from pyspark.sql import Observation
 
@@ -179,14 +183,16 @@ class Loader:
 
     def _accept(self, seen: dict[str, int], files: tuple[DataFile, ...], load: Load, root: Path, folder: str) -> None:
         """Refuse a load with bad keys; what was written must be what was counted."""
-        written = sum(file.rows for file in files)
         try:
             self._refuse_bad(seen, load)
-            if written != seen["rows"]:
-                raise Corruption(f"Dataset {self._store.name}: Spark counted {seen['rows']} rows and wrote {written}.")
+            self._refuse_miscount(seen["rows"], sum(file.rows for file in files))
         except (InvalidRequest, Corruption):
             discard(root, folder)
             raise
+
+    def _refuse_miscount(self, counted: int, written: int) -> None:
+        if counted != written:
+            raise Corruption(f"Dataset {self._store.name}: Spark counted {counted} rows and wrote {written}.")
 
     def _refuse_bad(self, seen: dict[str, int], load: Load) -> None:
         name, key = self._store.name, ", ".join(self._store.spec.key)
@@ -195,9 +201,13 @@ class Loader:
         if seen["null_keys"]:
             raise InvalidRequest(f"Dataset {name}: {seen['null_keys']} rows have no key ({key}). Nothing was loaded.")
         if seen["null_required"]:
-            raise InvalidRequest(f"Dataset {name}: {seen['null_required']} rows lack a value that must not be null. Nothing was loaded.")
+            raise InvalidRequest(
+                f"Dataset {name}: {seen['null_required']} rows lack a value that must not be null. Nothing was loaded."
+            )
         if seen["long_keys"]:
-            raise InvalidRequest(f"Dataset {name}: {seen['long_keys']} keys take more than {MAX_KEY_BYTES} bytes. Nothing was loaded.")
+            raise InvalidRequest(
+                f"Dataset {name}: {seen['long_keys']} keys take more than {MAX_KEY_BYTES} bytes. Nothing was loaded."
+            )
         if seen.get("duplicates"):
             examples = "; ".join(duplicate_examples(load.frame, self._store.spec.key))
             raise InvalidRequest(
@@ -213,7 +223,9 @@ def _resolved(load: Load, store: Store) -> "DataFrame":
 
     if not load.order_by:
         return load.frame
-    order = Window.partitionBy(*store.spec.key).orderBy(*[F.col(f"`{name}`").desc_nulls_last() for name in load.order_by])
+    order = Window.partitionBy(*store.spec.key).orderBy(
+        *[F.col(f"`{name}`").desc_nulls_last() for name in load.order_by]
+    )
     return load.frame.withColumn("_rank", F.row_number().over(order)).where("_rank = 1").drop("_rank")
 
 

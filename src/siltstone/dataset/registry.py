@@ -167,6 +167,10 @@ class Registry:
         existing = self._lookup(name)
         if existing is not None and existing.is_live:
             return _same_or_conflict(existing, schema, spec)
+        if existing is not None:
+            self.bury(
+                existing
+            )  # a crashed drop is finished first: stale handles must be Gone before the name lives again
         self._ensure_table()
         incarnation = self._clock.new_id()
         folder = self._layout.dataset(name, incarnation)
@@ -194,7 +198,9 @@ class Registry:
         except Conflict:
             return
         except OSError as error:
-            raise Unavailable(f"Lake {self._layout.root} cannot be written ({error}). Check its permissions.") from error
+            raise Unavailable(
+                f"Lake {self._layout.root} cannot be written ({error}). Check its permissions."
+            ) from error
 
     def _make_tables(self, folder: Path, schema: pa.Schema, spec: Spec) -> None:
         """Make both tables. Until the registry names them nobody can find them."""
@@ -206,7 +212,9 @@ class Registry:
                 partition_by=[SEQ],
                 properties=spec.to_properties(role=CHANGES)
                 | retention_properties(self._settings.changes_retention_hours)
-                | {"delta.setTransactionRetentionDuration": f"interval {self._settings.producer_retention_days:g} days"},
+                | {
+                    "delta.setTransactionRetentionDuration": f"interval {self._settings.producer_retention_days:g} days"
+                },
                 durable=self._settings.durable,
             )
             reach("create.after_changes")
@@ -219,7 +227,9 @@ class Registry:
             )
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
-            raise Unavailable(f"Lake {self._layout.root} cannot be written ({error}). Check its permissions.") from error
+            raise Unavailable(
+                f"Lake {self._layout.root} cannot be written ({error}). Check its permissions."
+            ) from error
         reach("create.after_base")
 
     def _register(self, name: DatasetName, incarnation: str, schema: pa.Schema, spec: Spec) -> Registration:

@@ -28,7 +28,9 @@ def to_table(rows: Any, schema: pa.Schema, *, dataset: str) -> pa.Table:  # noqa
     given = _as_arrow(rows, schema, dataset)
     unknown = [name for name in given.column_names if name not in schema.names]
     if unknown:
-        raise InvalidRequest(f"Dataset {dataset} has no column {', '.join(map(repr, unknown))}. It has {', '.join(schema.names)}.")
+        raise InvalidRequest(
+            f"Dataset {dataset} has no column {', '.join(map(repr, unknown))}. It has {', '.join(schema.names)}."
+        )
     columns = [_column(given, field, dataset) for field in schema]
     table = pa.Table.from_arrays(columns, schema=schema)
     for field in schema:
@@ -65,7 +67,9 @@ def _from_dicts(rows: Sequence[Any], schema: pa.Schema, dataset: str) -> pa.Tabl
         names |= dict.fromkeys(row)
     unknown = [name for name in names if name not in schema.names]
     if unknown:
-        raise InvalidRequest(f"Dataset {dataset} has no column {', '.join(map(repr, unknown))}. It has {', '.join(schema.names)}.")
+        raise InvalidRequest(
+            f"Dataset {dataset} has no column {', '.join(map(repr, unknown))}. It has {', '.join(schema.names)}."
+        )
     arrays = {name: _array([row.get(name) for row in rows], schema.field(name), dataset) for name in names}
     return pa.table(arrays) if arrays else pa.table({schema.names[0]: pa.nulls(len(rows), schema.field(0).type)})
 
@@ -76,7 +80,14 @@ def _array(values: list[Any], field: pa.Field, dataset: str) -> pa.Array:
         if isinstance(next((v for v in values if v is not None), None), str) and _has_text_form(field.type):
             return pa.array(values, pa.string()).cast(field.type)
         return pa.array([_aware(v) for v in values] if pa.types.is_timestamp(field.type) else values, field.type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, ValueError, TypeError) as error:
+    except (
+        pa.ArrowInvalid,
+        pa.ArrowTypeError,
+        pa.ArrowNotImplementedError,
+        OverflowError,
+        ValueError,
+        TypeError,
+    ) as error:
         raise _misfit(values, field, dataset, error) from error
 
 
@@ -182,7 +193,11 @@ def change_rows(
     }
     own = {field.name for field in CHANGE_FIELDS}
     arrays = [
-        ours[f.name] if f.name in own else table.column(f.name) if f.name in table.column_names else pa.nulls(rows, f.type)
+        ours[f.name]
+        if f.name in own
+        else table.column(f.name)
+        if f.name in table.column_names
+        else pa.nulls(rows, f.type)
         for f in schema
     ]
     return pa.Table.from_arrays(arrays, schema=schema)

@@ -81,7 +81,7 @@ def _expand(text: str) -> list[Path]:
     elif path.is_file():
         found = [path]
     else:
-        found = [Path(name) for name in glob.glob(str(path), recursive=True)]
+        found = [Path(name) for name in glob.glob(str(path), recursive=True)]  # noqa: PTH207
         found = [inner for file in found for inner in (_expand(str(file)) if file.is_dir() else [file])]
     if not found:
         raise NotFound(f"No files to load at {text}.")
@@ -100,7 +100,9 @@ def _format(files: Sequence[Path], given: str | None) -> Format:
             raise InvalidRequest(f"Format {given!r} cannot be loaded; known are {', '.join(Format)}.") from error
     unknown = [file for file in files if file.suffix.lower() not in _SUFFIXES]
     if unknown:
-        raise InvalidRequest(f"The format of {unknown[0]} is not known by its name; say format=, one of {', '.join(Format)}.")
+        raise InvalidRequest(
+            f"The format of {unknown[0]} is not known by its name; say format=, one of {', '.join(Format)}."
+        )
     found = {_SUFFIXES[file.suffix.lower()] for file in files}
     if len(found) > 1:
         raise InvalidRequest(f"The files are of several formats ({', '.join(sorted(found))}); load them one by one.")
@@ -157,7 +159,9 @@ def _csv(spark: "SparkSession", source: Source, schema: pa.Schema, dataset: str)
     assert header is not None  # noqa: S101  # a source has at least one file
     nested = [n for n in header if pa.types.is_nested(schema.field(n).type) or pa.types.is_binary(schema.field(n).type)]
     if nested:
-        raise InvalidRequest(f"Column {nested[0]!r} is a {type_name(schema.field(nested[0]).type)}; CSV cannot carry that.")
+        raise InvalidRequest(
+            f"Column {nested[0]!r} is a {type_name(schema.field(nested[0]).type)}; CSV cannot carry that."
+        )
     frame = (
         spark.read.schema(spark_schema(pa.schema([schema.field(n) for n in header])))
         .options(header="true", mode="FAILFAST", enforceSchema="false", multiLine="false", escape='"')
@@ -187,7 +191,9 @@ def _check_names(file: Path, names: Sequence[str], schema: pa.Schema, dataset: s
         raise InvalidRequest(f"{file} names a column twice. Nothing was loaded.")
     missing = [f.name for f in schema if not f.nullable and f.name not in names]
     if missing:
-        raise InvalidRequest(f"{file} lacks column {', '.join(map(repr, missing))}, which must not be null. Nothing was loaded.")
+        raise InvalidRequest(
+            f"{file} lacks column {', '.join(map(repr, missing))}, which must not be null. Nothing was loaded."
+        )
 
 
 def _check_type(file: Path, found: pa.Field, wanted: pa.Field, dataset: str) -> None:
@@ -243,10 +249,14 @@ def check_frame(frame: "DataFrame", schema: pa.Schema, *, dataset: str) -> "Data
     given = from_struct_json(frame.schema.jsonValue())
     unknown = [name for name in given.names if name not in schema.names]
     if unknown:
-        raise InvalidRequest(f"Dataset {dataset} has no column {', '.join(map(repr, unknown))}. It has {', '.join(schema.names)}.")
+        raise InvalidRequest(
+            f"Dataset {dataset} has no column {', '.join(map(repr, unknown))}. It has {', '.join(schema.names)}."
+        )
     missing = [f.name for f in schema if not f.nullable and f.name not in given.names]
     if missing:
-        raise InvalidRequest(f"Dataset {dataset}: the frame lacks column {', '.join(map(repr, missing))}, which must not be null.")
+        raise InvalidRequest(
+            f"Dataset {dataset}: the frame lacks column {', '.join(map(repr, missing))}, which must not be null."
+        )
     for field in given:
         wanted = schema.field(field.name)
         if not _fits(field.type, wanted.type) and not pa.types.is_null(field.type):

@@ -68,7 +68,9 @@ def collect_files(root: Path, folder: str, *, schema: pa.Schema, stats: Sequence
     """
     path = root / folder
     if not path.is_dir():
-        raise Unavailable(f"Spark wrote nothing that is visible at {path}. Driver and executors must share the lake's disk.")
+        raise Unavailable(
+            f"Spark wrote nothing that is visible at {path}. Driver and executors must share the lake's disk."
+        )
     files: list[DataFile] = []
     for found in sorted(path.iterdir()):
         if found.name.startswith((".", "_")):

@@ -27,6 +27,7 @@ class CommitKind(StrEnum):
     CLUSTER = "cluster"
     REGISTER = "register"
     EPOCH = "epoch"
+    METADATA = "metadata"
 
     @property
     def moves_rows_only(self) -> bool:

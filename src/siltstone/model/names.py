@@ -32,7 +32,7 @@ class DatasetName:
         Raises:
             InvalidRequest: not three parts, or a part that cannot be a folder and an identifier.
         """
-        parts = text.split(".") if isinstance(text, str) else []
+        parts = text.split(".")
         if len(parts) != PARTS:
             raise InvalidRequest(f"Dataset name {text!r} must have three parts: catalog.schema.table.")
         for part in parts:

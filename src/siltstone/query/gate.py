@@ -48,7 +48,7 @@ def references(text: str) -> list[TableReference]:
     return sorted(found, key=lambda reference: reference.start)
 
 
-def _one_select(text: str) -> exp.Expression:
+def _one_select(text: str) -> exp.Query:
     if len(text) > MAX_QUERY_CHARS:
         raise InvalidRequest(f"A query has at most {MAX_QUERY_CHARS} characters.")
     try:

@@ -27,14 +27,13 @@ def sync_files(root: Path, relative: Iterable[str], *, known: set[Path]) -> None
     paths = [root / name for name in relative]
     for path in paths:
         sync_file(path)
-    for parent in {path.parent for path in paths}:
-        sync_directory(parent)
-        while parent not in known:
-            known.add(parent)
-            if parent == root:
-                break
-            parent = parent.parent
-            sync_directory(parent)
+    for folder in {path.parent for path in paths}:
+        sync_directory(folder)
+        new = [part for part in (folder, *folder.parents) if part.is_relative_to(root) and part not in known]
+        known.update(new)
+        for part in new:
+            if part != folder:
+                sync_directory(part)
 
 
 def _sync(path: Path, flags: int) -> None:

@@ -55,9 +55,7 @@ def write_file(table: pa.Table, path: Path, *, key: Collection[str]) -> None:
         store_schema=False,
         write_time_adjusted_to_utc=True,
         coerce_timestamps="us",
-        bloom_filter_options={
-            name: {"ndv": ndv, "fpp": BLOOM_FPP} for name in bloom_columns(table.schema, key)
-        },
+        bloom_filter_options={name: {"ndv": ndv, "fpp": BLOOM_FPP} for name in bloom_columns(table.schema, key)},
     )
 
 
@@ -107,7 +105,11 @@ def _check_columns(path: Path, actual: pa.Schema, expected: pa.Schema) -> None:
     names = {f.name: f.type for f in expected}
     strange = [f.name for f in actual if f.name not in names]
     missing = [name for name in names if name not in actual.names]
-    wrong = [f"{f.name} ({f.type}, not {names[f.name]})" for f in actual if f.name in names and not _same(f.type, names[f.name])]
+    wrong = [
+        f"{f.name} ({f.type}, not {names[f.name]})"
+        for f in actual
+        if f.name in names and not _same(f.type, names[f.name])
+    ]
     if strange or missing or wrong:
         raise Corruption(
             f"File {path} does not have the expected columns: unknown {strange}, missing {missing}, of another type "

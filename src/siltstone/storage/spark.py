@@ -104,6 +104,9 @@ REPEATED_BY_THE_EXCEPTION: Final = (
 )
 """Loggers that print as an error what the caller gets as an exception anyway."""
 
+QUERY_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""PySpark's own loggers, on the Python side, that do the same."""
+
 _starting: Final = threading.Lock()
 
 
@@ -127,8 +130,8 @@ def session(settings: Settings, *, given: "SparkSession | None" = None) -> "Spar
 
 def _running() -> "SparkSession | None":
     """Return this process's session, also from a thread that never used it."""
-    from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
-    from pyspark.sql import SparkSession  # noqa: PLC0415
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
 
     try:
         return SparkSession.active()
@@ -137,8 +140,8 @@ def _running() -> "SparkSession | None":
 
 
 def _join(settings: Settings) -> "SparkSession":
-    from pyspark.errors import PySparkException  # noqa: PLC0415
-    from pyspark.sql import SparkSession  # noqa: PLC0415
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
 
     _require_listener(settings.spark_remote)
     builder = SparkSession.builder.remote(settings.spark_remote).appName(APP_NAME)
@@ -168,8 +171,8 @@ def _require_listener(address: str) -> None:
 
 
 def _start(settings: Settings) -> "SparkSession":
-    from pyspark.errors import PySparkException  # noqa: PLC0415
-    from pyspark.sql import SparkSession  # noqa: PLC0415
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
 
     java = find_java()
     os.environ["JAVA_HOME"] = str(java.home)  # PySpark takes the JVM from there and nowhere else
@@ -189,9 +192,10 @@ def _start(settings: Settings) -> "SparkSession":
 
 def _quieten_pyspark() -> None:
     """Keep PySpark from printing every query error as JSON: the caller gets it as an exception anyway."""
-    from pyspark.logger import PySparkLogger  # noqa: PLC0415
+    from pyspark.logger import PySparkLogger
 
-    PySparkLogger.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
+    for name in QUERY_LOGGERS:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _first_line(error: Exception) -> str:

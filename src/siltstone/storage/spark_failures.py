@@ -21,7 +21,7 @@ def spark_errors() -> tuple[type[Exception], ...]:
     from pyspark.errors import PySparkException
 
     try:
-        from py4j.protocol import Py4JError
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     except ImportError:
         return (PySparkException,)
     return (PySparkException, Py4JError)

@@ -22,57 +22,37 @@ Deliberately absent: any other place that calls a writing method of `DeltaTable`
 import contextlib
 import fcntl
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from siltstone.clock import Clock, epoch_ms
 from siltstone.config import Settings
-from siltstone.errors import CommitUnknown, Conflict, Corruption, Fenced, Gone, NotFound, Unavailable
+from siltstone.errors import CommitUnknown, Conflict, Corruption, Fenced, Gone, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.columns import APP_EPOCH, APP_PRODUCER, COMMIT_ID
-from siltstone.model.files import Commit, Committed, CommitKind, DataFile
-from siltstone.model.spec import PROPERTY_DROPPED, check_properties
+from siltstone.model.files import Commit, CommitKind, Committed, DataFile
 from siltstone.storage.durable import sync_directory, sync_file, sync_files
+from siltstone.storage.handle import Pinned, TableHandle, file_mark
 from siltstone.storage.layout import LOG, entry_name
-from siltstone.storage.log import LAST_CHECKPOINT, LogEntry, check_entries, entries_between, list_log, read_entry
+from siltstone.storage.log import LAST_CHECKPOINT, LogEntry, entries_between, list_log, read_entry
 from siltstone.storage.parquet import read_footer
-from siltstone.storage.upkeep import Retention, heal_checkpoint
+from siltstone.storage.upkeep import Retention
 
+__all__ = ["Parent", "Pinned", "Table"]
+
+TURN: Final = "_turn"
 TURN_SECONDS: Final = 1.0
 """How long to wait for a turn before trying without one: the turn is for speed only."""
 BACKOFF_SECONDS: Final = 0.01
 BACKOFF_MAX_SECONDS: Final = 0.5
-OPEN_TRIES: Final = 5
-"""An open can meet a log that is being cleaned; the next listing is whole again."""
 _NO_HOOKS: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pinned:
-    """A table at one version: its live files, transactions and properties."""
-
-    version: int
-    files: tuple[DataFile, ...]
-    transactions: Mapping[str, int]
-    schema: pa.Schema
-
-    @property
-    def rows(self) -> int:
-        """How many rows the live files hold."""
-        return sum(file.rows for file in self.files)
-
-    @property
-    def size_bytes(self) -> int:
-        """How many bytes the live files take."""
-        return sum(file.size_bytes for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,29 +75,31 @@ class Parent:
         return self.table.schema()
 
 
-class Table:
-    """One Delta table: a handle that is refreshed before use, and the commit path. Safe to share between threads."""
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """One try: the commit as built for this parent, and how its entry is written."""
+
+    commit: Commit
+    write: Callable[[CommitProperties], None]
+
+
+class Table(TableHandle):
+    """One Delta table: what `TableHandle` reads, and the commit path. Safe to share between threads."""
 
     def __init__(self, path: Path, *, settings: Settings, clock: Clock, retention: Retention, label: str) -> None:
         """Remember where the table is; it is opened on first use."""
-        self.path = path
+        super().__init__(path, label=label)
         self.retention = retention
-        self.label = label
         self._settings = settings
         self._clock = clock
-        self._mutex = threading.RLock()
-        self._handle: DeltaTable | None = None
-        self._id: str | None = None
-        self._hint: tuple[int, ...] = ()
-        self._files: tuple[int, tuple[DataFile, ...]] | None = None
-        self._transactions: tuple[int, dict[str, int | None]] = (-1, {})
-        self._schema: tuple[int, pa.Schema] | None = None
         self._verified: set[str] = set()
         self._synced_folders: set[Path] = set()
         self._synced = -2
 
     @staticmethod
-    def create(path: Path, schema: pa.Schema, *, partition_by: list[str], properties: Mapping[str, str], durable: bool) -> None:
+    def create(
+        path: Path, schema: pa.Schema, *, partition_by: list[str], properties: Mapping[str, str], durable: bool
+    ) -> None:
         """Make a table at version 0; of many that try at once exactly one succeeds.
 
         Raises:
@@ -145,109 +127,6 @@ class Table:
             for folder in (path / LOG, path, *list(path.parents)[:4]):
                 sync_directory(folder)
 
-    # ---- reading -------------------------------------------------------------------------------------------------
-
-    def pin(self, *apps: str) -> Pinned:
-        """Return the newest version with its live files and the named app transactions, read at once."""
-        with self._mutex:
-            handle = self._refresh()
-            found = {app: version for app in apps if (version := self.transaction(app)) is not None}
-            return Pinned(version=handle.version(), files=self.files(), transactions=found, schema=self.schema())
-
-    def version(self) -> int:
-        """Return the newest version."""
-        with self._mutex:
-            return self._refresh().version()
-
-    def files(self) -> tuple[DataFile, ...]:
-        """Return the live files of the handle's version; `pin` and `commit` refresh it first."""
-        with self._mutex:
-            handle = self._opened()
-            if self._files is None or self._files[0] != handle.version():
-                self._files = (handle.version(), _live_files(handle))
-            return self._files[1]
-
-    def transaction(self, app: str) -> int | None:
-        """Return an app transaction of the handle's version."""
-        with self._mutex:
-            handle = self._opened()
-            version, known = self._transactions
-            if version != handle.version():
-                known = {}
-                self._transactions = (handle.version(), known)
-            if app not in known:
-                known[app] = handle.transaction_version(app)
-            return known[app]
-
-    def schema(self) -> pa.Schema:
-        """Return the schema of the handle's version."""
-        with self._mutex:
-            handle = self._opened()
-            if self._schema is None or self._schema[0] != handle.version():
-                self._schema = (handle.version(), pa.schema(handle.schema().to_arrow()))
-            return self._schema[1]
-
-    def properties(self) -> dict[str, str]:
-        """Return the table's properties at the newest version."""
-        with self._mutex:
-            return dict(self._refresh().metadata().configuration)
-
-    def delta(self) -> DeltaTable:
-        """Return a fresh delta-rs handle for reading; nobody may commit through it."""
-        return _open(self.path)
-
-    # ---- the handle ----------------------------------------------------------------------------------------------
-
-    def _opened(self) -> DeltaTable:
-        return self._handle if self._handle is not None else self._refresh()
-
-    def _refresh(self) -> DeltaTable:
-        """Bring the handle to the newest version; two stats when nothing happened."""
-        hint = _file_mark(self.path / LOG / LAST_CHECKPOINT)
-        if self._handle is None or hint != self._hint:
-            # A fresh open starts at the checkpoint; an old handle would replay its whole history at every update.
-            self._adopt(self._reopen(), hint)
-        elif (self.path / LOG / entry_name(self._handle.version() + 1)).exists():
-            self._advance(self._handle)
-        elif not (self.path / LOG).is_dir():
-            raise Gone(f"{self.label} is no longer there: it was dropped. Open the dataset anew.")
-        return self._opened()
-
-    def _reopen(self) -> DeltaTable:
-        try:
-            return _open(self.path)
-        except NotFound as error:
-            if self._id is None:
-                raise
-            raise Gone(f"{self.label} is no longer there: it was dropped. Open the dataset anew.") from error
-
-    def _adopt(self, handle: DeltaTable, hint: tuple[int, ...]) -> None:
-        self._check_identity(handle)
-        self._handle, self._hint = handle, hint
-
-    def _advance(self, handle: DeltaTable) -> None:
-        before = handle.version()
-        try:
-            handle.update_incremental()
-        except DeltaError:
-            self._adopt(self._reopen(), self._hint)
-            return
-        for version in range(before + 1, handle.version() + 1):
-            if _file_mark(self.path / LOG / entry_name(version))[:1] == (0,):
-                self._handle = None
-                raise Corruption(f"Log entry {entry_name(version)} of {self.path} is empty. Restore it from a copy.")
-        self._check_identity(handle)
-
-    def _check_identity(self, handle: DeltaTable) -> None:
-        """Refuse a table that is not the one this handle was opened for, or that was dropped or is of a newer format."""
-        metadata = handle.metadata()
-        if self._id is None:
-            self._id = str(metadata.id)
-        if str(metadata.id) != self._id or PROPERTY_DROPPED in metadata.configuration:
-            self._handle = None
-            raise Gone(f"{self.label} was dropped or re-created. Open the dataset anew.")
-        check_properties(metadata.configuration)
-
     # ---- committing ----------------------------------------------------------------------------------------------
 
     def commit(self, build: Callable[[Parent], Commit]) -> Committed:
@@ -261,83 +140,111 @@ class Table:
             CommitUnknown: whether it landed can no longer be known.
             Unavailable: other writers kept winning for longer than the time limit, or the disk refused.
         """
-        built: list[Commit] = []
 
-        def prepare(handle: DeltaTable) -> Callable[[CommitProperties], None]:
-            commit = build(Parent(self, handle.version()))
-            commit = self._check(commit, handle)
+        def prepare(handle: DeltaTable) -> _Attempt:
+            commit = self._check(build(Parent(self, handle.version())), handle)
             self.verify(commit.adds)
-            built.append(commit)
-            return lambda properties: self._write_entry(handle, commit, properties)
+            return _Attempt(commit, lambda properties: self._write_entry(handle, commit, properties))
 
-        def describe() -> tuple[Mapping[str, int], Mapping[str, str]]:
-            return built[-1].transactions, built[-1].info
-
-        version, commit_id = self._land(prepare, describe)
-        self._verified.difference_update(file.path for file in built[-1].adds)
-        return Committed(version=version, commit_id=commit_id, commit=built[-1])
+        committed = self._land(prepare)
+        self._verified.difference_update(file.path for file in committed.commit.adds)
+        return committed
 
     def set_properties(self, properties: Mapping[str, str]) -> int:
         """Change the table's properties as a commit of its own; return the version."""
 
-        def prepare(handle: DeltaTable) -> Callable[[CommitProperties], None]:
-            return lambda commit: handle.alter.set_table_properties(
-                dict(properties),
-                raise_if_not_exists=False,
-                commit_properties=commit,
-                post_commithook_properties=_NO_HOOKS,
+        def prepare(handle: DeltaTable) -> _Attempt:
+            return _Attempt(
+                Commit(kind=CommitKind.METADATA, plan_version=handle.version()),
+                lambda commit: handle.alter.set_table_properties(
+                    dict(properties),
+                    raise_if_not_exists=False,
+                    commit_properties=commit,
+                    post_commithook_properties=_NO_HOOKS,
+                ),
             )
 
-        return self._land(prepare, lambda: ({}, {}))[0]
+        return self._land(prepare).version
 
-    def _land(
-        self,
-        prepare: Callable[[DeltaTable], Callable[[CommitProperties], None]],
-        describe: Callable[[], tuple[Mapping[str, int], Mapping[str, str]]],
-    ) -> tuple[int, str]:
+    def _land(self, prepare: Callable[[DeltaTable], "_Attempt"]) -> Committed:
         """Try until the commit lands, is refused, or time runs out."""
         commit_id = self._clock.new_id()
         deadline = self._clock.monotonic_seconds() + self._settings.commit_timeout_seconds
-        tries = 0
+        tried: list[Committed] = []
         with self._mutex:
             while True:
                 with self._turn():
                     handle = self._refresh()
-                    child = handle.version() + 1
-                    write = prepare(handle)
-                    transactions, info = describe()
-                    if self._try(write, self._properties(commit_id, transactions, info), child, commit_id):
-                        break
-                tries += 1
+                    landed = self._landed_late(tried, commit_id)
+                    if landed is None:
+                        attempt = prepare(handle)
+                        tried.append(
+                            Committed(version=handle.version() + 1, commit_id=commit_id, commit=attempt.commit)
+                        )
+                        landed = tried[-1] if self._try(attempt, tried[-1]) else None
+                if landed is not None:
+                    self._sync_entries(landed.version)
+                    return landed
                 if self._clock.monotonic_seconds() > deadline:
                     raise Unavailable(
-                        f"{self.label}: other writers won {tries} times in a row; nothing was written. Try again later."
+                        f"{self.label}: other writers won {len(tried)} times in a row; nothing was written. Try again later."
                     )
-                self._back_off(tries)
-            self._sync_entries(child)
-            return child, commit_id
+                self._back_off(len(tried))
 
-    def _properties(self, commit_id: str, transactions: Mapping[str, int], info: Mapping[str, str]) -> CommitProperties:
+    def _landed_late(self, tried: list[Committed], commit_id: str) -> Committed | None:
+        """A try that failed may have landed after it was looked for; look again before every further one."""
+        for earlier in tried:
+            with contextlib.suppress(FileNotFoundError):
+                if read_entry(self.path, earlier.version).commit_id == commit_id:
+                    return earlier
+        return None
+
+    def _properties(self, commit_id: str, commit: Commit) -> CommitProperties:
         now = epoch_ms(self._clock.now())
         return CommitProperties(
             max_commit_retries=0,
-            custom_metadata={COMMIT_ID: commit_id, **info},
+            custom_metadata={COMMIT_ID: commit_id, **commit.info},
             app_transactions=[
                 Transaction(app, version, now if app.startswith(APP_PRODUCER) else None)
-                for app, version in sorted(transactions.items())
+                for app, version in sorted(commit.transactions.items())
             ],
         )
 
-    def _try(self, write: Callable[[CommitProperties], None], properties: CommitProperties, child: int, commit_id: str) -> bool:
+    def _try(self, attempt: "_Attempt", tried: Committed) -> bool:
         """Write the child entry once; True if it landed, False if another commit took its place."""
         reach("commit.before_entry")
         try:
-            write(properties)
-        except (DeltaError, OSError) as error:
-            return self._landed_after_failure(error, child, commit_id)
-        finally:
+            attempt.write(self._properties(tried.commit_id, attempt.commit))
             reach("commit.after_entry")
+        except (DeltaError, OSError) as error:
+            if not self._landed_after_failure(error, tried.version, tried.commit_id):
+                return False
+        self._check_not_beneath(tried)
         return True
+
+    def _check_not_beneath(self, tried: Committed) -> None:
+        """Refuse to believe in an entry below a checkpoint that was not there when the commit was checked.
+
+        A process that slept between its check and its write, while others committed and cleaned, puts its entry where one
+        was cleaned away: the write succeeds and nobody will ever read it. If the newest version shows the commit's effect it
+        was only overtaken; otherwise nobody can tell.
+        """
+        pointer = self.path / LOG / LAST_CHECKPOINT
+        if file_mark(pointer) == self._hint or list_log(self.path).newest_checkpoint < tried.version:
+            return
+        handle = self._refresh()
+        live = {file.path for file in self.files()}
+        commit = tried.commit
+        shown = (
+            all(file.path in live for file in commit.adds)
+            and not any(file.path in live for file in commit.removes)
+            and all((self.transaction(app) or 0) >= version for app, version in commit.transactions.items())
+        )
+        if not shown:
+            raise CommitUnknown(
+                f"{self.label}: version {tried.version} was overtaken by version {handle.version()} and its log was cleaned. "
+                "Read the dataset to see whether the write is there before you repeat it."
+            )
 
     def _landed_after_failure(self, error: Exception, child: int, commit_id: str) -> bool:
         """Decide by the child entry: a commit can succeed and still raise, so the error alone says nothing."""
@@ -367,9 +274,7 @@ class Table:
         actions: list[AddAction | RemoveAction] = [
             AddAction(f.path, f.size_bytes, dict(f.partition), now, data_change, f.stats) for f in commit.adds
         ]
-        actions += [
-            RemoveAction(f.path, data_change, now, f.size_bytes, dict(f.partition)) for f in commit.removes
-        ]
+        actions += [RemoveAction(f.path, data_change, now, f.size_bytes, dict(f.partition)) for f in commit.removes]
         handle.create_write_transaction(
             actions,
             "append",
@@ -422,7 +327,7 @@ class Table:
             raise Fenced(f"{self.label}: epoch {commit.epoch} was overtaken by {current}. Stop this job.")
         if commit.epoch == current:
             return commit
-        return _with_transaction(commit, APP_EPOCH, commit.epoch)
+        return replace(commit, transactions={**commit.transactions, APP_EPOCH: commit.epoch})
 
     def verify(self, files: tuple[DataFile, ...], *, expected: pa.Schema | None = None) -> None:
         """Read every file's footer back and sync it; a file is verified once, before any log names it.
@@ -472,7 +377,7 @@ class Table:
     def _turn(self) -> Iterator[None]:
         """Wait for a turn among the processes of this machine, for a bounded time."""
         try:
-            turn = os.open(self.path / "_turn", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+            turn = os.open(self.path / TURN, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
         except OSError as error:
             if not self.path.is_dir():
                 raise Gone(f"{self.label} is no longer there: it was dropped. Open the dataset anew.") from error
@@ -494,80 +399,6 @@ class Table:
         self._clock.sleep(limit * (0.5 + self._clock.jitter() / 2))
 
 
-def _with_transaction(commit: Commit, app: str, version: int) -> Commit:
-    return Commit(
-        kind=commit.kind,
-        plan_version=commit.plan_version,
-        adds=commit.adds,
-        removes=commit.removes,
-        transactions={**commit.transactions, app: version},
-        depends=commit.depends,
-        epoch=commit.epoch,
-        info=commit.info,
-    )
-
-
-def _file_mark(path: Path) -> tuple[int, ...]:
-    """Return what tells one state of a file from another; empty if it is not there."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return ()
-    return (found.st_size, found.st_mtime_ns, found.st_ino)
-
-
 def _sync_if_there(path: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         sync_file(path)
-
-
-def _open(path: Path) -> DeltaTable:
-    """Open a table, checking what delta-rs does not: empty entries; and healing what can be healed.
-
-    Raises:
-        NotFound: there is no table.
-        Corruption: the log is broken.
-    """
-    failure: DeltaError | None = None
-    for _ in range(OPEN_TRIES):
-        try:
-            handle = DeltaTable(path)
-            check_entries(path, parse=False)
-        except TableNotFoundError as error:
-            raise NotFound(f"There is no Delta table at {path}.") from error
-        except FileNotFoundError as error:
-            raise NotFound(f"There is no Delta table at {path}.") from error
-        except DeltaError as error:
-            failure = error
-            if not (path / LOG).is_dir():
-                raise NotFound(f"There is no Delta table at {path}.") from error
-            if not heal_checkpoint(path):
-                check_entries(path, parse=True)
-        else:
-            return handle
-    raise Corruption(f"The log of {path} cannot be read: {_first_line(failure)}. Restore it from a copy.") from failure
-
-
-def _first_line(error: BaseException | None) -> str:
-    return str(error).splitlines()[0] if error is not None and str(error) else "unknown error"
-
-
-def _live_files(handle: DeltaTable) -> tuple[DataFile, ...]:
-    actions = pa.table(handle.get_add_actions(flatten=True))
-    partitions = [name for name in actions.column_names if name.startswith("partition.")]
-    columns: dict[str, list[Any]] = {
-        name: actions.column(name).to_pylist() for name in ("path", "size_bytes", "num_records", *partitions)
-    }
-    return tuple(
-        DataFile(
-            path=path,
-            size_bytes=columns["size_bytes"][row],
-            rows=columns["num_records"][row] or 0,
-            partition={name[10:]: _text(columns[name][row]) for name in partitions},
-        )
-        for row, path in enumerate(columns["path"])
-    )
-
-
-def _text(value: Any) -> str | None:  # noqa: ANN401
-    return None if value is None else str(value)
