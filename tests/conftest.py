@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,8 +57,12 @@ def spark(spark_settings: Settings) -> "Iterator[SparkSession]":
 
 @pytest.fixture(scope="session")
 def connect_server(spark_settings: Settings) -> Iterator[ConnectServer]:
-    """The Spark Connect server of this run; child processes join it at its `address`."""
-    with start_connect_server(spark_settings) as server:
+    """The Spark Connect server of this run; child processes join it at its `address`.
+
+    Its driver takes 4 MB of results: whatever children do there has to stay on the executors.
+    """
+    small = replace(spark_settings, spark={**spark_settings.spark, "spark.driver.maxResultSize": "4m"})
+    with start_connect_server(small) as server:
         yield server
 
 

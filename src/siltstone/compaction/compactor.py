@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 
 from siltstone.compaction.commit import prune, raise_epoch
-from siltstone.compaction.fold import fold
+from siltstone.compaction.fold import estimate, fold
 from siltstone.compaction.reclaim import leftovers, purge_files, sweep_orphans, vacuum
 from siltstone.dataset.local import read_file
 from siltstone.dataset.store import Store, sequence_of
 from siltstone.failpoints import reach
 from siltstone.model.columns import WRITTEN_AT
-from siltstone.model.results import CompactReport, Status, VacuumReport
+from siltstone.model.results import CompactReport, FoldEstimate, Status, VacuumReport
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,6 +51,10 @@ class Compactor:
         reach("purge.after_fold")
         files, size = purge_files(store)
         return replace(report, purged=True, files_deleted=files, bytes_deleted=size)
+
+    def estimate(self, store: Store) -> FoldEstimate:
+        """Say what a fold would have to do, without Spark."""
+        return estimate(store)
 
     def vacuum(self, store: Store, *, retention_hours: float | None, dry_run: bool) -> VacuumReport:
         """Delete removed files that are older than the retention."""

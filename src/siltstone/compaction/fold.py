@@ -21,14 +21,14 @@ import pyarrow.parquet as pq
 from siltstone.compaction.commit import commit_fold, prune
 from siltstone.compaction.planner import FoldPlan, Matched, may_contain, touched_files
 from siltstone.dataset.local import latest_per_key, unfolded_rows
-from siltstone.dataset.merge import changes_frame, latest_of, spark_schema
+from siltstone.dataset.merge import changes_frame, join_side, latest_of, spark_schema
 from siltstone.dataset.store import Snapshot, Store, sequence_of
 from siltstone.dataset.written import attempt_folder, collect_files, discard, write_frame
 from siltstone.errors import Conflict, Corruption, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.columns import OP, Op
 from siltstone.model.files import DataFile
-from siltstone.model.results import CompactReport
+from siltstone.model.results import CompactReport, FoldEstimate
 from siltstone.storage.spark_failures import error_line, is_missing_file, spark_errors
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _check_schemas(store: Store, snapshot: Snapshot) -> None:
 
 
 def _plan(spark: "SparkSession", store: Store, snapshot: Snapshot, latest: _Latest, *, epoch: int) -> FoldPlan:
-    candidates = _candidates(store, snapshot.base.files, latest)
+    candidates = _candidates(store, snapshot.base.files, latest.table)
     matched = _matched(spark, store, candidates, latest)
     upserts, tombstones = _count_latest(latest)
     replaced = sum(found.replaced for found in matched.values())
@@ -143,12 +143,31 @@ def _plan(spark: "SparkSession", store: Store, snapshot: Snapshot, latest: _Late
     )
 
 
-def _candidates(store: Store, files: Sequence[DataFile], latest: _Latest) -> list[DataFile]:
+def estimate(store: Store) -> FoldEstimate:
+    """Say what a fold would have to do, from logs and footers alone: no Spark, nothing is written."""
+    snapshot = store.snapshot()
+    small = snapshot.unfolded_rows <= store.settings.arrow_changes_rows
+    keys = unfolded_rows(store, snapshot, columns=store.spec.key) if small else None
+    touched = _candidates(store, snapshot.base.files, keys) if snapshot.unfolded else []
+    return FoldEstimate(
+        dataset=str(store.name),
+        base_rows=snapshot.base.rows,
+        base_files=len(snapshot.base.files),
+        base_bytes=snapshot.base.size_bytes,
+        batches=len({sequence_of(file) for file in snapshot.unfolded}),
+        change_rows=snapshot.unfolded_rows,
+        change_bytes=sum(file.size_bytes for file in snapshot.unfolded),
+        files_touched_at_most=len(touched),
+        bytes_touched_at_most=sum(file.size_bytes for file in touched),
+    )
+
+
+def _candidates(store: Store, files: Sequence[DataFile], latest: pa.Table | None) -> list[DataFile]:
     """Leave out files whose footer says that no changed key can be in them."""
     first = store.spec.key[0]
-    if latest.table is None or pa.types.is_boolean(store.schema.field(first).type):
+    if latest is None or pa.types.is_boolean(store.schema.field(first).type):
         return list(files)
-    keys = latest.table.column(first).combine_chunks().unique().sort().to_pylist()
+    keys = latest.column(first).combine_chunks().unique().sort().to_pylist()
     return [file for file in files if may_contain(*_key_range(store, file, first), keys)]
 
 
@@ -180,7 +199,7 @@ def _matched(spark: "SparkSession", store: Store, files: Sequence[DataFile], lat
     base = _files_frame(spark, store, files).select(*key, F.col("_metadata.file_name").alias(_FILE))
     changed = latest.frame.select(*key, OP)
     counts = (
-        base.join(F.broadcast(changed) if latest.small else changed, key)
+        base.join(join_side(changed, broadcast=latest.small), key)
         .groupBy(_FILE)
         .agg(
             F.count(F.when(F.col(OP) == Op.UPSERT.value, 1)).alias("replaced"),
@@ -228,7 +247,7 @@ def _folded(spark: "SparkSession", store: Store, plan: FoldPlan, latest: _Latest
         present = touched.select(*key).join(F.broadcast(latest.frame.select(*key)), key, "left_semi")
         new = upserts.join(F.broadcast(present), key, "left_anti").select(*columns)
         return kept.unionByName(new.coalesce(1).sortWithinPartitions(*key))
-    kept = touched.join(latest.frame.select(*key), key, "left_anti").select(*columns)
+    kept = touched.join(join_side(latest.frame.select(*key), broadcast=False), key, "left_anti").select(*columns)
     size = sum(file.size_bytes for file in plan.touched)
     parts = max(1, -(-size // store.settings.target_file_bytes), _file_count(plan.new_rows))
     return kept.unionByName(upserts).repartitionByRange(parts, *key).sortWithinPartitions(*key)

@@ -10,6 +10,7 @@ was on disk and whose owner was dead before the log was read is either named by 
 A listing that fails raises; it is never taken for an empty one.
 """
 
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -88,7 +89,7 @@ def removed_files(table: Table, *, older_than_hours: float) -> set[str]:
     try:
         return set(
             table.delta().vacuum(
-                retention_hours=int(older_than_hours), dry_run=True, enforce_retention_duration=False, full=False
+                retention_hours=math.ceil(older_than_hours), dry_run=True, enforce_retention_duration=False, full=False
             )
         )
     except DeltaError as error:
@@ -108,7 +109,9 @@ def vacuum(store: Store, *, retention_hours: float | None, dry_run: bool) -> Vac
             f"A vacuum keeps at least {floor:g} hours; running readers may need those files. To delete at once use "
             "compact with purge."
         )
-    doomed = [found for found in leftovers(store) if not found.owner_live and not _kept(store, found, hours)]
+    found = leftovers(store)
+    kept = {table.path: _kept(store, table, hours) for table in (store.base, store.changes)}
+    doomed = [file for file in found if not file.owner_live and file.path not in kept[file.table.path]]
     if not dry_run and doomed:
         reach("vacuum.before_delete")
         _delete(doomed)
@@ -117,26 +120,24 @@ def vacuum(store: Store, *, retention_hours: float | None, dry_run: bool) -> Vac
         dataset=str(store.name),
         retention_hours=hours,
         dry_run=dry_run,
-        files=tuple(f"{found.table.path.name}/{found.path}" for found in doomed),
-        bytes=sum(found.size_bytes for found in doomed),
+        files=tuple(f"{file.table.path.name}/{file.path}" for file in doomed),
+        bytes=sum(file.size_bytes for file in doomed),
     )
 
 
-def _kept(store: Store, found: Leftover, hours: float) -> bool:
-    """True for a removed file that a reader of an older version may still need."""
-    table = found.table
-    keep = min(hours, table.retention.hours) if table is store.changes else hours
-    return found.path in removed_files(table, older_than_hours=0) - removed_files(table, older_than_hours=keep)
+def _kept(store: Store, table: Table, hours: float) -> set[str]:
+    """Return the removed files that a reader of an older version may still need."""
+    keep = max(store.settings.vacuum_floor_hours, min(hours, table.retention.hours))
+    return removed_files(table, older_than_hours=0) - removed_files(table, older_than_hours=keep)
 
 
 def sweep_orphans(store: Store) -> int:
     """Delete what crashed jobs and writers left, and nothing that any log names; return the number of files."""
-    found = [file for file in leftovers(store) if not file.owner_live]
-    if not found:
-        return 0
-    named = {id(t): removed_files(t, older_than_hours=0) for t in (store.base, store.changes)}
-    orphans = [file for file in found if file.path not in named[id(file.table)]]
-    _delete(orphans)
+    orphans = [file for file in leftovers(store) if not file.owner_live]
+    if orphans:
+        named = {table.path: removed_files(table, older_than_hours=0) for table in (store.base, store.changes)}
+        orphans = [file for file in orphans if file.path not in named[file.table.path]]
+        _delete(orphans)
     sweep_dead(store.layout.work)
     return len(orphans)
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from siltstone.dataset.changes import ChangeWriter
 from siltstone.dataset.ingest import Load, Loader
-from siltstone.dataset.local import latest_per_key, merged_table, unfolded_rows
+from siltstone.dataset.local import head_table, latest_per_key, merged_table, unfolded_rows
 from siltstone.dataset.merge import merged_frame
 from siltstone.dataset.registry import Registration
 from siltstone.dataset.rows import change_rows, check_keys, to_table
@@ -23,7 +23,7 @@ from siltstone.dataset.store import Snapshot, Store
 from siltstone.errors import InvalidRequest, Unavailable
 from siltstone.model.columns import ACTOR, OP, REASON, SEQ, WRITTEN_AT, Op
 from siltstone.model.names import DatasetName
-from siltstone.model.results import Ack, CompactReport, DatasetInfo, LoadReport, Status, VacuumReport
+from siltstone.model.results import Ack, CompactReport, DatasetInfo, FoldEstimate, LoadReport, Status, VacuumReport
 from siltstone.model.schema import describe, fingerprint
 from siltstone.model.spec import as_names
 from siltstone.storage.spark_failures import is_missing_file, spark_errors
@@ -44,6 +44,10 @@ class Maintenance(Protocol):
 
     def compact(self, store: Store, *, purge: bool) -> CompactReport:
         """Fold the changes into base; with `purge`, delete from disk whatever is no longer part of the dataset."""
+        ...
+
+    def estimate(self, store: Store) -> FoldEstimate:
+        """Say what a fold would have to do; nothing is changed."""
         ...
 
     def vacuum(self, store: Store, *, retention_hours: float | None, dry_run: bool) -> VacuumReport:
@@ -246,6 +250,16 @@ class Dataset:
         """Return the rows of `read` as an Arrow table, without Spark."""
         return self._with_snapshot(lambda snapshot: merged_table(self._store, snapshot, raw=raw))
 
+    def head(self, rows: int = 10, *, raw: bool = False) -> pa.Table:
+        """Return the first rows of `to_arrow`, reading little more than those.
+
+        Raises:
+            InvalidRequest: the number of rows is negative.
+        """
+        if rows < 0:
+            raise InvalidRequest(f"Dataset {self.name}: the number of rows must not be negative, it is {rows}.")
+        return self._with_snapshot(lambda snapshot: head_table(self._store, snapshot, rows, raw=raw))
+
     def tombstones(self) -> list[dict[str, Any]]:
         """Return the tombstones that hide a row now and are not yet folded: key, actor, reason, time, sequence."""
         columns = [*self.key, WRITTEN_AT, ACTOR, REASON]
@@ -279,6 +293,10 @@ class Dataset:
     def compact(self, *, purge: bool = False) -> CompactReport:
         """Fold the changes into base; with `purge`, also delete from disk what is no longer part of the dataset."""
         return self._maintenance.compact(self._store, purge=purge)
+
+    def compact_estimate(self) -> FoldEstimate:
+        """Return what `compact` would have to do now; nothing is changed and Spark is not started."""
+        return self._maintenance.estimate(self._store)
 
     def vacuum(self, *, retention_hours: float | None = None, dry_run: bool = False) -> VacuumReport:
         """Delete files that were removed longer ago than the retention (at least one hour)."""

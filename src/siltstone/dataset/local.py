@@ -5,8 +5,9 @@ latest = the last row of Δ per key by (sequence, position); view = base without
 A row's own sequence is ``coalesce(_row_seq, _seq)``: a squashed file holds rows of several.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -16,11 +17,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from siltstone.dataset.store import Snapshot, Store, sequence_of
+from siltstone.errors import Corruption
 from siltstone.model.columns import OP, POS, ROW_SEQ, SEQ, Op
 from siltstone.model.files import DataFile
 
 READ_THREADS: Final = 4
 """Small change files cost their opening; a few at once hide it."""
+HEAD_BATCH_ROWS: Final = 1024
+"""`head` reads this many rows at a time, so that a few rows of a large dataset cost a few pages."""
 _ROW: Final = "_row"
 
 
@@ -50,9 +54,26 @@ def unfolded_rows(store: Store, snapshot: Snapshot, *, columns: Sequence[str] | 
 
 
 def read_file(path: Path, schema: pa.Schema, names: Sequence[str]) -> pa.Table:
-    """Read one Parquet file with the given columns in the schema's types."""
-    table = pq.ParquetFile(path).read(columns=list(names))
+    """Read one Parquet file with the given columns in the schema's types.
+
+    Raises:
+        FileNotFoundError: it was removed since the snapshot.
+        Corruption: it is there and cannot be read.
+    """
+    with _readable(path):
+        table = pq.ParquetFile(path).read(columns=list(names))
     return table.select(list(names)).cast(pa.schema([schema.field(n) for n in names]))
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Name the file that cannot be read; one that is gone is not broken."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise Corruption(f"File {path} cannot be read ({error}). Restore it from a copy.") from error
 
 
 def latest_per_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
@@ -73,6 +94,58 @@ def merged_table(store: Store, snapshot: Snapshot, *, raw: bool = False) -> pa.T
     upserts = latest.filter(pc.equal(latest.column(OP), Op.UPSERT.value)).select(store.schema.names)
     parts = [_without(rows, latest, store.spec.key) for rows in _base_tables(store, snapshot)]
     return pa.concat_tables([*parts, upserts.cast(store.schema)]).combine_chunks()
+
+
+def head_table(store: Store, snapshot: Snapshot, rows: int, *, raw: bool = False) -> pa.Table:
+    """Return the first rows of `merged_table`, reading little more than those: all changed keys, no other column."""
+    key = store.spec.key
+    changes = unfolded_rows(store, snapshot, columns=[*key, OP])
+    if raw:
+        changes = changes.filter(pc.not_equal(changes.column(OP), Op.TOMBSTONE.value))
+    latest = latest_per_key(changes, key)
+    parts = [store.schema.empty_table()]
+    missing = rows
+    for batch in _base_batches(store, snapshot):
+        if missing <= 0:
+            break
+        kept = _without(pa.Table.from_batches([batch]), latest, key).slice(0, missing)
+        parts.append(kept)
+        missing -= kept.num_rows
+    upserts = latest.filter(pc.equal(latest.column(OP), Op.UPSERT.value)).slice(0, max(0, missing))
+    return pa.concat_tables([*parts, _whole_rows(store, snapshot, upserts)])
+
+
+def _base_batches(store: Store, snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
+    names = store.schema.names
+    for file in sorted(snapshot.base.files, key=lambda f: f.path):
+        path = store.base.path / file.path
+        with _readable(path), pq.ParquetFile(path) as parquet:
+            for batch in parquet.iter_batches(HEAD_BATCH_ROWS, columns=names):
+                yield batch.select(names).cast(store.schema)
+
+
+def _whole_rows(store: Store, snapshot: Snapshot, chosen: pa.Table) -> pa.Table:
+    """Return the user columns of a few change rows, in their order, from the files that hold them alone."""
+    schema = store.change_schema
+    wanted = {place: row for row, place in enumerate(_places(chosen))}
+    parts: list[tuple[int, pa.Table]] = []
+    for file in snapshot.unfolded:
+        path = store.changes.path / file.path
+        if not wanted:
+            break
+        with _readable(path), pq.ParquetFile(path) as parquet:
+            for batch in parquet.iter_batches(HEAD_BATCH_ROWS, columns=schema.names):
+                rows = pa.Table.from_batches([batch]).select(schema.names).cast(schema)
+                own = pc.coalesce(rows.column(ROW_SEQ), pa.scalar(sequence_of(file), pa.int64()))
+                places = _places(rows.append_column(SEQ, own))
+                parts += [(wanted.pop(p), rows.slice(at, 1)) for at, p in enumerate(places) if p in wanted]
+    ordered = [rows.select(store.schema.names).cast(store.schema) for _, rows in sorted(parts, key=lambda part: part[0])]
+    return pa.concat_tables([store.schema.empty_table(), *ordered])
+
+
+def _places(rows: pa.Table) -> list[tuple[int, int]]:
+    """Return (sequence, position) of each change row: unique within a snapshot."""
+    return list(zip(rows.column(SEQ).to_pylist(), rows.column(POS).to_pylist(), strict=True))
 
 
 def _base_tables(store: Store, snapshot: Snapshot) -> Iterable[pa.Table]:

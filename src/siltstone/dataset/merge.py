@@ -95,12 +95,19 @@ def merged_frame(spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw
     return overlay(base, latest, key=store.spec.key, columns=store.schema.names, broadcast=small)
 
 
+def join_side(changed: "DataFrame", *, broadcast: bool) -> "DataFrame":
+    """Say how the changed keys meet the base: a small set goes to every task, a large one never through the driver."""
+    from pyspark.sql import functions as F
+
+    return F.broadcast(changed) if broadcast else changed.hint("shuffle_hash")
+
+
 def overlay(
     base: "DataFrame", latest: "DataFrame", *, key: Sequence[str], columns: Sequence[str], broadcast: bool
 ) -> "DataFrame":
     """Lay the last changes over base rows."""
     from pyspark.sql import functions as F
 
-    keys = latest.select(*key)
-    kept = base.join(F.broadcast(keys) if broadcast else keys, list(key), "left_anti").select(*columns)
+    keys = join_side(latest.select(*key), broadcast=broadcast)
+    kept = base.join(keys, list(key), "left_anti").select(*columns)
     return kept.unionByName(latest.where(F.col(OP) == Op.UPSERT.value).select(*columns))

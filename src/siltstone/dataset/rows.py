@@ -4,6 +4,7 @@ Nothing here writes. A refusal names the column, the row and the value, and chan
 """
 
 import datetime
+import decimal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -14,7 +15,15 @@ from siltstone.errors import InvalidRequest
 from siltstone.model.columns import CHANGE_FIELDS, Op
 from siltstone.model.schema import MAX_KEY_BYTES, type_name
 
-EXAMPLES: Final = 3
+_MISFITS: Final = (
+    pa.ArrowInvalid,
+    pa.ArrowTypeError,
+    pa.ArrowNotImplementedError,
+    OverflowError,
+    ValueError,
+    TypeError,
+    ArithmeticError,
+)
 
 
 def to_table(rows: Any, schema: pa.Schema, *, dataset: str) -> pa.Table:  # noqa: ANN401
@@ -75,40 +84,36 @@ def _from_dicts(rows: Sequence[Any], schema: pa.Schema, dataset: str) -> pa.Tabl
 
 
 def _array(values: list[Any], field: pa.Field, dataset: str) -> pa.Array:
-    """Build one column; text is read as a date, time or number of a decimal column, as JSON has no such values."""
+    """Build one column; text is read as a date, a time or a decimal, because JSON has no such values."""
     try:
-        if isinstance(next((v for v in values if v is not None), None), str) and _has_text_form(field.type):
-            return pa.array(values, pa.string()).cast(field.type)
-        return pa.array([_aware(v) for v in values] if pa.types.is_timestamp(field.type) else values, field.type)
-    except (
-        pa.ArrowInvalid,
-        pa.ArrowTypeError,
-        pa.ArrowNotImplementedError,
-        OverflowError,
-        ValueError,
-        TypeError,
-    ) as error:
+        return pa.array([_read_text(value, field.type) for value in values], field.type)
+    except _MISFITS as error:
         raise _misfit(values, field, dataset, error) from error
 
 
-def _has_text_form(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_decimal(kind))
-
-
-def _aware(value: Any) -> Any:  # noqa: ANN401
-    """A time with a zone keeps its moment; Arrow would otherwise take the wall clock of some objects."""
-    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
-        return value.astimezone(datetime.UTC)
+def _read_text(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401
+    """Read ISO text; a time without a zone is UTC, as everywhere in a lake."""
+    if isinstance(value, datetime.datetime):
+        return value.astimezone(datetime.UTC) if value.tzinfo is not None else value
+    if not isinstance(value, str):
+        return value
+    if pa.types.is_timestamp(kind):
+        moment = datetime.datetime.fromisoformat(value)
+        if kind.tz is None and moment.tzinfo is not None:
+            raise ValueError(value)
+        return moment.astimezone(datetime.UTC) if moment.tzinfo is not None else moment
+    if pa.types.is_date(kind):
+        return datetime.date.fromisoformat(value)
+    if pa.types.is_decimal(kind):
+        return decimal.Decimal(value)
     return value
 
 
 def _misfit(values: list[Any], field: pa.Field, dataset: str, error: Exception) -> InvalidRequest:
     for row, value in enumerate(values):
         try:
-            pa.array([value], pa.string()).cast(field.type) if isinstance(value, str) and _has_text_form(
-                field.type
-            ) else pa.array([value], field.type)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, ValueError, TypeError):
+            pa.array([_read_text(value, field.type)], field.type)
+        except _MISFITS:
             return InvalidRequest(
                 f"Dataset {dataset}: row {row}, column {field.name!r}: {value!r} is not a {type_name(field.type)}."
             )

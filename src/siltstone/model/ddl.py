@@ -11,6 +11,7 @@ import sqlglot
 from sqlglot import exp
 
 from siltstone.errors import InvalidRequest
+from siltstone.model.schema import MAX_DECIMAL_DIGITS
 
 _TYPES: Final[dict[str, pa.DataType]] = {
     "TEXT": pa.string(),
@@ -59,7 +60,8 @@ def _unreadable(text: str) -> InvalidRequest:
 def _field(column: exp.Expression, text: str) -> pa.Field:
     if not isinstance(column, exp.ColumnDef) or column.kind is None:
         raise _unreadable(text)
-    required = any(isinstance(c.kind, exp.NotNullColumnConstraint) for c in column.constraints)
+    marks = [c.kind for c in column.constraints if isinstance(c.kind, exp.NotNullColumnConstraint)]
+    required = any(not mark.args.get("allow_null") for mark in marks)
     return pa.field(column.name, _type(column.kind, column.name), nullable=not required)
 
 
@@ -70,6 +72,8 @@ def _type(kind: exp.DataType, column: str) -> pa.DataType:
         case "DECIMAL":
             digits = [int(parameter.name) for parameter in inner]
             precision, scale = (*digits, 0)[:2] if digits else (10, 0)
+            if not 1 <= precision <= MAX_DECIMAL_DIGITS:
+                raise InvalidRequest(f"Column {column!r}: a decimal has 1 to {MAX_DECIMAL_DIGITS} digits.")
             return pa.decimal128(precision, scale)
         case "ARRAY" | "LIST" if inner:
             return pa.list_(pa.field("element", _type(inner[0], column)))

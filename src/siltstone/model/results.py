@@ -75,6 +75,21 @@ class CompactReport(_Plain):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FoldEstimate(_Plain):
+    """What a fold would have to do; it rewrites at most the touched files and perhaps fewer."""
+
+    dataset: str
+    base_rows: int
+    base_files: int
+    base_bytes: int
+    batches: int
+    change_rows: int
+    change_bytes: int
+    files_touched_at_most: int
+    bytes_touched_at_most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VacuumReport(_Plain):
     """Which files a vacuum deleted, or would delete."""
 

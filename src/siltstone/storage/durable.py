@@ -30,10 +30,10 @@ def sync_files(root: Path, relative: Iterable[str], *, known: set[Path]) -> None
     for folder in {path.parent for path in paths}:
         sync_directory(folder)
         new = [part for part in (folder, *folder.parents) if part.is_relative_to(root) and part not in known]
-        known.update(new)
         for part in new:
             if part != folder:
                 sync_directory(part)
+        known.update(new)  # only now: another thread relies on what is known
 
 
 def _sync(path: Path, flags: int) -> None:

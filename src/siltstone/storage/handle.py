@@ -1,7 +1,8 @@
 """A Delta table as a reader holds it: opened on first use, brought to the newest version before each use.
 
-A handle is at one version. Refreshing costs two stats when nothing has happened: the next log entry, and the pointer to the
-newest checkpoint (entries below a checkpoint may have been cleaned, so the next entry alone does not tell). After a new
+A handle is at one version. Refreshing costs three stats when nothing has happened: the next log entry, the handle's own (is it
+still the same table?), and the pointer to the newest checkpoint (entries below a checkpoint may have been cleaned, so the next
+entry alone does not tell). After a new
 checkpoint the table is opened afresh, because delta-rs replays a long-lived handle's whole history at every update.
 
 Invariants: a table with another id, or marked dropped, is Gone; a table of a newer format is refused; an empty log entry is
@@ -60,6 +61,7 @@ class TableHandle:
         self._handle: DeltaTable | None = None
         self._id: str | None = None
         self._hint: tuple[int, ...] = ()
+        self._entry: tuple[int, ...] = ()
         self._files: tuple[int, tuple[DataFile, ...]] | None = None
         self._transactions: tuple[int, dict[str, int | None]] = (-1, {})
         self._schema: tuple[int, pa.Schema] | None = None
@@ -121,15 +123,15 @@ class TableHandle:
         return self._handle if self._handle is not None else self._refresh()
 
     def _refresh(self) -> DeltaTable:
-        """Bring the handle to the newest version; two stats when nothing happened."""
+        """Bring the handle to the newest version; three stats when nothing happened."""
         hint = file_mark(self.path / LOG / LAST_CHECKPOINT)
         if self._handle is None or hint != self._hint:
             # A fresh open starts at the checkpoint; an old handle would replay its whole history at every update.
             self._adopt(self._reopen(), hint)
         elif (self.path / LOG / entry_name(self._handle.version() + 1)).exists():
             self._advance(self._handle)
-        elif not (self.path / LOG).is_dir():
-            raise Gone(f"{self.label} is no longer there: it was dropped. Open the dataset anew.")
+        elif file_mark(self.path / LOG / entry_name(self._handle.version())) != self._entry:
+            self._adopt(self._reopen(), hint)  # this version's own entry is another one: another table lies here now
         return self._opened()
 
     def _reopen(self) -> DeltaTable:
@@ -143,6 +145,7 @@ class TableHandle:
     def _adopt(self, handle: DeltaTable, hint: tuple[int, ...]) -> None:
         self._check_identity(handle)
         self._handle, self._hint = handle, hint
+        self._entry = file_mark(self.path / LOG / entry_name(handle.version()))
 
     def _advance(self, handle: DeltaTable) -> None:
         before = handle.version()
@@ -155,7 +158,7 @@ class TableHandle:
             if file_mark(self.path / LOG / entry_name(version))[:1] == (0,):
                 self._handle = None
                 raise Corruption(f"Log entry {entry_name(version)} of {self.path} is empty. Restore it from a copy.")
-        self._check_identity(handle)
+        self._adopt(handle, self._hint)
 
     def _check_identity(self, handle: DeltaTable) -> None:
         """Refuse a table that is not the one this handle was opened for, or that was dropped or is of a newer format."""

@@ -9,6 +9,7 @@
       _system/work/                                       presence of writers and jobs
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -63,7 +64,7 @@ class Layout:
 
     def is_lake(self) -> bool:
         """True once the first dataset was created."""
-        return (self.registry / LOG).is_dir()
+        return has_versions(self.registry)
 
 
 def entry_name(version: int) -> str:
@@ -73,6 +74,15 @@ def entry_name(version: int) -> str:
     '00000000000000000007.json'
     """
     return f"{version:020d}.json"
+
+
+def has_versions(table: Path) -> bool:
+    """True if a Delta table is there. A log folder without entries is a create that is not done yet, or that crashed."""
+    try:
+        with os.scandir(table / LOG) as found:
+            return any(item.name[:20].isdigit() and item.name.endswith((".json", ".parquet")) for item in found)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def owner_of(relative: str) -> str | None:

@@ -168,7 +168,7 @@ def log_statistics(footer: Footer, *, columns: Sequence[str]) -> str:
     for name, found in _column_ranges(footer.metadata, columns).items():
         if found.nulls is not None:
             nulls[name] = found.nulls
-        if found.low is not None and found.high is not None and _fits_json(found.high):
+        if found.low is not None and found.high is not None and _fits_json(found.low, found.high):
             low[name], high[name] = _stat_value(found.low), _stat_value(_round_up(found.high))
     stats: dict[str, Any] = {"numRecords": footer.rows}
     if low or nulls:
@@ -205,20 +205,21 @@ def _fold_range(found: _Range, statistics: pq.Statistics | None, rows: int) -> N
     found.nulls += statistics.null_count
     if statistics.null_count == rows:
         return
-    if not statistics.has_min_max or _too_long(statistics.min) or _too_long(statistics.max):
+    low, high = _min_max(statistics)
+    if low is None or high is None or _too_long(low) or _too_long(high):
         found.known = False
         return
-    found.low = statistics.min if found.low is None else min(found.low, statistics.min)
-    found.high = statistics.max if found.high is None else max(found.high, statistics.max)
+    found.low = low if found.low is None else min(found.low, low)
+    found.high = high if found.high is None else max(found.high, high)
 
 
 def _too_long(value: Any) -> bool:  # noqa: ANN401
     return isinstance(value, str | bytes) and len(value) > MAX_STAT_CHARS
 
 
-def _fits_json(value: Any) -> bool:  # noqa: ANN401
+def _fits_json(*values: Any) -> bool:  # noqa: ANN401
     """A decimal goes into JSON as a number; past 15 digits a reader may round it the wrong way."""
-    return not isinstance(value, decimal.Decimal) or len(value.as_tuple().digits) <= EXACT_JSON_DIGITS
+    return all(len(v.as_tuple().digits) <= EXACT_JSON_DIGITS for v in values if isinstance(v, decimal.Decimal))
 
 
 def _round_up(value: Any) -> Any:  # noqa: ANN401
@@ -226,6 +227,16 @@ def _round_up(value: Any) -> Any:  # noqa: ANN401
     if isinstance(value, datetime.datetime) and value.microsecond % 1000:
         return value + datetime.timedelta(microseconds=1000 - value.microsecond % 1000)
     return value
+
+
+def _min_max(statistics: pq.Statistics) -> tuple[Any, Any]:
+    """Return the range if it is stated and the log can state it too: nothing in or past the last millisecond of 9999."""
+    try:
+        low, high = (statistics.min, statistics.max) if statistics.has_min_max else (None, None)
+        _round_up(high)
+    except OverflowError:
+        return None, None
+    return low, high
 
 
 def _stat_value(value: Any) -> Any:  # noqa: ANN401

@@ -19,8 +19,7 @@ class Presence:
         self.owner = owner
         self._path = folder / owner
         folder.mkdir(parents=True, exist_ok=True)
-        self._handle: int | None = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
-        fcntl.flock(self._handle, fcntl.LOCK_EX)
+        self._handle: int | None = _lock(self._path)
 
     def close(self) -> None:
         """Let go. A crash does the same, but leaves the empty file for the sweep."""
@@ -36,6 +35,19 @@ class Presence:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _lock(path: Path) -> int:
+    """Make the file and lock it; a sweep that removed it between the two steps makes us start over."""
+    while True:
+        handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            if os.path.samestat(os.fstat(handle), path.stat()):
+                return handle
+        except FileNotFoundError:
+            pass
+        os.close(handle)
 
 
 def is_live(folder: Path, owner: str) -> bool:

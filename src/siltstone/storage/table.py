@@ -40,7 +40,7 @@ from siltstone.model.columns import APP_EPOCH, APP_PRODUCER, COMMIT_ID
 from siltstone.model.files import Commit, CommitKind, Committed, DataFile
 from siltstone.storage.durable import sync_directory, sync_file, sync_files
 from siltstone.storage.handle import Pinned, TableHandle, file_mark
-from siltstone.storage.layout import LOG, entry_name
+from siltstone.storage.layout import LOG, entry_name, has_versions
 from siltstone.storage.log import LAST_CHECKPOINT, LogEntry, entries_between, list_log, read_entry
 from siltstone.storage.parquet import read_footer
 from siltstone.storage.upkeep import Retention
@@ -106,7 +106,7 @@ class Table(TableHandle):
             Conflict: a table is already there.
         """
         path.mkdir(parents=True, exist_ok=True)
-        if (path / LOG).exists():
+        if has_versions(path):
             raise Conflict(f"A Delta table already exists at {path}.")
         try:
             DeltaTable.create(
@@ -183,13 +183,23 @@ class Table(TableHandle):
                         )
                         landed = tried[-1] if self._try(attempt, tried[-1]) else None
                 if landed is not None:
-                    self._sync_entries(landed.version)
+                    self._acknowledge(landed)
                     return landed
                 if self._clock.monotonic_seconds() > deadline:
                     raise Unavailable(
                         f"{self.label}: other writers won {len(tried)} times in a row; nothing was written. Try again later."
                     )
                 self._back_off(len(tried))
+
+    def _acknowledge(self, landed: Committed) -> None:
+        """Sync what landed; a disk that refuses leaves a commit that is there now and may not be after a power cut."""
+        try:
+            self._sync_entries(landed.version)
+        except OSError as error:
+            raise CommitUnknown(
+                f"{self.label}: version {landed.version} was written but could not be synced ({error}). Check the disk, and "
+                "read the dataset before you repeat the write."
+            ) from error
 
     def _landed_late(self, tried: list[Committed], commit_id: str) -> Committed | None:
         """A try that failed may have landed after it was looked for; look again before every further one."""
@@ -293,7 +303,7 @@ class Table(TableHandle):
             for entry in entries_between(self.path, after=commit.plan_version, until=handle.version()):
                 self._check_entry(commit, removed, entry)
         except LookupError as cleaned:
-            if removed or commit.depends:
+            if removed or commit.depends or commit.kind.is_compaction:
                 raise Conflict(f"{self.label}: the plan is older than the log's retention. Plan anew.") from cleaned
         self._check_live(commit, removed)
         for app, version in commit.transactions.items():
@@ -338,6 +348,8 @@ class Table(TableHandle):
         if not fresh:
             return
         expected = expected or self._file_schema()
+        if not (self.path / LOG).is_dir():
+            raise Gone(f"{self.label} is no longer there: it was dropped. Open the dataset anew.")
         for file in fresh:
             footer = read_footer(self.path / file.path, expected=expected)
             if (footer.size_bytes, footer.rows) != (file.size_bytes, file.rows):

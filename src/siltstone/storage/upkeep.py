@@ -23,11 +23,11 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from siltstone.clock import Clock
-from siltstone.errors import Corruption
+from siltstone.errors import Corruption, SiltstoneError
 from siltstone.failpoints import reach
 from siltstone.storage.durable import sync_directory, sync_file
 from siltstone.storage.layout import LOG, entry_name
-from siltstone.storage.log import LAST_CHECKPOINT, LogListing, list_log
+from siltstone.storage.log import LAST_CHECKPOINT, LogListing, check_entries, list_log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +47,7 @@ def tidy_log(table: Path, *, retention: Retention, durable: bool, clock: Clock) 
 def write_checkpoint(table: Path, *, durable: bool) -> int:
     """Write and sync a checkpoint of the newest version; return that version."""
     handle = DeltaTable(table)
+    check_entries(table, parse=False)  # delta-rs would bake an empty entry into the checkpoint, and so hide it
     reach("checkpoint.before_write")
     handle.create_checkpoint()
     reach("checkpoint.after_write")
@@ -110,8 +111,7 @@ def heal_checkpoint(table: Path) -> bool:
     if not broken:
         return _drop_dangling_hint(table, listing) if hinted else False
     sound = max((v for v in listing.checkpoints if v not in broken), default=-1)
-    needed = range(sound + 1, max(listing.entries, default=-1) + 1)
-    if missing := sorted(set(needed) - set(listing.entries)):
+    if missing := _missing(listing, sound, newest=max(*broken, *listing.entries, -1)):
         raise Corruption(
             f"A checkpoint of {table} is unreadable and log entry {entry_name(missing[0])} was cleaned. "
             "Restore the checkpoint from a copy."
@@ -123,9 +123,15 @@ def heal_checkpoint(table: Path) -> bool:
     return True
 
 
+def _missing(listing: LogListing, checkpoint: int, *, newest: int) -> list[int]:
+    """Return the entries above a checkpoint that are needed to reach the newest version and are not there."""
+    return sorted(set(range(checkpoint + 1, newest + 1)) - set(listing.entries))
+
+
 def _drop_dangling_hint(table: Path, listing: LogListing) -> bool:
-    """A pointer to a checkpoint that is not there may go if the entries reach back to the first version."""
-    if listing.checkpoints or not listing.entries or listing.entries[0] != 0:
+    """A pointer to a checkpoint that is not there may go if the entries reach back to one that is, or to the first."""
+    newest = max(listing.entries, default=-1)
+    if newest < 0 or _missing(listing, listing.newest_checkpoint, newest=newest):
         return False
     (table / LOG / LAST_CHECKPOINT).unlink(missing_ok=True)
     return True
@@ -143,6 +149,6 @@ def try_tidy_log(table: Path, *, retention: Retention, durable: bool, clock: Clo
     """Tidy, and return what went wrong instead of raising: a failed checkpoint never fails a write."""
     try:
         tidy_log(table, retention=retention, durable=durable, clock=clock)
-    except (DeltaError, OSError) as error:
+    except (DeltaError, OSError, SiltstoneError) as error:
         return str(error)
     return None

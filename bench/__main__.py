@@ -1,0 +1,97 @@
+"""`python -m bench`: measure Siltstone beside its peers, print the ratios, keep them in ``bench/RESULTS.md``."""
+
+import argparse
+import contextlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from bench.data import Stage, settings
+from bench.fold import bench_fold
+from bench.growth import bench_growth
+from bench.measure import Meter
+from bench.merged import bench_merged
+from bench.plan import ROUNDS, Run, parse_sizes
+from bench.results import RESULTS, Report, machine, show, update_results, versions, write_json
+from bench.upsert import bench_upsert
+from siltstone.storage.spark import session
+
+BENCHMARKS: Final[dict[str, Callable[[Run], Report]]] = {
+    "upsert": bench_upsert,
+    "merged": bench_merged,
+    "fold": bench_fold,
+    "growth": bench_growth,
+}
+ALL: Final = "all"
+QUICK_ROWS: Final = "20k,100k"
+QUICK_ROUNDS: Final = 3
+MIN_WIDTH: Final = 200
+"""A table of nine columns needs room where there is no terminal to measure."""
+
+
+def main() -> int:
+    """Run what was asked for; return 1 if a must was missed."""
+    asked = _arguments().parse_args()
+    command = " ".join(["python -m bench", *sys.argv[1:]])
+    console = Console() if sys.stdout.isatty() else Console(width=MIN_WIDTH)
+    console.print(f"{machine()}; {versions()}", highlight=False)
+    with _folder(asked.folder, keep=asked.keep) as folder:
+        run = Run(
+            stage=Stage(spark=session(settings(durable=False)), folder=folder),
+            meter=Meter(),
+            console=console,
+            sizes=parse_sizes(asked.rows or (QUICK_ROWS if asked.quick else "100k,1m,10m")),
+            rounds=asked.rounds or (QUICK_ROUNDS if asked.quick else ROUNDS),
+            quick=asked.quick,
+        )
+        reports: list[Report] = []
+        for name, benchmark in BENCHMARKS.items():
+            if asked.benchmark in (name, ALL):
+                reports.append(benchmark(run))
+                show(console, reports[-1])
+                if not asked.quick:
+                    update_results(RESULTS, reports[-1:], command=command)
+        run.stage.spark.stop()
+    if asked.json:
+        write_json(asked.json, reports, command=command)
+    missed = [line for report in reports for line in report.missed()]
+    console.print(f"{len(missed)} musts missed{': ' if missed else '.'}{'; '.join(missed)}", highlight=False)
+    return 1 if missed else 0
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("benchmark", nargs="?", default=ALL, choices=[*BENCHMARKS, ALL])
+    parser.add_argument("--rows", help="sizes of the base, e.g. 100k,1m,10m (the default)")
+    parser.add_argument("--rounds", type=int, help=f"rounds of each measurement ({ROUNDS})")
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes and few rounds, to try it out; RESULTS.md is left alone"
+    )
+    parser.add_argument("--json", type=Path, help="write every number to this file, too")
+    parser.add_argument("--folder", type=Path, help="where to work (a new temporary folder)")
+    parser.add_argument(
+        "--keep", action="store_true", help="keep the work folder; with --folder the next run reuses its data"
+    )
+    return parser
+
+
+@contextlib.contextmanager
+def _folder(given: Path | None, *, keep: bool) -> Iterator[Path]:
+    """Provide the work folder, and remove it afterwards unless it is to be kept."""
+    if given is not None:
+        given.mkdir(parents=True, exist_ok=True)
+    folder = given.absolute() if given is not None else Path(tempfile.mkdtemp(prefix="siltstone-bench-"))
+    try:
+        yield folder
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""Measuring: wall time of one call and the peak memory of this process and of Spark's JVM meanwhile.
+
+Peaks come from the kernel: ``5`` written to ``/proc/<pid>/clear_refs`` sets a process's high-water mark back to what it
+holds now, ``VmHWM`` reads it. Where that is not possible (not Linux, not allowed) memory is unknown, never guessed.
+Only the call lies between the two clock readings.
+"""
+
+import gc
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+PROC: Final = Path("/proc")
+RESET_PEAK: Final = "5"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """The most memory that one process held during a call, and how much of that came on top of what it held before."""
+
+    megabytes: float
+    added: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One measured call."""
+
+    seconds: float
+    python: Peak | None
+    jvm: Peak | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Several samples of the same thing: the median time, its range, and the worst memory."""
+
+    samples: int
+    seconds: float
+    fastest: float
+    slowest: float
+    python: Peak | None
+    jvm: Peak | None
+
+    @classmethod
+    def of(cls, samples: Sequence[Sample]) -> "Summary":
+        """Summarise at least one sample."""
+        times = [sample.seconds for sample in samples]
+        return cls(
+            samples=len(times),
+            seconds=statistics.median(times),
+            fastest=min(times),
+            slowest=max(times),
+            python=_worst([sample.python for sample in samples]),
+            jvm=_worst([sample.jvm for sample in samples]),
+        )
+
+
+class Meter:
+    """Measures calls of this process; the JVM is looked up when the first one is measured."""
+
+    def __init__(self) -> None:
+        """Start without a JVM."""
+        self._jvm: int | None = None
+
+    def measure(self, call: Callable[[], object]) -> Sample:
+        """Run the call once."""
+        gc.collect()
+        own, jvm = os.getpid(), self._find_jvm()
+        before = {pid: _reset(pid) for pid in (own, jvm) if pid is not None}
+        started = time.perf_counter()
+        call()
+        seconds = time.perf_counter() - started
+        return Sample(
+            seconds=seconds,
+            python=_peak(own, before.get(own)),
+            jvm=_peak(jvm, before.get(jvm)) if jvm is not None else None,
+        )
+
+    def _find_jvm(self) -> int | None:
+        if self._jvm is None:
+            self._jvm = next((pid for pid in _descendants(os.getpid()) if _name(pid) == "java"), None)
+        return self._jvm
+
+
+def percentile(times: Sequence[float], share: float) -> float:
+    """Return the value below which this share of the times lies.
+
+    >>> percentile([1.0, 2.0, 3.0, 4.0], 0.5)
+    2.0
+    """
+    ranked = sorted(times)
+    return ranked[max(0, min(len(ranked) - 1, round(share * len(ranked)) - 1))]
+
+
+def _worst(peaks: Sequence[Peak | None]) -> Peak | None:
+    known = [peak for peak in peaks if peak is not None]
+    if not known:
+        return None
+    return Peak(megabytes=max(p.megabytes for p in known), added=max(p.added for p in known))
+
+
+def _reset(pid: int) -> float | None:
+    """Set the peak back; return what the process holds now, or None where that cannot be done."""
+    try:
+        (PROC / str(pid) / "clear_refs").write_text(RESET_PEAK)
+    except OSError:
+        return None
+    return _status_mb(pid, "VmRSS")
+
+
+def _peak(pid: int, before: float | None) -> Peak | None:
+    peak = _status_mb(pid, "VmHWM")
+    if peak is None or before is None:
+        return None
+    return Peak(megabytes=peak, added=max(0.0, peak - before))
+
+
+def _status_mb(pid: int, field: str) -> float | None:
+    try:
+        lines = (PROC / str(pid) / "status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{field}:")), None)
+
+
+def _descendants(pid: int) -> list[int]:
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        children = _children(waiting.pop())
+        found += children
+        waiting += children
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        tasks = list((PROC / str(pid) / "task").iterdir())
+        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _name(pid: int) -> str:
+    try:
+        return (PROC / str(pid) / "comm").read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,148 @@
+"""What people type or pipe in, as values: rows in JSON, keys as text."""
+
+import decimal
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Final
+
+import pyarrow as pa
+
+from siltstone.errors import InvalidRequest, NotFound
+from siltstone.model.schema import type_name
+
+STANDARD_INPUT: Final = "-"
+
+
+@contextmanager
+def opened(source: str) -> Iterator[IO[str]]:
+    """Open a file, or standard input for ``-``.
+
+    Raises:
+        NotFound: there is no such file.
+        InvalidRequest: it is not a file of UTF-8 text.
+    """
+    try:
+        if source == STANDARD_INPUT:
+            yield sys.stdin
+        else:
+            with Path(source).open(encoding="utf-8-sig") as file:
+                yield file
+    except FileNotFoundError as error:
+        raise NotFound(f"There is no file {source}.") from error
+    except (IsADirectoryError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{source} is not a file of UTF-8 text: {error}.") from error
+
+
+def read_rows(source: str | None, given: Sequence[str], schema: pa.Schema, *, limit: int) -> list[Any]:
+    """Return the rows of ``--row`` options, or of a file with a JSON array, one object, or one object a line.
+
+    Raises:
+        InvalidRequest: neither or both were given, the text is not JSON, or there are more rows than one call takes.
+    """
+    if bool(given) == (source is not None):
+        raise InvalidRequest("Pass rows as --row '{...}', or as one FILE ('-' for standard input).")
+    if source is None:
+        rows = [_json(text, where=f"--row {text!r}") for text in given]
+    else:
+        with opened(source) as file:
+            rows = _file_rows(file, source, limit=limit)
+    return [_fitted(row, schema) for row in rows]
+
+
+def _file_rows(file: IO[str], source: str, *, limit: int) -> list[Any]:
+    """Read a whole array or object, or line by line: the first character that counts tells which."""
+    name = "standard input" if source == STANDARD_INPUT else source
+    first = next((line for line in file if line.strip()), "")
+    if first.lstrip().startswith("["):
+        found = _json(first + file.read(), where=name)
+        return list(found) if isinstance(found, list) else [found]
+    rows: list[Any] = []
+    try:
+        rows.append(json.loads(first, parse_float=decimal.Decimal)) if first else None
+    except json.JSONDecodeError:
+        return [_json(first + file.read(), where=name)]  # one object over several lines
+    for number, line in enumerate(file, start=2):
+        if line.strip():
+            rows.append(_json(line, where=f"{name}, line {number}"))
+        if len(rows) > limit:
+            raise InvalidRequest(f"{name} has more than {limit} rows; use silt ingest for that many.")
+    return rows
+
+
+def _json(text: str, *, where: str) -> Any:  # noqa: ANN401
+    try:
+        return json.loads(text, parse_float=decimal.Decimal)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"{where} is not JSON: {error}. Nothing was written.") from error
+
+
+def _fitted(row: Any, schema: pa.Schema) -> Any:  # noqa: ANN401
+    """Bring JSON numbers into the kind their column needs; all else is the dataset's to judge."""
+    if not isinstance(row, dict):
+        return row
+    kinds = {field.name: field.type for field in schema}
+    return {name: _number(value, kinds.get(name, pa.null())) for name, value in row.items()}
+
+
+def _number(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401
+    """A number with a point stays exact in a decimal column and is a float everywhere else."""
+    match value:
+        case decimal.Decimal():
+            return value if pa.types.is_decimal(kind) else float(value)
+        case list() if pa.types.is_list(kind):
+            return [_number(inner, kind.value_type) for inner in value]
+        case dict() if pa.types.is_struct(kind):
+            inside = {field.name: field.type for field in kind.fields}
+            return {name: _number(inner, inside.get(name, pa.null())) for name, inner in value.items()}
+        case dict() if pa.types.is_map(kind):
+            return {name: _number(inner, kind.item_type) for name, inner in value.items()}
+        case _:
+            return value
+
+
+def read_keys(texts: Iterable[str], schema: pa.Schema, key: Sequence[str]) -> list[Any]:
+    """Return keys from text: the value itself, or for a composite key a JSON array or object of its columns.
+
+    Raises:
+        InvalidRequest: a text is no value of the key's type; the message names it.
+    """
+    kinds = [schema.field(name).type for name in key]
+    if len(key) == 1:
+        return [_typed(text, kinds[0], key[0]) for text in texts]
+    return [_composite(text, kinds, key) for text in texts]
+
+
+def _composite(text: str, kinds: Sequence[pa.DataType], key: Sequence[str]) -> dict[str, Any]:
+    try:
+        found = json.loads(text, parse_float=decimal.Decimal)
+    except (json.JSONDecodeError, RecursionError):
+        found = None
+    if isinstance(found, list) and len(found) == len(key):
+        found = dict(zip(key, found, strict=True))
+    if not isinstance(found, dict) or set(found) != set(key):
+        names = ", ".join(key)
+        raise InvalidRequest(f"Key {text!r} is not a JSON array or object of {names}. Nothing was written.")
+    return {name: _typed(found[name], kind, name) for name, kind in zip(key, kinds, strict=True)}
+
+
+def _typed(value: Any, kind: pa.DataType, column: str) -> Any:  # noqa: ANN401
+    """Read text as the key column's type; a string column takes it as it is, and nothing but text."""
+    if not isinstance(value, str) or pa.types.is_string(kind):
+        return value
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_decimal(kind):
+        return value  # the dataset reads these from text itself
+    try:
+        return pa.scalar(value).cast(kind).as_py()
+    except pa.ArrowInvalid as error:
+        raise InvalidRequest(
+            f"Key {value!r} is not a {type_name(kind)}, which column {column!r} is. Nothing was written."
+        ) from error
+
+
+def read_lines(source: str) -> list[str]:
+    """Return the lines of a file that are not blank."""
+    with opened(source) as file:
+        return [line.rstrip("\n") for line in file if line.strip()]

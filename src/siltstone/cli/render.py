@@ -1,0 +1,194 @@
+"""How answers look: tables for people, JSON and CSV for machines, one shape for errors.
+
+Standard output carries the answer and nothing else; errors, questions and progress go to standard error. Values come from
+data that others wrote: a control character in one is shown escaped, never sent to the terminal.
+"""
+
+import base64
+import csv
+import datetime
+import decimal
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MAX_CELL_CHARS: Final = 120
+"""What people see of one value; machines get all of it."""
+PIPE_WIDTH: Final = 100_000
+"""A table that goes into a file or a pipe is as wide as its content."""
+UNITS: Final = ("B", "KB", "MB", "GB", "TB")
+
+
+def show_error(kind: str, message: str, *, as_json: bool) -> None:
+    """Write one error to standard error."""
+    shape = {"error": {"kind": kind, "message": message}}
+    sys.stderr.write(f"{json.dumps(shape, ensure_ascii=False) if as_json else f'silt: {message}'}\n")
+
+
+def write_json(data: Any) -> None:  # noqa: ANN401
+    """Write one JSON document."""
+    sys.stdout.write(json.dumps(plain(data), ensure_ascii=False, indent=2) + "\n")
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401
+    """Return a value as JSON can carry it: times as ISO text, decimals as text, bytes in base 64."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case decimal.Decimal():
+            return str(value)
+        case datetime.datetime() | datetime.date():
+            return value.isoformat()
+        case bytes():
+            return base64.b64encode(value).decode()
+        case Mapping():
+            return {str(key): plain(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [plain(inner) for inner in value]
+        case _:
+            return str(value)
+
+
+def write_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write rows as CSV with a header; null is an empty field, a nested value is JSON."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow([_csv_field(value) for value in row])
+
+
+def _csv_field(value: Any) -> Any:  # noqa: ANN401
+    ready = plain(value)
+    match ready:
+        case None:
+            return ""
+        case bool():
+            return str(ready).lower()
+        case dict() | list():
+            return json.dumps(ready, ensure_ascii=False)
+        case _:
+            return ready
+
+
+def write_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, numbers: Sequence[str] = ()) -> None:
+    """Write a table for people; the columns in `numbers` are set to the right."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    for name in columns:
+        table.add_column(Text(printable(name)), justify="right" if name in numbers else "left")
+    for row in rows:
+        table.add_row(*[Text(cell(value)) for value in row])
+    _console().print(table)
+
+
+def write_facts(facts: Mapping[str, Any]) -> None:
+    """Write a few named values, one a line."""
+    width = max(map(len, facts), default=0)
+    for name, value in facts.items():
+        sys.stdout.write(f"{name.ljust(width)}  {cell(value)}\n")
+
+
+def write_line(text: str) -> None:
+    """Write one line for people."""
+    sys.stdout.write(f"{printable(text)}\n")
+
+
+def flush() -> None:
+    """Let what was written be seen now."""
+    sys.stdout.flush()
+
+
+def cell(value: Any) -> str:  # noqa: ANN401
+    """Return a value as people read it in a table."""
+    ready = plain(value)
+    match ready:
+        case None:
+            return "-"
+        case str():
+            text = ready
+        case dict() | list():
+            text = json.dumps(ready, ensure_ascii=False)
+        case _:
+            text = str(ready)
+    text = printable(text)
+    return text if len(text) <= MAX_CELL_CHARS else f"{text[: MAX_CELL_CHARS - 1]}…"
+
+
+def printable(text: str) -> str:
+    r"""Escape what a terminal would act upon.
+
+    >>> printable("a\x1b[31mb\nc")
+    'a\\x1b[31mb\\nc'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def size(count: int) -> str:
+    """Return a number of bytes with a unit.
+
+    >>> size(999), size(1_500), size(25_000_000)
+    ('999 B', '1.5 KB', '25 MB')
+    """
+    amount = float(count)
+    for unit in UNITS[:-1]:
+        if amount < 1000:  # noqa: PLR2004
+            return f"{amount:.3g} {unit}" if unit != "B" else f"{count} B"
+        amount /= 1000
+    return f"{amount:,.3g} {UNITS[-1]}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> counted(1, "row"), counted(2000, "row"), counted(3, "batch")
+    ('1 row', '2,000 rows', '3 batches')
+    """
+    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{count:,} {noun}{ending}"
+
+
+def number(count: int) -> str:
+    """Return a number with its thousands apart."""
+    return f"{count:,}"
+
+
+def seconds(duration: float) -> str:
+    """Return a duration as people say it.
+
+    >>> seconds(0.0123), seconds(2.345)
+    ('12 ms', '2.3 s')
+    """
+    return f"{duration * 1000:.0f} ms" if duration < 1 else f"{duration:.1f} s"
+
+
+@contextmanager
+def working(text: str) -> Iterator[None]:
+    """Show that something long is under way, to a person at a terminal and to nobody else.
+
+    The spinner writes to a copy of standard error, because the start of a JVM borrows the original.
+    """
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal, Console(file=terminal).status(printable(text)):
+        yield
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH, color_system=None)

@@ -1,0 +1,342 @@
+"""The tour that `silt demo` takes: generated people and calls, everything Siltstone does to them, and the proof at the end.
+
+Flow:
+
+1. Spark generates candidates (CSV) and calls (Parquet), the same ones every time, and loads both;
+2. upserts and tombstones are written without Spark; SQL shows the merged view and the raw rows;
+3. a fold and a purge on Spark; three people and their calls are to be forgotten;
+4. a new process, without Spark, opens the lake and counts;
+5. every file of the lake is scanned for what must be gone.
+
+Each step is reported as it ends. Each claim is a value, checked and shown; one that does not hold fails the tour.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from siltstone.clock import Clock, SystemClock
+from siltstone.config import Settings
+from siltstone.erasure.scan import How, ScanReport, scan
+from siltstone.errors import InvalidRequest, Unavailable
+from siltstone.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from siltstone.dataset.dataset import Dataset
+    from siltstone.query.result import QueryResult
+
+CANDIDATES: Final = "crm.sales.candidates"
+CALLS: Final = "crm.sales.calls"
+FEWEST: Final = 10
+UPSERTED: Final = 500
+REOPEN_SECONDS: Final = 120
+
+CANDIDATE_COLUMNS: Final = {
+    "candidate_id": ("STRING", "format_string('CAND-%06d', id + 1)"),
+    "name": (
+        "STRING",
+        "concat(element_at(array('Ada','Ben','Cleo','Dov','Eva','Finn'), int(id % 6) + 1), ' ', hex(id * 7919))",
+    ),
+    "email": ("STRING", "format_string('person%06d@example.org', id + 1)"),
+    "phone": ("STRING", "format_string('+49 30 %07d', (id * 104729) % 10000000)"),
+    "city": ("STRING", "element_at(array('Berlin','Lyon','Porto','Graz','Turin'), int(id % 5) + 1)"),
+    "country": ("STRING", "element_at(array('DE','FR','PT','AT','IT'), int(id % 5) + 1)"),
+    "status": ("STRING", "element_at(array('new','screened','interview','offer'), int(id % 4) + 1)"),
+    "source": ("STRING", "element_at(array('referral','site','fair'), int(id % 3) + 1)"),
+    "recruiter_id": ("STRING", "format_string('REC-%03d', id % 40)"),
+    "years": ("INT", "int(id % 31)"),
+    "salary": ("DECIMAL(10,2)", "cast(30000 + (id * 37) % 90000 as decimal(10,2))"),
+    "score": ("DOUBLE", "round(((id * 7919) % 1000) / 1000.0, 3)"),
+    "remote": ("BOOLEAN", "id % 2 = 0"),
+    "applied_on": ("DATE", "date_add(date'2023-01-01', int(id % 900))"),
+    "updated_at": ("TIMESTAMP", "timestamp_seconds(1700000000 + id)"),
+}
+CALL_COLUMNS: Final = {
+    "call_id": ("STRING", "format_string('CALL-%09d', id + 1)"),
+    "candidate_id": ("STRING", "format_string('CAND-%06d', (id * 7919) % {candidates} + 1)"),
+    "recruiter_id": ("STRING", "format_string('REC-%03d', id % 40)"),
+    "at": ("TIMESTAMP", "timestamp_seconds(1700000000 + id * 13)"),
+    "duration_seconds": ("INT", "int((id * 31) % 3600)"),
+    "outcome": ("STRING", "element_at(array('reached','voicemail','no answer'), int(id % 3) + 1)"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step of the tour, done: by which engine, over how many rows and bytes, in which time."""
+
+    title: str
+    engine: str
+    rows: int | None = None
+    bytes: int | None = None
+    seconds: float = 0.0
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What the tour promises: it holds if what was found is what was expected."""
+
+    text: str
+    expected: Any
+    found: Any
+
+    @property
+    def holds(self) -> bool:
+        """True if the promise was kept."""
+        return bool(self.expected == self.found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tour:
+    """How large the tour is, where it works and whom it forgets."""
+
+    root: Path
+    candidates: int
+    calls: int
+
+    @property
+    def lake(self) -> Path:
+        """The lake's folder."""
+        return self.root / "lake"
+
+    @property
+    def numbers(self) -> tuple[int, int, int]:
+        """The first, the middle and the last candidate are to be forgotten."""
+        return (1, self.candidates // 2, self.candidates)
+
+    @property
+    def keys(self) -> list[str]:
+        """Their keys."""
+        return [f"CAND-{number:06d}" for number in self.numbers]
+
+    @property
+    def traces(self) -> list[str]:
+        """The texts that must be gone: their keys and their addresses."""
+        return [*self.keys, *[f"person{number:06d}@example.org" for number in self.numbers]]
+
+
+@dataclass(slots=True)
+class Report:
+    """What happened: steps and claims."""
+
+    steps: list[Step] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        """True if every claim holds."""
+        return all(claim.holds for claim in self.claims)
+
+
+class _Guide:
+    """Times steps and passes them on as they end."""
+
+    def __init__(self, say: Callable[[Step], None], clock: Clock) -> None:
+        self.report = Report()
+        self._say = say
+        self._clock = clock
+
+    @contextmanager
+    def step(self, title: str, engine: str) -> Iterator[dict[str, Any]]:
+        """Time the block; it fills in rows, bytes and a note."""
+        facts: dict[str, Any] = {}
+        started = self._clock.monotonic_seconds()
+        yield facts
+        done = Step(title=title, engine=engine, seconds=self._clock.monotonic_seconds() - started, **facts)
+        self.report.steps.append(done)
+        self._say(done)
+
+    def claim(self, text: str, *, expected: Any, found: Any) -> None:  # noqa: ANN401
+        """Note a promise and what became of it."""
+        self.report.claims.append(Claim(text=text, expected=expected, found=found))
+
+
+def run(
+    tour: Tour, *, say: Callable[[Step], None], settings: Settings | None = None, clock: Clock | None = None
+) -> Report:
+    """Take the tour in a folder that must be empty or missing.
+
+    Raises:
+        InvalidRequest: the tour is too small, or the folder is not empty.
+    """
+    if tour.candidates < FEWEST or tour.calls < FEWEST:
+        raise InvalidRequest(f"The demo needs at least {FEWEST} candidates and {FEWEST} calls.")
+    if tour.root.exists() and (not tour.root.is_dir() or any(tour.root.iterdir())):
+        raise InvalidRequest(f"{tour.root} is not an empty folder. Choose another path for --keep.")
+    guide = _Guide(say, clock or SystemClock())
+    chosen = settings or Settings.load(spark_short_run=True)
+    with Lake.open(tour.lake, settings=chosen) as lake:
+        people, calls = _load(guide, lake, tour)
+        _write(guide, lake, tour, people)
+        forgotten = _ask(guide, lake, tour)
+        _forget_calls(guide, calls, forgotten)
+        _compact(guide, tour, people, calls)
+    _reopen(guide, tour, expected_calls=tour.calls - len(forgotten))
+    _prove(guide, tour)
+    return guide.report
+
+
+# ---- the steps ---------------------------------------------------------------------------------------------------
+
+
+def _load(guide: _Guide, lake: Lake, tour: Tour) -> "tuple[Dataset, Dataset]":
+    with guide.step("start a Spark session", "spark") as facts:
+        spark = lake.spark()
+        facts["note"] = f"Spark {spark.version}"
+    files = {CANDIDATES: tour.root / "candidates.csv", CALLS: tour.root / "calls.parquet"}
+    frames = {
+        CANDIDATES: _generated(spark.range(tour.candidates).toDF("id"), CANDIDATE_COLUMNS, tour),
+        CALLS: _generated(spark.range(tour.calls).toDF("id"), CALL_COLUMNS, tour),
+    }
+    for name, path in files.items():
+        with guide.step(f"generate {path.name}", "spark") as facts:
+            writer = frames[name].write
+            writer.csv(str(path), header=True) if path.suffix == ".csv" else writer.parquet(str(path))
+            facts |= {"rows": tour.candidates if name == CANDIDATES else tour.calls, "bytes": _bytes_below(path)}
+    with guide.step("create two datasets", "delta-rs") as facts:
+        people = lake.create(CANDIDATES, _ddl(CANDIDATE_COLUMNS), key="candidate_id", subject=["candidate_id", "email"])
+        calls = lake.create(CALLS, _ddl(CALL_COLUMNS), key="call_id", subject="candidate_id")
+        facts["note"] = f"{len(CANDIDATE_COLUMNS)} and {len(CALL_COLUMNS)} columns"
+    for dataset, name in ((people, CANDIDATES), (calls, CALLS)):
+        with guide.step(f"ingest {files[name].name}", "spark") as facts:
+            loaded = dataset.ingest(files[name], format=files[name].suffix[1:])
+            facts |= {"rows": loaded.rows, "bytes": loaded.bytes, "note": f"{loaded.files} files, sorted by key"}
+    guide.claim("candidates loaded", expected=tour.candidates, found=people.status().rows_in_base)
+    guide.claim("calls loaded", expected=tour.calls, found=calls.status().rows_in_base)
+    return people, calls
+
+
+def _write(guide: _Guide, lake: Lake, tour: Tour, people: "Dataset") -> None:
+    """Change some rows, those of the three people among them, then hide the three."""
+    many = min(UPSERTED, tour.candidates // 2)
+    last = f"CAND-{many:06d}"
+    with guide.step(f"SELECT the first {many} candidates", "spark") as facts:
+        found = lake.sql(f"SELECT * FROM {CANDIDATES} WHERE candidate_id <= '{last}'", max_rows=many).to_arrow()  # noqa: S608
+        facts["rows"] = found.num_rows
+    status = pa.repeat(pa.scalar("hired"), found.num_rows)
+    rows = found.set_column(found.schema.get_field_index("status"), "status", status)
+    with guide.step("upsert them as hired", "delta-rs") as facts:
+        ack = people.upsert(rows)
+        facts |= {"rows": ack.rows, "note": f"sequence {ack.sequence}, durable"}
+    with guide.step("upsert one row", "delta-rs") as facts:
+        ack = people.upsert([{**rows.slice(1, 1).to_pylist()[0], "city": "Oslo"}])
+        facts |= {"rows": 1, "note": f"sequence {ack.sequence}, durable"}
+    with guide.step("tombstone " + ", ".join(tour.keys), "delta-rs") as facts:
+        ack = people.tombstone(tour.keys, actor="dpo", reason="request 17")
+        facts |= {"rows": ack.rows, "note": f"sequence {ack.sequence}, hidden at once"}
+
+
+def _ask(guide: _Guide, lake: Lake, tour: Tour) -> list[str]:
+    """Query the merged view; return the calls of the three people, which have to go as well."""
+    remaining = tour.candidates - len(tour.keys)
+    merged = _asked(guide, lake, "count the merged view", f"SELECT count(*) FROM {CANDIDATES}")  # noqa: S608
+    raw = _asked(guide, lake, "count the raw rows", "SELECT count(*) FROM crm.sales.__raw__candidates")
+    guide.claim("candidates in the merged view before the fold", expected=remaining, found=merged.rows[0][0])
+    guide.claim("candidates in the raw view before the fold", expected=tour.candidates, found=raw.rows[0][0])
+    oslo = _asked(guide, lake, "filter on an upserted value", f"SELECT count(*) FROM {CANDIDATES} WHERE city = 'Oslo'")  # noqa: S608
+    guide.claim("candidates in Oslo after one upsert", expected=1, found=oslo.rows[0][0])
+    joined = _asked(
+        guide,
+        lake,
+        "join, group and order",
+        f"SELECT c.country, count(*) AS calls, avg(k.duration_seconds) AS average FROM {CALLS} k "  # noqa: S608
+        f"JOIN {CANDIDATES} c ON k.candidate_id = c.candidate_id GROUP BY c.country ORDER BY c.country",
+    )
+    keys = ", ".join(f"'{key}'" for key in tour.keys)
+    theirs = f"SELECT call_id FROM {CALLS} WHERE candidate_id IN ({keys})"  # noqa: S608
+    found = _asked(guide, lake, "find the calls of the three", theirs, max_rows=100_000)
+    guide.claim("calls in the join", expected=tour.calls - found.row_count, found=sum(row[1] for row in joined.rows))
+    return [row[0] for row in found.rows]
+
+
+def _asked(guide: _Guide, lake: Lake, title: str, query: str, *, max_rows: int | None = None) -> "QueryResult":
+    with guide.step(title, "spark") as facts:
+        result = lake.sql(query, max_rows=max_rows)
+        first = ", ".join(str(value) for value in result.rows[0]) if result.row_count else "none"
+        facts |= {"rows": result.row_count, "note": f"first row: {first}"}
+    return result
+
+
+def _forget_calls(guide: _Guide, calls: "Dataset", forgotten: list[str]) -> None:
+    if forgotten:
+        with guide.step("tombstone their calls", "delta-rs") as facts:
+            facts["rows"] = calls.tombstone(forgotten, actor="dpo", reason="request 17").rows
+
+
+def _compact(guide: _Guide, tour: Tour, people: "Dataset", calls: "Dataset") -> None:
+    with guide.step("fold candidates", "spark") as facts:
+        report = people.compact()
+        facts |= {"rows": report.final_rows, "bytes": report.bytes_after, "note": f"{report.batches_folded} batches"}
+    guide.claim("rows dropped by tombstones", expected=len(tour.keys), found=report.rows_dropped_by_tombstones)
+    guide.claim("candidates in base after the fold", expected=tour.candidates - len(tour.keys), found=report.final_rows)
+    with guide.step("scan the lake before the purge", "pyarrow") as facts:
+        before = scan(tour.lake, tour.traces)
+        holding = {finding.file for finding in before.findings}
+        facts |= {"bytes": before.bytes, "note": f"the three are still in {len(holding)} of {before.files} files"}
+    guide.claim("the scan finds the three where they still are", expected=True, found=bool(holding))
+    for dataset in (people, calls):
+        with guide.step(f"purge {dataset.name}", "spark") as facts:
+            report = dataset.compact(purge=True)
+            note = f"{report.files_deleted} files deleted, {report.bytes_deleted:,} bytes"
+            facts |= {"rows": report.final_rows, "bytes": report.bytes_after, "note": note}
+
+
+def _reopen(guide: _Guide, tour: Tour, *, expected_calls: int) -> None:
+    """Let a process that knows nothing of this one count."""
+    with guide.step("open the lake in a new process", "delta-rs") as facts:
+        command = [sys.executable, "-m", "siltstone.cli.main", "--lake", str(tour.lake), "--json", "status"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=REOPEN_SECONDS, check=False)  # noqa: S603
+        if done.returncode:
+            raise Unavailable(f"A new process could not open the lake: {done.stderr.strip()}")
+        found = {one["dataset"]: one for one in json.loads(done.stdout)}
+        facts["rows"] = sum(one["rows_in_base"] for one in found.values())
+        facts["note"] = "silt status, no Spark"
+    people = found[CANDIDATES]
+    guide.claim("candidates seen by a new process", expected=tour.candidates - 3, found=people["rows_in_base"])
+    guide.claim("calls seen by a new process", expected=expected_calls, found=found[CALLS]["rows_in_base"])
+    guide.claim("rows waiting to be folded", expected=0, found=sum(one["backlog_rows"] for one in found.values()))
+
+
+def _prove(guide: _Guide, tour: Tour) -> None:
+    with guide.step("scan every file of the lake", "pyarrow") as facts:
+        after = scan(tour.lake, tour.traces)
+        kinds = f"{after.files} files, {after.parquet_files} Parquet, {after.json_files} JSON"
+        facts |= {"bytes": after.bytes, "note": kinds}
+    guide.claim("files that could not be looked into", expected=0, found=len(after.unreadable))
+    for trace in tour.traces:
+        for how in How:
+            guide.claim(f"{trace} in {_PLACES[how]}", expected=0, found=_files_with(after, trace, how))
+
+
+_PLACES: Final = {How.NAME: "file names", How.RAW: "raw bytes", How.DECODED: "decoded values"}
+
+
+def _files_with(report: ScanReport, value: str, how: How) -> int:
+    return len({found.file for found in report.findings if found.value == value and found.how is how})
+
+
+# ---- generating --------------------------------------------------------------------------------------------------
+
+
+def _ddl(columns: dict[str, tuple[str, str]]) -> str:
+    return ", ".join(f"{name} {kind}" for name, (kind, _) in columns.items())
+
+
+def _generated(ids: "DataFrame", columns: dict[str, tuple[str, str]], tour: Tour) -> "DataFrame":
+    """Turn a range of ids into rows; the same id gives the same row every time."""
+    expressions = {name: text.replace("{candidates}", str(tour.candidates)) for name, (_, text) in columns.items()}
+    return ids.selectExpr(*[f"{text} AS {name}" for name, text in expressions.items()])
+
+
+def _bytes_below(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

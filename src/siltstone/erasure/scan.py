@@ -1,0 +1,276 @@
+"""The byte oracle: is a text anywhere below a folder? It trusts no log and no engine, only what is on disk.
+
+Three looks at every file:
+
+* *name*: the file's path, because a partition value can be a folder's name;
+* *raw*: its bytes as they are, streamed. A text is looked for in UTF-8, as JSON would escape it and as a URL would;
+* *decoded*: what its bytes mean. A Parquet file's string and binary columns, nested ones too, are decoded value by value:
+  a compressed page shows nothing to a raw look. A log entry's JSON is parsed, and JSON within its strings as well.
+
+A Parquet file is known by its first bytes, not by its name; a checkpoint is one too. One that cannot be decoded is
+*unreadable*: nothing can be said of it, so a report with one is not clean.
+
+Memory is bounded by one chunk of a file, or one batch of one column. Deliberately absent: numbers. A text is found where
+it is stored as text; a key that is stored as a number is not.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from siltstone.errors import InvalidRequest
+
+CHUNK_BYTES: Final = 1024 * 1024
+BATCH_ROWS: Final = 8192
+PARQUET_MAGIC: Final = b"PAR1"
+TEXT_TYPES: Final = ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
+MAX_JSON_DEPTH: Final = 8
+"""JSON inside a string inside JSON: statistics are one level deep, schemas two."""
+
+
+class How(StrEnum):
+    """Which look found a text."""
+
+    NAME = "name"
+    RAW = "raw"
+    DECODED = "decoded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A text that is still there: in which file, seen how, and in which column or JSON member if it was decoded."""
+
+    file: str
+    value: str
+    how: How
+    column: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanReport:
+    """What was looked at and what was found."""
+
+    files: int
+    bytes: int
+    parquet_files: int
+    json_files: int
+    findings: tuple[Finding, ...]
+    unreadable: tuple[str, ...] = ()
+
+    @property
+    def clean(self) -> bool:
+        """True if every file could be looked into and none holds any of the texts."""
+        return not self.findings and not self.unreadable
+
+
+@dataclass(frozen=True, slots=True)
+class _Needle:
+    value: str
+    forms: tuple[bytes, ...]
+
+
+def scan(folder: Path, values: Iterable[str]) -> ScanReport:
+    """Look for the texts in every file below the folder.
+
+    A file that disappears meanwhile counts as gone; a folder that cannot be listed raises.
+
+    Raises:
+        InvalidRequest: there is no folder, or no text to look for.
+    """
+    needles = [_Needle(value, _forms(value)) for value in dict.fromkeys(values)]
+    if not needles or not all(needle.value for needle in needles):
+        raise InvalidRequest("A scan needs at least one text to look for, and none of them may be empty.")
+    if not folder.is_dir():
+        raise InvalidRequest(f"{folder} is not a folder; there is nothing to scan.")
+    files = size = parquet_files = json_files = 0
+    findings: list[Finding] = []
+    unreadable: list[str] = []
+    for path in _files(folder):
+        name = path.relative_to(folder).as_posix()
+        try:
+            looked = _look(path, name, needles)
+        except FileNotFoundError:
+            continue
+        files += 1
+        size += looked.bytes
+        parquet_files += looked.parquet
+        json_files += looked.json
+        findings += looked.findings
+        unreadable += [name] if looked.unreadable else []
+    return ScanReport(
+        files=files,
+        bytes=size,
+        parquet_files=parquet_files,
+        json_files=json_files,
+        findings=tuple(findings),
+        unreadable=tuple(unreadable),
+    )
+
+
+def _forms(value: str) -> tuple[bytes, ...]:
+    """Return the ways a text is written into a file that is not compressed."""
+    escaped = json.dumps(value)[1:-1]
+    plainly = json.dumps(value, ensure_ascii=False)[1:-1]
+    return tuple(dict.fromkeys(text.encode() for text in (value, escaped, plainly, quote(value, safe=""))))
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    def fail(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
+    for where, folders, names in os.walk(folder, onerror=fail):
+        folders.sort()
+        yield from (Path(where) / name for name in sorted(names))
+
+
+# ---- one file ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class _Looked:
+    findings: list[Finding]
+    bytes: int = 0
+    parquet: bool = False
+    json: bool = False
+    unreadable: bool = False
+
+
+def _look(path: Path, name: str, needles: Sequence[_Needle]) -> _Looked:
+    named = [n for n in needles if any(form.decode() in name for form in n.forms)]
+    looked = _Looked(findings=[Finding(file=name, value=n.value, how=How.NAME) for n in named])
+    raw, looked.bytes, head = _raw(path, needles)
+    looked.findings += [Finding(file=name, value=value, how=How.RAW) for value in raw]
+    if head == PARQUET_MAGIC:
+        looked.parquet = True
+        try:
+            looked.findings += _decoded_parquet(path, name, needles)
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, FileNotFoundError):
+                raise
+            looked.unreadable = True
+    elif head[:1] == b"{":
+        looked.json = True
+        looked.findings += _decoded_json(path, name, needles)
+    return looked
+
+
+def _raw(path: Path, needles: Sequence[_Needle]) -> tuple[list[str], int, bytes]:
+    """Stream a file; return what was found, its size and its first bytes. Chunks overlap by the longest form."""
+    overlap = max(len(form) for needle in needles for form in needle.forms) - 1
+    missing = list(needles)
+    found: list[str] = []
+    size, head, kept = 0, b"", b""
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            head = head or chunk[: len(PARQUET_MAGIC)]
+            size += len(chunk)
+            window = kept + chunk
+            hits = [needle for needle in missing if any(form in window for form in needle.forms)]
+            found += [needle.value for needle in hits]
+            missing = [needle for needle in missing if needle not in hits]
+            kept = window[len(window) - min(overlap, len(window)) :]
+    return found, size, head
+
+
+# ---- Parquet -----------------------------------------------------------------------------------------------------
+
+
+def _decoded_parquet(path: Path, name: str, needles: Sequence[_Needle]) -> list[Finding]:
+    findings: list[Finding] = []
+    with pq.ParquetFile(path) as file:
+        columns = [file.schema.column(index) for index in range(len(file.schema))]
+        for column in columns:
+            if column.physical_type not in TEXT_TYPES or column.logical_type.type == "DECIMAL":
+                continue
+            missing = list(needles)
+            for batch in file.iter_batches(BATCH_ROWS, columns=[column.path], use_threads=False):
+                hits = [needle for needle in missing if _holds(batch, needle)]
+                findings += [Finding(file=name, value=n.value, how=How.DECODED, column=column.path) for n in hits]
+                missing = [needle for needle in missing if needle not in hits]
+                if not missing:
+                    break
+    return findings
+
+
+def _holds(batch: pa.RecordBatch, needle: _Needle) -> bool:
+    leaves = [leaf for column in batch.columns for leaf in _leaves(column)]
+    return any(pc.any(pc.match_substring(leaf, form.decode())).as_py() for leaf in leaves for form in needle.forms)
+
+
+def _leaves(array: pa.Array) -> Iterator[pa.Array]:
+    """Yield the text arrays inside an array, however nested."""
+    kind = array.type
+    if isinstance(kind, pa.BaseExtensionType):
+        yield from _leaves(array.storage)
+    elif pa.types.is_dictionary(kind):
+        yield from _leaves(array.dictionary)
+    elif pa.types.is_struct(kind):
+        for child in array.flatten():
+            yield from _leaves(child)
+    elif pa.types.is_map(kind):
+        yield from _leaves(array.keys)
+        yield from _leaves(array.items)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        yield from _leaves(array.flatten())
+    elif pa.types.is_string_view(kind) or pa.types.is_fixed_size_binary(kind):
+        yield array.cast(pa.string() if pa.types.is_string_view(kind) else pa.binary())
+    elif pa.types.is_string(kind) or pa.types.is_large_string(kind) or _is_binary(kind):
+        yield array
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+# ---- JSON --------------------------------------------------------------------------------------------------------
+
+
+def _decoded_json(path: Path, name: str, needles: Sequence[_Needle]) -> list[Finding]:
+    found: dict[tuple[str, str], Finding] = {}
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            for member, text in _texts(_parsed(line), member="", depth=0):
+                for needle in needles:
+                    if needle.value in text:
+                        key = (needle.value, member)
+                        found[key] = Finding(file=name, value=needle.value, how=How.DECODED, column=member or None)
+    return list(found.values())
+
+
+def _parsed(text: str) -> Any:  # noqa: ANN401
+    """Return the JSON of a line; a line that is none has been looked at raw, and counts as one text."""
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, RecursionError):
+        return text
+
+
+def _texts(value: Any, *, member: str, depth: int) -> Iterator[tuple[str, str]]:  # noqa: ANN401
+    """Yield every text of a JSON value with the path of members that leads to it."""
+    match value:
+        case dict():
+            for key, inner in value.items():
+                path = f"{member}.{key}" if member else key
+                yield path, key
+                yield from _texts(inner, member=path, depth=depth)
+        case list():
+            for inner in value:
+                yield from _texts(inner, member=member, depth=depth)
+        case str():
+            yield member, value
+            if value[:1] in ("{", "[") and depth < MAX_JSON_DEPTH:
+                inner = _parsed(value)
+                if not isinstance(inner, str):
+                    yield from _texts(inner, member=member, depth=depth + 1)
+        case _:
+            return

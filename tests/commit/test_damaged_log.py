@@ -1,0 +1,224 @@
+"""A log that a power cut, a bad disk or a clumsy hand has damaged: healed where nothing is lost, a named error otherwise."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from siltstone.clock import SystemClock
+from siltstone.errors import Corruption
+from siltstone.model.columns import APP_SEQ
+from siltstone.model.files import Commit, CommitKind
+from siltstone.storage.layout import LOG, entry_name
+from siltstone.storage.log import LAST_CHECKPOINT
+from siltstone.storage.table import Parent
+from siltstone.storage.upkeep import Retention, forget_history, tidy_log, try_tidy_log, write_checkpoint
+from tests.support.tables import append, ids, make_table, open_table
+
+Damage = Callable[[Path], object]
+
+APPENDS = 5
+FEW_ENTRIES = Retention(hours=100, max_entries=1)
+
+
+def entry(path: Path, version: int) -> Path:
+    return path / LOG / entry_name(version)
+
+
+def checkpoint(path: Path, version: int = APPENDS) -> Path:
+    return path / LOG / f"{version:020d}.checkpoint.parquet"
+
+
+def cut(file: Path, left: int) -> None:
+    """Leave only the first bytes of a file."""
+    file.write_bytes(file.read_bytes()[:left])
+
+
+def with_checkpoint(then: Damage) -> Damage:
+    def damage(path: Path) -> None:
+        write_checkpoint(path, durable=False)
+        then(path)
+
+    return damage
+
+
+def with_cleaned_checkpoint(then: Damage) -> Damage:
+    """A checkpoint, its history forgotten, and one more append."""
+
+    def damage(path: Path) -> None:
+        write_checkpoint(path, durable=False)
+        forget_history(path)
+        append(open_table(path), APPENDS + 1)
+        then(path)
+
+    return damage
+
+
+def with_older_checkpoint(then: Damage) -> Damage:
+    """A cleaned checkpoint at 5, then one at 7; entries 5 to 7 are there."""
+
+    def damage(path: Path) -> None:
+        write_checkpoint(path, durable=False)
+        append(open_table(path), APPENDS + 1)
+        append(open_table(path), APPENDS + 2)
+        forget_history(path)
+        write_checkpoint(path, durable=False)
+        then(path)
+
+    return damage
+
+
+HEALED: dict[str, tuple[Damage, int]] = {
+    "a pointer of garbage": (with_checkpoint(lambda p: (p / LOG / LAST_CHECKPOINT).write_text("{nonsense")), 5),
+    "an empty pointer": (with_checkpoint(lambda p: (p / LOG / LAST_CHECKPOINT).write_bytes(b"")), 5),
+    "a pointer of garbage over a cleaned log": (
+        with_cleaned_checkpoint(lambda p: (p / LOG / LAST_CHECKPOINT).write_text("{nonsense")),
+        6,
+    ),
+    "an empty pointer over a cleaned log": (
+        with_cleaned_checkpoint(lambda p: (p / LOG / LAST_CHECKPOINT).write_bytes(b"")),
+        6,
+    ),
+    "no pointer over a cleaned log": (with_cleaned_checkpoint(lambda p: (p / LOG / LAST_CHECKPOINT).unlink()), 6),
+    "a pointer to nothing": (with_checkpoint(lambda p: checkpoint(p).unlink()), 5),
+    "a pointer to nothing above an older checkpoint": (with_older_checkpoint(lambda p: checkpoint(p, 7).unlink()), 7),
+    "an empty checkpoint": (with_checkpoint(lambda p: checkpoint(p).write_bytes(b"")), 5),
+    "a checkpoint cut short": (with_checkpoint(lambda p: cut(checkpoint(p), 100)), 5),
+    "a checkpoint of zeroes": (with_checkpoint(lambda p: checkpoint(p).write_bytes(bytes(4096))), 5),
+    "an empty checkpoint above an older one": (with_older_checkpoint(lambda p: checkpoint(p, 7).write_bytes(b"")), 7),
+}
+
+
+def lose_entries(*versions: int) -> Damage:
+    def damage(path: Path) -> None:
+        for version in versions:
+            entry(path, version).unlink()
+
+    return damage
+
+
+def cut_checkpoint_and_lose(*versions: int) -> Damage:
+    def damage(path: Path) -> None:
+        cut(checkpoint(path), 100)
+        lose_entries(*versions)(path)
+
+    return damage
+
+
+BROKEN: dict[str, Damage] = {
+    "an empty last entry": lambda p: entry(p, 5).write_bytes(b""),
+    "an empty entry in the middle": lambda p: entry(p, 3).write_bytes(b""),
+    "an empty first entry": lambda p: entry(p, 0).write_bytes(b""),
+    "a last entry cut short": lambda p: cut(entry(p, 5), 200),
+    "an entry in the middle cut short": lambda p: cut(entry(p, 3), 50),
+    "a last entry of zeroes": lambda p: entry(p, 5).write_bytes(bytes(512)),
+    "a missing entry in the middle": lose_entries(3),
+    "a missing first entry": lose_entries(0),
+    "an empty entry above a checkpoint": with_cleaned_checkpoint(lambda p: entry(p, 6).write_bytes(b"")),
+    "a cut checkpoint whose entries were cleaned": with_cleaned_checkpoint(lambda p: cut(checkpoint(p), 100)),
+    "an empty checkpoint whose entries were cleaned": with_cleaned_checkpoint(lambda p: checkpoint(p).write_bytes(b"")),
+    "a missing checkpoint whose entries were cleaned": with_cleaned_checkpoint(lambda p: checkpoint(p).unlink()),
+    "a cut checkpoint whose own entry is gone": with_checkpoint(cut_checkpoint_and_lose(5)),
+    "a cut checkpoint and no entries at all": with_checkpoint(cut_checkpoint_and_lose(0, 1, 2, 3, 4, 5)),
+}
+
+
+def listing(path: Path) -> dict[str, bytes]:
+    """Return the log as it lies on disk, and the names of all data files."""
+    log = {item.name: item.read_bytes() for item in (path / LOG).iterdir()}
+    return log | {item.name: b"" for item in (path / "data").iterdir()}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    make_table(tmp_path / "t", appends=APPENDS)
+    return tmp_path / "t"
+
+
+@pytest.mark.parametrize("damage", HEALED)
+def test_damage_that_costs_nothing_is_healed(path: Path, damage: str):
+    hurt, version = HEALED[damage]
+    hurt(path)
+    pinned = open_table(path).pin(APP_SEQ)
+    assert (pinned.version, pinned.transactions) == (version, {APP_SEQ: version})
+    assert append(open_table(path), 99).version == version + 1
+    assert ids(path) == [*range(1, version + 1), 99]
+
+
+@pytest.mark.parametrize("damage", BROKEN)
+def test_damage_that_may_have_cost_something_is_named_and_nothing_is_written(path: Path, damage: str):
+    BROKEN[damage](path)
+    before = listing(path)
+    with pytest.raises(Corruption, match="Restore"):
+        open_table(path).pin()
+    with pytest.raises(Corruption, match="Restore"):
+        open_table(path).commit(_never)
+    with pytest.raises(Corruption, match="Restore"):
+        open_table(path).set_properties({"siltstone.test": "x"})
+    assert listing(path) == before
+
+
+def _never(_parent: Parent) -> Commit:  # the table must be refused before a commit is built
+    raise AssertionError("a commit was built on a broken log")
+
+
+@pytest.mark.parametrize("damage", ["an empty last entry", "a last entry cut short", "a last entry of zeroes"])
+def test_an_open_handle_notices_a_broken_entry_too(path: Path, damage: str):
+    table = open_table(path)
+    entry(path, 5).rename(path / "kept")
+    assert table.pin().version == 4
+    (path / "kept").rename(entry(path, 5))
+    BROKEN[damage](path)
+    with pytest.raises(Corruption):
+        table.pin()
+    with pytest.raises(Corruption):
+        table.pin()
+
+
+@pytest.mark.parametrize("damage", BROKEN)
+def test_no_checkpoint_is_written_over_a_broken_log(path: Path, damage: str):
+    """A checkpoint over an empty entry would make the loss look like history."""
+    BROKEN[damage](path)
+    before = listing(path)
+    assert try_tidy_log(path, retention=Retention(hours=0), durable=False, clock=SystemClock()) is not None
+    assert listing(path) == before
+
+
+def test_a_plan_across_a_missing_entry_is_corruption_not_conflict(path: Path):
+    table = open_table(path)
+    table.pin()
+    append(open_table(path), 6)
+    append(open_table(path), 7)
+    assert table.version() == 7
+    entry(path, 6).unlink()
+    with pytest.raises(Corruption, match="missing"):
+        table.commit(lambda _: Commit(kind=CommitKind.CLUSTER, plan_version=5, removes=table.files()[:1]))
+    assert not entry(path, 8).exists()
+
+
+def test_a_failed_checkpoint_is_reported_and_never_raised(path: Path, monkeypatch: pytest.MonkeyPatch):
+    def fail(_path: Path, *, durable: bool) -> int:
+        del durable
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("siltstone.storage.upkeep.write_checkpoint", fail)
+    said = try_tidy_log(path, retention=FEW_ENTRIES, durable=False, clock=SystemClock())
+    assert said is not None
+    assert "No space left" in said
+
+
+def test_cleaning_keeps_the_entry_of_the_kept_checkpoint(path: Path):
+    """delta-rs cannot commit on top of a version whose own entry is gone."""
+    assert tidy_log(path, retention=FEW_ENTRIES, durable=False, clock=SystemClock()) == 0
+    append(open_table(path), 6)
+    deleted = tidy_log(path, retention=FEW_ENTRIES, durable=False, clock=SystemClock())
+    assert deleted == 5
+    assert entry(path, 5).exists()
+    assert append(open_table(path), 7).version == 7
+    assert ids(path) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_young_entries_are_kept_unless_there_are_too_many(path: Path):
+    long = Retention(hours=100)
+    assert tidy_log(path, retention=long, durable=False, clock=SystemClock()) == 0
+    assert all(entry(path, version).exists() for version in range(6))

@@ -1,0 +1,95 @@
+"""Every place where a process can die, and which of the two allowed states it leaves.
+
+`count` chooses the commit where one operation makes several: a fold commits to base, then prunes `changes`; a drop
+commits to the registry, then marks both tables.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One operation on one lake, interrupted at one place."""
+
+    operation: str
+    start: str
+    failpoint: str
+    done: bool
+    count: int = 1
+    spark: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.operation}-{self.start}-{self.failpoint}-{self.count}"
+
+
+def _cases(
+    operation: str, start: str, *, before: tuple[str, ...] = (), after: tuple[str, ...] = (), spark: bool = False
+) -> list[Case]:
+    cases = []
+    for done, places in ((False, before), (True, after)):
+        for place in places:
+            name, _, count = place.partition("#")
+            cases.append(
+                Case(
+                    operation=operation, start=start, failpoint=name, done=done, count=int(count or 1), spark=spark
+                )
+            )
+    return cases
+
+
+CASES: Final = [
+    *_cases(
+        "create",
+        "nothing",
+        before=("create.before_tables", "create.after_changes", "create.after_base", "commit.before_entry"),
+        after=("commit.after_entry", "create.after_registry"),
+    ),
+    *_cases(
+        "drop",
+        "pending",
+        before=("commit.before_entry",),
+        after=("commit.after_entry", "drop.after_registry", "commit.before_entry#2", "commit.after_entry#3", "drop.after_marks"),
+    ),
+    *_cases(
+        "upsert",
+        "pending",
+        before=("upsert.after_stage", "commit.before_entry"),
+        after=("commit.after_entry", "upsert.after_commit"),
+    ),
+    *_cases(
+        "tombstone",
+        "pending",
+        before=("upsert.after_stage", "commit.before_entry"),
+        after=("commit.after_entry", "upsert.after_commit"),
+    ),
+    *_cases("ingest", "empty", before=("ingest.after_write", "commit.before_entry"), after=("commit.after_entry", "ingest.after_commit"), spark=True),
+    *_cases("ingest", "pending", before=("ingest.after_write",), after=("upsert.after_commit", "ingest.after_commit"), spark=True),
+    *_cases(
+        "fold",
+        "pending",
+        before=("fold.after_plan", "fold.after_write", "fold.before_commit", "commit.before_entry"),
+        after=("commit.after_entry", "fold.after_commit", "commit.before_entry#2", "commit.after_entry#2", "fold.after_prune"),
+        spark=True,
+    ),
+    *_cases("purge", "pending", after=("purge.after_fold", "purge.during_delete"), spark=True),
+    *_cases(
+        "purge",
+        "folded",
+        before=("commit.before_entry", ),
+        after=(
+            "commit.after_entry",
+            "purge.before_delete",
+            "purge.during_delete#2",
+            "purge.after_delete",
+            "checkpoint.before_write",
+            "checkpoint.after_write#2",
+            "purge.after_checkpoint",
+            "purge.after_checkpoint#2",
+            "purge.after_log_clean",
+            "purge.after_log_clean#2",
+        ),
+    ),
+    *_cases("vacuum", "folded", after=("vacuum.before_delete", "purge.during_delete")),
+]
+"""Checkpoints in the background are in `test_checkpoint`: there the moment of the crash is not the caller's."""

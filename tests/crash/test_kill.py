@@ -1,0 +1,112 @@
+"""A child is killed at every fail point: what it leaves is the state before or the one after, and nothing else."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import siltstone
+from siltstone.failpoints import FAILPOINTS
+from siltstone.storage.spark import ConnectServer
+from tests.crash.cases import CASES, Case
+from tests.crash.conftest import AfterStates, StartLake
+from tests.support.children import Child, Worker
+from tests.support.operations import NAME, State, open_lake, state
+
+OPERATIONS = "tests.support.operations"
+
+
+def reached_in_source() -> set[str]:
+    """Every name that the package passes to `reach`."""
+    found: set[str] = set()
+    for path in Path(siltstone.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "reach":
+                [argument] = node.args
+                assert isinstance(argument, ast.Constant), f"{path}:{node.lineno}: a fail point is named by a literal"
+                found.add(str(argument.value))
+    return found
+
+
+def test_every_fail_point_of_the_source_is_declared_and_every_declared_one_is_in_the_source():
+    assert reached_in_source() == FAILPOINTS
+
+
+def test_every_fail_point_has_a_crash_test():
+    assert {case.failpoint for case in CASES} == FAILPOINTS
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_killed_operation_leaves_the_state_before_or_after_and_can_be_repeated(
+    case: Case, start_lake: StartLake, after_states: AfterStates, worker: Worker, connect_server: ConnectServer
+):
+    path = start_lake(case.start)
+    before, after = after_states(case.start, "look"), after_states(case.start, case.operation)
+    child = Child(
+        f"{OPERATIONS}:perform",
+        {"path": str(path), "operation": case.operation},
+        failpoint=f"{case.failpoint}:kill:{case.count}",
+        remote=connect_server.address if case.spark else "",
+    )
+    outcome = child.wait()
+    assert outcome.killed, outcome.stderr
+
+    assert state(str(path)) == (after if case.done else before)
+
+    if case.operation == "drop":
+        finish_drop(path, case, after_states)
+    else:
+        worker.call(f"{OPERATIONS}:perform", path=str(path), operation=case.operation)
+        assert after is not None
+        assert_repeated(state(str(path)), after, once_more=case.operation == "ingest" and case.done)
+        settle(path, worker)
+
+
+def assert_repeated(seen: State | None, after: State, *, once_more: bool) -> None:
+    """The repeat of an idempotent write changes nothing; a load that is repeated is a further batch of the same rows."""
+    assert seen is not None
+    if once_more:
+        assert seen["rows"] == after["rows"]
+        assert seen["sequence"] == after["sequence"] + 1
+    else:
+        assert seen == after
+
+
+def finish_drop(path: Path, case: Case, after_states: AfterStates) -> None:
+    """The drop is repeated if it did not happen; the sweep takes what it left; the name can be used again."""
+    with open_lake(path) as lake:
+        if not case.done:
+            lake.drop(NAME)
+        lake.sweep()
+        assert incarnations(path) == []
+        assert lake.sweep() == []
+        lake.create(NAME, "id STRING NOT NULL, n BIGINT, note STRING", key="id")
+    assert state(str(path)) == after_states("empty", "look")
+
+
+def settle(path: Path, worker: Worker) -> None:
+    """Recovery loses nothing, keeps nothing twice, and leaves no file that the dataset does not name."""
+    expected = state(str(path))
+    assert expected is not None
+    worker.call(f"{OPERATIONS}:perform", path=str(path), operation="fold")
+    with open_lake(path) as lake:
+        dataset = lake.dataset(NAME)
+        lake.sweep()
+        dataset.compact(purge=True)
+        status = dataset.status()
+    settled = state(str(path))
+    assert settled is not None
+    assert settled["rows"] == settled["raw"] == expected["rows"]
+    assert settled["sequence"] == settled["watermark"] == expected["sequence"]
+    assert settled["tombstones"] == []
+    assert status.rows_in_base == len(expected["rows"])
+    assert (status.backlog_files, status.unreferenced_files) == (0, 0)
+    assert len(incarnations(path)) == 1
+    assert list((path / "_system" / "work").iterdir()) == []
+
+
+def incarnations(path: Path) -> list[Path]:
+    """The folders of datasets, dropped ones too."""
+    catalog, schema, table = NAME.split(".")
+    return sorted((path / catalog / schema / table).glob("*"))

@@ -1,0 +1,48 @@
+"""A call that meets a failing disk at a fail point raises one clear error, and leaves the state before or after."""
+
+import pytest
+
+from tests.crash.cases import CASES, Case
+from tests.crash.conftest import AfterStates, StartLake
+from tests.crash.test_kill import OPERATIONS, finish_drop, settle
+from tests.support.children import Worker
+from tests.support.operations import perform_failing, state
+
+SURVIVED = {"commit.after_entry"}
+"""The entry is in the log, so the commit path finds its own commit there and goes on."""
+ON_SPARK = {"fold.after_write", "fold.after_commit", "ingest.after_write", "purge.after_fold"}
+"""Of the cases that need Spark, one a step: the others differ by a line that runs no Spark."""
+
+
+def chosen() -> list[Case]:
+    return [case for case in CASES if not case.spark or case.failpoint in ON_SPARK]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("case", chosen(), ids=str)
+def test_a_failed_operation_leaves_the_state_before_or_after_and_its_handle_can_repeat_it(
+    case: Case, start_lake: StartLake, after_states: AfterStates, worker: Worker
+):
+    path = start_lake(case.start)
+    before, after = after_states(case.start, "look"), after_states(case.start, case.operation)
+    arguments = {"path": str(path), "operation": case.operation, "failpoint": case.failpoint, "count": case.count}
+    told = worker.call(f"{OPERATIONS}:perform_failing", **arguments) if case.spark else perform_failing(**arguments)
+
+    assert (told["raised"] is None) == (case.failpoint in SURVIVED or marks_are_optional(case)), told
+    assert told["seen"] == told["same_handle"] == (after if case.done else before)
+
+    if case.operation == "drop":
+        assert told["repeated"] == ("NotFound" if case.done else None)
+        finish_drop(path, Case(operation="drop", start=case.start, failpoint=case.failpoint, done=True), after_states)
+        return
+    assert told["repeated"] is None
+    seen = state(str(path))
+    assert seen is not None
+    assert after is not None
+    assert seen["rows"] == after["rows"]
+    settle(path, worker)
+
+
+def marks_are_optional(case: Case) -> bool:
+    """A drop is done once the registry says so; whatever keeps its marks from being written is left to the sweep."""
+    return False

@@ -1,0 +1,249 @@
+"""Fold, prune, purge, vacuum: exact, only what is touched, and really gone."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from siltstone import Conflict, Dataset, Fenced, InvalidRequest, Lake, Settings
+from siltstone.failpoints import arm
+from tests.support.people import NAME, by_id, create, key, people, person, write_people
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(params=[200_000, 0], ids=["in place", "by shuffle"])
+def lake(lake_path: Path, spark: "SparkSession", request: pytest.FixtureRequest) -> Iterator[Lake]:
+    with Lake.open(lake_path, spark=spark, settings=Settings(arrow_changes_rows=request.param)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def small_files(lake_path: Path, spark: "SparkSession") -> Iterator[Lake]:
+    """A lake whose base files are a few hundred rows each."""
+    with Lake.open(lake_path, spark=spark, settings=Settings(target_file_bytes=2048)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def dataset(lake: Lake, tmp_path: Path) -> Dataset:
+    made = create(lake)
+    made.ingest(write_people(tmp_path / "in.parquet", 1000))
+    return made
+
+
+def base_files(dataset: Dataset) -> set[str]:
+    return set(DeltaTable(dataset.path / "base").file_uris())
+
+
+def test_fold_reports_exact_counts(dataset: Dataset) -> None:
+    dataset.upsert([person(i, city="x") for i in range(10)])
+    dataset.upsert([person(2000), person(2001), person(2000, city="again")])
+    dataset.tombstone([key(5), key(6), "P999999"], actor="dpo", reason="request 17")
+    before = by_id(dataset.to_arrow())
+    report = dataset.compact()
+    assert report.base_rows == 1000
+    assert report.change_rows == 16
+    assert report.batches_folded == 3
+    assert report.upserts_applied == 8 + 2
+    assert report.tombstones_applied == 3
+    assert report.rows_dropped_by_tombstones == 2
+    assert report.final_rows == 1000
+    assert report.to_dict()["delta_rows"] == 16
+    assert report.to_dict()["deltas_merged"] == 3
+    status = dataset.status()
+    assert (status.rows_in_base, status.backlog_batches, status.watermark) == (1000, 0, 3)
+    assert report.bytes_after == status.base_bytes
+    assert dataset.tombstones() == []
+    assert by_id(dataset.to_arrow()).equals(before)
+
+
+def test_other_readers_see_the_folded_base(dataset: Dataset, spark: "SparkSession") -> None:
+    dataset.upsert([person(1, city="changed"), person(5000)])
+    dataset.tombstone([key(2)])
+    dataset.compact()
+    expected = by_id(dataset.to_arrow())
+    base = dataset.path / "base"
+    assert by_id(DeltaTable(base).to_pyarrow_table()).equals(expected)
+    assert by_id(spark.read.format("delta").load(str(base)).toArrow()).equals(expected)
+    assert DeltaTable(base).protocol().min_reader_version == 1
+
+
+def test_fold_keeps_upsert_written_after_plan(dataset: Dataset, lake: Lake) -> None:
+    dataset.upsert([person(1, city="in the plan")])
+    other = lake.dataset(NAME)
+
+    def write(_: str) -> None:
+        other.upsert([person(1, city="after the plan"), person(7777)])
+
+    with arm("fold.after_plan", write):
+        report = dataset.compact()
+    assert report.watermark == 1
+    assert dataset.status().backlog_batches == 1
+    rows = {row["id"]: row["city"] for row in dataset.to_arrow().to_pylist()}
+    assert rows[key(1)] == "after the plan"
+    assert key(7777) in rows
+    dataset.compact()
+    assert {row["id"]: row["city"] for row in dataset.to_arrow().to_pylist()} == rows
+
+
+def test_of_two_folds_one_commits_and_the_other_reports_conflict(dataset: Dataset, lake: Lake) -> None:
+    dataset.upsert([person(1, city="changed")])
+    other = lake.dataset(NAME)
+
+    def fold_first(_: str) -> None:
+        other.compact()
+
+    before = by_id(dataset.to_arrow())
+    with arm("fold.before_commit", fold_first), pytest.raises(Conflict, match="Plan anew"):
+        dataset.compact()
+    assert by_id(dataset.to_arrow()).equals(before)
+    assert dataset.compact().change_rows == 0
+
+
+def test_fold_planned_before_a_purge_is_fenced(dataset: Dataset, lake: Lake) -> None:
+    dataset.upsert([person(1, city="changed")])
+    other = lake.dataset(NAME)
+
+    def purge_first(_: str) -> None:
+        other.tombstone([key(9)])
+        other.compact(purge=True)
+
+    with arm("fold.after_plan", purge_first), pytest.raises((Conflict, Fenced)):
+        dataset.compact()
+    assert dataset.compact(purge=True).files_deleted == 0
+    assert dataset.to_arrow().num_rows == 999
+
+
+def test_fold_with_nothing_to_do_changes_nothing(dataset: Dataset) -> None:
+    files = base_files(dataset)
+    report = dataset.compact()
+    assert (report.change_rows, report.files_added, report.final_rows) == (0, 0, 1000)
+    assert base_files(dataset) == files
+
+
+def test_tombstones_of_unknown_keys_rewrite_nothing(dataset: Dataset) -> None:
+    files = base_files(dataset)
+    dataset.tombstone(["nobody"])
+    report = dataset.compact()
+    assert (report.tombstones_applied, report.rows_dropped_by_tombstones, report.files_removed) == (1, 0, 0)
+    assert base_files(dataset) == files
+    assert dataset.status().backlog_batches == 0
+
+
+def test_every_row_can_be_dropped_and_written_again(dataset: Dataset) -> None:
+    dataset.tombstone([key(i) for i in range(1000)])
+    assert dataset.compact(purge=True).final_rows == 0
+    assert dataset.to_arrow().num_rows == 0
+    assert dataset.read().count() == 0
+    dataset.upsert(people(5))
+    assert dataset.compact().final_rows == 5
+
+
+def test_only_touched_files_are_rewritten(small_files: Lake, tmp_path: Path) -> None:
+    dataset = create(small_files)
+    assert dataset.ingest(write_people(tmp_path / "in.parquet", 3000)).files > 4
+    before = base_files(dataset)
+    dataset.upsert([person(1, city="changed")])
+    report = dataset.compact()
+    assert (report.files_removed, report.final_rows) == (1, 3000)
+    assert len(before & base_files(dataset)) == len(before) - 1
+    dataset.upsert([person(9000)])
+    report = dataset.compact()
+    assert (report.files_removed, report.files_added, report.final_rows) == (0, 1, 3001)
+
+
+def test_many_small_files_are_taken_along(lake: Lake) -> None:
+    dataset = create(lake, "crm.sales.grown")
+    for number in range(10):
+        dataset.upsert([person(number)])
+        dataset.compact()
+    assert dataset.status().base_files < 10
+    assert dataset.to_arrow().num_rows == 10
+
+
+def test_purge_leaves_only_live_files_and_no_history(dataset: Dataset) -> None:
+    dataset.upsert([person(1, city="changed")])
+    dataset.tombstone([key(2)])
+    report = dataset.compact(purge=True)
+    assert report.purged
+    assert report.files_deleted >= 3
+    assert report.bytes_deleted > 0
+    status = dataset.status()
+    assert (status.unreferenced_files, status.rows_in_base) == (0, 999)
+    for table in ("base", "changes"):
+        log = dataset.path / table / "_delta_log"
+        assert len(list(log.glob("*.json"))) == 1
+        assert len(list(log.glob("*.parquet"))) == 1
+    assert not [f for f in dataset.path.rglob("*") if f.is_file() and key(2).encode() in f.read_bytes()]
+    assert dataset.read().count() == 999
+    dataset.upsert([person(2)])
+    dataset.compact()
+    assert dataset.read().count() == 1000
+
+
+def test_subject_values_never_enter_the_log(dataset: Dataset) -> None:
+    dataset.upsert([person(1)])
+    dataset.compact()
+    for entry in (dataset.path / "base" / "_delta_log").glob("*.json"):
+        assert "P00" not in entry.read_text()
+
+
+def test_key_ranges_are_in_the_log_where_the_key_is_no_subject(lake: Lake, tmp_path: Path) -> None:
+    dataset = create(lake, "crm.sales.open", subject=None)
+    dataset.ingest(write_people(tmp_path / "more.parquet", 10))
+    entry = (dataset.path / "base" / "_delta_log" / "00000000000000000001.json").read_text().splitlines()
+    stats = json.loads(next(json.loads(line)["add"]["stats"] for line in entry if "add" in json.loads(line)))
+    assert (stats["minValues"]["id"], stats["maxValues"]["id"], stats["numRecords"]) == (key(0), key(9), 10)
+    assert "city" not in stats["minValues"]
+
+
+def test_vacuum_keeps_young_files_and_shows_what_it_would_delete(dataset: Dataset) -> None:
+    dataset.upsert([person(1, city="changed")])
+    dataset.compact()
+    left = dataset.status().unreferenced_files
+    assert left > 0
+    assert dataset.vacuum(dry_run=True).files == ()
+    assert dataset.vacuum(retention_hours=1).files == ()
+    assert dataset.status().unreferenced_files == left
+    with pytest.raises(InvalidRequest, match="at least 1 hours"):
+        dataset.vacuum(retention_hours=0)
+
+
+def test_vacuum_deletes_orphans_of_dead_owners_only(dataset: Dataset) -> None:
+    orphan = dataset.path / "base" / "data" / ("0" * 32) / "0" / "part-0.parquet"
+    orphan.parent.mkdir(parents=True)
+    orphan.write_bytes(b"left by a crash")
+    assert dataset.vacuum(dry_run=True).files == (f"base/data/{'0' * 32}/0/part-0.parquet",)
+    assert orphan.exists()
+    assert dataset.vacuum().bytes == len(b"left by a crash")
+    assert not orphan.parent.parent.exists()
+    assert dataset.to_arrow().num_rows == 1000
+
+
+def test_keys_of_every_type_fold_and_read_alike(lake: Lake) -> None:
+    types = {
+        "i": ("BIGINT", [-5, 0, 9]),
+        "s": ("STRING", ["", "ä", "z" * 1000]),
+        "d": ("DATE", ["1969-01-01", "2026-11-15", "2000-02-29"]),
+        "t": ("TIMESTAMP", ["1969-12-31T23:59:59.999999Z", "2026-11-15T00:00:00Z", "2000-01-01T00:00:00.000001Z"]),
+        "m": ("DECIMAL(20,3)", ["-1.001", "0.000", "12345678901234567.125"]),
+        "b": ("BOOLEAN", [True, False, True]),
+    }
+    for name, (kind, values) in types.items():
+        dataset = lake.create(f"crm.keys.{name}", f"k {kind}, part INT, v STRING", key=["k", "part"])
+        rows = [{"k": value, "part": part, "v": f"{value}"} for part, value in enumerate(values)]
+        dataset.upsert(rows)
+        dataset.compact()
+        dataset.upsert([rows[0] | {"v": "new"}])
+        dataset.tombstone([(values[1], 1)])
+        expected = pa.table(dataset.to_arrow()).sort_by("part")
+        assert dataset.read().toArrow().cast(expected.schema).sort_by("part").equals(expected)
+        report = dataset.compact()
+        assert (report.upserts_applied, report.rows_dropped_by_tombstones, report.final_rows) == (1, 1, 2)
+        assert dataset.to_arrow().sort_by("part").equals(expected)

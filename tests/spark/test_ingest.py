@@ -1,0 +1,204 @@
+"""Bulk loads: straight to base while the dataset is empty, as one change batch otherwise, and never half."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from siltstone import Dataset, Gone, InvalidRequest, Lake, NotFound
+from siltstone.failpoints import arm
+from tests.support.people import SCHEMA, by_id, create, key, people, person, write_people
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def lake(lake_path: Path, spark: "SparkSession") -> Iterator[Lake]:
+    with Lake.open(lake_path, spark=spark) as opened:
+        yield opened
+
+
+@pytest.fixture
+def dataset(lake: Lake) -> Dataset:
+    return create(lake)
+
+
+def nothing_was_written(dataset: Dataset) -> bool:
+    status = dataset.status()
+    return (status.rows_in_base, status.backlog_batches, status.sequence, status.unreferenced_files) == (0, 0, 0, 0)
+
+
+def test_first_load_goes_straight_to_base_sorted_by_key(dataset: Dataset, tmp_path: Path) -> None:
+    shuffled = people(5000).take(pa.array([(i * 2477) % 5000 for i in range(5000)]))
+    pq.write_table(shuffled, tmp_path / "in.parquet")
+    report = dataset.ingest(tmp_path / "in.parquet")
+    assert (report.rows, report.first_load, report.sequence) == (5000, True, 0)
+    files = sorted((dataset.path / "base" / "data").rglob("*.parquet"))
+    assert files
+    for file in files:
+        keys = pq.read_table(file, columns=["id"]).column("id").to_pylist()
+        assert keys == sorted(keys)
+    assert by_id(dataset.to_arrow()).equals(by_id(people(5000)))
+    assert not [f for f in dataset.path.rglob("*") if f.name.endswith(".crc") or f.name == "_SUCCESS"]
+
+
+def test_written_files_have_the_layout_of_the_house(dataset: Dataset, tmp_path: Path) -> None:
+    dataset.ingest(write_people(tmp_path / "in.parquet", 70_000))
+    file = pq.ParquetFile(next((dataset.path / "base" / "data").rglob("*.parquet")))
+    group = file.metadata.row_group(0)
+    assert group.num_rows <= 32_768
+    columns = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
+    assert columns["id"].compression == "ZSTD"
+    assert file.schema_arrow.field("at").type == pa.timestamp("us", tz="UTC")
+    assert columns["at"].physical_type == "INT64"
+
+
+def test_load_into_a_dataset_with_rows_becomes_one_change_batch(dataset: Dataset, tmp_path: Path) -> None:
+    dataset.ingest(write_people(tmp_path / "a.parquet", 100))
+    report = dataset.ingest(write_people(tmp_path / "b.parquet", 100, start=50))
+    assert (report.rows, report.first_load, report.sequence) == (100, False, 1)
+    assert dataset.status().backlog_batches == 1
+    assert by_id(dataset.to_arrow()).equals(by_id(people(150)))
+
+
+def test_loser_of_two_first_loads_becomes_a_change_batch(dataset: Dataset, lake: Lake, tmp_path: Path) -> None:
+    mine = write_people(tmp_path / "mine.parquet", 100)
+    theirs = write_people(tmp_path / "theirs.parquet", 60, start=80)
+    other = lake.dataset(str(dataset.name))
+    with arm("ingest.after_write", lambda _: None if other.ingest(theirs).first_load else None):
+        report = dataset.ingest(mine)
+    assert not report.first_load
+    assert report.sequence == 1
+    assert by_id(dataset.to_arrow()).equals(by_id(people(140)))
+    assert dataset.status().unreferenced_files == 0
+
+
+def test_upsert_during_a_first_load_stays_on_top(dataset: Dataset, lake: Lake, tmp_path: Path) -> None:
+    source = write_people(tmp_path / "in.parquet", 10)
+    other = lake.dataset(str(dataset.name))
+
+    def write(_: str) -> None:
+        other.upsert([person(3, city="newer")])
+
+    with arm("ingest.after_write", write):
+        assert dataset.ingest(source).first_load
+    rows = {row["id"]: row["city"] for row in dataset.to_arrow().to_pylist()}
+    assert len(rows) == 10
+    assert rows[key(3)] == "newer"
+
+
+def test_csv_with_header_quotes_and_missing_columns_is_loaded(dataset: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text('city,id,n\n"a ""quoted"", city",P1,1\n,P2,\n')
+    assert dataset.ingest(tmp_path / "in.csv").rows == 2
+    rows = dataset.to_arrow().sort_by("id").to_pylist()
+    assert rows[0] == {"id": "P1", "n": 1, "city": 'a "quoted", city', "at": None}
+    assert rows[1]["n"] is None
+
+
+def test_globs_folders_and_lists_of_files_are_loaded(dataset: Dataset, tmp_path: Path) -> None:
+    write_people(tmp_path / "in" / "a.parquet", 10)
+    write_people(tmp_path / "in" / "deep" / "b.parquet", 10, start=10)
+    write_people(tmp_path / "c1.parquet", 10, start=20)
+    (tmp_path / "in" / "_ignored.parquet").write_bytes(b"not parquet")
+    report = dataset.ingest([tmp_path / "in", str(tmp_path / "c*.parquet")])
+    assert report.rows == 30
+
+
+def test_duplicate_keys_are_refused_with_a_count_and_examples(dataset: Dataset, tmp_path: Path) -> None:
+    table = pa.concat_tables([people(100), people(3), people(1)])
+    pq.write_table(table, tmp_path / "in.parquet")
+    with pytest.raises(InvalidRequest, match=r"7 rows repeat a key \(id\).*P000000.*3 times.*order_by") as refused:
+        dataset.ingest(tmp_path / "in.parquet")
+    assert re.search("Nothing was loaded", str(refused.value))
+    assert nothing_was_written(dataset)
+
+
+def test_order_by_says_which_duplicate_wins(dataset: Dataset, tmp_path: Path) -> None:
+    older = people(5)
+    newer = people(5).set_column(1, SCHEMA.field("n"), pa.array([100 + i for i in range(5)]))
+    pq.write_table(pa.concat_tables([newer, older]), tmp_path / "in.parquet")
+    assert dataset.ingest(tmp_path / "in.parquet", order_by="n").rows == 5
+    assert sorted(dataset.to_arrow().column("n").to_pylist()) == [100, 101, 102, 103, 104]
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (pa.table({"id": ["a", None], "n": [1, 2]}), "1 rows have no key"),
+        (pa.table({"id": ["a"], "colour": ["red"]}), "'colour'"),
+        (pa.table({"n": [1]}), "'id'"),
+        (pa.table({"id": ["a"], "n": ["one"]}), "'n' is string"),
+        (pa.table({"id": ["a"], "n": [1.5]}), "'n' is double"),
+        (pa.table({"id": ["a"], "at": pa.array([1], pa.timestamp("ns", tz="UTC"))}), "'at' is timestamp"),
+        (pa.table({"id": ["x" * 2000]}), "1024 bytes"),
+        (SCHEMA.empty_table(), "no rows"),
+    ],
+    ids=["null key", "unknown column", "no key", "text", "fraction", "nanoseconds", "long key", "empty"],
+)
+def test_rows_that_do_not_fit_are_refused_by_name(dataset: Dataset, tmp_path: Path, table: pa.Table, message: str) -> None:
+    pq.write_table(table, tmp_path / "in.parquet")
+    with pytest.raises(InvalidRequest, match=message):
+        dataset.ingest(tmp_path / "in.parquet")
+    assert nothing_was_written(dataset)
+
+
+def test_narrower_integers_are_widened(dataset: Dataset, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": ["a"], "n": pa.array([7], pa.int32())}), tmp_path / "in.parquet")
+    dataset.ingest(tmp_path / "in.parquet")
+    assert dataset.to_arrow().column("n").to_pylist() == [7]
+
+
+def test_truncated_parquet_file_is_named_and_nothing_is_loaded(dataset: Dataset, tmp_path: Path) -> None:
+    good = write_people(tmp_path / "in" / "a.parquet", 10)
+    (tmp_path / "in" / "b.parquet").write_bytes(good.read_bytes()[:-20])
+    with pytest.raises(InvalidRequest, match=r"b\.parquet is not a readable Parquet file"):
+        dataset.ingest(tmp_path / "in")
+    assert nothing_was_written(dataset)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "empty"),
+        ("id,n\nP1,notanumber\n", "Nothing was loaded"),
+        ("id,colour\nP1,red\n", "'colour'"),
+        ("id,id\nP1,P2\n", "twice"),
+        ("id,n\nP1,1,2,3\n", "Nothing was loaded"),
+    ],
+    ids=["empty", "bad number", "unknown column", "repeated column", "too many fields"],
+)
+def test_csv_that_does_not_fit_is_refused(dataset: Dataset, tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "in.csv").write_text(text)
+    with pytest.raises(InvalidRequest, match=message):
+        dataset.ingest(tmp_path / "in.csv")
+    assert nothing_was_written(dataset)
+
+
+def test_missing_mixed_and_unknown_sources_are_named(dataset: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="nowhere"):
+        dataset.ingest(tmp_path / "nowhere")
+    write_people(tmp_path / "mixed" / "a.parquet", 1)
+    (tmp_path / "mixed" / "b.csv").write_text("id\nP1\n")
+    with pytest.raises(InvalidRequest, match="several formats"):
+        dataset.ingest(tmp_path / "mixed")
+    (tmp_path / "c.xml").write_text("<a/>")
+    with pytest.raises(InvalidRequest, match=r"format of .*c\.xml"):
+        dataset.ingest(tmp_path / "c.xml")
+    with pytest.raises(InvalidRequest, match="'orc' cannot be loaded"):
+        dataset.ingest(tmp_path / "c.xml", format="orc")
+    with pytest.raises(InvalidRequest, match="order_by column 'colour'"):
+        dataset.ingest(tmp_path / "mixed" / "a.parquet", order_by="colour")
+
+
+def test_load_into_a_dropped_dataset_is_gone(dataset: Dataset, lake: Lake, tmp_path: Path) -> None:
+    source = write_people(tmp_path / "in.parquet", 1)
+    lake.drop(str(dataset.name))
+    create(lake)
+    with pytest.raises(Gone):
+        dataset.ingest(source)
+    assert nothing_was_written(lake.dataset(str(dataset.name)))

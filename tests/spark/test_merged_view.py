@@ -1,0 +1,171 @@
+"""The merged view: the truth at any moment, the same on Spark and without it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from siltstone import Dataset, InvalidRequest, Lake, NotFound, Settings
+from siltstone.dataset import local
+from tests.support.people import NAME, SCHEMA, by_id, create, key, people, person, write_people
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture(params=[200_000, 0], ids=["changes as Arrow", "changes read by executors"])
+def lake(lake_path: Path, spark: "SparkSession", request: pytest.FixtureRequest) -> Iterator[Lake]:
+    with Lake.open(lake_path, spark=spark, settings=Settings(arrow_changes_rows=request.param)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def dataset(lake: Lake, tmp_path: Path) -> Dataset:
+    made = create(lake)
+    made.ingest(write_people(tmp_path / "in.parquet", 100))
+    return made
+
+
+def on_spark(frame: "DataFrame") -> pa.Table:
+    return by_id(frame.toArrow())
+
+
+def test_spark_and_local_reads_give_equal_rows(dataset: Dataset) -> None:
+    dataset.upsert([person(1, city="first"), person(2), person(1, city="last of the batch")])
+    dataset.upsert([person(2, city="later batch"), person(500)])
+    dataset.tombstone([key(3), key(4)])
+    dataset.upsert([person(4, city="back again")])
+    rows = by_id(dataset.to_arrow())
+    assert on_spark(dataset.read()).equals(rows)
+    found = {row["id"]: row["city"] for row in rows.to_pylist()}
+    assert len(found) == 100
+    assert found[key(1)] == "last of the batch"
+    assert found[key(2)] == "later batch"
+    assert key(3) not in found
+    assert found[key(4)] == "back again"
+
+
+def test_raw_view_does_not_apply_tombstones(dataset: Dataset) -> None:
+    dataset.upsert([person(1, city="changed"), person(900)])
+    dataset.tombstone([key(1), key(2), key(900)])
+    assert dataset.read().count() == 98
+    raw = by_id(dataset.to_arrow(raw=True))
+    assert on_spark(dataset.read(raw=True)).equals(raw)
+    assert raw.num_rows == 101
+    assert {row["id"]: row["city"] for row in raw.to_pylist()}[key(1)] == "changed"
+
+
+def test_predicate_on_another_column_is_not_pushed_below_the_merge(dataset: Dataset) -> None:
+    dataset.upsert([person(1, city="elsewhere")])
+    assert dataset.read().where("city = 'city 1' and id = 'P000001'").count() == 0
+    dataset.tombstone([key(8)])
+    assert dataset.read().where("city = 'city 1' and id = 'P000008'").count() == 0
+
+
+def test_frame_stays_at_its_snapshot(dataset: Dataset) -> None:
+    dataset.upsert([person(200)])
+    frame = dataset.read()
+    dataset.upsert([person(201)])
+    dataset.compact()
+    assert frame.count() == 101
+    assert dataset.read().count() == 102
+
+
+def test_sql_answers_over_names_joins_and_raw_tables(lake: Lake, dataset: Dataset) -> None:
+    dataset.tombstone([key(0)])
+    result = lake.sql(
+        f"""with some as (select id, n from {NAME} where n < 10)
+            select count(*) as visible, max(a.n) as top, (select count(*) from crm.sales.__raw__people) as raw
+            from some a join {NAME} as b on a.id = b.id"""
+    )
+    assert result.columns == ["visible", "top", "raw"]
+    assert result.rows == [(9, 9, 100)]
+    assert (result.row_count, result.truncated, result.engine) == (1, False, "spark")
+
+
+def test_sql_reports_truncation(lake: Lake, dataset: Dataset) -> None:
+    result = lake.sql(f"select id from {dataset.name} order by id", max_rows=5)
+    assert (result.row_count, result.truncated) == (5, True)
+    assert result.rows[0] == (key(0),)
+    assert result.to_pandas().shape == (5, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("select 1; select 2", InvalidRequest, "exactly one SELECT"),
+        ("drop table crm.sales.people", InvalidRequest, "exactly one SELECT"),
+        ("select * from parquet.`/etc/passwd`", InvalidRequest, "three parts"),
+        ("select * from crm.sales.nobody", NotFound, "crm.sales.nobody"),
+        ("select colour from crm.sales.people", InvalidRequest, "colour"),
+        ("selec", InvalidRequest, "SELECT|cannot be read"),
+        ("select java_method('java.lang.System', 'exit', 1) from crm.sales.people", InvalidRequest, "not allowed"),
+    ],
+)
+def test_sql_that_is_not_one_select_over_datasets_is_refused(
+    lake: Lake, dataset: Dataset, text: str, error: type[Exception], message: str
+) -> None:
+    assert dataset.name
+    with pytest.raises(error, match=message):
+        lake.sql(text)
+
+
+def test_reader_that_meets_a_removed_file_takes_a_new_snapshot(
+    lake: Lake, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset.upsert([person(1, city="changed")])
+    read, calls = local.unfolded_rows, []
+
+    def purged_meanwhile(*arguments: object, **named: object) -> pa.Table:
+        calls.append(1)
+        if len(calls) == 1:
+            lake.dataset(NAME).compact(purge=True)
+        return read(*arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(local, "unfolded_rows", purged_meanwhile)
+    rows = {row["id"]: row["city"] for row in dataset.to_arrow().to_pylist()}
+    assert len(calls) >= 2
+    assert len(rows) == 100
+    assert rows[key(1)] == "changed"
+
+
+def test_upsert_of_a_spark_frame_is_written_by_executors(dataset: Dataset, spark: "SparkSession") -> None:
+    frame = spark.range(50, 150).selectExpr("concat('P', lpad(cast(id as string), 6, '0')) id", "-id n")
+    ack = dataset.upsert(frame)
+    assert (ack.sequence, ack.rows) == (1, 100)
+    assert dataset.read().where("n < 0").count() == 100
+    assert dataset.read().count() == 150
+    dataset.upsert([person(50)])
+    assert dataset.read().where("n < 0").count() == 99
+
+
+def test_upsert_of_a_spark_frame_that_does_not_fit_changes_nothing(dataset: Dataset, spark: "SparkSession") -> None:
+    for frame, message in [
+        (spark.sql("select 'a' id, 'x' n"), "'n' is a long"),
+        (spark.sql("select 'a' id, 1L colour"), "'colour'"),
+        (spark.sql("select 1L n"), "'id'"),
+        (spark.sql("select cast(null as string) id, 1L n"), "no key"),
+        (spark.sql("select 'a' id, 1L n where false"), "no rows"),
+    ]:
+        with pytest.raises(InvalidRequest, match=message):
+            dataset.upsert(frame)
+    status = dataset.status()
+    assert (status.sequence, status.unreferenced_files) == (0, 0)
+
+
+def test_clean_dataset_is_the_bare_base_scan(dataset: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
+    dataset.read().explain()
+    plan = capsys.readouterr().out
+    assert "FileScan parquet" in plan
+    assert not any(word in plan for word in ("Join", "Union", "Exchange", "Filter (", "Project ["))
+
+
+def test_empty_dataset_reads_as_no_rows(lake: Lake) -> None:
+    empty = create(lake, "crm.sales.empty")
+    assert empty.read().count() == 0
+    assert empty.to_arrow().schema == SCHEMA
+    empty.upsert([person(1)])
+    assert empty.read().count() == 1
+    assert by_id(empty.to_arrow()).num_rows == by_id(people(1)).num_rows

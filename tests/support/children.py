@@ -1,0 +1,160 @@
+"""Child processes of tests: run one function, be killed at a fail point, or serve calls one after the other.
+
+A target is ``module:function``; its arguments and its value are JSON. A child that needs Spark joins the Connect server
+whose address it is given; one that is given none must do without.
+"""
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+ROOT: Final = Path(__file__).parents[2]
+WAIT_SECONDS: Final = 120.0
+NO_SPARK: Final = "sc://127.0.0.1:1"
+"""Nobody listens there: a child that was given no server and asks for Spark after all fails at once."""
+_SERVE: Final = "--serve"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a child ended, and what its function returned if it came that far."""
+
+    code: int
+    value: Any
+    stderr: str
+
+    @property
+    def killed(self) -> bool:
+        """True if the child ended as by a crash."""
+        return self.code == -signal.SIGKILL
+
+
+class ChildFailed(Exception):  # noqa: N818
+    """A served call raised; the text names the error."""
+
+
+class Child:
+    """One function that runs in a process of its own."""
+
+    def __init__(
+        self, target: str, arguments: dict[str, Any], *, failpoint: str = "", remote: str = "", **environment: str
+    ) -> None:
+        """Start it now."""
+        self._process = _spawn([target, json.dumps(arguments)], failpoint, remote, environment)
+
+    @property
+    def running(self) -> bool:
+        """True until the child ends."""
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """End it as by a crash."""
+        self._process.kill()
+
+    def wait(self) -> Outcome:
+        """Wait until it ends; one that takes too long is killed and fails the test."""
+        try:
+            out, err = self._process.communicate(timeout=WAIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+            raise
+        code = self._process.returncode
+        return Outcome(code=code, value=json.loads(out)["value"] if code == 0 else None, stderr=err)
+
+    def value(self) -> Any:  # noqa: ANN401
+        """Wait, and return what the function returned; a child that failed fails the test."""
+        outcome = self.wait()
+        assert outcome.code == 0, f"the child ended with {outcome.code}:\n{outcome.stderr}"
+        return outcome.value
+
+
+class Worker:
+    """A child that serves calls until it is closed: for many short calls on one Spark session."""
+
+    def __init__(self, *, remote: str = "") -> None:
+        """Start it now."""
+        self._process = _spawn([_SERVE], "", remote, {})
+
+    def call(self, target: str, **arguments: Any) -> Any:  # noqa: ANN401
+        """Run a function in the worker and return its value.
+
+        Raises:
+            ChildFailed: it raised.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([target, arguments]) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise ChildFailed(f"the worker ended: {self._process.communicate()[1]}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise ChildFailed(answer["error"])
+        return answer["value"]
+
+    def close(self) -> None:
+        """End it."""
+        self._process.communicate()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _spawn(
+    arguments: list[str], failpoint: str, remote: str, environment: dict[str, str]
+) -> "subprocess.Popen[str]":
+    chosen = os.environ | environment
+    if failpoint:
+        chosen["SILT_FAILPOINT"] = failpoint
+    chosen["SILT_SPARK_REMOTE"] = remote or NO_SPARK
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.support.children", *arguments],
+        cwd=ROOT,
+        env=chosen,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _run(target: str, arguments: dict[str, Any]) -> Any:  # noqa: ANN401
+    module, _, name = target.partition(":")
+    return getattr(importlib.import_module(module), name)(**arguments)
+
+
+def _serve() -> None:
+    for line in sys.stdin:
+        target, arguments = json.loads(line)
+        try:
+            answer = {"value": _run(target, arguments)}
+        except Exception as error:  # noqa: BLE001  # whatever it is, the test that called is told
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)  # noqa: T201
+
+
+def main(arguments: list[str]) -> None:
+    """Run one function, or serve."""
+    if arguments == [_SERVE]:
+        _serve()
+        return
+    target, text = arguments
+    print(json.dumps({"value": _run(target, json.loads(text))}), flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,79 @@
+"""Faults at the one moment that counts: what can happen around the writing of a log entry."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.table import TableAlterer
+
+from siltstone.storage.table import Table
+
+ERRORS: dict[str, type[Exception]] = {
+    "a lost race": CommitFailedError,
+    "an error of delta-rs": DeltaError,
+    "an error of the disk": OSError,
+}
+Write = Callable[[], None]
+Fault = Callable[[Write], None]
+
+
+class FaultyEntry:
+    """Stands where an entry is written; runs one fault for each try, then writes as usual."""
+
+    def __init__(self, *faults: Fault) -> None:
+        self.left = list(faults)
+        self.tries = 0
+
+    def write(self, real: Write) -> None:
+        self.tries += 1
+        if self.left:
+            self.left.pop(0)(real)
+        else:
+            real()
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> "FaultyEntry":
+        """Take the place of both ways to write an entry: files and properties."""
+        files, properties = Table._write_entry, TableAlterer.set_table_properties
+        fake = self
+
+        def write_entry(table: Table, *given: Any, **named: Any) -> None:  # noqa: ANN401
+            fake.write(lambda: files(table, *given, **named))
+
+        def set_properties(alterer: TableAlterer, *given: Any, **named: Any) -> None:  # noqa: ANN401
+            fake.write(lambda: properties(alterer, *given, **named))
+
+        monkeypatch.setattr(Table, "_write_entry", write_entry)
+        monkeypatch.setattr(TableAlterer, "set_table_properties", set_properties)
+        return self
+
+
+def lands_then_raises(error: Exception, *, after: Callable[[], object] = lambda: None) -> Fault:
+    """Write the entry, let something happen, and fail all the same."""
+
+    def fault(real: Write) -> None:
+        real()
+        after()
+        raise error
+
+    return fault
+
+
+def raises(error: Exception, *, before: Callable[[], object] = lambda: None) -> Fault:
+    """Fail without writing."""
+
+    def fault(_real: Write) -> None:
+        before()
+        raise error
+
+    return fault
+
+
+def overtaken(by: Callable[[], object]) -> Fault:
+    """Let somebody else commit first, then write: the real error of a lost race."""
+
+    def fault(real: Write) -> None:
+        by()
+        real()
+
+    return fault

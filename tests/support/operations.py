@@ -1,0 +1,180 @@
+"""Operations that crash tests interrupt, and what a dataset looks like from outside, as plain data.
+
+Everything here takes and returns JSON values, so that it can run in a child process.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from siltstone import Lake
+from siltstone.config import Settings
+from siltstone.dataset.dataset import Dataset
+from siltstone.errors import NotFound, SiltstoneError
+from siltstone.failpoints import arm
+
+NAME: Final = "crash.test.people"
+SCHEMA: Final = "id STRING NOT NULL, n BIGINT, note STRING"
+LOADED: Final = "loaded.parquet"
+"""A Parquet file beside the lake that `ingest` loads."""
+
+State = dict[str, Any]
+
+
+def open_lake(path: str | Path, **given: Any) -> Lake:  # noqa: ANN401
+    """Open a lake with its own settings; a vacuum may delete at once."""
+    return Lake.open(path, settings=Settings.load(lake=Path(path), vacuum_floor_hours=0.0, **given))
+
+
+def row(number: int, n: int, note: str | None = None) -> dict[str, Any]:
+    """Return one row."""
+    return {"id": f"p-{number:03d}", "n": n, "note": note}
+
+
+# ---- what is there -----------------------------------------------------------------------------------------------
+
+
+def observe(dataset: Dataset) -> State:
+    """Return what a reader can see, without Spark."""
+    status = dataset.status()
+    return {
+        "rows": _plain(dataset.to_arrow().to_pylist()),
+        "raw": _plain(dataset.to_arrow(raw=True).to_pylist()),
+        "sequence": status.sequence,
+        "watermark": status.watermark,
+        "tombstones": sorted([found["id"], found["sequence"]] for found in dataset.tombstones()),
+    }
+
+
+def _plain(rows: list[dict[str, Any]]) -> list[list[Any]]:
+    return sorted([found["id"], found["n"], found["note"]] for found in rows)
+
+
+def state(path: str) -> State | None:
+    """Open the lake afresh and observe its dataset; None if there is none."""
+    with open_lake(path) as lake:
+        try:
+            return observe(lake.dataset(NAME))
+        except NotFound:
+            return None
+
+
+# ---- what is done ------------------------------------------------------------------------------------------------
+
+
+def _create(lake: Lake) -> None:
+    lake.create(NAME, SCHEMA, key="id")
+
+
+def _drop(lake: Lake) -> None:
+    lake.drop(NAME)
+
+
+def _upsert(lake: Lake) -> None:
+    rows = [row(number, 900 + number, "new") for number in (3, 8, 30, 31)] + [row(31, 77, "twice")]
+    lake.dataset(NAME).upsert(rows, producer="feed", sequence=7)
+
+
+def _tombstone(lake: Lake) -> None:
+    lake.dataset(NAME).tombstone(["p-004", "p-024", "p-999"], actor="dpo", reason="asked", producer="feed", sequence=7)
+
+
+def _checkpoint(lake: Lake) -> None:
+    dataset = lake.dataset(NAME)
+    for turn in range(3):
+        dataset.upsert([row(40 + turn, turn)], producer="feed", sequence=turn)
+    lake.close()
+
+
+def _ingest(lake: Lake) -> None:
+    lake.dataset(NAME).ingest(lake.path.parent / LOADED)
+
+
+def _fold(lake: Lake) -> None:
+    lake.dataset(NAME).compact()
+
+
+def _purge(lake: Lake) -> None:
+    lake.dataset(NAME).compact(purge=True)
+
+
+def _vacuum(lake: Lake) -> None:
+    lake.dataset(NAME).vacuum(retention_hours=0)
+
+
+OPERATIONS: Final[dict[str, Callable[[Lake], None]]] = {
+    "create": _create,
+    "drop": _drop,
+    "upsert": _upsert,
+    "tombstone": _tombstone,
+    "checkpoint": _checkpoint,
+    "ingest": _ingest,
+    "fold": _fold,
+    "purge": _purge,
+    "vacuum": _vacuum,
+}
+
+
+def _open_for(path: str, operation: str) -> Lake:
+    return open_lake(path, **({"checkpoint_interval_commits": 1} if operation == "checkpoint" else {}))
+
+
+def perform(path: str, operation: str) -> None:
+    """Do one operation on the lake at the path."""
+    with _open_for(path, operation) as lake:
+        OPERATIONS[operation](lake)
+
+
+def perform_failing(path: str, operation: str, failpoint: str, count: int) -> dict[str, Any]:
+    """Do one operation that meets an OSError at the fail point; then look, and do it again, through the same handle."""
+    raised: str | None = None
+    with _open_for(path, operation) as lake:
+        with arm(failpoint, "raise", count=count):
+            try:
+                OPERATIONS[operation](lake)
+            except (SiltstoneError, OSError) as error:
+                raised = type(error).__name__
+        seen = state(path)
+        try:
+            same_handle = observe(lake.dataset(NAME))
+        except NotFound:
+            same_handle = None
+        repeated: str | None = None
+        try:
+            OPERATIONS[operation](lake)
+        except (SiltstoneError, OSError) as error:
+            repeated = type(error).__name__
+    return {"raised": raised, "seen": seen, "same_handle": same_handle, "repeated": repeated}
+
+
+# ---- the lakes that are copied for each case ---------------------------------------------------------------------
+
+
+def build_lakes(folder: str) -> None:
+    """Make the lakes that crash tests start from; needs Spark, so it runs in a child that has it.
+
+    ``empty``: a dataset without rows. ``pending``: base after two folds (with files that they removed), and changes of
+    every kind that are not folded. ``folded``: the same, folded, with its removed files still on disk.
+    """
+    root = Path(folder)
+    with open_lake(root / "empty") as lake:
+        _create(lake)
+    with open_lake(root / "pending") as lake:
+        _create(lake)
+        people = lake.dataset(NAME)
+        people.upsert([row(number, number) for number in range(20)])
+        people.compact()
+        people.upsert([row(number, 100 + number, "second") for number in range(15, 25)])
+        people.tombstone(["p-001"])
+        people.compact()
+        people.upsert([row(number, 200 + number, "third") for number in (2, 3, 24, 25, 26)])
+        people.tombstone(["p-002", "p-005", "p-006", "p-888"], actor="dpo", reason="request")
+        people.upsert([row(6, 600, "back"), row(27, 1), row(27, 2, "last wins")])
+    _copy(root / "pending", root / "folded")
+    perform(str(root / "folded"), "fold")
+
+
+def _copy(source: Path, target: Path) -> None:
+    import shutil
+
+    shutil.copytree(source, target)

@@ -1,0 +1,56 @@
+"""Rules over the source: who may commit, what may leave Spark, and that nobody reaches into the JVM."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[2] / "src" / "siltstone"
+
+COLLECTING = {"collect", "toPandas", "toArrow", "toLocalIterator", "take", "tail", "first", "head", "pandas_api"}
+MAY_COLLECT = {
+    ("compaction/fold.py", "_matched"): "counts per file",
+    ("compaction/fold.py", "_count_latest"): "two counts",
+    ("dataset/ingest.py", "duplicate_examples"): "three keys for an error message",
+    ("query/run.py", "_answer"): "the rows of a query, at most max_rows",
+}
+COMMITTING = {"create_write_transaction", "set_table_properties", "write_deltalake", "optimize", "merge", "restore", "alter"}
+MAY_COMMIT = {("storage/table.py", "_write_entry"), ("storage/table.py", "set_properties"), ("storage/table.py", "prepare")}
+
+
+def calls() -> Iterator[tuple[str, str, ast.Attribute, ast.AST]]:
+    """Yield every attribute in the source with its module and function."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        module = path.relative_to(SOURCE).as_posix()
+        stack: list[tuple[ast.AST, str]] = [(ast.parse(path.read_text()), "")]
+        while stack:
+            node, function = stack.pop()
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                function = node.name
+            if isinstance(node, ast.Attribute):
+                yield module, function, node, node.value
+            stack.extend((child, function) for child in ast.iter_child_nodes(node))
+
+
+def is_arrow(value: ast.AST) -> bool:
+    """`table.take(...)` of Arrow, not of Spark: our names for Arrow tables."""
+    return isinstance(value, ast.Name) and value.id in {"rows", "table"}
+
+
+def test_user_rows_are_collected_only_where_a_user_asked_for_them() -> None:
+    found = {
+        (module, function)
+        for module, function, node, value in calls()
+        if node.attr in COLLECTING and not is_arrow(value) and not module.startswith(("cli/", "demo"))
+    }
+    assert found <= set(MAY_COLLECT), found - set(MAY_COLLECT)
+    assert found, "the rule finds nothing, so it can protect nothing"
+
+
+def test_only_the_commit_path_commits() -> None:
+    found = {(module, function) for module, function, node, _ in calls() if node.attr in COMMITTING}
+    assert found <= MAY_COMMIT, found - MAY_COMMIT
+    assert ("storage/table.py", "_write_entry") in found
+
+
+def test_nobody_reaches_into_the_jvm() -> None:
+    assert [] == [(module, node.attr) for module, _, node, _ in calls() if node.attr in {"_jvm", "_jsc", "_jdf", "_jsparkSession"}]
