@@ -31,9 +31,7 @@ def _cases(
         for place in places:
             name, _, count = place.partition("#")
             cases.append(
-                Case(
-                    operation=operation, start=start, failpoint=name, done=done, count=int(count or 1), spark=spark
-                )
+                Case(operation=operation, start=start, failpoint=name, done=done, count=int(count or 1), spark=spark)
             )
     return cases
 
@@ -49,7 +47,13 @@ CASES: Final = [
         "drop",
         "pending",
         before=("commit.before_entry",),
-        after=("commit.after_entry", "drop.after_registry", "commit.before_entry#2", "commit.after_entry#3", "drop.after_marks"),
+        after=(
+            "commit.after_entry",
+            "drop.after_registry",
+            "commit.before_entry#2",
+            "commit.after_entry#3",
+            "drop.after_marks",
+        ),
     ),
     *_cases(
         "upsert",
@@ -63,20 +67,38 @@ CASES: Final = [
         before=("upsert.after_stage", "commit.before_entry"),
         after=("commit.after_entry", "upsert.after_commit"),
     ),
-    *_cases("ingest", "empty", before=("ingest.after_write", "commit.before_entry"), after=("commit.after_entry", "ingest.after_commit"), spark=True),
-    *_cases("ingest", "pending", before=("ingest.after_write",), after=("upsert.after_commit", "ingest.after_commit"), spark=True),
+    *_cases(
+        "ingest",
+        "empty",
+        before=("ingest.after_write", "commit.before_entry"),
+        after=("commit.after_entry", "ingest.after_commit"),
+        spark=True,
+    ),
+    *_cases(
+        "ingest",
+        "pending",
+        before=("ingest.after_write",),
+        after=("upsert.after_commit", "ingest.after_commit"),
+        spark=True,
+    ),
     *_cases(
         "fold",
         "pending",
         before=("fold.after_plan", "fold.after_write", "fold.before_commit", "commit.before_entry"),
-        after=("commit.after_entry", "fold.after_commit", "commit.before_entry#2", "commit.after_entry#2", "fold.after_prune"),
+        after=(
+            "commit.after_entry",
+            "fold.after_commit",
+            "commit.before_entry#2",
+            "commit.after_entry#2",
+            "fold.after_prune",
+        ),
         spark=True,
     ),
     *_cases("purge", "pending", after=("purge.after_fold", "purge.during_delete"), spark=True),
     *_cases(
         "purge",
         "folded",
-        before=("commit.before_entry", ),
+        before=("commit.before_entry",),
         after=(
             "commit.after_entry",
             "purge.before_delete",

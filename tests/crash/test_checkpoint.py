@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from tests.crash.conftest import AfterStates, StartLake
-from tests.crash.test_kill import OPERATIONS, settle
-from tests.support.children import Child, Worker
+from tests.crash.test_kill import OPERATIONS, tidy
+from tests.support.children import Child
 from tests.support.operations import open_lake, perform, perform_failing, state
 
-PLACES = ["checkpoint.before_write", "checkpoint.after_write", "checkpoint.after_write#2"]
+PLACES = ["checkpoint.before_write", "checkpoint.after_write"]
 CHECKPOINT = "checkpoint"
 
 
@@ -19,14 +19,11 @@ def checkpoints(path: Path) -> list[Path]:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("place", PLACES)
-def test_a_crash_during_a_checkpoint_takes_no_commit_back(
-    place: str, start_lake: StartLake, after_states: AfterStates, worker: Worker
-):
+def test_a_crash_during_a_checkpoint_takes_no_commit_back(place: str, start_lake: StartLake, after_states: AfterStates):
     path = start_lake("pending")
     before, after = after_states("pending", "look"), after_states("pending", CHECKPOINT)
-    name, _, count = place.partition("#")
     arguments = {"path": str(path), "operation": CHECKPOINT}
-    outcome = Child(f"{OPERATIONS}:perform", arguments, failpoint=f"{name}:kill:{count or 1}").wait()
+    outcome = Child(f"{OPERATIONS}:perform", arguments, failpoint=f"{place}:kill").wait()
     assert outcome.killed, outcome.stderr
 
     seen = state(str(path))
@@ -36,20 +33,17 @@ def test_a_crash_during_a_checkpoint_takes_no_commit_back(
     assert seen["sequence"] >= before["sequence"] + 2  # the checkpoint was due after the second commit
     perform(str(path), CHECKPOINT)  # the producer's repeats are not applied again
     assert state(str(path)) == after
-    settle(path, worker)
+    tidy(path)
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("place", PLACES)
-def test_a_checkpoint_that_fails_never_fails_a_write(
-    place: str, start_lake: StartLake, after_states: AfterStates, worker: Worker
-):
+def test_a_checkpoint_that_fails_never_fails_a_write(place: str, start_lake: StartLake, after_states: AfterStates):
     path = start_lake("pending")
-    name, _, count = place.partition("#")
-    told = perform_failing(str(path), CHECKPOINT, name, int(count or 1))
+    told = perform_failing(str(path), CHECKPOINT, place, 1)
     assert (told["raised"], told["repeated"]) == (None, None)
     assert told["seen"] == told["same_handle"] == after_states("pending", CHECKPOINT)
-    settle(path, worker)
+    tidy(path)
 
 
 @pytest.mark.spark

@@ -44,9 +44,7 @@ def test_an_upsert_that_cannot_write_its_file_changes_nothing_and_works_afterwar
     limit_bytes: int, start_lake: StartLake
 ):
     path = start_lake("empty")
-    told = Child(
-        f"{__name__}:upsert_with_file_limit", {"path": str(path), "limit_bytes": limit_bytes}
-    ).value()
+    told = Child(f"{__name__}:upsert_with_file_limit", {"path": str(path), "limit_bytes": limit_bytes}).value()
     assert told["raised"] in {"OSError", "Unavailable"}, told
     assert "too large" in told["message"] or "os error 27" in told["message"]
     assert told["left_behind"] == 0

@@ -4,7 +4,7 @@ import pytest
 
 from tests.crash.cases import CASES, Case
 from tests.crash.conftest import AfterStates, StartLake
-from tests.crash.test_kill import OPERATIONS, finish_drop, settle
+from tests.crash.test_kill import OPERATIONS, finish_drop, tidy
 from tests.support.children import Worker
 from tests.support.operations import perform_failing, state
 
@@ -28,7 +28,7 @@ def test_a_failed_operation_leaves_the_state_before_or_after_and_its_handle_can_
     arguments = {"path": str(path), "operation": case.operation, "failpoint": case.failpoint, "count": case.count}
     told = worker.call(f"{OPERATIONS}:perform_failing", **arguments) if case.spark else perform_failing(**arguments)
 
-    assert (told["raised"] is None) == (case.failpoint in SURVIVED or marks_are_optional(case)), told
+    assert (told["raised"] is None) == (case.failpoint in SURVIVED), told
     assert told["seen"] == told["same_handle"] == (after if case.done else before)
 
     if case.operation == "drop":
@@ -40,9 +40,4 @@ def test_a_failed_operation_leaves_the_state_before_or_after_and_its_handle_can_
     assert seen is not None
     assert after is not None
     assert seen["rows"] == after["rows"]
-    settle(path, worker)
-
-
-def marks_are_optional(case: Case) -> bool:
-    """A drop is done once the registry says so; whatever keeps its marks from being written is left to the sweep."""
-    return False
+    tidy(path)

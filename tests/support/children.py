@@ -114,9 +114,7 @@ class Worker:
         self.close()
 
 
-def _spawn(
-    arguments: list[str], failpoint: str, remote: str, environment: dict[str, str]
-) -> "subprocess.Popen[str]":
+def _spawn(arguments: list[str], failpoint: str, remote: str, environment: dict[str, str]) -> "subprocess.Popen[str]":
     chosen = os.environ | environment
     if failpoint:
         chosen["SILT_FAILPOINT"] = failpoint

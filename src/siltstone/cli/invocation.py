@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
@@ -23,9 +24,10 @@ class Invocation:
 
     lake_path: str | None
     as_json: bool
+    own_process: bool = False
 
-    def open(self) -> "Lake":
-        """Open the lake.
+    def open(self, *, spark: bool = False) -> "Lake":
+        """Open the lake; `spark` says that the command may need it.
 
         Raises:
             InvalidRequest: no lake was named, or the path cannot be one.
@@ -34,6 +36,8 @@ class Invocation:
 
         if not self.lake_path:
             raise InvalidRequest("No lake was named. Pass --lake PATH or set SILT_LAKE.")
+        if self.own_process and not spark:
+            _spare_pandas()
         return Lake.open(self.lake_path)
 
     def answer(self, data: Any, people: Callable[[], None]) -> None:  # noqa: ANN401
@@ -42,6 +46,32 @@ class Invocation:
             render.write_json(data)
         else:
             people()
+
+
+def _spare_pandas() -> None:
+    """Keep Arrow from loading pandas, which takes longer than most commands.
+
+    Arrow loads it on first use, only to ask whether what it was given is a frame. It is told once that there is none, for
+    the life of this process; whoever imports pandas later gets it as ever.
+    """
+    if "pandas" in sys.modules:
+        return
+    import pyarrow as pa
+
+    absent = _Absent()
+    sys.meta_path.insert(0, absent)
+    try:
+        pa.array([0])
+    finally:
+        sys.meta_path.remove(absent)
+
+
+class _Absent(MetaPathFinder):
+    """Says that pandas is not there."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError(fullname)
 
 
 def invocation(context: typer.Context) -> Invocation:

@@ -23,6 +23,7 @@ from siltstone.errors import InvalidRequest, SiltstoneError, Unavailable
 
 PROGRAM = "silt"
 INTERRUPTED = 130
+_OWN_PROCESS = object()
 EPILOG = "--lake and --json may stand before or after the command."
 
 app = typer.Typer(
@@ -59,15 +60,16 @@ def _globals(
     ] = False,
 ) -> None:
     _ = version
-    context.obj = Invocation(lake_path=lake, as_json=as_json)
+    context.obj = Invocation(lake_path=lake, as_json=as_json, own_process=context.obj is _OWN_PROCESS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
+    """Run one command and return its exit code; without arguments it takes those of the process, which is then its own."""
     given = hoisted(sys.argv[1:] if arguments is None else list(arguments))
     as_json = "--json" in given[: given.index("--")] if "--" in given else "--json" in given
+    owner = _OWN_PROCESS if arguments is None else None
     try:
-        code = typer.main.get_command(app).main(given, prog_name=PROGRAM, standalone_mode=False)
+        code = typer.main.get_command(app).main(given, prog_name=PROGRAM, standalone_mode=False, obj=owner)
         sys.stdout.flush()
     except SiltstoneError as error:
         render.show_error(error.kind, str(error), as_json=as_json)

@@ -32,7 +32,7 @@ def _run(call: "Invocation", tour: Tour) -> bool:
 
 
 def _show_step(step: Step) -> None:
-    rows = "" if step.rows is None else f"{render.number(step.rows)} rows"
+    rows = "" if step.rows is None else render.counted(step.rows, "row")
     size = "" if step.bytes is None else render.size(step.bytes)
     took = render.seconds(step.seconds)
     render.write_line(
@@ -54,6 +54,8 @@ def _show_claims(tour: Tour, report: Report) -> None:
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
     return render.number(value) if type(value) is int else str(value)
 
 

@@ -125,14 +125,16 @@ class TableHandle:
     def _refresh(self) -> DeltaTable:
         """Bring the handle to the newest version; three stats when nothing happened."""
         hint = file_mark(self.path / LOG / LAST_CHECKPOINT)
-        if self._handle is None or hint != self._hint:
+        if self._handle is None or hint != self._hint or self._own_entry(self._handle) != self._entry:
             # A fresh open starts at the checkpoint; an old handle would replay its whole history at every update.
             self._adopt(self._reopen(), hint)
         elif (self.path / LOG / entry_name(self._handle.version() + 1)).exists():
             self._advance(self._handle)
-        elif file_mark(self.path / LOG / entry_name(self._handle.version())) != self._entry:
-            self._adopt(self._reopen(), hint)  # this version's own entry is another one: another table lies here now
         return self._opened()
+
+    def _own_entry(self, handle: DeltaTable) -> tuple[int, ...]:
+        """Tell the entry of the handle's version from that of another table that lies here now."""
+        return file_mark(self.path / LOG / entry_name(handle.version()))
 
     def _reopen(self) -> DeltaTable:
         try:
@@ -145,7 +147,7 @@ class TableHandle:
     def _adopt(self, handle: DeltaTable, hint: tuple[int, ...]) -> None:
         self._check_identity(handle)
         self._handle, self._hint = handle, hint
-        self._entry = file_mark(self.path / LOG / entry_name(handle.version()))
+        self._entry = self._own_entry(handle)
 
     def _advance(self, handle: DeltaTable) -> None:
         before = handle.version()

@@ -77,11 +77,12 @@ def _show_statuses(found: "list[Status]") -> None:
 
 
 def _show_status(one: "Status") -> None:
+    base = f"{render.counted(one.rows_in_base, 'row')} in {render.counted(one.base_files, 'file')}"
     backlog = f"{render.counted(one.backlog_rows, 'row')} in {render.counted(one.backlog_batches, 'batch')}"
     render.write_facts(
         {
             "dataset": one.dataset,
-            "base": f"{render.counted(one.rows_in_base, 'row')} in {render.counted(one.base_files, 'file')}, {render.size(one.base_bytes)}",
+            "base": f"{base}, {render.size(one.base_bytes)}",
             "backlog": f"{backlog}, {render.size(one.backlog_bytes)}, since {one.oldest_unfolded_at}"
             if one.backlog_rows
             else "none",
@@ -115,7 +116,7 @@ def compact(
     silt compact crm.sales.candidates --purge --yes
     """
     call = invocation(context)
-    with call.open() as lake:
+    with call.open(spark=not dry_run) as lake:
         datasets = chosen(lake, name, every=every)
         if dry_run:
             _preview(call, name, datasets)
@@ -217,7 +218,5 @@ def _show_vacuum(report: "VacuumReport") -> None:
         for file in report.files:
             render.write_line(file)
     verb = "would delete" if report.dry_run else "deleted"
-    kept = f"{report.retention_hours:g} hours kept"
-    render.write_line(
-        f"{report.dataset}: {verb} {render.counted(len(report.files), 'file')}, {render.size(report.bytes)}; {kept}."
-    )
+    files = f"{render.counted(len(report.files), 'file')}, {render.size(report.bytes)}"
+    render.write_line(f"{report.dataset}: {verb} {files}; {report.retention_hours:g} hours kept.")

@@ -143,13 +143,13 @@ def ingest(
     """
     call = invocation(context)
     order = [column.strip() for column in order_by.split(",")] if order_by else None
-    with call.open() as lake, render.working(f"Loading into {name} on Spark"):
+    with call.open(spark=True) as lake, render.working(f"Loading into {name} on Spark"):
         report = lake.dataset(name).ingest(paths, format=file_format, order_by=order)
-    call.answer(
-        report.to_dict(),
-        lambda: render.write_line(
-            f"Loaded {render.counted(report.rows, 'row')} into {name} "
-            f"({'base' if report.first_load else f'changes, sequence {report.sequence}'}): {render.counted(report.files, 'file')}, "
-            f"{render.size(report.bytes)}, {render.seconds(report.seconds)}."
-        ),
-    )
+
+    def people() -> None:
+        where = "base" if report.first_load else f"changes, sequence {report.sequence}"
+        files = f"{render.counted(report.files, 'file')}, {render.size(report.bytes)}"
+        rows = render.counted(report.rows, "row")
+        render.write_line(f"Loaded {rows} into {name} ({where}): {files}, {render.seconds(report.seconds)}.")
+
+    call.answer(report.to_dict(), people)

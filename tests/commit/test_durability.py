@@ -1,0 +1,182 @@
+"""What is on disk when: a power cut after any acknowledgement must not take anything back.
+
+Each fsync is recorded with the log as it was at that moment, so that the order can be told.
+"""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from siltstone.clock import SystemClock
+from siltstone.compaction.commit import prune
+from siltstone.compaction.reclaim import purge_files
+from siltstone.config import Settings
+from siltstone.lake import Lake
+from siltstone.model.columns import APP_FOLD
+from siltstone.model.files import Commit, CommitKind
+from siltstone.storage.layout import LOG, entry_name
+from siltstone.storage.log import LAST_CHECKPOINT
+from siltstone.storage.upkeep import Retention, tidy_log
+from tests.support.tables import FAST, append, append_commit, make_table, open_table, stage
+
+DURABLE = Settings(durable=True, checkpoint_interval_commits=1_000_000)
+
+
+@dataclass
+class Syncs:
+    """Every fsync of this process: which path, and which entries a watched log had by then."""
+
+    watched: Path | None = None
+    paths: list[Path] = field(default_factory=list)
+    logs: list[frozenset[str]] = field(default_factory=list)
+
+    def record(self, handle: int) -> None:
+        self.paths.append(Path(os.readlink(f"/proc/self/fd/{handle}")))
+        log = self.watched / LOG if self.watched else None
+        self.logs.append(frozenset(os.listdir(log)) if log and log.is_dir() else frozenset())
+
+    def position(self, path: Path) -> int:
+        """Return when a path was synced first."""
+        return self.paths.index(path)
+
+    def log_at(self, path: Path) -> frozenset[str]:
+        """Return the watched log as it was when a path was synced first."""
+        return self.logs[self.position(path)]
+
+
+@pytest.fixture
+def syncs(monkeypatch: pytest.MonkeyPatch) -> Syncs:
+    found = Syncs()
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        found.record(handle)
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return found
+
+
+def test_a_data_file_and_its_folders_are_synced_before_the_entry_that_names_it(tmp_path: Path, syncs: Syncs):
+    table = make_table(tmp_path / "t", settings=DURABLE)
+    file = stage(table, [1])
+    syncs.watched = table.path
+    syncs.paths.clear()
+    syncs.logs.clear()
+    table.commit(lambda parent: append_commit(parent, file))
+    for path in (table.path / file.path, table.path / "data", table.path):
+        assert entry_name(1) not in syncs.log_at(path), path
+
+
+def test_the_entry_and_the_log_folder_are_synced_before_the_commit_returns(tmp_path: Path, syncs: Syncs):
+    table = make_table(tmp_path / "t", settings=DURABLE)
+    append(table, 1)
+    entry = table.path / LOG / entry_name(1)
+    last_folder_sync = len(syncs.paths) - 1 - syncs.paths[::-1].index(table.path / LOG)
+    assert syncs.position(entry) < last_folder_sync
+
+
+def test_the_entries_of_others_are_synced_before_an_acknowledgement_on_top_of_them(tmp_path: Path, syncs: Syncs):
+    table = make_table(tmp_path / "t", settings=DURABLE, appends=1)
+    careless = open_table(table.path, settings=FAST)
+    append(careless, 2)
+    append(careless, 3)
+    syncs.paths.clear()
+    append(table, 4)
+    for version in (2, 3, 4):
+        assert table.path / LOG / entry_name(version) in syncs.paths
+
+
+def test_a_new_handle_syncs_what_it_builds_on(tmp_path: Path, syncs: Syncs):
+    path = make_table(tmp_path / "t", settings=FAST, appends=3).path
+    append(open_table(path, settings=DURABLE), 4)
+    for version in range(5):
+        assert path / LOG / entry_name(version) in syncs.paths
+
+
+def test_what_was_synced_once_is_not_synced_again(tmp_path: Path, syncs: Syncs):
+    table = make_table(tmp_path / "t", settings=DURABLE, appends=5)
+    syncs.paths.clear()
+    append(table, 6)
+    names = [path.name for path in syncs.paths if path.parent == table.path / LOG]
+    assert names == [entry_name(6)]
+    assert table.path not in syncs.paths
+
+
+def test_a_changed_property_is_synced_too(tmp_path: Path, syncs: Syncs):
+    table = make_table(tmp_path / "t", settings=DURABLE)
+    version = table.set_properties({"siltstone.test": "x"})
+    assert table.path / LOG / entry_name(version) in syncs.paths
+
+
+def test_a_new_table_is_synced_with_the_folders_above_it(tmp_path: Path, syncs: Syncs):
+    path = tmp_path / "a" / "b" / "t"
+    make_table(path, settings=DURABLE)
+    for synced in (path / LOG / entry_name(0), path / LOG, path, path.parent, path.parent.parent):
+        assert synced in syncs.paths
+
+
+def test_without_durability_nothing_is_synced(tmp_path: Path, syncs: Syncs):
+    path = make_table(tmp_path / "t", settings=FAST, appends=3).path
+    table = open_table(path)
+    table.set_properties({"siltstone.test": "x"})
+    table.sync()
+    tidy_log(path, retention=Retention(hours=0), durable=False, clock=SystemClock())
+    with Lake.open(tmp_path / "lake", settings=FAST) as lake:
+        lake.create("a.b.c", "id BIGINT NOT NULL", key="id").upsert([{"id": 1}])
+        lake.drop("a.b.c")
+    assert syncs.paths == []
+
+
+def test_a_checkpoint_is_synced_before_anything_is_cleaned_on_its_account(tmp_path: Path, syncs: Syncs):
+    path = make_table(tmp_path / "t", settings=FAST, appends=3).path
+    syncs.watched = path
+    tidy_log(path, retention=Retention(hours=0), durable=True, clock=SystemClock())
+    checkpoint = path / LOG / f"{3:020d}.checkpoint.parquet"
+    for synced in (checkpoint, path / LOG / LAST_CHECKPOINT, path / LOG):
+        assert {entry_name(version) for version in range(4)} <= syncs.log_at(synced)
+    assert syncs.position(checkpoint) < syncs.position(path / LOG / LAST_CHECKPOINT)
+    assert not (path / LOG / entry_name(0)).exists()
+
+
+def test_base_is_synced_before_a_change_is_pruned_on_its_word(tmp_path: Path, syncs: Syncs):
+    with Lake.open(tmp_path / "lake", settings=FAST) as lake:
+        people = lake.create("a.b.c", "id BIGINT NOT NULL", key="id")
+        people.upsert([{"id": 1}])
+        careless = people._store
+        folded = careless.base.commit(
+            lambda p: Commit(kind=CommitKind.FOLD, plan_version=p.version, transactions={APP_FOLD: 1})
+        )
+    with Lake.open(tmp_path / "lake", settings=DURABLE) as lake:
+        store = lake.dataset("a.b.c")._store
+        syncs.watched = store.changes.path
+        assert prune(store) == 1
+    entry = store.base.path / LOG / entry_name(folded.version)
+    assert entry_name(2) not in syncs.log_at(entry)
+    assert store.changes.path / LOG / entry_name(2) in syncs.paths
+
+
+def test_an_upsert_is_on_disk_when_it_is_acknowledged(tmp_path: Path, syncs: Syncs):
+    with Lake.open(tmp_path / "lake", settings=DURABLE) as lake:
+        people = lake.create("a.b.c", "id BIGINT NOT NULL", key="id")
+        syncs.paths.clear()
+        people.upsert([{"id": 1}])
+        changes = people.path / "changes"
+        files = list((changes / "data").glob("*.parquet"))
+    assert {*files, changes / "data", changes, changes / LOG / entry_name(1), changes / LOG} <= set(syncs.paths)
+
+
+def test_a_data_folder_that_a_purge_took_away_is_synced_again_when_it_is_made_anew(tmp_path: Path, syncs: Syncs):
+    with Lake.open(tmp_path / "lake", settings=DURABLE) as lake:
+        people = lake.create("a.b.c", "id BIGINT NOT NULL", key="id")
+        people.upsert([{"id": 1}])
+        store = people._store
+        store.base.commit(lambda p: Commit(kind=CommitKind.FOLD, plan_version=p.version, transactions={APP_FOLD: 1}))
+        prune(store)
+        purge_files(store)
+        kept = (store.changes.path / "data").exists()
+        syncs.paths.clear()
+        people.upsert([{"id": 2}])
+    assert kept or store.changes.path in syncs.paths, "a folder without a synced name is lost in a power cut"

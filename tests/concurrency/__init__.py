@@ -1,0 +1,1 @@
+"""Several processes and threads on one dataset at once."""

@@ -1,0 +1,15 @@
+"""One worker on the Connect server for the folds that tests do themselves."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from siltstone.storage.spark import ConnectServer
+from tests.support.children import Worker
+
+
+@pytest.fixture(scope="session")
+def worker(connect_server: ConnectServer) -> Iterator[Worker]:
+    """A process with a Spark session."""
+    with Worker(remote=connect_server.address) as started:
+        yield started

@@ -1,0 +1,128 @@
+"""Compactions and loads at the same moment: one wins, the others say so and change nothing."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from siltstone.storage.spark import ConnectServer
+from tests.support.actors import STOP, apply, make, open_dataset, seen_rows, wait_for
+from tests.support.children import Child, Worker
+
+ACTORS = "tests.support.actors"
+
+
+def start(function: str, *, remote: str = "", **arguments: Any) -> Child:
+    return Child(f"{ACTORS}:{function}", arguments, remote=remote)
+
+
+def write_source(path: Path, writer: int, keys: range) -> dict[str, list[int]]:
+    schema = pa.schema([("id", pa.string()), ("writer", pa.int64()), ("batch", pa.int64())])
+    rows = [{"id": f"k-{key:03d}", "writer": writer, "batch": key} for key in keys]
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
+    return {row["id"]: [writer, int(str(row["batch"]))] for row in rows}
+
+
+@pytest.mark.spark
+def test_of_two_folds_of_the_same_changes_one_commits_and_the_other_reports_a_conflict(
+    lake_path: Path, tmp_path: Path, worker: Worker, connect_server: ConnectServer
+):
+    make(str(lake_path))
+    dataset = open_dataset(str(lake_path))
+    log: list[list[Any]] = []
+    for writer in range(3):
+        rows = [{"id": f"k-{key}", "writer": writer, "batch": key} for key in range(writer, 10)]
+        log.append([dataset.upsert(rows).sequence, "U", rows])
+        if writer == 0:
+            worker.call(f"{ACTORS}:compact_once", path=str(lake_path))
+    log.append([dataset.tombstone(["k-9"]).sequence, "D", ["k-9"]])
+    folds = [
+        start(
+            "compact_together", remote=connect_server.address, path=str(lake_path), signals=str(tmp_path), number=number
+        )
+        for number in range(2)
+    ]
+    for number in range(2):
+        wait_for(tmp_path / f"planned-{number}")
+    late = [{"id": "k-0", "writer": 9, "batch": 9}, {"id": "late", "writer": 9, "batch": 9}]
+    log.append([dataset.upsert(late).sequence, "U", late])  # after both plans: neither may take or lose it
+    (tmp_path / "go").touch()
+    ends = [fold.value() for fold in folds]
+
+    assert sorted(str(end["error"]) for end in ends) == ["Conflict", "None"]
+    [report] = [end["report"] for end in ends if end["report"]]
+    assert (report["base_rows"], report["final_rows"], report["rows_dropped_by_tombstones"]) == (10, 9, 1)
+    status = dataset.status()
+    assert (status.sequence, status.watermark, status.rows_in_base, status.backlog_batches) == (5, 4, 9, 1)
+    assert seen_rows(dataset.to_arrow().to_pylist()) == apply(log)
+    worker.call(f"{ACTORS}:compact_once", path=str(lake_path), purge=True)
+    assert seen_rows(dataset.to_arrow().to_pylist()) == apply(log)
+    assert dataset.status().unreferenced_files == 0
+
+
+@pytest.mark.spark
+def test_of_two_first_loads_one_becomes_base_and_the_other_a_change_batch_and_an_upsert_outlives_both(
+    lake_path: Path, tmp_path: Path, worker: Worker, connect_server: ConnectServer
+):
+    make(str(lake_path))
+    sources = [
+        write_source(tmp_path / f"{number}.parquet", number, keys)
+        for number, keys in enumerate((range(10), range(5, 15)))
+    ]
+    loads = [
+        start(
+            "ingest_together",
+            remote=connect_server.address,
+            path=str(lake_path),
+            source=str(tmp_path / f"{number}.parquet"),
+            signals=str(tmp_path),
+            number=number,
+        )
+        for number in range(2)
+    ]
+    for number in range(2):
+        wait_for(tmp_path / f"written-{number}")
+    dataset = open_dataset(str(lake_path))
+    upserted = [{"id": "k-001", "writer": 7, "batch": 7}, {"id": "fresh", "writer": 7, "batch": 7}]
+    assert dataset.upsert(upserted).sequence == 1
+    (tmp_path / "go").touch()
+    ends = [load.value() for load in loads]
+
+    [first] = [number for number, end in enumerate(ends) if end["first_load"]]
+    loser = 1 - first
+    assert ends[loser]["sequence"] == 2
+    expected = sources[first] | {row["id"]: [7, 7] for row in upserted} | sources[loser]
+    assert seen_rows(dataset.to_arrow().to_pylist()) == expected
+    report = worker.call(f"{ACTORS}:compact_once", path=str(lake_path), purge=True)
+    assert (report["base_rows"], report["change_rows"], report["final_rows"]) == (10, 12, len(expected))
+    assert seen_rows(dataset.to_arrow().to_pylist()) == expected
+    assert dataset.status().unreferenced_files == 0
+
+
+@pytest.mark.spark
+def test_readers_see_every_acknowledged_write_and_no_wrong_answer_during_folds_and_purges(
+    lake_path: Path, tmp_path: Path, connect_server: ConnectServer
+):
+    make(str(lake_path))
+    shared = {"path": str(lake_path), "signals": str(tmp_path)}
+    remote = connect_server.address
+    reader = start("read_until_stopped", **shared)
+    counter = start("count_until_stopped", remote=remote, **shared)
+    compactor = start("compact_until_stopped", remote=remote, purge_every=2, **shared)
+    wait_for(tmp_path / "folded")
+    writer = start("write_counting", batches=120, **shared)
+    log = writer.value()
+    (tmp_path / STOP).touch()
+    counts = compactor.value()
+    assert counts["folds"] >= 2
+    histories = [apply(log[:length]) for length in range(len(log) + 1)]
+
+    readings = reader.value()
+    assert len(readings) > 10
+    for before, rows, after in readings:
+        # A write that is not yet counted may be seen already: it is acknowledged before it is counted.
+        assert rows in histories[before : after + 2], f"a reading after {before} writes is no state of the dataset"
+    for before, rows, after in counter.value():
+        assert rows in {len(history) for history in histories[before : after + 2]}

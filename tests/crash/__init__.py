@@ -1,0 +1,1 @@
+"""A process that dies or fails at every fail point."""

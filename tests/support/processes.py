@@ -1,0 +1,159 @@
+"""Other processes: a few that are started once and then do what a test asks, all at the same moment if it wants."""
+
+import multiprocessing
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from siltstone.clock import SystemClock
+from siltstone.errors import Conflict, SiltstoneError
+from siltstone.lake import Lake
+from siltstone.model.columns import APP_SEQ, SEQ
+from siltstone.model.files import CommitKind
+from siltstone.model.results import Ack
+from siltstone.storage.table import Table
+from siltstone.storage.upkeep import Retention, try_tidy_log
+from tests.support.tables import FAST, TABLE_SCHEMA, append, move, open_table
+
+HEAD_START_SECONDS = 0.3
+"""Long enough for every process to have picked up its task before the common start."""
+
+
+class Pool:
+    """Processes that are started by spawn, so that they share nothing with this one but the disk."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._pool = ProcessPoolExecutor(size, mp_context=multiprocessing.get_context("spawn"))
+        list(self._pool.map(time.sleep, [0.2] * size))
+
+    def one(self, task: Callable[..., Any], *given: Any) -> Any:  # noqa: ANN401
+        """Run one task elsewhere."""
+        return self._pool.submit(task, *given).result(timeout=120)
+
+    def at_once(self, tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Run at most as many tasks as there are processes, all from the same moment on."""
+        assert len(tasks) <= self.size
+        start = time.monotonic() + HEAD_START_SECONDS
+        running: list[Future[Any]] = [self._pool.submit(_from, start, *task) for task in tasks]
+        return [task.result(timeout=300) for task in running]
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+
+def _from(start: float, task: Callable[..., Any], *given: Any) -> Any:  # noqa: ANN401
+    time.sleep(max(0.0, start - time.monotonic()))  # the monotonic clock is the same in all processes of a machine
+    return task(*given)
+
+
+def upsert_in_process(root: Path, producer: str, sequence: int, number: int) -> Ack:
+    """Upsert one row as an idempotent producer."""
+    return Lake.open(root, settings=FAST).dataset("a.b.c").upsert([{"id": number}], producer=producer, sequence=sequence)
+
+
+def create_table_in_process(path: Path) -> str:
+    """Try to create a table and say how that went."""
+    try:
+        Table.create(path, TABLE_SCHEMA, partition_by=[SEQ], properties={}, durable=False)
+    except SiltstoneError as error:
+        return type(error).__name__
+    return "created"
+
+
+def create_dataset_in_process(root: Path, schema: str) -> str:
+    """Create a dataset and return its incarnation, or how that went wrong."""
+    try:
+        return Lake.open(root, settings=FAST).create("a.b.c", schema, key="id").info().incarnation
+    except SiltstoneError as error:
+        return type(error).__name__
+
+
+def recreate_for(root: Path, seconds: float) -> tuple[int, list[str]]:
+    """Drop and create one dataset over and over; return how often, and errors other than those of a lost race."""
+    made, odd = 0, []
+    lake = Lake.open(root, settings=FAST)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            lake.create("a.b.c", "id BIGINT NOT NULL, tag STRING", key="id")
+            made += 1
+            lake.drop("a.b.c")
+        except SiltstoneError as error:
+            if error.kind not in ("conflict", "not_found"):
+                odd.append(f"{type(error).__name__}: {error}")
+    return made, odd
+
+
+def write_while_recreated(root: Path, writer: int, seconds: float) -> tuple[list[tuple[str, int]], list[str]]:
+    """Write through handles that keep getting stale; return acknowledged (incarnation, id), and odd errors."""
+    written, odd, number = [], [], 0
+    lake = Lake.open(root, settings=FAST)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            people = lake.dataset("a.b.c")
+            incarnation = people.info().incarnation
+            for _ in range(5):
+                number += 1
+                people.upsert([{"id": writer * 1_000_000 + number, "tag": incarnation}])
+                written.append((incarnation, writer * 1_000_000 + number))
+        except SiltstoneError as error:
+            if error.kind not in ("gone", "not_found"):
+                odd.append(f"{type(error).__name__}: {error}")
+        except OSError as error:
+            odd.append(f"{type(error).__name__}: {error}")
+    return written, odd
+
+
+def append_for(path: Path, writer: int, seconds: float) -> list[tuple[int, int]]:
+    """Append one-row files; return the acknowledged (id, sequence) pairs."""
+    table = open_table(path)
+    acknowledged: list[tuple[int, int]] = []
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        number = writer * 1_000_000 + len(acknowledged)
+        committed = append(table, number)
+        acknowledged.append((number, committed.commit.transactions[APP_SEQ]))
+    return acknowledged
+
+
+def cluster_for(path: Path, seconds: float, *, files_at_once: int = 20) -> tuple[int, int]:
+    """Rewrite the oldest files into one, over and over; return how many rewrites landed and how many were refused."""
+    table, clock = open_table(path), SystemClock()
+    landed = refused = 0
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        files = sorted(table.pin().files, key=lambda file: (int(file.partition[SEQ] or 0), file.path))[:files_at_once]
+        if len(files) < 2:
+            clock.sleep(0.01)
+            continue
+        commit = move(table, files, kind=CommitKind.CLUSTER)
+        try:
+            table.commit(lambda _, commit=commit: commit)  # type: ignore[misc]
+            landed += 1
+        except Conflict:
+            refused += 1
+            (path / commit.adds[0].path).unlink()
+    return landed, refused
+
+
+def tidy_for(path: Path, seconds: float) -> tuple[int, list[str]]:
+    """Write checkpoints and clean the log without a pause; return how often, and what went wrong."""
+    done, failures = 0, []
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        said = try_tidy_log(path, retention=Retention(hours=100, max_entries=3), durable=False, clock=SystemClock())
+        done += 1
+        if said is not None:
+            failures.append(said)
+    return done, failures
+
+
+def count_rows(path: Path) -> int:
+    """Count the rows of a Parquet file."""
+    return int(pq.read_metadata(path).num_rows)
