@@ -29,7 +29,7 @@ class Pool:
     def __init__(self, size: int) -> None:
         self.size = size
         self._pool = ProcessPoolExecutor(size, mp_context=multiprocessing.get_context("spawn"))
-        list(self._pool.map(time.sleep, [0.2] * size))
+        list(self._pool.map(_wake, range(size)))
 
     def one(self, task: Callable[..., Any], *given: Any) -> Any:  # noqa: ANN401
         """Run one task elsewhere."""
@@ -44,6 +44,11 @@ class Pool:
 
     def close(self) -> None:
         self._pool.shutdown()
+
+
+def _wake(_number: int) -> None:
+    """Import this module, and leave the next call to another process."""
+    time.sleep(0.5)
 
 
 def _from(start: float, task: Callable[..., Any], *given: Any) -> Any:  # noqa: ANN401

@@ -27,7 +27,6 @@ from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.model.results import Ack
 from siltstone.storage.layout import DATA
 from siltstone.storage.parquet import write_file
-from siltstone.storage.presence import Presence
 from siltstone.storage.queue import WriterQueue
 from siltstone.storage.table import Parent
 
@@ -65,9 +64,8 @@ class ChangeWriter:
         self._store.changes.version()  # a dropped dataset is Gone before a file is written
         relative = f"{DATA}/{batch_id}.parquet"
         path = self._store.changes.path / relative
-        with Presence(self._store.layout.work, batch_id):
-            path.parent.mkdir(exist_ok=True)
-            write_file(rows, path, key=self._store.spec.key)
+        with self._store.presence(batch_id):
+            self._stage(rows, path)
             reach("upsert.after_stage")
             file = DataFile(
                 path=relative,
@@ -78,6 +76,16 @@ class ChangeWriter:
             return self.submit(
                 Batch(files=(file,), rows=rows.num_rows, producer=producer, producer_sequence=sequence or 0)
             )
+
+    def _stage(self, rows: pa.Table, path: Path) -> None:
+        try:
+            path.parent.mkdir(exist_ok=True)
+            write_file(rows, path, key=self._store.spec.key)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise Unavailable(
+                f"Dataset {self._store.name}: {path.parent} cannot be written ({error}); nothing was changed."
+            ) from error
 
     def submit(self, batch: Batch) -> Ack:
         """Commit a staged batch; if that fails for certain, its files are removed."""

@@ -139,7 +139,9 @@ def _whole_rows(store: Store, snapshot: Snapshot, chosen: pa.Table) -> pa.Table:
                 own = pc.coalesce(rows.column(ROW_SEQ), pa.scalar(sequence_of(file), pa.int64()))
                 places = _places(rows.append_column(SEQ, own))
                 parts += [(wanted.pop(p), rows.slice(at, 1)) for at, p in enumerate(places) if p in wanted]
-    ordered = [rows.select(store.schema.names).cast(store.schema) for _, rows in sorted(parts, key=lambda part: part[0])]
+    ordered = [
+        rows.select(store.schema.names).cast(store.schema) for _, rows in sorted(parts, key=lambda part: part[0])
+    ]
     return pa.concat_tables([store.schema.empty_table(), *ordered])
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from siltstone.clock import Clock
 from siltstone.config import Settings
-from siltstone.errors import Gone, NotFound
+from siltstone.errors import Gone, NotFound, Unavailable
 from siltstone.model.columns import APP_EPOCH, APP_FOLD, APP_PRUNE, APP_SEQ, SEQ
 from siltstone.model.files import DataFile
 from siltstone.model.names import DatasetName
@@ -129,6 +129,15 @@ class Store:
             raise Gone(f"Dataset {self.name} was dropped. Open it anew.") from error
         return Snapshot(changes=changes, base=base, watermark=base.transactions.get(APP_FOLD, 0))
 
-    def presence(self) -> Presence:
-        """Start a new owner of staged files."""
-        return Presence(self.layout.work, self.clock.new_id())
+    def presence(self, owner: str | None = None) -> Presence:
+        """Start an owner of staged files, a new one unless it is named.
+
+        Raises:
+            Unavailable: the lake cannot be written.
+        """
+        try:
+            return Presence(self.layout.work, owner or self.clock.new_id())
+        except OSError as error:
+            raise Unavailable(
+                f"Dataset {self.name}: {self.layout.work} cannot be written ({error}); nothing was changed."
+            ) from error

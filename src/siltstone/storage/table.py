@@ -358,7 +358,10 @@ class Table(TableHandle):
                     f"{file.rows} in {file.size_bytes}; nothing was committed."
                 )
         if self._settings.durable:
-            sync_files(self.path, [file.path for file in fresh], known=self._synced_folders)
+            try:
+                sync_files(self.path, [file.path for file in fresh], known=self._synced_folders)
+            except OSError as error:
+                raise Unavailable(f"{self.label}: files cannot be synced ({error}); nothing was changed.") from error
         self._verified.update(file.path for file in fresh)
 
     def _file_schema(self) -> pa.Schema:

@@ -1,0 +1,214 @@
+"""Many at once: creates, drops, writers, rewriters and cleaners in processes of their own."""
+
+from pathlib import Path
+
+import pytest
+
+from siltstone.dataset.dataset import Dataset
+from siltstone.errors import Conflict, Gone, NotFound
+from siltstone.failpoints import arm
+from siltstone.lake import Lake
+from siltstone.model.columns import APP_SEQ
+from tests.support.processes import (
+    Pool,
+    append_for,
+    cluster_for,
+    create_dataset_in_process,
+    create_table_in_process,
+    recreate_for,
+    tidy_for,
+    write_while_recreated,
+)
+from tests.support.tables import FAST, append, ids, make_table, open_table, repeated, state
+
+SCHEMA = "id BIGINT NOT NULL, tag STRING"
+
+
+# ---- create ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("processes", [2, 8])
+def test_of_many_creates_of_one_table_exactly_one_wins(tmp_path: Path, pool: Pool, processes: int):
+    for turn in range(5):
+        path = tmp_path / f"t{turn}"
+        said = pool.at_once([(create_table_in_process, path)] * processes)
+        assert sorted(said) == ["Conflict"] * (processes - 1) + ["created"]
+        assert append(open_table(path), 1).version == 1
+
+
+def incarnations(root: Path) -> list[str]:
+    folder = root / "a" / "b" / "c"
+    return sorted(item.name for item in folder.iterdir()) if folder.is_dir() else []
+
+
+def test_eight_creates_of_one_dataset_in_a_new_lake_make_one_incarnation(tmp_path: Path, pool: Pool):
+    for turn in range(3):
+        root = tmp_path / f"lake{turn}"
+        said = pool.at_once([(create_dataset_in_process, root, SCHEMA)] * 8)
+        assert len(set(said)) == 1, said
+        assert incarnations(root) == [said[0]]
+        assert Lake.open(root, settings=FAST).dataset("a.b.c").info().incarnation == said[0]
+
+
+def test_of_creates_with_different_schemas_one_wins_and_the_others_conflict(tmp_path: Path, pool: Pool):
+    root = tmp_path / "lake"
+    schemas = [f"id BIGINT NOT NULL, column_{number} STRING" for number in range(8)]
+    said = pool.at_once([(create_dataset_in_process, root, schema) for schema in schemas])
+    assert said.count("Conflict") == 7, said
+    winner = next(name for name in said if name != "Conflict")
+    assert incarnations(root) == [winner]
+    columns = Lake.open(root, settings=FAST).dataset("a.b.c").schema.names
+    assert columns == ["id", f"column_{said.index(winner)}"]
+
+
+# ---- drop ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    found = Lake.open(tmp_path / "lake", settings=FAST)
+    found.create("a.b.c", SCHEMA, key="id").upsert([{"id": 1}])
+    return found
+
+
+CALLS = {
+    "upsert": lambda people: people.upsert([{"id": 2}]),
+    "tombstone": lambda people: people.tombstone([1]),
+    "to_arrow": lambda people: people.to_arrow(),
+    "tombstones": lambda people: people.tombstones(),
+    "status": lambda people: people.status(),
+    "compact": lambda people: people.compact(),
+    "vacuum": lambda people: people.vacuum(),
+}
+
+
+@pytest.mark.parametrize("recreated", [False, True])
+@pytest.mark.parametrize("call", CALLS)
+def test_a_handle_of_a_dropped_dataset_is_gone_for_every_call(lake: Lake, call: str, *, recreated: bool):
+    opened, unused = lake.dataset("a.b.c"), lake.dataset("a.b.c")
+    opened.to_arrow()
+    lake.drop("a.b.c")
+    if recreated:
+        lake.create("a.b.c", SCHEMA, key="id")
+    for people in (opened, unused, opened):
+        with pytest.raises(Gone):
+            CALLS[call](people)
+    if recreated:
+        assert lake.dataset("a.b.c").to_arrow().num_rows == 0
+
+
+@pytest.mark.parametrize("recreated", [False, True])
+@pytest.mark.parametrize("place", ["upsert.after_stage", "commit.before_entry"])
+def test_a_write_that_meets_a_drop_half_way_is_gone_and_lands_nowhere(lake: Lake, place: str, *, recreated: bool):
+    people, other = lake.dataset("a.b.c"), Lake.open(lake.path, settings=FAST)
+
+    def drop(_place: str) -> None:
+        other.drop("a.b.c")
+        if recreated:
+            other.create("a.b.c", SCHEMA, key="id")
+
+    with arm(place, drop), pytest.raises(Gone):
+        people.upsert([{"id": 2}])
+    if recreated:
+        assert other.dataset("a.b.c").to_arrow().num_rows == 0
+
+
+def test_a_write_whose_dataset_is_dropped_before_it_is_staged_is_gone(lake: Lake, monkeypatch: pytest.MonkeyPatch):
+    people, other = lake.dataset("a.b.c"), Lake.open(lake.path, settings=FAST)
+    version = people._store.changes.version
+
+    def drop_after() -> int:
+        found = version()
+        other.drop("a.b.c")
+        return found
+
+    monkeypatch.setattr(people._store.changes, "version", drop_after)
+    with pytest.raises(Gone):
+        people.upsert([{"id": 2}])
+
+
+def test_a_dropped_dataset_is_not_found_and_its_folder_is_removed(lake: Lake):
+    folder = lake.dataset("a.b.c").path
+    lake.drop("a.b.c")
+    assert not folder.exists()
+    with pytest.raises(NotFound):
+        lake.dataset("a.b.c")
+    with pytest.raises(NotFound):
+        lake.drop("a.b.c")
+
+
+def test_a_recreated_dataset_is_another_one(lake: Lake):
+    first = lake.dataset("a.b.c").info().incarnation
+    lake.drop("a.b.c")
+    assert lake.create("a.b.c", "id BIGINT NOT NULL", key="id").info().incarnation != first
+    with pytest.raises(Conflict):
+        lake.create("a.b.c", SCHEMA, key="id")
+
+
+def tags(people: Dataset) -> set[str]:
+    return set(people.to_arrow().column("tag").to_pylist())
+
+
+def test_nothing_is_ever_written_into_another_incarnation(tmp_path: Path, pool: Pool):
+    """Writers tag each row with the incarnation they opened, while others drop and create the dataset over and over."""
+    root, seconds = tmp_path / "lake", 2.0
+    Lake.open(root, settings=FAST).create("a.b.c", SCHEMA, key="id")
+    said = pool.at_once(
+        [(recreate_for, root, seconds)] * 2 + [(write_while_recreated, root, writer, seconds) for writer in (1, 2)]
+    )
+    recreations, writes = said[:2], said[2:]
+    odd = [text for _, texts in said for text in texts]
+    assert odd == []
+    assert sum(made for made, _ in recreations) > 2
+    assert sum(len(written) for written, _ in writes) > 0
+    for people in _left(root):
+        assert tags(people) <= {people.info().incarnation}
+
+
+def _left(root: Path) -> list[Dataset]:
+    try:
+        return [Lake.open(root, settings=FAST).dataset("a.b.c")]
+    except NotFound:
+        return []
+
+
+# ---- stress ----------------------------------------------------------------------------------------------------------
+
+
+def stress(path: Path, pool: Pool, *, appenders: int, clusterers: int, tidiers: int, seconds: float) -> None:
+    """Append, rewrite and clean all at once; afterwards every acknowledged row is there exactly once."""
+    make_table(path)
+    tasks: list[tuple[object, ...]] = [(append_for, path, writer, seconds) for writer in range(1, appenders + 1)]
+    tasks += [(cluster_for, path, seconds)] * clusterers
+    tasks += [(tidy_for, path, seconds)] * tidiers
+    said = pool.at_once(tasks)
+    acknowledged = [pair for pairs in said[:appenders] for pair in pairs]
+    clusterings = said[appenders : appenders + clusterers]
+    cleanings = said[appenders + clusterers :]
+
+    found = ids(path)
+    assert repeated(found) == []
+    assert found == sorted(number for number, _ in acknowledged)
+    sequences = sorted(sequence for _, sequence in acknowledged)
+    assert sequences == list(range(1, len(acknowledged) + 1))
+    assert state(path).transactions[APP_SEQ] == len(acknowledged)
+    assert sum(landed for landed, _ in clusterings) > 0
+    assert sum(done for done, _ in cleanings) > 0
+    if clusterers > 1:
+        assert sum(refused for _, refused in clusterings) > 0, "two rewriters of the same files must meet"
+    for writer in range(1, appenders + 1):
+        mine = [sequence for number, sequence in acknowledged if number // 1_000_000 == writer]
+        assert mine == sorted(mine)
+
+
+def test_appends_survive_rewrites_and_cleaning_in_other_processes(tmp_path: Path, pool: Pool):
+    stress(tmp_path / "t", pool, appenders=4, clusterers=2, tidiers=1, seconds=4.0)
+
+
+@pytest.mark.deep
+def test_appends_survive_a_long_time_of_rewrites_and_cleaning(tmp_path: Path):
+    pool = Pool(12)
+    try:
+        stress(tmp_path / "t", pool, appenders=8, clusterers=2, tidiers=2, seconds=60.0)
+    finally:
+        pool.close()
