@@ -13,8 +13,8 @@ help:
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: $(STAMP) ## the environment in .venv, a JDK and the Delta jars; quick when nothing changed
-	@$(PYTHON) -m siltstone.storage.jvm >/dev/null 2>&1 || $(MAKE) --no-print-directory jdk
-	@$(PYTHON) -m siltstone.storage.jars
+	@$(PYTHON) -c 'from siltstone.storage.jvm import main; main()' >/dev/null 2>&1 || $(MAKE) --no-print-directory jdk
+	@$(PYTHON) -c 'from siltstone.storage.jars import main; main()'
 
 $(STAMP): pyproject.toml constraints.txt
 	@python=""; for candidate in python3.11 python3.12 python3.13 python3; do \

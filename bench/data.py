@@ -155,6 +155,7 @@ class Stage:
         """Return a copy to work on. Data files are linked, as nobody changes one; logs and locks are copied."""
         self._copies += 1
         target = self.folder / f"{name}-{self._copies}"
+        self.discard(target)  # a run that was broken off may have left one
         shutil.copytree(prepared, target, copy_function=_link_or_copy)
         return target
 

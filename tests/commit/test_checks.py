@@ -158,7 +158,13 @@ def with_columns(**columns: pa.Array) -> pa.Table:
     return pa.table(columns)
 
 
-NOT_AS_SAID = {"missing": missing, "truncated": truncated, "empty": empty, "of another size": grown, "of other rows": miscounted}
+NOT_AS_SAID = {
+    "missing": missing,
+    "truncated": truncated,
+    "empty": empty,
+    "of another size": grown,
+    "of other rows": miscounted,
+}
 WRONG_COLUMNS = {
     "a column too few": with_columns(id=pa.array([1])),
     "a column too many": rows_of([1]).append_column("extra", pa.array([1])),
@@ -194,7 +200,10 @@ def test_nanoseconds_and_int96_never_get_into_a_table(tmp_path: Path, zone: str 
     Table.create(tmp_path / "t", schema, partition_by=[], properties={}, durable=False)
     table = open_table(tmp_path / "t")
     rows = pa.table({"at": pa.array([1_000], pa.timestamp("ns", tz=zone))})
-    for name, options in {"nanoseconds": {"version": "2.6"}, "int96": {"use_deprecated_int96_timestamps": True}}.items():
+    for name, options in {
+        "nanoseconds": {"version": "2.6"},
+        "int96": {"use_deprecated_int96_timestamps": True},
+    }.items():
         pq.write_table(rows, table.path / f"{name}.parquet", **options)
         size = (table.path / f"{name}.parquet").stat().st_size
         file = DataFile(path=f"{name}.parquet", size_bytes=size, rows=1)

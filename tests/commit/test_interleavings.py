@@ -10,22 +10,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from siltstone.compaction.reclaim import vacuum
+from siltstone.dataset.rows import change_rows
 from siltstone.dataset.store import Store, sequence_of
 from siltstone.errors import Conflict
 from siltstone.lake import Lake
 from siltstone.model.columns import APP_FOLD, APP_PRUNE, SEQ, Op
 from siltstone.model.files import Commit, CommitKind, DataFile
-from siltstone.dataset.rows import change_rows
 from siltstone.storage.parquet import write_file
 from siltstone.storage.presence import Presence
 from siltstone.storage.table import Table
 from siltstone.storage.upkeep import forget_history, write_checkpoint
 from tests.support.tables import FAST, append_commit, ids, open_table, state
-
-import pyarrow as pa
 
 LANDS, REFUSED = "lands", "refused"
 KINDS = ("append", "fold", "cluster", "prune", "squash", "first load", "evolve", "vacuum")
@@ -124,7 +123,11 @@ DISJOINT: dict[tuple[str, str], str] = {
     ("append", "fold of nothing"): LANDS,
 }
 
-EFFECT: dict[str, tuple[set[int], set[int]]] = {"prune": ({1, 2}, set()), "append": (set(), {10}), "first load": (set(), {20})}
+EFFECT: dict[str, tuple[set[int], set[int]]] = {
+    "prune": ({1, 2}, set()),
+    "append": (set(), {10}),
+    "first load": (set(), {20}),
+}
 """Which ids a kind removes and adds; the others only move rows or touch none."""
 
 Step = Callable[[Table], object]

@@ -217,9 +217,7 @@ def test_a_commit_that_lands_late_is_found_before_the_next_try(path: Path, monke
     assert ids(path) == [1, 2, 9]
 
 
-def test_a_disk_that_refuses_to_sync_the_entry_leaves_an_unknown_outcome(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_disk_that_refuses_to_sync_the_entry_leaves_an_unknown_outcome(path: Path, monkeypatch: pytest.MonkeyPatch):
     table = open_table(path, settings=Settings(durable=True))
     file = stage(table, [9])
 

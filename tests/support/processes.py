@@ -58,7 +58,9 @@ def _from(start: float, task: Callable[..., Any], *given: Any) -> Any:  # noqa: 
 
 def upsert_in_process(root: Path, producer: str, sequence: int, number: int) -> Ack:
     """Upsert one row as an idempotent producer."""
-    return Lake.open(root, settings=FAST).dataset("a.b.c").upsert([{"id": number}], producer=producer, sequence=sequence)
+    return (
+        Lake.open(root, settings=FAST).dataset("a.b.c").upsert([{"id": number}], producer=producer, sequence=sequence)
+    )
 
 
 def create_table_in_process(path: Path) -> str:

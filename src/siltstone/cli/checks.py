@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from siltstone.errors import SiltstoneError
+
+if TYPE_CHECKING:
+    from siltstone.lake import Lake
 
 OLDEST_PYTHON: Final = (3, 11)
 PACKAGES: Final = ("siltstone", "pyspark", "deltalake", "pyarrow", "pandas", "sqlglot")
@@ -35,7 +38,7 @@ class Check:
     found: str
 
 
-def run_checks(lake_path: str | None) -> list[Check]:
+def run_checks(lake_path: str | None, *, open_lake: "Callable[[], Lake]") -> list[Check]:
     """Run every check; one that raises an error of ours has failed and says why."""
     wanted: dict[str, Callable[[], Check]] = {
         "python": _python,
@@ -45,7 +48,7 @@ def run_checks(lake_path: str | None) -> list[Check]:
     }
     if lake_path:
         wanted |= {
-            "lake": lambda: _lake(lake_path),
+            "lake": lambda: _lake(open_lake),
             "writable": lambda: _writable(lake_path),
             "disk": lambda: _disk(lake_path),
         }
@@ -103,10 +106,8 @@ def _jars() -> Check:
     )
 
 
-def _lake(path: str) -> Check:
-    from siltstone.lake import Lake
-
-    with Lake.open(path) as lake:
+def _lake(open_lake: "Callable[[], Lake]") -> Check:
+    with open_lake() as lake:
         there = lake.path.is_dir()
         datasets = [lake.dataset(info.name).status() for info in lake.datasets()]
     if not there:

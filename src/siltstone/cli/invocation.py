@@ -69,7 +69,7 @@ def _spare_pandas() -> None:
 class _Absent(MetaPathFinder):
     """Says that pandas is not there."""
 
-    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+    def find_spec(self, fullname: str, *_where: object) -> None:
         if fullname == "pandas":
             raise ModuleNotFoundError(fullname)
 

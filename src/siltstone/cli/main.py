@@ -30,7 +30,6 @@ app = typer.Typer(
     name=PROGRAM,
     help="A lakehouse on Spark and Delta Lake: upserts in milliseconds, merged reads, folds, and real forgetting.",
     epilog=EPILOG,
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -47,7 +46,7 @@ def _show_version(value: bool) -> None:  # noqa: FBT001  # the signature of a ty
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _globals(
     context: typer.Context,
     *,
@@ -61,6 +60,9 @@ def _globals(
 ) -> None:
     _ = version
     context.obj = Invocation(lake_path=lake, as_json=as_json, own_process=context.obj is _OWN_PROCESS)
+    if context.invoked_subcommand is None:
+        sys.stdout.write(f"{context.get_help()}\n")
+        raise typer.Exit(InvalidRequest.exit_code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -108,11 +110,10 @@ def hoisted(arguments: Sequence[str]) -> list[str]:
 
 
 def _usage_error(error: typer.TyperException, *, as_json: bool) -> int:
-    """Say what is wrong with the call itself; a call without a command has got the help text already."""
-    message = error.format_message()
-    if message:
-        place = getattr(getattr(error, "ctx", None), "command_path", PROGRAM)
-        render.show_error(InvalidRequest.kind, f"{message} Try '{place} --help'.", as_json=as_json)
+    """Say what is wrong with the call itself, and where its help is."""
+    place = getattr(getattr(error, "ctx", None), "command_path", PROGRAM)
+    message = error.format_message().rstrip(".").replace("\n", " ")
+    render.show_error(InvalidRequest.kind, f"{message}. Try '{place} --help'.", as_json=as_json)
     return InvalidRequest.exit_code
 
 

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from siltstone.compaction.commit import commit_fold, prune
 from siltstone.compaction.planner import FoldPlan, Matched, may_contain, touched_files
 from siltstone.dataset.local import latest_per_key, unfolded_rows
-from siltstone.dataset.merge import changes_frame, join_side, latest_of, spark_schema
+from siltstone.dataset.merge import arrow_frame, changes_frame, files_frame, join_side, latest_of
 from siltstone.dataset.store import Snapshot, Store, sequence_of
 from siltstone.dataset.written import attempt_folder, collect_files, discard, write_frame
 from siltstone.errors import Conflict, Corruption, Unavailable
@@ -98,7 +98,7 @@ def _latest(spark: "SparkSession", store: Store, snapshot: Snapshot) -> Iterator
     if snapshot.unfolded_rows <= store.settings.arrow_changes_rows:
         rows = unfolded_rows(store, snapshot, columns=columns)
         table = latest_per_key(rows, store.spec.key).select(columns)
-        yield _Latest(frame=spark.createDataFrame(table), table=table)
+        yield _Latest(frame=arrow_frame(spark, table), table=table)
         return
     yield _Latest(frame=latest_of(changes_frame(spark, store, snapshot), store.spec.key).select(*columns), table=None)
 
@@ -175,7 +175,8 @@ def _key_range(store: Store, file: DataFile, column: str) -> tuple[Any, Any]:
     """Return the smallest and largest value of a key column by the file's footer; None where it does not say."""
     with pq.ParquetFile(store.base.path / file.path) as parquet:
         metadata = parquet.metadata
-    index = metadata.schema.names.index(column) if column in metadata.schema.names else -1
+    paths = [metadata.schema.column(number).path for number in range(len(metadata.schema))]
+    index = paths.index(column) if column in paths else -1  # a path: inner fields may have the key's name too
     low = high = None
     for group in range(metadata.num_row_groups):
         statistics = metadata.row_group(group).column(index).statistics if index >= 0 else None
@@ -196,7 +197,7 @@ def _matched(spark: "SparkSession", store: Store, files: Sequence[DataFile], lat
     names = {file.path.rsplit("/", 1)[-1]: file.path for file in files}
     if len(names) != len(files):
         raise Corruption(f"Dataset {store.name}: two base files have the same name; nothing was changed.")
-    base = _files_frame(spark, store, files).select(*key, F.col("_metadata.file_name").alias(_FILE))
+    base = files_frame(spark, store, files).select(*key, F.col("_metadata.file_name").alias(_FILE))
     changed = latest.frame.select(*key, OP)
     counts = (
         base.join(join_side(changed, broadcast=latest.small), key)
@@ -227,11 +228,6 @@ def _count_latest(latest: _Latest) -> tuple[int, int]:
 # ---- the rewrite -------------------------------------------------------------------------------------------------
 
 
-def _files_frame(spark: "SparkSession", store: Store, files: Sequence[DataFile]) -> "DataFrame":
-    """Read exactly these base files."""
-    return spark.read.schema(spark_schema(store.schema)).parquet(*[str(store.base.path / f.path) for f in files])
-
-
 def _folded(spark: "SparkSession", store: Store, plan: FoldPlan, latest: _Latest) -> "DataFrame":
     from pyspark.sql import functions as F
 
@@ -239,7 +235,7 @@ def _folded(spark: "SparkSession", store: Store, plan: FoldPlan, latest: _Latest
     upserts = latest.frame.where(F.col(OP) == Op.UPSERT.value).select(*columns)
     if not plan.touched:
         return upserts.repartitionByRange(_file_count(plan.upserts), *key).sortWithinPartitions(*key)
-    touched = _files_frame(spark, store, plan.touched)
+    touched = files_frame(spark, store, plan.touched)
     if latest.small:
         kept = _in_place(touched, latest.frame, columns, key).sortWithinPartitions(*key)
         if not plan.new_rows:

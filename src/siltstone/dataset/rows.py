@@ -86,13 +86,20 @@ def _from_dicts(rows: Sequence[Any], schema: pa.Schema, dataset: str) -> pa.Tabl
 def _array(values: list[Any], field: pa.Field, dataset: str) -> pa.Array:
     """Build one column; text is read as a date, a time or a decimal, because JSON has no such values."""
     try:
-        return pa.array([_read_text(value, field.type) for value in values], field.type)
+        return pa.array([_read_value(value, field.type) for value in values], field.type)
     except _MISFITS as error:
         raise _misfit(values, field, dataset, error) from error
 
 
-def _read_text(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401
-    """Read ISO text; a time without a zone is UTC, as everywhere in a lake."""
+def _read_value(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401
+    """Read ISO text, and refuse what Arrow would cut off in silence; a time without a zone is UTC, as everywhere in a lake."""
+    if isinstance(value, list | tuple) and pa.types.is_list(kind):
+        return [_read_value(inner, kind.value_type) for inner in value]
+    if isinstance(value, Mapping) and pa.types.is_struct(kind):
+        inside = {field.name: field.type for field in kind.fields}
+        return {name: _read_value(inner, inside.get(name, pa.null())) for name, inner in value.items()}
+    if _is_cut_off(value, kind):
+        raise ValueError(value)
     if isinstance(value, datetime.datetime):
         return value.astimezone(datetime.UTC) if value.tzinfo is not None else value
     if not isinstance(value, str):
@@ -109,10 +116,17 @@ def _read_text(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401
     return value
 
 
+def _is_cut_off(value: Any, kind: pa.DataType) -> bool:  # noqa: ANN401
+    """True for 1.5 in a column of integers, which Arrow makes 1, and for text in a list, which it takes apart."""
+    if isinstance(value, float | decimal.Decimal) and pa.types.is_integer(kind):
+        return value % 1 != 0
+    return isinstance(value, str | bytes) and bool(pa.types.is_list(kind))
+
+
 def _misfit(values: list[Any], field: pa.Field, dataset: str, error: Exception) -> InvalidRequest:
     for row, value in enumerate(values):
         try:
-            pa.array([_read_text(value, field.type)], field.type)
+            pa.array([_read_value(value, field.type)], field.type)
         except _MISFITS:
             return InvalidRequest(
                 f"Dataset {dataset}: row {row}, column {field.name!r}: {value!r} is not a {type_name(field.type)}."

@@ -46,7 +46,7 @@ def parse_ddl(text: str) -> pa.Schema:
     except sqlglot.errors.SqlglotError as error:
         raise _unreadable(text) from error
     table = parsed[0].this if len(parsed) == 1 and isinstance(parsed[0], exp.Create) else None
-    if not isinstance(table, exp.Schema):
+    if not isinstance(table, exp.Schema) or parsed[0].args.get("expression") or parsed[0].args.get("properties"):
         raise _unreadable(text)
     return pa.schema([_field(column, text) for column in table.expressions])
 

@@ -14,7 +14,7 @@ Flow of `delta_jars`:
 4. Spark's own dependency resolver downloads into a temporary folder beside the cache's, which is then renamed. A crash
    leaves a temporary folder that nobody reads; of two processes at once, one wins and both find the same jars.
 
-``python -m siltstone.storage.jars`` does this ahead of time, for ``make setup``.
+`main` does this ahead of time, for ``make setup``.
 """
 
 import os
@@ -152,11 +152,12 @@ def _resolve(settings: Settings, *, home: Path, spark_version: str, work: Path) 
         )
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Fetch the jars ahead of time and say where they are; exit 5 if that cannot be done."""
     try:
         found = delta_jars(Settings.load())
-        where = f"{len(found)} Delta jars in {found[0].parent}" if found else "Spark has Delta among its jars"
-        sys.stdout.write(f"{where}\n")
     except Unavailable as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)
+    where = f"{len(found)} Delta jars in {found[0].parent}" if found else "Spark has Delta among its jars"
+    sys.stdout.write(f"{where}\n")

@@ -9,7 +9,7 @@ Terms:
   *promotes* a complete image to the name that everybody reads. A crash in between leaves a partial file, which is
   never mapped and is removed after an hour. An archive that does not fit is ignored by the JVM, silently.
 
-``python -m siltstone.storage.jvm`` prints the home that would be used, and exits 5 when there is none.
+`main` prints the home that would be used, for ``make setup``.
 """
 
 import hashlib
@@ -219,9 +219,11 @@ def _forward(read_end: int, shown: int, tail: deque[str]) -> None:
                     os.write(shown, line)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Print the home that would be used; exit 5 if there is none."""
     try:
-        sys.stdout.write(f"{find_java().home}\n")
+        home = find_java().home
     except Unavailable as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)
+    sys.stdout.write(f"{home}\n")

@@ -70,14 +70,19 @@ def read_entry(table: Path, version: int) -> LogEntry:
         Corruption: it is empty or cannot be parsed.
     """
     path = table / LOG / entry_name(version)
-    text = path.read_text(encoding="utf-8")
+    content = path.read_bytes()
     try:
-        actions: list[dict[str, Any]] = [json.loads(line) for line in text.splitlines() if line.strip()]
-    except json.JSONDecodeError as error:
+        actions: list[dict[str, Any]] = [dict(json.loads(line)) for line in content.splitlines() if line.strip()]
+    except (TypeError, ValueError) as error:  # not UTF-8, not JSON, or not an object
         raise Corruption(f"Log entry {path} cannot be parsed: {error}. Restore it from a copy.") from error
     if not actions:
         raise Corruption(f"Log entry {path} is empty. Restore it from a copy; nothing was written.")
-    return _entry(version, actions)
+    try:
+        return _entry(version, actions)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise Corruption(
+            f"Log entry {path} is not what a Delta log holds: {error!r}. Restore it from a copy."
+        ) from error
 
 
 def _entry(version: int, actions: list[dict[str, Any]]) -> LogEntry:

@@ -28,7 +28,7 @@ def doctor(context: typer.Context) -> None:
     from siltstone.cli.checks import Verdict, run_checks
 
     call = invocation(context)
-    checks = run_checks(call.lake_path)
+    checks = run_checks(call.lake_path, open_lake=call.open)
     good = all(check.verdict is not Verdict.FAILED for check in checks)
 
     def people() -> None:

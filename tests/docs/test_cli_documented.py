@@ -1,0 +1,70 @@
+"""Every command, option and exit code of `silt` is in docs/cli.md."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from siltstone import errors
+from siltstone.cli.main import INTERRUPTED, app
+
+TEXT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+ROOT: Any = typer.main.get_command(app)
+COMMANDS: dict[str, Any] = ROOT.commands
+ERRORS = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, errors.SiltstoneError)]
+
+
+def section(command: str) -> str:
+    """Return what the page says about one command."""
+    found = re.search(rf"^### `silt {command}\b.*?(?=^##|\Z)", TEXT, re.MULTILINE | re.DOTALL)
+    assert found, f"docs/cli.md has no section for silt {command}"
+    return found[0]
+
+
+def options(command: Any) -> list[str]:  # noqa: ANN401
+    return [name for parameter in command.params for name in parameter.opts if name.startswith("-")]
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_command_and_option_is_documented(command: str):
+    text = section(command)
+    missing = [name for name in options(COMMANDS[command]) if name not in text]
+    assert not missing
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_argument_is_named_in_the_heading(command: str):
+    heading = section(command).splitlines()[0]
+    names = [p.metavar.strip("[].") for p in COMMANDS[command].params if p.param_type_name == "argument"]
+    assert [name for name in names if name not in heading] == []
+
+
+def test_every_documented_command_exists():
+    assert set(re.findall(r"^### `silt (\w+)", TEXT, re.MULTILINE)) == set(COMMANDS)
+
+
+def test_every_documented_option_exists():
+    for name, command in COMMANDS.items():
+        heading = section(name).splitlines()[0]
+        assert set(re.findall(r"--[a-z-]+", heading)) <= {*options(command), *options(ROOT)}, name
+
+
+def test_every_global_option_is_documented():
+    shared = TEXT.split("## Global options")[1].split("\n## ")[0]
+    assert [name for name in options(ROOT) if f"`{name}" not in shared] == []
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.__name__)
+def test_every_exit_code_is_documented_with_its_kind(error: type[errors.SiltstoneError]):
+    assert re.search(rf"^\| {error.exit_code} \| `{error.kind}` \| \S", TEXT, re.MULTILINE)
+
+
+def test_an_interrupt_has_its_exit_code_in_the_table():
+    assert re.search(rf"^\| {INTERRUPTED} \|", TEXT, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_command_helps_with_an_example(command: str):
+    assert f"silt {command}" in (COMMANDS[command].help or "")

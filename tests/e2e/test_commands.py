@@ -1,0 +1,208 @@
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.e2e.conftest import PEOPLE, PRICES
+from tests.e2e.silt import contents, silt
+
+ADA = {
+    "id": "p1",
+    "name": "Ada",
+    "age": 36,
+    "score": 1.5,
+    "pay": "1234.56",
+    "born": "1815-12-10",
+    "at": "2024-01-02T03:04:05+00:00",
+    "tags": ["a", "b"],
+}
+
+
+def rows_of(lake: Path, name: str = PEOPLE, *options: str) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = silt("--lake", lake, "--json", "head", name, "-n", "1000", *options).data
+    return found
+
+
+def test_a_row_comes_back_as_it_went_in(lake: Path):
+    done = silt("--lake", lake, "--json", "upsert", PEOPLE, "--row", json.dumps(ADA))
+    assert done.data == {"sequence": 1, "rows": 1, "applied": True}
+    assert rows_of(lake) == [ADA]
+
+
+def test_a_json_number_keeps_its_digits_in_a_decimal_column(lake: Path):
+    silt("--lake", lake, "upsert", PEOPLE, "--row", '{"id": "p1", "pay": 0.10, "score": 2.50}')
+    found = rows_of(lake)[0]
+    assert (found["pay"], found["score"]) == ("0.10", 2.5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[{"id": "a"}, {"id": "b"}]',
+        '\n[\n{"id": "a"},\n{"id": "b"}\n]\n',
+        '{"id": "a"}\n\n{"id": "b"}\n',
+        '{"id": "a"}\n{"id": "b"}',
+    ],
+)
+def test_rows_come_from_a_file_or_a_pipe_as_an_array_or_by_line(lake: Path, tmp_path: Path, text: str):
+    (tmp_path / "rows").write_text(text)
+    assert silt("--lake", lake, "upsert", PEOPLE, tmp_path / "rows").code == 0
+    assert silt("--lake", lake, "upsert", PEOPLE, "-", stdin=text).code == 0
+    assert [row["id"] for row in rows_of(lake)] == ["a", "b"]
+
+
+def test_one_object_may_span_lines(lake: Path):
+    assert silt("--lake", lake, "upsert", PEOPLE, "-", stdin='{\n"id":\n"a"}\n').code == 0
+    assert [row["id"] for row in rows_of(lake)] == ["a"]
+
+
+def test_a_producer_writes_a_sequence_once(lake: Path):
+    call = ("--lake", lake, "--json", "upsert", PEOPLE, "--row", '{"id": "a"}', "--producer", "job", "--sequence", "7")
+    assert silt(*call).data["applied"] is True
+    assert silt(*call).data == {"sequence": 1, "rows": 1, "applied": False}
+
+
+def test_what_head_writes_upsert_reads(lake: Path):
+    silt("--lake", lake, "upsert", PEOPLE, "--row", json.dumps(ADA))
+    shown = silt("--lake", lake, "--json", "head", PEOPLE).out
+    assert silt("--lake", lake, "upsert", PEOPLE, "-", stdin=shown).code == 0
+    assert rows_of(lake) == [ADA]
+
+
+def test_tombstones_hide_at_once_and_are_listed_until_they_are_folded(lake: Path):
+    silt("--lake", lake, "upsert", PEOPLE, "-", stdin='[{"id": "a"}, {"id": "b"}, {"id": "c"}]')
+    done = silt("--lake", lake, "--json", "tombstone", PEOPLE, "a", "c", "--actor", "dpo", "--reason", "request 17")
+    assert done.data["rows"] == 2
+    assert [row["id"] for row in rows_of(lake)] == ["b"]
+    assert [row["id"] for row in rows_of(lake, PEOPLE, "--raw")] == ["a", "b", "c"]
+    listed = silt("--lake", lake, "--json", "tombstones", PEOPLE).data
+    assert [(row["id"], row["actor"], row["reason"]) for row in listed] == [
+        ("a", "dpo", "request 17"),
+        ("c", "dpo", "request 17"),
+    ]
+
+
+def test_composite_keys_are_json_arrays_or_objects(lake: Path, tmp_path: Path):
+    rows = [{"sku": s, "store": n} for s in "ab" for n in (1, 2)]
+    silt("--lake", lake, "upsert", PRICES, "-", stdin=json.dumps(rows))
+    (tmp_path / "keys").write_text('["b", 2]\n')
+    done = silt(
+        "--lake", lake, "tombstone", PRICES, '["a", 1]', '{"store": 2, "sku": "a"}', "--file", tmp_path / "keys"
+    )
+    assert done.code == 0
+    assert [(row["sku"], row["store"]) for row in rows_of(lake, PRICES)] == [("b", 1)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        ("BIGINT", 42, "42"),
+        ("DATE", "2024-02-29", "2024-02-29"),
+        ("TIMESTAMP", "2024-01-02T03:04:05+00:00", "2024-01-02T03:04:05Z"),
+        ("DECIMAL(6,2)", "1.50", "1.50"),
+        ("BOOLEAN", True, "true"),
+    ],
+)
+def test_key_text_is_read_as_the_type_of_the_key(lake: Path, kind: str, value: object, text: str):
+    silt("--lake", lake, "create", "a.b.c", "--key", "k", "--schema", f"k {kind}")
+    assert silt("--lake", lake, "upsert", "a.b.c", "--row", json.dumps({"k": value})).code == 0
+    assert silt("--lake", lake, "tombstone", "a.b.c", text).code == 0
+    assert rows_of(lake, "a.b.c") == []
+
+
+def test_columns_can_be_taken_from_a_file(lake: Path, tmp_path: Path):
+    pq.write_table(pa.table({"id": ["a"], "n": [1]}), tmp_path / "x.parquet")
+    (tmp_path / "x.csv").write_text("id,n\na,1\n")
+    for suffix in ("parquet", "csv"):
+        made = silt(
+            "--lake", lake, "--json", "create", f"a.b.{suffix}", "--key", "id", "--like", tmp_path / f"x.{suffix}"
+        )
+        assert {column["name"]: column["type"] for column in made.data["columns"]} == {"id": "string", "n": "long"}
+
+
+def test_create_again_is_the_same_dataset_and_describe_shows_it(lake: Path):
+    call = ("--lake", lake, "--json", "create", "a.b.c", "--key", "id", "--schema", "id STRING, n INT")
+    assert silt(*call).data == silt(*call).data
+    described = silt("--lake", lake, "--json", "describe", "a.b.c").data
+    assert described["key"] == ["id"]
+    assert Path(described["path"]).is_dir()
+
+
+def test_list_and_status_know_every_dataset(lake: Path):
+    silt("--lake", lake, "upsert", PEOPLE, "--row", '{"id": "a"}')
+    assert [one["name"] for one in silt("--lake", lake, "--json", "list").data] == [PEOPLE, PRICES]
+    people, prices = silt("--lake", lake, "--json", "status").data
+    assert (people["backlog_rows"], prices["backlog_rows"]) == (1, 0)
+    assert silt("--lake", lake, "--json", "status", PEOPLE).data == people
+
+
+def test_people_get_tables(lake: Path):
+    silt("--lake", lake, "upsert", PEOPLE, "--row", json.dumps(ADA))
+    assert PEOPLE in silt("--lake", lake, "list").out
+    assert "1 row in 1 batch" in silt("--lake", lake, "status", PEOPLE).out
+    assert "not null" in silt("--lake", lake, "describe", PEOPLE).out
+    assert '["a", "b"]' in silt("--lake", lake, "head", PEOPLE).out
+    assert "No unfolded tombstones" in silt("--lake", lake, "tombstones", PEOPLE).out
+
+
+def test_control_characters_in_values_never_reach_the_terminal(lake: Path):
+    silt("--lake", lake, "upsert", PEOPLE, "--row", json.dumps({"id": "a", "name": "x\x1b]0;evil\x07\ny [red]z"}))
+    shown = silt("--lake", lake, "head", PEOPLE).out
+    assert "\x1b" not in shown
+    assert "\\x1b" in shown
+    assert "[red]z" in shown
+
+
+def test_a_dry_run_of_compact_shows_the_backlog_and_changes_nothing(lake: Path):
+    silt("--lake", lake, "upsert", PEOPLE, "--row", '{"id": "a"}')
+    before = contents(lake)
+    shown = silt("--lake", lake, "--json", "compact", PEOPLE, "--dry-run").data
+    assert (shown["batches"], shown["change_rows"], shown["files_touched_at_most"]) == (1, 1, 0)
+    assert [one["change_rows"] for one in silt("--lake", lake, "--json", "compact", "--all", "--dry-run").data] == [
+        1,
+        0,
+    ]
+    assert contents(lake) == before
+
+
+def test_compact_without_a_backlog_and_vacuum_need_no_spark(lake: Path):
+    assert silt("--lake", lake, "--json", "compact", PEOPLE).data["batches_folded"] == 0
+    purged = silt("--lake", lake, "--json", "compact", PEOPLE, "--purge", "--yes").data
+    assert purged["purged"] is True
+    assert len(silt("--lake", lake, "--json", "vacuum", "--all").data) == 2
+    assert silt("--lake", lake, "--json", "vacuum", PEOPLE, "--dry-run", "--retention-hours", "2").data["files"] == []
+
+
+def test_drop_shows_what_it_would_take_then_takes_it(lake: Path):
+    silt("--lake", lake, "upsert", PEOPLE, "--row", '{"id": "a"}')
+    folder = Path(silt("--lake", lake, "--json", "describe", PEOPLE).data["path"])
+    before = contents(lake)
+    assert silt("--lake", lake, "--json", "drop", PEOPLE, "--dry-run").data["rows"] == 1
+    assert contents(lake) == before
+    assert silt("--lake", lake, "--json", "drop", PEOPLE, "--yes").data["dropped"] is True
+    assert not folder.exists()
+    assert [one["name"] for one in silt("--lake", lake, "--json", "list").data] == [PRICES]
+
+
+def test_a_lake_that_is_not_there_is_an_empty_one(lake_path: Path):
+    assert silt("--lake", lake_path, "--json", "list").data == []
+    assert silt("--lake", lake_path, "--json", "status").data == []
+    assert not lake_path.exists()
+
+
+def test_doctor_looks_at_the_machine_and_the_lake(lake: Path):
+    before = contents(lake)
+    found = silt("--lake", lake, "--json", "doctor")
+    verdicts = {check["name"]: check["verdict"] for check in found.data["checks"]}
+    assert verdicts["python"] == verdicts["packages"] == verdicts["lake"] == verdicts["writable"] == "ok"
+    assert found.code == (0 if found.data["ok"] else 1)
+    assert contents(lake) == before
+
+
+def test_doctor_fails_where_something_is_wrong(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    found = silt("--lake", tmp_path / "file", "--json", "doctor")
+    assert found.code == 1
+    assert {check["name"]: check["verdict"] for check in found.data["checks"]}["lake"] == "failed"

@@ -1,0 +1,140 @@
+"""What only a process of its own can show: what it loads, how quickly it answers, signals, pipes, terminals."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from siltstone import __version__
+from tests.e2e.conftest import PEOPLE
+from tests.e2e.silt import COMMAND, TIMEOUT_SECONDS, process, silt
+
+LIGHT = [
+    ["list"],
+    ["status"],
+    ["describe", PEOPLE],
+    ["head", PEOPLE],
+    ["upsert", PEOPLE, "--row", '{"id": "a"}'],
+    ["tombstone", PEOPLE, "b"],
+    ["tombstones", PEOPLE],
+    ["compact", PEOPLE, "--dry-run"],
+    ["vacuum", PEOPLE],
+    ["drop", PEOPLE, "--dry-run"],
+    ["doctor"],
+]
+SHOW_MODULES = """
+import sys
+from siltstone.cli.main import main
+sys.argv = ["silt", *sys.argv[1:]]
+code = main()
+heavy = [name for name in ("pyspark", "py4j", "grpc", "sqlglot", "duckdb", "pandas") if name in sys.modules]
+sys.stderr.write(",".join(heavy))
+sys.exit(code)
+"""
+
+
+def loaded(*call: object) -> str:
+    """Run a command and return which heavy packages it loaded."""
+    done = subprocess.run(
+        [sys.executable, "-c", SHOW_MODULES, *map(str, call)],
+        capture_output=True,
+        text=True,
+        check=True,
+        stdin=subprocess.DEVNULL,
+        timeout=TIMEOUT_SECONDS,
+    )
+    return done.stderr
+
+
+@pytest.mark.parametrize("call", LIGHT, ids=lambda call: call[0])
+def test_a_command_that_needs_no_spark_loads_nothing_heavy(lake: Path, call: list[str]):
+    assert loaded("--lake", lake, *call) == ""
+
+
+def test_create_with_text_loads_the_parser_and_nothing_else(lake_path: Path):
+    assert loaded("--lake", lake_path, "create", "a.b.c", "--key", "id", "--schema", "id STRING") == "sqlglot"
+
+
+def test_the_installed_command_answers(lake: Path):
+    script = Path(sys.executable).with_name("silt")
+    if not script.exists():
+        pytest.skip("the package is not installed, only on the path")
+    done = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"silt {__version__}\n"
+    assert subprocess.run([script, "--lake", lake, "list"], capture_output=True, check=False).returncode == 0
+
+
+def test_the_lake_can_come_from_the_environment_and_globals_may_stand_anywhere(lake: Path):
+    expected = process("--lake", lake, "--json", "list").data
+    assert process("list", "--json", SILT_LAKE=str(lake)).data == expected
+    assert silt("list", "--lake", lake, "--json").data == expected
+    assert silt("list", f"--lake={lake}", "--json").data == expected
+
+
+def test_what_stands_after_two_dashes_is_an_argument(lake: Path):
+    assert silt("--lake", lake, "--json", "upsert", PEOPLE, "--row", '{"id": "--json"}').code == 0
+    assert silt("--lake", lake, "tombstone", PEOPLE, "--", "--json").out.startswith("Hid 1 key")
+    assert silt("--lake", lake, "--json", "head", PEOPLE).data == []
+
+
+def test_an_answer_goes_to_standard_output_and_an_error_to_the_other(lake: Path):
+    good = process("--lake", lake, "list")
+    assert (good.code, good.err) == (0, "")
+    bad = process("--lake", lake, "describe", "a.b.c")
+    assert (bad.code, bad.out) == (3, "")
+    assert "Traceback" not in bad.err
+
+
+def test_a_closed_pipe_ends_quietly(lake: Path):
+    rows = "".join(f'{{"id": "{n}", "name": "{"x" * 100}"}}\n' for n in range(5000))
+    assert silt("--lake", lake, "upsert", PEOPLE, "-", stdin=rows).code == 0
+    child = subprocess.Popen(
+        [*COMMAND, "--lake", str(lake), "--json", "head", PEOPLE, "-n", "5000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert child.stdout is not None
+    assert child.stderr is not None
+    with child.stdout, child.stderr:
+        child.stdout.read(10)
+        child.stdout.close()
+        assert child.stderr.read() == b""
+    child.wait(TIMEOUT_SECONDS)
+
+
+def test_an_interrupt_ends_with_130(lake: Path):
+    child = subprocess.Popen(
+        [*COMMAND, "--lake", str(lake), "upsert", PEOPLE, "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert child.stdin is not None
+    assert child.stderr is not None
+    with child.stdin, child.stderr:
+        child.stdin.write(b'{"id": "a"}\n')
+        child.stdin.flush()
+        time.sleep(2)  # until it waits for more rows
+        child.send_signal(signal.SIGINT)
+        assert child.wait(TIMEOUT_SECONDS) == 130
+        assert child.stderr.read() == b""
+    assert silt("--lake", lake, "--json", "head", PEOPLE).data == []
+
+
+@pytest.mark.parametrize(("answer", "code", "left"), [("y\n", 0, 1), ("n\n", 1, 2)])
+def test_a_person_at_a_terminal_is_asked_before_a_drop(lake: Path, answer: str, code: int, left: int):
+    terminal, end = pty.openpty()
+    try:
+        child = subprocess.Popen(
+            [*COMMAND, "--lake", str(lake), "drop", PEOPLE], stdin=end, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        os.write(terminal, answer.encode())
+        _, err = child.communicate(timeout=TIMEOUT_SECONDS)
+    finally:
+        os.close(terminal)
+        os.close(end)
+    assert child.returncode == code
+    assert b"Drop crm.sales.people" in err
+    assert len(silt("--lake", lake, "--json", "list").data) == left

@@ -1,0 +1,94 @@
+"""The commands that work on Spark: one chain through a Connect server, and the demo with a JVM of its own."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from siltstone.storage.spark import ConnectServer
+from tests.e2e.silt import Result, contents, process
+
+NAME = "crm.sales.people"
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sources")
+    rows = {"id": [f"p{n}" for n in range(100)], "n": list(range(100))}
+    pq.write_table(pa.table(rows), folder / "good.parquet")
+    (folder / "cut.parquet").write_bytes((folder / "good.parquet").read_bytes()[:-50])
+    (folder / "more.csv").write_text("id,n\np100,100\np0,-1\n")
+    return folder
+
+
+def test_load_ask_change_fold_and_purge(connect_server: ConnectServer, lake_path: Path, sources: Path):
+    def silt(*call: object) -> Result:
+        return process("--lake", lake_path, "--json", *call, SILT_SPARK_REMOTE=connect_server.address)
+
+    assert silt("create", NAME, "--key", "id", "--schema", "id STRING, n BIGINT").code == 0
+    loaded = silt("ingest", NAME, sources / "good.parquet").data
+    assert (loaded["rows"], loaded["first_load"]) == (100, True)
+    before = contents(lake_path)
+    refused = silt("ingest", NAME, sources / "cut.parquet")
+    assert (refused.code, refused.error["kind"]) == (2, "invalid_request"), refused
+    assert "cut.parquet is not a readable Parquet file" in refused.error["message"]
+    assert contents(lake_path) == before
+    assert silt("ingest", NAME, sources / "more.csv").data["first_load"] is False
+    silt("upsert", NAME, "--row", '{"id": "p1", "n": 1000}')
+    silt("tombstone", NAME, "p2", "p3", "--actor", "dpo", "--reason", "request 17")
+    counts = f"SELECT (SELECT count(*) FROM {NAME}), (SELECT count(*) FROM crm.sales.__raw__people)"
+    answer = silt("sql", counts).data
+    assert (answer["rows"], answer["engine"], answer["truncated"]) == ([[99, 101]], "spark", False)
+    estimate = silt("compact", NAME, "--dry-run").data
+    assert (estimate["batches"], estimate["change_rows"], estimate["files_touched_at_most"]) == (3, 5, 1)
+    report = silt("compact", NAME, "--purge", "--yes").data
+    assert (report["base_rows"], report["final_rows"], report["rows_dropped_by_tombstones"]) == (100, 99, 2)
+    assert report["delta_rows"] == report["change_rows"] == 5
+    shown = process(
+        "--lake",
+        lake_path,
+        "sql",
+        f"SELECT id, n FROM {NAME} WHERE n > 98 ORDER BY n",
+        "--csv",
+        "--max-rows",
+        "2",
+        SILT_SPARK_REMOTE=connect_server.address,
+    )
+    assert list(csv.reader(io.StringIO(shown.out))) == [["id", "n"], ["p99", "99"], ["p100", "100"]]
+    assert "there are more" in shown.err
+    refused = silt("sql", f"SELECT nope FROM {NAME}")
+    assert (refused.code, refused.error["kind"]) == (2, "invalid_request")
+    assert [row["n"] for row in silt("head", NAME, "-n", "2").data] == [-1, 1000]
+
+
+def test_the_demo_keeps_its_promises(tmp_path: Path):
+    done = process("demo", "--candidates", "1000", "--calls", "2000", "--keep", tmp_path / "demo", "--json")
+    assert done.code == 0, done
+    report = done.data
+    assert report["ok"] is True
+    assert all(claim["holds"] for claim in report["claims"])
+    assert {"spark", "delta-rs", "pyarrow"} == {step["engine"] for step in report["steps"]}
+    assert (
+        json.loads(process("--lake", report["lake"], "--json", "status", "crm.sales.candidates").out)["rows_in_base"]
+        == 997
+    )
+    again = process("demo", "--keep", tmp_path / "demo", "--json")
+    assert (again.code, again.error["kind"]) == (2, "invalid_request")
+
+
+def test_a_demo_that_is_too_small_is_refused_before_spark_starts(tmp_path: Path):
+    refused = process("demo", "--candidates", "2", "--keep", tmp_path / "demo", "--json")
+    assert (refused.code, refused.error["kind"]) == (2, "invalid_request")
+
+
+def test_a_spark_that_is_not_there_is_unavailable(lake_path: Path):
+    process("--lake", lake_path, "create", NAME, "--key", "id", "--schema", "id STRING")
+    call = ("--lake", lake_path, "--json", "sql", f"SELECT * FROM {NAME}")
+    refused = process(*call, SILT_SPARK_REMOTE="sc://127.0.0.1:1")
+    assert (refused.code, refused.error["kind"]) == (5, "unavailable")

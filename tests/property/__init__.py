@@ -1,0 +1,1 @@
+"""Whatever is written, in whatever order: every reader gives the rows of a plain dict."""

@@ -1,0 +1,101 @@
+import pyarrow as pa
+import pytest
+
+from siltstone.errors import InvalidRequest
+from siltstone.model.ddl import parse_ddl
+from siltstone.model.schema import canonical
+
+UTC = pa.timestamp("us", tz="UTC")
+TYPES = {
+    "STRING": pa.string(),
+    "string": pa.string(),
+    "VARCHAR(10)": pa.string(),
+    "CHAR(3)": pa.string(),
+    "BIGINT": pa.int64(),
+    "LONG": pa.int64(),
+    "INT": pa.int32(),
+    "INTEGER": pa.int32(),
+    "SMALLINT": pa.int16(),
+    "SHORT": pa.int16(),
+    "TINYINT": pa.int8(),
+    "BYTE": pa.int8(),
+    "FLOAT": pa.float32(),
+    "REAL": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "BOOLEAN": pa.bool_(),
+    "BINARY": pa.binary(),
+    "DATE": pa.date32(),
+    "TIMESTAMP": UTC,
+    "TIMESTAMP_LTZ": UTC,
+    "TIMESTAMP_NTZ": pa.timestamp("us"),
+    "DECIMAL": pa.decimal128(10, 0),
+    "DECIMAL(5)": pa.decimal128(5, 0),
+    "DECIMAL(38,18)": pa.decimal128(38, 18),
+    "NUMERIC(4,2)": pa.decimal128(4, 2),
+    "ARRAY<STRING>": pa.list_(pa.field("element", pa.string())),
+    "MAP<STRING, BIGINT>": pa.map_(pa.string(), pa.int64()),
+    "STRUCT<a: INT, b: ARRAY<DATE>>": pa.struct(
+        [pa.field("a", pa.int32()), pa.field("b", pa.list_(pa.field("element", pa.date32())))]
+    ),
+}
+
+
+@pytest.mark.parametrize("text", TYPES)
+def test_a_type_in_sparks_words_is_understood(text: str):
+    schema = parse_ddl(f"c {text}")
+    assert schema.field("c").type == TYPES[text]
+    assert canonical(schema) == schema
+
+
+def test_columns_keep_their_order_names_and_nullability():
+    schema = parse_ddl(
+        "id STRING NOT NULL, `Group` INT, amount DECIMAL(10,2) NOT NULL COMMENT 'in euro', at TIMESTAMP NULL"
+    )
+    assert schema.names == ["id", "Group", "amount", "at"]
+    assert [field.nullable for field in schema] == [False, True, False, True]
+
+
+def test_comments_and_lines_do_not_matter():
+    assert parse_ddl("id STRING, -- the key\n  n BIGINT -- a number").names == ["id", "n"]
+
+
+@pytest.mark.parametrize("text", ["id", "STRING", "id STRING; n INT", "SELECT 1", "(", "id STRING, PRIMARY KEY (id)"])
+def test_text_that_is_no_list_of_columns_is_refused_with_an_example(text: str):
+    with pytest.raises(InvalidRequest, match="Write columns as"):
+        parse_ddl(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "id STRING) ; DROP TABLE x --",
+        "id STRING) AS SELECT 1 --",
+        "id STRING) USING delta LOCATION '/' --",
+        "id STRING); SELECT (1",
+    ],
+)
+def test_text_cannot_break_out_of_the_list(text: str):
+    with pytest.raises(InvalidRequest):
+        parse_ddl(text)
+
+
+@pytest.mark.parametrize(
+    "kind", ["INTERVAL", "VARIANT", "JSON", "INT UNSIGNED", "ARRAY", "MAP", "MAP<STRING>", "GEOMETRY", "UUID"]
+)
+def test_a_type_that_cannot_be_stored_is_refused(kind: str):
+    with pytest.raises(InvalidRequest):
+        parse_ddl(f"c {kind}")
+
+
+@pytest.mark.parametrize(
+    "kind", ["DECIMAL(39,2)", "DECIMAL(50)", "DECIMAL(0,0)", "DECIMAL(2,5)", "ARRAY<DECIMAL(99,1)>"]
+)
+def test_a_decimal_that_does_not_exist_is_refused_by_column(kind: str):
+    with pytest.raises(InvalidRequest, match="'c"):
+        canonical(parse_ddl(f"c {kind}"))
+
+
+@pytest.mark.parametrize("text", ["", "   ", "\n"])
+def test_no_columns_are_refused(text: str):
+    with pytest.raises(InvalidRequest):
+        canonical(parse_ddl(text))

@@ -1,0 +1,213 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from siltstone.errors import Corruption
+from siltstone.storage.layout import LOG, entry_name, has_versions, owner_of
+from siltstone.storage.log import check_entries, entries_between, list_log, read_entry
+
+
+def write(table: Path, version: int, *actions: dict[str, object]) -> None:
+    (table / LOG).mkdir(parents=True, exist_ok=True)
+    (table / LOG / entry_name(version)).write_text("\n".join(json.dumps(action) for action in actions) + "\n")
+
+
+def touch(table: Path, *names: str) -> None:
+    (table / LOG).mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (table / LOG / name).write_text("x")
+
+
+def checkpoint(version: int) -> str:
+    return f"{version:020d}.checkpoint.parquet"
+
+
+def test_an_entry_is_read_for_what_a_later_commit_must_know(tmp_path: Path):
+    write(
+        tmp_path,
+        3,
+        {"commitInfo": {"operation": "WRITE", "siltstone.commit": "abc"}},
+        {"add": {"path": "data/a.parquet", "size": 1}},
+        {"add": {"path": "data/b.parquet"}},
+        {"remove": {"path": "data/c.parquet"}},
+        {"txn": {"appId": "siltstone.seq", "version": 7}},
+        {"txn": {"appId": "producer/p", "version": 1, "lastUpdated": 5}},
+    )
+    entry = read_entry(tmp_path, 3)
+    assert entry.version == 3
+    assert entry.adds == {"data/a.parquet", "data/b.parquet"}
+    assert entry.removes == {"data/c.parquet"}
+    assert entry.transactions == {"siltstone.seq": 7, "producer/p": 1}
+    assert entry.commit_id == "abc"
+    assert entry.info["operation"] == "WRITE"
+    assert (entry.changes_metadata, entry.changes_protocol) == (False, False)
+
+
+def test_changes_of_metadata_and_protocol_are_seen(tmp_path: Path):
+    write(tmp_path, 0, {"metaData": {"id": "x"}})
+    write(tmp_path, 1, {"protocol": {"minReaderVersion": 1}})
+    assert (read_entry(tmp_path, 0).changes_metadata, read_entry(tmp_path, 0).changes_protocol) == (True, False)
+    assert (read_entry(tmp_path, 1).changes_metadata, read_entry(tmp_path, 1).changes_protocol) == (False, True)
+
+
+def test_a_strangers_entry_has_no_commit_id(tmp_path: Path):
+    write(tmp_path, 0, {"add": {"path": "x"}}, {"cdc": {"path": "y"}}, {"domainMetadata": {}})
+    entry = read_entry(tmp_path, 0)
+    assert (entry.commit_id, entry.info) == (None, {})
+
+
+@pytest.mark.parametrize("text", ["", "\n", "  \n\n"])
+def test_an_empty_entry_is_corruption(tmp_path: Path, text: str):
+    touch(tmp_path)
+    (tmp_path / LOG / entry_name(0)).write_text(text)
+    with pytest.raises(Corruption, match="is empty"):
+        read_entry(tmp_path, 0)
+
+
+@pytest.mark.parametrize("text", ['{"add":{"path":"x"', '{"add":{"path":"x"}}\n{"txn', "\x00\x00\x00", "no json"])
+def test_an_entry_that_cannot_be_parsed_is_corruption(tmp_path: Path, text: str):
+    touch(tmp_path)
+    (tmp_path / LOG / entry_name(0)).write_text(text)
+    with pytest.raises(Corruption, match="cannot be parsed"):
+        read_entry(tmp_path, 0)
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe{}", b"[1, 2]\n", b"5\n", b'{"add": 5}\n', b'{"add": {}}\n', b'{"txn": {"appId": "x"}}\n']
+)
+def test_an_entry_that_is_json_but_no_entry_is_corruption(tmp_path: Path, content: bytes):
+    touch(tmp_path)
+    (tmp_path / LOG / entry_name(0)).write_bytes(content)
+    with pytest.raises(Corruption):
+        read_entry(tmp_path, 0)
+
+
+def test_an_entry_that_is_not_there_is_the_callers_to_judge(tmp_path: Path):
+    touch(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        read_entry(tmp_path, 0)
+
+
+def test_a_listing_knows_entries_and_checkpoints_and_nothing_else(tmp_path: Path):
+    touch(
+        tmp_path,
+        entry_name(10),
+        entry_name(9),
+        checkpoint(9),
+        f"{5:020d}.checkpoint.0000000001.0000000002.parquet",
+        f"{5:020d}.checkpoint.0000000002.0000000002.parquet",
+        f"{4:020d}.checkpoint.1ab2.parquet",
+        "_last_checkpoint",
+        f"{entry_name(11)}#1",
+        f"{entry_name(11)}.tmp",
+        ".00000000000000000010.json.crc",
+        "7.json",
+    )
+    listing = list_log(tmp_path)
+    assert listing.entries == (9, 10)
+    assert set(listing.checkpoints) == {4, 5, 9}
+    assert len(listing.checkpoints[5]) == 2
+    assert listing.newest_checkpoint == 9
+
+
+def test_a_log_without_checkpoints_says_so(tmp_path: Path):
+    touch(tmp_path, entry_name(0))
+    assert list_log(tmp_path).newest_checkpoint == -1
+
+
+def test_a_listing_that_fails_is_never_an_empty_one(tmp_path: Path):
+    with pytest.raises(FileNotFoundError):
+        list_log(tmp_path / "nothing")
+
+
+def test_the_entries_after_a_plan_are_read_in_order(tmp_path: Path):
+    for version in range(5):
+        write(tmp_path, version, {"commitInfo": {}})
+    assert [entry.version for entry in entries_between(tmp_path, after=1, until=3)] == [2, 3]
+    assert list(entries_between(tmp_path, after=4, until=4)) == []
+
+
+def test_a_cleaned_entry_is_unknown_and_a_missing_one_is_corruption(tmp_path: Path):
+    for version in (0, 1, 3, 4):
+        write(tmp_path, version, {"commitInfo": {}})
+    with pytest.raises(Corruption, match="missing"):
+        list(entries_between(tmp_path, after=0, until=4))
+    touch(tmp_path, checkpoint(1))
+    with pytest.raises(Corruption, match="missing"):
+        list(entries_between(tmp_path, after=0, until=4))
+    touch(tmp_path, checkpoint(3))
+    with pytest.raises(LookupError):
+        list(entries_between(tmp_path, after=0, until=4))
+
+
+@pytest.mark.parametrize(
+    ("entries", "checkpoints", "whole"),
+    [
+        ((0, 1, 2), (), True),
+        ((1, 2), (), False),
+        ((0, 2), (), False),
+        ((3, 4, 5), (3,), True),
+        ((4, 5), (3,), True),
+        ((5,), (3,), False),
+        ((0, 3, 4), (3,), True),
+        ((3,), (3,), True),
+        ((), (3,), True),
+        ((3, 5), (3,), False),
+    ],
+)
+def test_a_log_is_whole_if_nothing_is_missing_after_its_newest_checkpoint(
+    tmp_path: Path, entries: tuple[int, ...], checkpoints: tuple[int, ...], *, whole: bool
+):
+    touch(tmp_path, *map(checkpoint, checkpoints))
+    for version in entries:
+        write(tmp_path, version, {"commitInfo": {}})
+    if whole:
+        check_entries(tmp_path, parse=True)
+        return
+    with pytest.raises(Corruption, match="missing"):
+        check_entries(tmp_path, parse=True)
+
+
+def test_only_a_thorough_check_parses(tmp_path: Path):
+    write(tmp_path, 0, {"commitInfo": {}})
+    (tmp_path / LOG / entry_name(1)).write_text("{")
+    check_entries(tmp_path, parse=False)
+    with pytest.raises(Corruption, match="cannot be parsed"):
+        check_entries(tmp_path, parse=True)
+
+
+@pytest.mark.parametrize(
+    ("names", "there"),
+    [
+        ((), False),
+        ((f"{entry_name(0)}#1",), False),
+        (("_last_checkpoint",), False),
+        ((entry_name(0),), True),
+        ((entry_name(17),), True),
+        ((checkpoint(9),), True),
+    ],
+)
+def test_a_table_is_there_once_it_has_a_version(tmp_path: Path, names: tuple[str, ...], *, there: bool):
+    touch(tmp_path, *names)
+    assert has_versions(tmp_path) is there
+    assert not has_versions(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("path", "owner"),
+    [
+        ("data/ab12.parquet", "ab12"),
+        ("data/.ab12.parquet.crc", "ab12"),
+        ("data/ab12/0/part-0.parquet", "ab12"),
+        ("data/ab12/0/.part-0.parquet.crc", "ab12"),
+        ("data/ab12/0/_temporary/0/x", "ab12"),
+        ("data/ab12", "ab12"),
+        ("_turn", None),
+        ("part-0.parquet", None),
+        ("other/ab12.parquet", None),
+        ("data", None),
+    ],
+)
+def test_a_file_names_its_owner_by_its_path(path: str, owner: str | None):
+    assert owner_of(path) == owner
