@@ -37,22 +37,24 @@ if TYPE_CHECKING:
 CANDIDATES: Final = "crm.sales.candidates"
 CALLS: Final = "crm.sales.calls"
 FEWEST: Final = 10
+MOST_CANDIDATES: Final = 999_999
+"""Keys have six digits."""
 UPSERTED: Final = 500
 REOPEN_SECONDS: Final = 120
 
 CANDIDATE_COLUMNS: Final = {
-    "candidate_id": ("STRING", "format_string('CAND-%06d', id + 1)"),
+    "candidate_id": ("STRING", "concat('CAND-', lpad(string(id + 1), 6, '0'))"),
     "name": (
         "STRING",
         "concat(element_at(array('Ada','Ben','Cleo','Dov','Eva','Finn'), int(id % 6) + 1), ' ', hex(id * 7919))",
     ),
-    "email": ("STRING", "format_string('person%06d@example.org', id + 1)"),
-    "phone": ("STRING", "format_string('+49 30 %07d', (id * 104729) % 10000000)"),
+    "email": ("STRING", "concat('person', lpad(string(id + 1), 6, '0'), '@example.org')"),
+    "phone": ("STRING", "concat('+49 30 ', lpad(string((id * 104729) % 10000000), 7, '0'))"),
     "city": ("STRING", "element_at(array('Berlin','Lyon','Porto','Graz','Turin'), int(id % 5) + 1)"),
     "country": ("STRING", "element_at(array('DE','FR','PT','AT','IT'), int(id % 5) + 1)"),
     "status": ("STRING", "element_at(array('new','screened','interview','offer'), int(id % 4) + 1)"),
     "source": ("STRING", "element_at(array('referral','site','fair'), int(id % 3) + 1)"),
-    "recruiter_id": ("STRING", "format_string('REC-%03d', id % 40)"),
+    "recruiter_id": ("STRING", "concat('REC-', lpad(string(id % 40), 3, '0'))"),
     "years": ("INT", "int(id % 31)"),
     "salary": ("DECIMAL(10,2)", "cast(30000 + (id * 37) % 90000 as decimal(10,2))"),
     "score": ("DOUBLE", "round(((id * 7919) % 1000) / 1000.0, 3)"),
@@ -61,9 +63,9 @@ CANDIDATE_COLUMNS: Final = {
     "updated_at": ("TIMESTAMP", "timestamp_seconds(1700000000 + id)"),
 }
 CALL_COLUMNS: Final = {
-    "call_id": ("STRING", "format_string('CALL-%09d', id + 1)"),
-    "candidate_id": ("STRING", "format_string('CAND-%06d', (id * 7919) % {candidates} + 1)"),
-    "recruiter_id": ("STRING", "format_string('REC-%03d', id % 40)"),
+    "call_id": ("STRING", "concat('CALL-', lpad(string(id + 1), 9, '0'))"),
+    "candidate_id": ("STRING", "concat('CAND-', lpad(string((id * 7919) % {candidates} + 1), 6, '0'))"),
+    "recruiter_id": ("STRING", "concat('REC-', lpad(string(id % 40), 3, '0'))"),
     "at": ("TIMESTAMP", "timestamp_seconds(1700000000 + id * 13)"),
     "duration_seconds": ("INT", "int((id * 31) % 3600)"),
     "outcome": ("STRING", "element_at(array('reached','voicemail','no answer'), int(id % 3) + 1)"),
@@ -172,6 +174,8 @@ def run(
     """
     if tour.candidates < FEWEST or tour.calls < FEWEST:
         raise InvalidRequest(f"The demo needs at least {FEWEST} candidates and {FEWEST} calls.")
+    if tour.candidates > MOST_CANDIDATES:
+        raise InvalidRequest(f"The demo takes at most {MOST_CANDIDATES} candidates; their keys have six digits.")
     if tour.root.exists() and (not tour.root.is_dir() or any(tour.root.iterdir())):
         raise InvalidRequest(f"{tour.root} is not an empty folder. Choose another path for --keep.")
     guide = _Guide(say, clock or SystemClock())

@@ -2,7 +2,9 @@
 
 import dataclasses
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -200,10 +202,11 @@ def test_nanoseconds_and_int96_never_get_into_a_table(tmp_path: Path, zone: str 
     Table.create(tmp_path / "t", schema, partition_by=[], properties={}, durable=False)
     table = open_table(tmp_path / "t")
     rows = pa.table({"at": pa.array([1_000], pa.timestamp("ns", tz=zone))})
-    for name, options in {
+    written: dict[str, dict[str, Any]] = {
         "nanoseconds": {"version": "2.6"},
         "int96": {"use_deprecated_int96_timestamps": True},
-    }.items():
+    }
+    for name, options in written.items():
         pq.write_table(rows, table.path / f"{name}.parquet", **options)
         size = (table.path / f"{name}.parquet").stat().st_size
         file = DataFile(path=f"{name}.parquet", size_bytes=size, rows=1)
@@ -243,18 +246,16 @@ def test_a_retry_does_not_verify_a_file_again(path: Path, monkeypatch: pytest.Mo
 # ---- other tables at the same place ----------------------------------------------------------------------------------
 
 
-READS = {
+CALLS: dict[str, Callable[[Table], object]] = {
     "pin": lambda table: table.pin(),
     "version": lambda table: table.version(),
     "properties": lambda table: table.properties(),
-}
-WRITES = {
     "append": lambda table: table.commit(lambda parent: append_commit(parent, stage(table, [9]))),
     "set_properties": lambda table: table.set_properties({"siltstone.test": "x"}),
 }
 
 
-@pytest.mark.parametrize("call", {**READS, **WRITES})
+@pytest.mark.parametrize("call", CALLS)
 def test_a_table_marked_as_dropped_is_gone_for_open_handles(path: Path, call: str):
     table = open_table(path)
     table.pin()
@@ -262,13 +263,13 @@ def test_a_table_marked_as_dropped_is_gone_for_open_handles(path: Path, call: st
     before = state(path)
     for _ in range(2):
         with pytest.raises(Gone):
-            {**READS, **WRITES}[call](table)
+            CALLS[call](table)
     assert state(path) == before
 
 
 @pytest.mark.parametrize("appends", [0, 2, 5])
 @pytest.mark.parametrize("checkpointed", [False, True])
-@pytest.mark.parametrize("call", {**READS, **WRITES})
+@pytest.mark.parametrize("call", CALLS)
 def test_another_table_at_the_same_place_is_gone_for_open_handles(
     path: Path, call: str, appends: int, *, checkpointed: bool
 ):
@@ -282,18 +283,18 @@ def test_another_table_at_the_same_place_is_gone_for_open_handles(
     before = state(path)
     for _ in range(2):
         with pytest.raises(Gone):
-            {**READS, **WRITES}[call](table)
+            CALLS[call](table)
     assert state(path) == before
 
 
-@pytest.mark.parametrize("call", {**READS, **WRITES})
+@pytest.mark.parametrize("call", CALLS)
 def test_a_table_that_was_removed_is_gone_for_open_handles(path: Path, call: str):
     table = open_table(path)
     table.pin()
     shutil.rmtree(path / LOG)
     for _ in range(2):
         with pytest.raises(Gone):
-            {**READS, **WRITES}[call](table)
+            CALLS[call](table)
     assert not (path / LOG).exists()
 
 

@@ -33,9 +33,9 @@ class Syncs:
     logs: list[frozenset[str]] = field(default_factory=list)
 
     def record(self, handle: int) -> None:
-        self.paths.append(Path(os.readlink(f"/proc/self/fd/{handle}")))
+        self.paths.append(Path(f"/proc/self/fd/{handle}").readlink())
         log = self.watched / LOG if self.watched else None
-        self.logs.append(frozenset(os.listdir(log)) if log and log.is_dir() else frozenset())
+        self.logs.append(frozenset(item.name for item in log.iterdir()) if log and log.is_dir() else frozenset())
 
     def position(self, path: Path) -> int:
         """Return when a path was synced first."""

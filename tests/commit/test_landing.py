@@ -18,7 +18,7 @@ from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.storage.durable import sync_directory
 from siltstone.storage.layout import LOG, entry_name
 from siltstone.storage.log import read_entry
-from siltstone.storage.table import Table
+from siltstone.storage.table import Parent, Table
 from tests.support.faults import ERRORS, FaultyEntry, lands_then_raises, overtaken, raises
 from tests.support.tables import (
     FAST,
@@ -191,6 +191,43 @@ def test_an_entry_that_lands_beneath_a_newer_checkpoint_is_not_acknowledged(
     with pytest.raises(CommitUnknown):
         table.commit(lambda parent: append_commit(parent, file))
     assert ids(path) == [1, 2, 6, 7, 8]
+
+
+def test_a_log_that_is_cleaned_while_a_commit_is_built_only_costs_another_try(path: Path):
+    """delta-rs reads transactions from the log when they are asked for, not when the table is opened."""
+    table = open_table(path)
+    file = stage(table, [9])
+    tries: list[int] = []
+
+    def build(parent: Parent) -> Commit:
+        tries.append(parent.version)
+        if len(tries) == 1:
+            append(open_table(path), 7)
+            append(open_table(path), 8)
+            checkpoint_and_clean(path)
+        return append_commit(parent, file)
+
+    assert table.commit(build).version == 5
+    assert tries == [2, 4]
+    assert ids(path) == [1, 2, 7, 8, 9]
+
+
+def test_a_log_that_is_cleaned_while_it_is_pinned_only_costs_another_look(path: Path, monkeypatch: pytest.MonkeyPatch):
+    table = open_table(path)
+    refresh = table._refresh
+    moved: list[int] = []
+
+    def refresh_then_clean() -> DeltaTable:
+        handle = refresh()
+        if not moved:
+            moved.append(append(open_table(path), 7).version)
+            moved.append(append(open_table(path), 8).version)
+            checkpoint_and_clean(path)
+        return handle
+
+    monkeypatch.setattr(table, "_refresh", refresh_then_clean)
+    pinned = table.pin(APP_SEQ)
+    assert (pinned.version, pinned.transactions, pinned.rows) == (4, {APP_SEQ: 4}, 4)
 
 
 def test_a_commit_that_lands_late_is_found_before_the_next_try(path: Path, monkeypatch: pytest.MonkeyPatch):

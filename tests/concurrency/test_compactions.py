@@ -1,5 +1,7 @@
 """Compactions and loads at the same moment: one wins, the others say so and change nothing."""
 
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from siltstone.compaction.fold import fold
+from siltstone.dataset.store import Snapshot, Store
+from siltstone.errors import Conflict
 from siltstone.storage.spark import ConnectServer
 from tests.support.actors import STOP, apply, make, open_dataset, seen_rows, wait_for
 from tests.support.children import Child, Worker
@@ -60,6 +65,36 @@ def test_of_two_folds_of_the_same_changes_one_commits_and_the_other_reports_a_co
     worker.call(f"{ACTORS}:compact_once", path=str(lake_path), purge=True)
     assert seen_rows(dataset.to_arrow().to_pylist()) == apply(log)
     assert dataset.status().unreferenced_files == 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class OvertakenStore(Store):
+    """A store on which something happens right after each snapshot."""
+
+    overtake: Callable[[], object]
+
+    def snapshot(self) -> Snapshot:
+        """Take a snapshot that is out of date when it is used."""
+        taken = super().snapshot()
+        self.overtake()
+        return taken
+
+
+@pytest.mark.spark
+def test_a_fold_whose_files_a_purge_deleted_after_its_snapshot_reports_a_conflict(lake_path: Path, worker: Worker):
+    make(str(lake_path))
+    dataset = open_dataset(str(lake_path))
+    dataset.upsert([{"id": "a", "writer": 1, "batch": 1}])
+
+    def purge() -> None:
+        worker.call(f"{ACTORS}:compact_once", path=str(lake_path), purge=True)
+
+    parts = {part.name: getattr(dataset._store, part.name) for part in fields(Store)}
+    no_session: Any = None
+    with pytest.raises(Conflict, match="another compaction was first"):
+        fold(no_session, OvertakenStore(**parts, overtake=purge))
+    status = dataset.status()
+    assert (status.rows_in_base, status.watermark, status.unreferenced_files) == (1, 1, 0)
 
 
 @pytest.mark.spark

@@ -57,9 +57,7 @@ def test_writers_in_four_processes_lose_nothing_while_another_compacts(
         signals=str(tmp_path),
         purge_every=purge_every,
     )
-    writers = [
-        start("write_batches", path=str(lake_path), writer=number, batches=BATCHES) for number in range(WRITERS)
-    ]
+    writers = [start("write_batches", path=str(lake_path), writer=number, batches=BATCHES) for number in range(WRITERS)]
     log = [item for writer in writers for item in writer.value()]
     wait_for(tmp_path / "folded")
     (tmp_path / STOP).touch()

@@ -27,7 +27,12 @@ def test_a_failed_operation_leaves_the_state_before_or_after_and_its_handle_can_
 ):
     path = start_lake(case.start)
     before, after = after_states(case.start, "look"), after_states(case.start, case.operation)
-    arguments: dict[str, Any] = {"path": str(path), "operation": case.operation, "failpoint": case.failpoint, "count": case.count}
+    arguments: dict[str, Any] = {
+        "path": str(path),
+        "operation": case.operation,
+        "failpoint": case.failpoint,
+        "count": case.count,
+    }
     told = worker.call(f"{OPERATIONS}:perform_failing", **arguments) if case.spark else perform_failing(**arguments)
 
     assert (told["raised"] is None) == (case.failpoint in SURVIVED), told

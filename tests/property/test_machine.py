@@ -1,5 +1,6 @@
 """A state machine against a dict: whatever is done to a dataset, in whatever order, it says what the dict says."""
 
+import contextlib
 import random
 import shutil
 import tempfile
@@ -11,7 +12,14 @@ import pytest
 from hypothesis import HealthCheck, Phase
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from siltstone import Lake
 from siltstone.config import Settings
@@ -28,8 +36,24 @@ if TYPE_CHECKING:
 
 NAME = "property.test.machine"
 WRITE_PLACES = ["upsert.after_stage", "commit.before_entry", "commit.after_entry", "upsert.after_commit"]
-FOLD_PLACES = ["fold.after_plan", "fold.after_write", "fold.before_commit", "commit.before_entry", "fold.after_commit", "fold.after_prune"]
-PURGE_PLACES = ["purge.after_fold", "purge.before_delete", "purge.during_delete", "purge.after_delete", "checkpoint.before_write", "checkpoint.after_write", "purge.after_checkpoint", "purge.after_log_clean"]
+FOLD_PLACES = [
+    "fold.after_plan",
+    "fold.after_write",
+    "fold.before_commit",
+    "commit.before_entry",
+    "fold.after_commit",
+    "fold.after_prune",
+]
+PURGE_PLACES = [
+    "purge.after_fold",
+    "purge.before_delete",
+    "purge.during_delete",
+    "purge.after_delete",
+    "checkpoint.before_write",
+    "checkpoint.after_write",
+    "purge.after_checkpoint",
+    "purge.after_log_clean",
+]
 INDEXES = st.lists(st.integers(min_value=0, max_value=99), min_size=1, max_size=6)
 SEEDS = st.integers(min_value=0, max_value=2**32)
 
@@ -58,7 +82,10 @@ class DatasetMachine(RuleBasedStateMachine):
     @initialize(kind=st.sampled_from(KINDS), distributed=st.booleans())
     def start(self, kind: Kind, distributed: bool) -> None:  # noqa: FBT001
         self._settings = Settings(
-            durable=False, vacuum_floor_hours=0, checkpoint_interval_commits=3, **({"arrow_changes_rows": 0} if distributed else {})
+            durable=False,
+            vacuum_floor_hours=0,
+            checkpoint_interval_commits=3,
+            **({"arrow_changes_rows": 0} if distributed else {}),
         )
         self.kind = kind
         self.model = Model(kind)
@@ -112,11 +139,8 @@ class DatasetMachine(RuleBasedStateMachine):
     @rule(indexes=INDEXES, seed=SEEDS, place=st.sampled_from(WRITE_PLACES))
     def upsert_on_a_failing_disk(self, indexes: list[int], seed: int, place: str) -> None:
         rows = self._rows(indexes, seed)
-        with arm(place, "raise"):
-            try:
-                self.dataset.upsert(to_table(self.kind, rows))
-            except (SiltstoneError, OSError):
-                pass
+        with arm(place, "raise"), contextlib.suppress(SiltstoneError, OSError):
+            self.dataset.upsert(to_table(self.kind, rows))
         self._landed_or_not(rows)
 
     @precondition(lambda self: self._children_left > 0)
@@ -160,11 +184,8 @@ class DatasetMachine(RuleBasedStateMachine):
     @rule(place=st.sampled_from(FOLD_PLACES + PURGE_PLACES))
     def compact_on_a_failing_disk(self, place: str) -> None:
         self._take_spark()
-        with arm(place, "raise"):
-            try:
-                self.dataset.compact(purge=place in PURGE_PLACES)
-            except (SiltstoneError, OSError):
-                pass
+        with arm(place, "raise"), contextlib.suppress(SiltstoneError, OSError):
+            self.dataset.compact(purge=place in PURGE_PLACES)
         if self.dataset.status().watermark > self.model.watermark:
             self.model.fold()
 
@@ -214,7 +235,7 @@ class DatasetMachine(RuleBasedStateMachine):
 
 
 SHORT = hypothesis_settings(
-    max_examples=9,
+    max_examples=6,
     stateful_step_count=14,
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),

@@ -46,13 +46,13 @@ def make(path: str) -> None:
 
 def batch_rows(writer: int, batch: int) -> list[dict[str, Any]]:
     """Return the rows of one batch; every third one is without the shared keys."""
-    shared = [] if batch % 3 == 2 else [f"shared-{batch % SHARED_KEYS}"]  # noqa: PLR2004
+    shared = [] if batch % 3 == 2 else [f"shared-{batch % SHARED_KEYS}"]
     return [{"id": key, "writer": writer, "batch": batch} for key in [*shared, f"own-{writer}-{batch}"]]
 
 
 def tombstoned_key(writer: int, batch: int) -> str | None:
     """Return the own key that a writer tombstones again after some batches."""
-    return f"own-{writer}-{batch - 1}" if batch % 10 == 9 else None  # noqa: PLR2004
+    return f"own-{writer}-{batch - 1}" if batch % 10 == 9 else None
 
 
 # ---- writers -----------------------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def write_until_gone(path: str, writer: int, signals: str) -> dict[str, Any]:
         except (Gone, NotFound) as error:
             return {"acknowledged": acknowledged, "error": type(error).__name__}
         acknowledged += 1
-        if acknowledged == 3:  # noqa: PLR2004
+        if acknowledged == 3:
             (Path(signals) / f"writing-{writer}").touch()
 
 
@@ -209,7 +209,7 @@ def write_counting(path: str, signals: str, batches: int) -> list[list[Any]]:
     written: list[list[Any]] = []
     with (Path(signals) / "acknowledged").open("ab", buffering=0) as count:
         for batch in range(batches):
-            if batch % 4 == 3:  # noqa: PLR2004
+            if batch % 4 == 3:
                 key = f"own-0-{batch - 2}"
                 written.append([dataset.tombstone([key]).sequence, "D", [key]])
             else:

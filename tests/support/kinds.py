@@ -18,7 +18,22 @@ Row = dict[str, Any]
 Plain = tuple[Any, ...]
 
 _STRINGS: Final = [
-    *("", " ", "a", "A", "b", "ä", "a\u0308", "\U0001f600", "\u4e2d\u6587", "line\nbreak", "nul\0inside", "'\"`\\", "%41", "NULL"),
+    *(
+        "",
+        " ",
+        "a",
+        "A",
+        "b",
+        "ä",
+        "a\u0308",
+        "\U0001f600",
+        "\u4e2d\u6587",
+        "line\nbreak",
+        "nul\0inside",
+        "'\"`\\",
+        "%41",
+        "NULL",
+    ),
     *("x" * 1024, "x" * 1023 + "y", "ü" * 512, "\U0010ffff", "../..", "a=b/c"),
 ]
 _LONGS: Final = [0, 1, -1, 7, 2**31, -(2**31) - 1, 2**53 + 1, 2**63 - 1, -(2**63)]
@@ -141,7 +156,9 @@ def random_values(rng: random.Random) -> Row:
 
 def to_table(kind: Kind, rows: Sequence[Row]) -> pa.Table:
     """Return rows as Arrow, as a user would pass them."""
-    ready = [{name: list(v.items()) if isinstance(v, dict) and name == "attrs" else v for name, v in r.items()} for r in rows]
+    ready = [
+        {name: list(v.items()) if isinstance(v, dict) and name == "attrs" else v for name, v in r.items()} for r in rows
+    ]
     return pa.Table.from_pylist(ready, schema=kind.schema)
 
 

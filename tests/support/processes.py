@@ -2,12 +2,13 @@
 
 import multiprocessing
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
+from deltalake.exceptions import DeltaError
 
 from siltstone.clock import SystemClock
 from siltstone.errors import Conflict, SiltstoneError
@@ -93,6 +94,8 @@ def recreate_for(root: Path, seconds: float) -> tuple[int, list[str]]:
         except SiltstoneError as error:
             if error.kind not in ("conflict", "not_found"):
                 odd.append(f"{type(error).__name__}: {error}")
+        except (DeltaError, OSError) as error:
+            odd.append(_traced(error))
     return made, odd
 
 
@@ -112,9 +115,14 @@ def write_while_recreated(root: Path, writer: int, seconds: float) -> tuple[list
         except SiltstoneError as error:
             if error.kind not in ("gone", "not_found"):
                 odd.append(f"{type(error).__name__}: {error}")
-        except OSError as error:
-            odd.append(f"{type(error).__name__}: {error}")
+        except (DeltaError, OSError) as error:
+            odd.append(_traced(error))
     return written, odd
+
+
+def _traced(error: Exception) -> str:
+    """Say where an error came from that is none of ours."""
+    return "".join(traceback.format_exception(error)[-6:])
 
 
 def append_for(path: Path, writer: int, seconds: float) -> list[tuple[int, int]]:
@@ -159,8 +167,3 @@ def tidy_for(path: Path, seconds: float) -> tuple[int, list[str]]:
         if said is not None:
             failures.append(said)
     return done, failures
-
-
-def count_rows(path: Path) -> int:
-    """Count the rows of a Parquet file."""
-    return int(pq.read_metadata(path).num_rows)

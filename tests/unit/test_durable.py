@@ -12,7 +12,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     real = os.fsync
 
     def fsync(handle: int) -> None:
-        found.append(Path(os.readlink(f"/proc/self/fd/{handle}")))
+        found.append(Path(f"/proc/self/fd/{handle}").readlink())
         real(handle)
 
     monkeypatch.setattr(os, "fsync", fsync)
@@ -71,7 +71,7 @@ def test_a_directory_is_known_only_after_it_was_synced(tmp_path: Path, monkeypat
     real = os.fsync
 
     def fsync(handle: int) -> None:
-        path = Path(os.readlink(f"/proc/self/fd/{handle}"))
+        path = Path(f"/proc/self/fd/{handle}").readlink()
         if path == tmp_path:
             early.extend(known)
         real(handle)

@@ -27,15 +27,27 @@ REWRITTEN = {
     "FROM crm.sales.t SELECT a": "FROM `v0` AS `t` SELECT a",
     "SELECT * FROM crm.sales.t JOIN crm.sales.u USING (a)": "SELECT * FROM `v0` AS `t` JOIN `v1` AS `u` USING (a)",
     "SELECT * FROM crm.sales.t a, crm.sales.t b": "SELECT * FROM `v0` a, `v1` b",
-    "SELECT * FROM crm.sales.t UNION ALL SELECT * FROM crm.sales.u": "SELECT * FROM `v0` AS `t` UNION ALL SELECT * FROM `v1` AS `u`",
-    "SELECT (SELECT max(a) FROM crm.sales.u) FROM crm.sales.t": "SELECT (SELECT max(a) FROM `v0` AS `u`) FROM `v1` AS `t`",
+    "SELECT * FROM crm.sales.t UNION ALL SELECT * FROM crm.sales.u": (
+        "SELECT * FROM `v0` AS `t` UNION ALL SELECT * FROM `v1` AS `u`"
+    ),
+    "SELECT (SELECT max(a) FROM crm.sales.u) FROM crm.sales.t": (
+        "SELECT (SELECT max(a) FROM `v0` AS `u`) FROM `v1` AS `t`"
+    ),
     "SELECT * FROM (SELECT * FROM crm.sales.t) q": "SELECT * FROM (SELECT * FROM `v0` AS `t`) q",
-    "SELECT * FROM crm.sales.t WHERE a IN (SELECT a FROM crm.sales.u)": "SELECT * FROM `v0` AS `t` WHERE a IN (SELECT a FROM `v1` AS `u`)",
-    "SELECT * FROM crm.sales.t WHERE EXISTS (SELECT 1 FROM crm.sales.u u WHERE u.a = t.a)": "SELECT * FROM `v0` AS `t` WHERE EXISTS (SELECT 1 FROM `v1` u WHERE u.a = t.a)",
+    "SELECT * FROM crm.sales.t WHERE a IN (SELECT a FROM crm.sales.u)": (
+        "SELECT * FROM `v0` AS `t` WHERE a IN (SELECT a FROM `v1` AS `u`)"
+    ),
+    "SELECT * FROM crm.sales.t WHERE EXISTS (SELECT 1 FROM crm.sales.u u WHERE u.a = t.a)": (
+        "SELECT * FROM `v0` AS `t` WHERE EXISTS (SELECT 1 FROM `v1` u WHERE u.a = t.a)"
+    ),
     "WITH x AS (SELECT * FROM crm.sales.t) SELECT * FROM x": "WITH x AS (SELECT * FROM `v0` AS `t`) SELECT * FROM x",
     "WITH t AS (SELECT * FROM crm.sales.t) SELECT * FROM t": "WITH t AS (SELECT * FROM `v0` AS `t`) SELECT * FROM t",
-    "WITH x AS (SELECT 1 AS a), y AS (SELECT * FROM X) SELECT * FROM Y": "WITH x AS (SELECT 1 AS a), y AS (SELECT * FROM X) SELECT * FROM Y",
-    "SELECT * FROM crm.sales.t LATERAL VIEW explode(x) e AS y": "SELECT * FROM `v0` AS `t` LATERAL VIEW explode(x) e AS y",
+    "WITH x AS (SELECT 1 AS a), y AS (SELECT * FROM X) SELECT * FROM Y": (
+        "WITH x AS (SELECT 1 AS a), y AS (SELECT * FROM X) SELECT * FROM Y"
+    ),
+    "SELECT * FROM crm.sales.t LATERAL VIEW explode(x) e AS y": (
+        "SELECT * FROM `v0` AS `t` LATERAL VIEW explode(x) e AS y"
+    ),
     "SELECT * FROM VALUES (1), (2) AS v(x)": "SELECT * FROM VALUES (1), (2) AS v(x)",
     "SELECT 1": "SELECT 1",
 }

@@ -52,4 +52,4 @@ def test_a_name_cannot_climb_out_of_the_lake():
 
 
 def test_names_are_ordered_by_their_parts():
-    assert sorted([DatasetName.parse("b.a.a"), DatasetName.parse("a.b.a")])[0].catalog == "a"
+    assert min(DatasetName.parse("b.a.a"), DatasetName.parse("a.b.a")).catalog == "a"

@@ -1,5 +1,4 @@
 import fcntl
-import os
 import signal
 import subprocess
 import sys
@@ -84,8 +83,8 @@ def test_a_sweep_between_the_making_and_the_locking_of_a_file_does_not_hide_its_
 
 
 def test_no_descriptor_is_left_open(tmp_path: Path):
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     for number in range(20):
         with Presence(tmp_path, str(number)):
             is_live(tmp_path, str(number))
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -15,6 +15,7 @@ from siltstone.model.schema import MAX_KEY_BYTES, change_schema
 UTC = datetime.UTC
 BERLIN = datetime.timezone(datetime.timedelta(hours=2))
 NOON = datetime.datetime(2024, 5, 1, 12, 0, 0, 123456, tzinfo=UTC)
+WALL = datetime.datetime(2024, 5, 1, 12)  # noqa: DTZ001
 SCHEMA = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),
@@ -152,8 +153,8 @@ KEPT = {
     ("at", NOON.astimezone(BERLIN)): NOON,
     ("at", "2024-05-01T12:00:00.123456Z"): NOON,
     ("at", "2024-05-01 14:00:00.123456+02:00"): NOON,
-    ("wall", datetime.datetime(2024, 5, 1, 12)): datetime.datetime(2024, 5, 1, 12),
-    ("wall", "2024-05-01T12:00:00"): datetime.datetime(2024, 5, 1, 12),
+    ("wall", WALL): WALL,
+    ("wall", "2024-05-01T12:00:00"): WALL,
     ("id", "日本 🙂 \x00"): "日本 🙂 \x00",
     ("id", ""): "",
     ("raw", b"\x00\xff"): b"\x00\xff",

@@ -102,7 +102,7 @@ def test_a_type_that_cannot_be_stored_is_refused_by_column(kind: pa.DataType):
 
 
 def test_a_nested_type_that_cannot_be_stored_is_named_by_its_path():
-    with pytest.raises(InvalidRequest, match="c.element.x"):
+    with pytest.raises(InvalidRequest, match=r"c\.element\.x"):
         canonical(one(pa.list_(pa.struct([pa.field("x", pa.uint64())]))))
 
 

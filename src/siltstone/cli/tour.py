@@ -26,6 +26,7 @@ def _run(call: "Invocation", tour: Tour) -> bool:
         render.write_line(
             f"Siltstone demo: {render.number(tour.candidates)} candidates, {render.number(tour.calls)} calls, in {tour.root}"
         )
+        render.flush()
     report = run(tour, say=(lambda _: None) if call.as_json else _show_step)
     call.answer(_plain(tour, report), lambda: _show_claims(tour, report))
     return report.good

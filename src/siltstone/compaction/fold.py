@@ -62,7 +62,7 @@ def fold(spark: "SparkSession", store: Store, *, epoch: int | None = None) -> Co
     if not snapshot.unfolded:
         return _report(store, _empty_plan(snapshot, target), (), started)
     _check_schemas(store, snapshot)
-    with _latest(spark, store, snapshot) as latest, _spark_failures(store):
+    with _spark_failures(store), _latest(spark, store, snapshot) as latest:
         plan = _plan(spark, store, snapshot, latest, epoch=snapshot.epoch if epoch is None else epoch)
         reach("fold.after_plan")
         written = _run(spark, store, plan, latest)
@@ -312,9 +312,11 @@ def _report(store: Store, plan: FoldPlan, written: tuple[DataFile, ...], started
 
 @contextmanager
 def _spark_failures(store: Store) -> Iterator[None]:
-    """Say in our words what went wrong in Spark; nothing was committed by then."""
+    """Say in our words what went wrong while Spark or we read and wrote; nothing was committed by then."""
     try:
         yield
+    except FileNotFoundError as error:
+        raise Conflict(f"Dataset {store.name}: files of the plan are gone; another compaction was first.") from error
     except spark_errors() as error:
         if is_missing_file(error):
             raise Conflict(

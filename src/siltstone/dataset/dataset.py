@@ -232,9 +232,9 @@ class Dataset:
             if column not in self.schema.names:
                 raise InvalidRequest(f"Dataset {self.name}: order_by column {column!r} is not in the schema.")
         self._store.snapshot()  # a dropped dataset is Gone before Spark starts
-        frame = source_frame(self._spark(), source, self.schema, dataset=str(self.name))
+        frame = source_frame(self._spark, source, self.schema, dataset=str(self.name))
         size = source.size_bytes // (CSV_RATIO if source.format is Format.CSV else 1)
-        return self._loader.load(Load(frame=frame, size_bytes=size, order_by=order))
+        return self._loader.load(Load(frame=frame, size_bytes=size, rows=source.rows(), order_by=order))
 
     # ---- reading -------------------------------------------------------------------------------------------------
 

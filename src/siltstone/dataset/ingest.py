@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 EXAMPLES: Final = 3
 _COPIES: Final = "_copies"
 BYTES_PER_TASK: Final = 16 * 1024 * 1024
+ROWS_PER_TASK: Final = 250_000
 MIN_TASKS: Final = 4
-"""A load above this many tasks' bytes is sorted by this many tasks at least."""
+"""A load above this many tasks' bytes or rows is sorted by this many tasks at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,7 @@ class Load:
 
     frame: "DataFrame"
     size_bytes: int
+    rows: int = 0
     order_by: tuple[str, ...] = ()
     refuse_duplicates: bool = True
 
@@ -245,7 +247,8 @@ def _sorted(frame: "DataFrame", store: Store, *, partitions: int) -> "DataFrame"
 def _partitions(load: Load, store: Store) -> int:
     """Files of the target size, but enough of them to keep a few cores busy with a middling load."""
     by_target = math.ceil(load.size_bytes / store.settings.target_file_bytes)
-    return max(1, by_target, min(MIN_TASKS, math.ceil(load.size_bytes / BYTES_PER_TASK)))
+    tasks = max(math.ceil(load.size_bytes / BYTES_PER_TASK), math.ceil(load.rows / ROWS_PER_TASK))
+    return max(1, by_target, min(MIN_TASKS, tasks))
 
 
 def _counts(store: Store, *, counted: bool) -> "list[Column]":

@@ -5,7 +5,7 @@ Checks here name the file that is at fault; a Spark error would name a task. Not
 
 import csv
 import glob
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -52,6 +52,12 @@ class Source:
     format: Format
     files: tuple[Path, ...]
     size_bytes: int
+
+    def rows(self) -> int:
+        """How many rows Parquet footers promise; 0 where the format does not tell."""
+        if self.format is not Format.PARQUET:
+            return 0
+        return sum(pq.read_metadata(file).num_rows for file in self.files)
 
 
 def find_source(paths: str | Path | Sequence[str | Path], *, format_name: str | None = None) -> Source:
@@ -109,8 +115,10 @@ def _format(files: Sequence[Path], given: str | None) -> Format:
     return found.pop()
 
 
-def source_frame(spark: "SparkSession", source: Source, schema: pa.Schema, *, dataset: str) -> "DataFrame":
-    """Return the source as a frame with exactly the dataset's columns.
+def source_frame(
+    spark: "Callable[[], SparkSession]", source: Source, schema: pa.Schema, *, dataset: str
+) -> "DataFrame":
+    """Return the source as a frame with exactly the dataset's columns; Spark is asked for when every file was checked.
 
     Raises:
         InvalidRequest: a file is not readable, or its columns do not fit.
@@ -122,7 +130,7 @@ def source_frame(spark: "SparkSession", source: Source, schema: pa.Schema, *, da
             return _csv(spark, source, schema, dataset)
 
 
-def _parquet(spark: "SparkSession", source: Source, schema: pa.Schema, dataset: str) -> "DataFrame":
+def _parquet(spark: "Callable[[], SparkSession]", source: Source, schema: pa.Schema, dataset: str) -> "DataFrame":
     first: pa.Schema | None = None
     for file in source.files:
         try:
@@ -136,8 +144,10 @@ def _parquet(spark: "SparkSession", source: Source, schema: pa.Schema, dataset: 
             raise InvalidRequest(f"{file} has other columns than {source.files[0]}. Nothing was loaded.")
         first = found
     assert first is not None  # noqa: S101  # a source has at least one file
-    frame = spark.read.schema(spark_schema(pa.schema([_as_stored(f, schema) for f in first]))).parquet(
-        *[str(file) for file in source.files]
+    frame = (
+        spark()
+        .read.schema(spark_schema(pa.schema([_as_stored(f, schema) for f in first])))
+        .parquet(*[str(file) for file in source.files])
     )
     return fitted(frame, schema)
 
@@ -148,7 +158,7 @@ def _as_stored(field: pa.Field, schema: pa.Schema) -> pa.Field:
     return pa.field(field.name, field.type if field.type in _WIDENING else wanted.type)
 
 
-def _csv(spark: "SparkSession", source: Source, schema: pa.Schema, dataset: str) -> "DataFrame":
+def _csv(spark: "Callable[[], SparkSession]", source: Source, schema: pa.Schema, dataset: str) -> "DataFrame":
     header: list[str] | None = None
     for file in source.files:
         names = _csv_header(file)
@@ -163,7 +173,8 @@ def _csv(spark: "SparkSession", source: Source, schema: pa.Schema, dataset: str)
             f"Column {nested[0]!r} is a {type_name(schema.field(nested[0]).type)}; CSV cannot carry that."
         )
     frame = (
-        spark.read.schema(spark_schema(pa.schema([schema.field(n) for n in header])))
+        spark()
+        .read.schema(spark_schema(pa.schema([schema.field(n) for n in header])))
         .options(header="true", mode="FAILFAST", enforceSchema="false", multiLine="false", escape='"')
         .csv([str(file) for file in source.files])
     )

@@ -45,10 +45,12 @@ def parse_ddl(text: str) -> pa.Schema:
         parsed = sqlglot.parse(f"CREATE TABLE t ({text}\n)", dialect="spark")
     except sqlglot.errors.SqlglotError as error:
         raise _unreadable(text) from error
-    table = parsed[0].this if len(parsed) == 1 and isinstance(parsed[0], exp.Create) else None
-    if not isinstance(table, exp.Schema) or parsed[0].args.get("expression") or parsed[0].args.get("properties"):
+    create = parsed[0] if len(parsed) == 1 else None
+    if not isinstance(create, exp.Create) or create.args.get("expression") or create.args.get("properties"):
         raise _unreadable(text)
-    return pa.schema([_field(column, text) for column in table.expressions])
+    if not isinstance(create.this, exp.Schema):
+        raise _unreadable(text)
+    return pa.schema([_field(column, text) for column in create.this.expressions])
 
 
 def _unreadable(text: str) -> InvalidRequest:
@@ -60,8 +62,10 @@ def _unreadable(text: str) -> InvalidRequest:
 def _field(column: exp.Expression, text: str) -> pa.Field:
     if not isinstance(column, exp.ColumnDef) or column.kind is None:
         raise _unreadable(text)
-    marks = [c.kind for c in column.constraints if isinstance(c.kind, exp.NotNullColumnConstraint)]
-    required = any(not mark.args.get("allow_null") for mark in marks)
+    required = any(
+        isinstance(c.kind, exp.NotNullColumnConstraint) and not c.kind.args.get("allow_null")
+        for c in column.constraints
+    )
     return pa.field(column.name, _type(column.kind, column.name), nullable=not required)
 
 

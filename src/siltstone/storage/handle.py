@@ -9,8 +9,9 @@ Invariants: a table with another id, or marked dropped, is Gone; a table of a ne
 Corruption, although delta-rs would open it.
 """
 
+import contextlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +20,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from siltstone.errors import Corruption, Gone, NotFound
+from siltstone.errors import Corruption, Gone, NotFound, Unavailable
 from siltstone.model.files import DataFile
 from siltstone.model.spec import PROPERTY_DROPPED, check_properties
 from siltstone.storage.layout import LOG, entry_name
@@ -28,6 +29,10 @@ from siltstone.storage.upkeep import heal_checkpoint
 
 OPEN_TRIES: Final = 5
 """An open can meet a log that is being cleaned; the next listing is whole again."""
+
+
+class LogMoved(Exception):  # noqa: N818
+    """The log was cleaned under a handle: delta-rs reads transactions late. Refresh and look again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +76,14 @@ class TableHandle:
     def pin(self, *apps: str) -> Pinned:
         """Return the newest version with its live files and the named app transactions, read at once."""
         with self._mutex:
-            handle = self._refresh()
-            found = {app: version for app in apps if (version := self.transaction(app)) is not None}
-            return Pinned(version=handle.version(), files=self.files(), transactions=found, schema=self.schema())
+            for _ in range(OPEN_TRIES):
+                with contextlib.suppress(LogMoved):
+                    return self._pin(self._refresh(), apps)
+        raise Unavailable(f"{self.label}: its log was cleaned again and again while it was read. Try again.")
+
+    def _pin(self, handle: DeltaTable, apps: tuple[str, ...]) -> Pinned:
+        found = {app: version for app in apps if (version := self.transaction(app)) is not None}
+        return Pinned(version=handle.version(), files=self.files(), transactions=found, schema=self.schema())
 
     def version(self) -> int:
         """Return the newest version."""
@@ -85,7 +95,8 @@ class TableHandle:
         with self._mutex:
             handle = self._opened()
             if self._files is None or self._files[0] != handle.version():
-                self._files = (handle.version(), _live_files(handle))
+                with self._late_reads():
+                    self._files = (handle.version(), _live_files(handle))
             return self._files[1]
 
     def transaction(self, app: str) -> int | None:
@@ -97,8 +108,18 @@ class TableHandle:
                 known = {}
                 self._transactions = (handle.version(), known)
             if app not in known:
-                known[app] = handle.transaction_version(app)
+                with self._late_reads():
+                    known[app] = handle.transaction_version(app)
             return known[app]
+
+    @contextlib.contextmanager
+    def _late_reads(self) -> Iterator[None]:
+        """Read the log behind an open handle; entries that are gone by now make it useless."""
+        try:
+            yield
+        except DeltaError as error:
+            self._handle = None
+            raise LogMoved(str(error)) from error
 
     def schema(self) -> pa.Schema:
         """Return the schema of the handle's version."""

@@ -39,7 +39,7 @@ from siltstone.failpoints import reach
 from siltstone.model.columns import APP_EPOCH, APP_PRODUCER, COMMIT_ID
 from siltstone.model.files import Commit, CommitKind, Committed, DataFile
 from siltstone.storage.durable import sync_directory, sync_file, sync_files
-from siltstone.storage.handle import Pinned, TableHandle, file_mark
+from siltstone.storage.handle import LogMoved, Pinned, TableHandle, file_mark
 from siltstone.storage.layout import LOG, entry_name, has_versions
 from siltstone.storage.log import LAST_CHECKPOINT, LogEntry, entries_between, list_log, read_entry
 from siltstone.storage.parquet import read_footer
@@ -176,8 +176,7 @@ class Table(TableHandle):
                 with self._turn():
                     handle = self._refresh()
                     landed = self._landed_late(tried, commit_id)
-                    if landed is None:
-                        attempt = prepare(handle)
+                    if landed is None and (attempt := self._prepared(prepare, handle)) is not None:
                         tried.append(
                             Committed(version=handle.version() + 1, commit_id=commit_id, commit=attempt.commit)
                         )
@@ -190,6 +189,13 @@ class Table(TableHandle):
                         f"{self.label}: other writers won {len(tried)} times in a row; nothing was written. Try again later."
                     )
                 self._back_off(len(tried))
+
+    def _prepared(self, prepare: Callable[[DeltaTable], "_Attempt"], handle: DeltaTable) -> "_Attempt | None":
+        """Build and check the next try; None if the log was cleaned under the handle, so that it has to be refreshed."""
+        try:
+            return prepare(handle)
+        except LogMoved:
+            return None
 
     def _acknowledge(self, landed: Committed) -> None:
         """Sync what landed; a disk that refuses leaves a commit that is there now and may not be after a power cut."""
@@ -242,17 +248,20 @@ class Table(TableHandle):
         pointer = self.path / LOG / LAST_CHECKPOINT
         if file_mark(pointer) == self._hint or list_log(self.path).newest_checkpoint < tried.version:
             return
-        handle = self._refresh()
-        live = {file.path for file in self.files()}
         commit = tried.commit
+        try:
+            newest = self.pin(*commit.transactions)
+        except Unavailable as error:
+            raise CommitUnknown(f"{self.label}: whether version {tried.version} is there cannot be seen.") from error
+        live = {file.path for file in newest.files}
         shown = (
             all(file.path in live for file in commit.adds)
             and not any(file.path in live for file in commit.removes)
-            and all((self.transaction(app) or 0) >= version for app, version in commit.transactions.items())
+            and all(newest.transactions.get(app, 0) >= version for app, version in commit.transactions.items())
         )
         if not shown:
             raise CommitUnknown(
-                f"{self.label}: version {tried.version} was overtaken by version {handle.version()} and its log was cleaned. "
+                f"{self.label}: version {tried.version} was overtaken by version {newest.version} and its log was cleaned. "
                 "Read the dataset to see whether the write is there before you repeat it."
             )
 
