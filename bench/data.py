@@ -8,7 +8,7 @@ with the same rows in the same order in as many files. What is measured works on
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -125,30 +125,41 @@ class Stage:
 
     def source(self, rows: int) -> Path:
         """Return Parquet files with this many base rows."""
-        path = self.folder / f"source-{rows}"
-        if not path.exists():
+
+        def build(path: Path) -> None:
             base_rows_frame(self.spark, rows).write.option("compression", "zstd").parquet(str(path))
-        return path
+
+        return self._once(f"source-{rows}", build)
 
     def lake(self, rows: int) -> Path:
         """Return a lake whose one dataset was loaded from the source; do not change it."""
-        path = self.folder / f"lake-{rows}"
-        if not path.exists():
-            source = self.source(rows)
+
+        def build(path: Path) -> None:
             with Lake.open(path, settings=settings(durable=False), spark=self.spark) as lake:
-                lake.create(NAME, SCHEMA, key=KEY).ingest(source)
-        return path
+                lake.create(NAME, SCHEMA, key=KEY).ingest(self.source(rows))
+
+        return self._once(f"lake-{rows}", build)
 
     def plain(self, rows: int, *, deletion_vectors: bool) -> Path:
         """Return a Delta table written by Spark: the lake's rows and order, in as many files; do not change it."""
-        path = self.folder / f"{'vectors' if deletion_vectors else 'plain'}-{rows}"
-        if not path.exists():
+
+        def build(path: Path) -> None:
             with Lake.open(self.lake(rows), settings=settings(durable=False), spark=self.spark) as lake:
                 files = lake.dataset(NAME).status().base_files
             frame = self.spark.read.parquet(str(self.source(rows)))
             frame = frame.repartitionByRange(files, KEY).sortWithinPartitions(KEY)
             vectors = str(deletion_vectors).lower()
             frame.write.format("delta").option("delta.enableDeletionVectors", vectors).save(str(path))
+
+        return self._once(f"{'vectors' if deletion_vectors else 'plain'}-{rows}", build)
+
+    def _once(self, name: str, build: Callable[[Path], None]) -> Path:
+        """Build under another name first: what a broken-off run left is never taken for whole."""
+        path, part = self.folder / name, self.folder / f"{name}.part"
+        if not path.exists():
+            self.discard(part)
+            build(part)
+            part.rename(path)
         return path
 
     def copy(self, prepared: Path, name: str) -> Path:

@@ -278,7 +278,7 @@ def test_a_commit_lands_after_another_only_if_it_still_holds(site: Site, first: 
 
 
 @pytest.mark.parametrize("handle", ["stale", "fresh"])
-@pytest.mark.parametrize(("first", "second"), [(a, b) for a in ("append", "fold", "evolve", "vacuum") for b in KINDS])
+@pytest.mark.parametrize(("first", "second"), [(a, b) for a in ("append", "fold") for b in KINDS])
 def test_a_plan_older_than_the_log_is_refused_unless_it_is_blind(site: Site, first: str, second: str, handle: str):
     stale = open_table(site.path)
     stale.pin()

@@ -115,16 +115,18 @@ def test_a_write_that_meets_a_drop_half_way_is_gone_and_lands_nowhere(lake: Lake
 
 def test_a_write_whose_dataset_is_dropped_before_it_is_staged_is_gone(lake: Lake, monkeypatch: pytest.MonkeyPatch):
     people, other = lake.dataset("a.b.c"), Lake.open(lake.path, settings=FAST)
-    version = people._store.changes.version
+    check, looks = people._store.changes.check_there, []
 
-    def drop_after() -> int:
-        found = version()
-        other.drop("a.b.c")
-        return found
+    def drop_after_first_look() -> None:
+        check()
+        looks.append(1)
+        if len(looks) == 1:
+            other.drop("a.b.c")
 
-    monkeypatch.setattr(people._store.changes, "version", drop_after)
+    monkeypatch.setattr(people._store.changes, "check_there", drop_after_first_look)
     with pytest.raises(Gone):
         people.upsert([{"id": 2}])
+    assert looks == [1]
 
 
 def test_a_dropped_dataset_is_not_found_and_its_folder_is_removed(lake: Lake):

@@ -19,15 +19,16 @@ from tests.support.children import Child, Worker
 ACTORS = "tests.support.actors"
 
 
-def start(function: str, *, remote: str = "", **arguments: Any) -> Child:
+def start(function: str, *, remote: str = "", **arguments: object) -> Child:
     return Child(f"{ACTORS}:{function}", arguments, remote=remote)
 
 
 def write_source(path: Path, writer: int, keys: range) -> dict[str, list[int]]:
     schema = pa.schema([("id", pa.string()), ("writer", pa.int64()), ("batch", pa.int64())])
-    rows = [{"id": f"k-{key:03d}", "writer": writer, "batch": key} for key in keys]
+    expected = {f"k-{key:03d}": [writer, key] for key in keys}
+    rows = [{"id": name, "writer": writer, "batch": key} for name, (_, key) in expected.items()]
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
-    return {row["id"]: [writer, int(str(row["batch"]))] for row in rows}
+    return expected
 
 
 @pytest.mark.spark

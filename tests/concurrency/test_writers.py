@@ -26,7 +26,7 @@ WRITERS = 4
 BATCHES = 50
 
 
-def start(function: str, *, remote: str = "", **arguments: Any) -> Child:
+def start(function: str, *, remote: str = "", **arguments: object) -> Child:
     return Child(f"{ACTORS}:{function}", arguments, remote=remote)
 
 

@@ -70,11 +70,13 @@ class DatasetMachine(RuleBasedStateMachine):
     spark_actions = 3
     children = 1
 
-    def __init__(self, spark: "SparkSession", folder: Path) -> None:
+    session: "SparkSession"
+    root: Path
+
+    def __init__(self) -> None:
         """Each example has a lake of its own."""
         super().__init__()
-        self._spark = spark
-        self._folder = Path(tempfile.mkdtemp(dir=folder))
+        self._folder = Path(tempfile.mkdtemp(dir=self.root))
         self._left = self.spark_actions
         self._children_left = self.children
         self._producer: tuple[int, Ack, list[Row]] | None = None
@@ -85,7 +87,7 @@ class DatasetMachine(RuleBasedStateMachine):
             durable=False,
             vacuum_floor_hours=0,
             checkpoint_interval_commits=3,
-            **({"arrow_changes_rows": 0} if distributed else {}),
+            arrow_changes_rows=0 if distributed else Settings().arrow_changes_rows,
         )
         self.kind = kind
         self.model = Model(kind)
@@ -94,7 +96,7 @@ class DatasetMachine(RuleBasedStateMachine):
         self.dataset: Dataset = self.lake.dataset(NAME)
 
     def _open(self) -> Lake:
-        return Lake.open(self._folder / "lake", settings=self._settings, spark=self._spark)
+        return Lake.open(self._folder / "lake", settings=self._settings, spark=self.session)
 
     def _keys(self, indexes: list[int]) -> list[tuple[Any, ...]]:
         return [self.kind.keys[index % len(self.kind.keys)] for index in indexes]
@@ -163,11 +165,10 @@ class DatasetMachine(RuleBasedStateMachine):
 
     # ---- maintenance ---------------------------------------------------------------------------------------------
 
-    def _take_spark(self) -> bool:
+    def _take_spark(self) -> None:
         """Folds cost a second each; a fold of nothing costs none."""
         if self.model.pending:
             self._left -= 1
-        return True
 
     @precondition(lambda self: self._left > 0 or not self.model.pending)
     @rule(purge=st.booleans())
@@ -234,6 +235,16 @@ class DatasetMachine(RuleBasedStateMachine):
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
+def machine(spark: "SparkSession", folder: Path) -> type[DatasetMachine]:
+    """Return the machine for one session and one folder."""
+
+    class Machine(DatasetMachine):
+        session = spark
+        root = folder
+
+    return Machine
+
+
 SHORT = hypothesis_settings(
     max_examples=6,
     stateful_step_count=14,
@@ -245,10 +256,10 @@ DEEP = hypothesis_settings(SHORT, max_examples=300, stateful_step_count=30)
 
 @pytest.mark.spark
 def test_a_dataset_says_what_a_dict_says_after_every_step(spark: "SparkSession", tmp_path: Path):
-    run_state_machine_as_test(lambda: DatasetMachine(spark, tmp_path), settings=SHORT)
+    run_state_machine_as_test(machine(spark, tmp_path), settings=SHORT)
 
 
 @pytest.mark.deep
 @pytest.mark.spark
 def test_a_dataset_says_what_a_dict_says_after_many_long_histories(spark: "SparkSession", tmp_path: Path):
-    run_state_machine_as_test(lambda: DatasetMachine(spark, tmp_path), settings=DEEP)
+    run_state_machine_as_test(machine(spark, tmp_path), settings=DEEP)

@@ -93,7 +93,8 @@ def check_readers(seed: int, kind: Kind, folder: Path, spark: "SparkSession", *,
         folded = folded_copy(path, folder / f"copy{number}", settings, model, spark)
         assert arrow_rows(folded.to_arrow()) == arrow_rows(folded.to_arrow(raw=True)) == merged
         assert duckdb_rows(folded) == merged
-    assert_found_by_key(folded, model)
+        if thorough or not number:
+            assert_found_by_key(folded, model)
 
 
 def duckdb_rows(dataset: Dataset) -> list[tuple[Any, ...]]:

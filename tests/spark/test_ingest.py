@@ -140,7 +140,9 @@ def test_order_by_says_which_duplicate_wins(dataset: Dataset, tmp_path: Path) ->
     ],
     ids=["null key", "unknown column", "no key", "text", "fraction", "nanoseconds", "long key", "empty"],
 )
-def test_rows_that_do_not_fit_are_refused_by_name(dataset: Dataset, tmp_path: Path, table: pa.Table, message: str) -> None:
+def test_rows_that_do_not_fit_are_refused_by_name(
+    dataset: Dataset, tmp_path: Path, table: pa.Table, message: str
+) -> None:
     pq.write_table(table, tmp_path / "in.parquet")
     with pytest.raises(InvalidRequest, match=message):
         dataset.ingest(tmp_path / "in.parquet")

@@ -13,8 +13,20 @@ MAY_COLLECT = {
     ("dataset/ingest.py", "duplicate_examples"): "three keys for an error message",
     ("query/run.py", "_answer"): "the rows of a query, at most max_rows",
 }
-COMMITTING = {"create_write_transaction", "set_table_properties", "write_deltalake", "optimize", "merge", "restore", "alter"}
-MAY_COMMIT = {("storage/table.py", "_write_entry"), ("storage/table.py", "set_properties"), ("storage/table.py", "prepare")}
+COMMITTING = {
+    "create_write_transaction",
+    "set_table_properties",
+    "write_deltalake",
+    "optimize",
+    "merge",
+    "restore",
+    "alter",
+}
+MAY_COMMIT = {
+    ("storage/table.py", "_write_entry"),
+    ("storage/table.py", "set_properties"),
+    ("storage/table.py", "prepare"),
+}
 
 
 def calls() -> Iterator[tuple[str, str, ast.Attribute, ast.AST]]:
@@ -53,4 +65,6 @@ def test_only_the_commit_path_commits() -> None:
 
 
 def test_nobody_reaches_into_the_jvm() -> None:
-    assert [] == [(module, node.attr) for module, _, node, _ in calls() if node.attr in {"_jvm", "_jsc", "_jdf", "_jsparkSession"}]
+    assert [] == [
+        (module, node.attr) for module, _, node, _ in calls() if node.attr in {"_jvm", "_jsc", "_jdf", "_jsparkSession"}
+    ]

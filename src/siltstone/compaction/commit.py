@@ -47,7 +47,7 @@ def commit_fold(store: Store, plan: FoldPlan, written: tuple[DataFile, ...]) -> 
     reach("fold.before_commit")
     committed = store.base.commit(lambda _: commit)
     reach("fold.after_commit")
-    store.after_commit(store.base, committed.version)
+    store.note_commit(store.base, committed.version)
     return committed.version
 
 
@@ -92,6 +92,6 @@ def prune(store: Store) -> int:
         return 0
     except Conflict:
         return prune(store)
-    store.after_commit(store.changes, committed.version)
+    store.note_commit(store.changes, committed.version)
     reach("fold.after_prune")
     return removed

@@ -23,7 +23,7 @@ from siltstone.dataset.store import Store
 from siltstone.errors import Corruption, InvalidRequest, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.results import VacuumReport
-from siltstone.storage.layout import LOG, owner_of
+from siltstone.storage.layout import DATA, LOG, owner_of
 from siltstone.storage.presence import is_live, sweep_dead
 from siltstone.storage.table import TURN, Table
 from siltstone.storage.upkeep import forget_history, write_checkpoint
@@ -178,7 +178,7 @@ def _delete(doomed: Iterable[Leftover]) -> None:
         path = found.table.path / found.path
         path.unlink(missing_ok=True)
         reach("purge.during_delete")
-        folders |= {parent for parent in path.parents if found.table.path in parent.parents}
+        folders |= {parent for parent in path.parents if found.table.path / DATA in parent.parents}
     for folder in sorted(folders, key=lambda p: -len(p.parts)):
         try:
             folder.rmdir()

@@ -20,7 +20,7 @@ from typing import Final
 import pyarrow as pa
 
 from siltstone.dataset.store import Store
-from siltstone.errors import Conflict, Corruption, InvalidRequest, Unavailable
+from siltstone.errors import Conflict, Corruption, Gone, InvalidRequest, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.columns import APP_PRODUCER, APP_SEQ, SEQ
 from siltstone.model.files import Commit, CommitKind, DataFile
@@ -61,38 +61,35 @@ class ChangeWriter:
     def write(self, rows: pa.Table, *, batch_id: str, producer: str | None = None, sequence: int | None = None) -> Ack:
         """Stage and commit one batch of change rows; return when it is durable."""
         check_producer(producer, sequence)
-        self._store.changes.version()  # a dropped dataset is Gone before a file is written
-        relative = f"{DATA}/{batch_id}.parquet"
-        path = self._store.changes.path / relative
+        self._store.changes.check_there()  # a dropped dataset is Gone before a file is written
         with self._store.presence(batch_id):
-            self._stage(rows, path)
+            file = self._stage(rows, f"{DATA}/{batch_id}.parquet")
             reach("upsert.after_stage")
-            file = DataFile(
-                path=relative,
-                size_bytes=path.stat().st_size,
-                rows=rows.num_rows,
-                stats=json.dumps({"numRecords": rows.num_rows}),
-            )
             return self.submit(
                 Batch(files=(file,), rows=rows.num_rows, producer=producer, producer_sequence=sequence or 0)
             )
 
-    def _stage(self, rows: pa.Table, path: Path) -> None:
+    def _stage(self, rows: pa.Table, relative: str) -> DataFile:
+        path = self._store.changes.path / relative
         try:
             path.parent.mkdir(exist_ok=True)
             write_file(rows, path, key=self._store.spec.key)
+            size = path.stat().st_size
         except OSError as error:
             path.unlink(missing_ok=True)
+            self._store.changes.check_there()
             raise Unavailable(
                 f"Dataset {self._store.name}: {path.parent} cannot be written ({error}); nothing was changed."
             ) from error
+        stats = json.dumps({"numRecords": rows.num_rows})
+        return DataFile(path=relative, size_bytes=size, rows=rows.num_rows, stats=stats)
 
     def submit(self, batch: Batch) -> Ack:
         """Commit a staged batch; if that fails for certain, its files are removed."""
         try:
             self._store.changes.verify(batch.files, expected=self._store.change_schema)
             ack = self._queue.submit(batch)
-        except (Conflict, Corruption, InvalidRequest, Unavailable):
+        except (Conflict, Corruption, Gone, InvalidRequest, Unavailable):
             self._discard(batch)
             raise
         reach("upsert.after_commit")
@@ -115,7 +112,7 @@ class ChangeWriter:
             committed = self._store.changes.commit(build)
         except _AllApplied:
             return acks
-        self._store.after_commit(self._store.changes, committed.version)
+        self._store.note_commit(self._store.changes, committed.version)
         return acks
 
     def _round(self, parent: Parent, batches: Sequence[Batch], acks: list[Ack]) -> Commit:

@@ -127,7 +127,7 @@ class Loader:
             except Conflict:
                 return self._as_loser(folder, load.frame.sparkSession)
             reach("ingest.after_commit")
-            store.after_commit(store.base, committed.version)
+            store.note_commit(store.base, committed.version)
             return files, snapshot.watermark, True
 
     def _as_loser(self, folder: str, spark: "SparkSession") -> tuple[tuple[DataFile, ...], int, bool]:

@@ -5,7 +5,7 @@ Nothing here writes. A refusal names the column, the row and the value, and chan
 
 import datetime
 import decimal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -34,7 +34,12 @@ def to_table(rows: Any, schema: pa.Schema, *, dataset: str) -> pa.Table:  # noqa
     Raises:
         InvalidRequest: unknown or missing columns, or a value that does not fit.
     """
-    given = _as_arrow(rows, schema, dataset)
+    try:
+        given = _as_arrow(rows, schema, dataset)
+    except _MISFITS as error:
+        raise InvalidRequest(f"Dataset {dataset}: the rows cannot be read as columns of one type: {error}") from error
+    if len(set(given.column_names)) != len(given.column_names):
+        raise InvalidRequest(f"Dataset {dataset}: a column is given twice ({', '.join(given.column_names)}).")
     unknown = [name for name in given.column_names if name not in schema.names]
     if unknown:
         raise InvalidRequest(
@@ -117,10 +122,21 @@ def _read_value(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401
 
 
 def _is_cut_off(value: Any, kind: pa.DataType) -> bool:  # noqa: ANN401
-    """True for 1.5 in a column of integers, which Arrow makes 1, and for text in a list, which it takes apart."""
-    if isinstance(value, float | decimal.Decimal) and pa.types.is_integer(kind):
-        return value % 1 != 0
-    return isinstance(value, str | bytes) and bool(pa.types.is_list(kind))
+    """True for what Arrow would cut or shift without a word.
+
+    1.5 in a column of integers becomes 1, text in a list is taken apart, a time in a column of dates loses its hours, one with a
+    zone in a column without shifts, and a pandas time loses its nanoseconds.
+    """
+    match value:
+        case float() | decimal.Decimal():
+            return bool(pa.types.is_integer(kind)) and value % 1 != 0
+        case str() | bytes():
+            return bool(pa.types.is_list(kind))
+        case datetime.datetime():
+            shifted = pa.types.is_timestamp(kind) and kind.tz is None and value.tzinfo is not None
+            return bool(pa.types.is_date(kind)) or bool(shifted) or bool(getattr(value, "nanosecond", 0))
+        case _:
+            return False
 
 
 def _misfit(values: list[Any], field: pa.Field, dataset: str, error: Exception) -> InvalidRequest:
@@ -159,15 +175,18 @@ def _column(given: pa.Table, field: pa.Field, dataset: str) -> pa.ChunkedArray:
 
 
 def _loses_meaning(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Text is not a number and a number is not text, though Arrow would turn one into the other."""
-    textual: Callable[[pa.DataType], bool] = lambda kind: (  # noqa: E731
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    )
+    """Text is no number, a number is no time and a time no date, though Arrow would turn one into the other."""
     if pa.types.is_null(given):
         return False
     if pa.types.is_dictionary(given):
         return _loses_meaning(given.value_type, wanted)
-    return textual(given) != textual(wanted) or pa.types.is_boolean(given) != pa.types.is_boolean(wanted)
+    return any(
+        is_kind(given) != is_kind(wanted) for is_kind in (_is_text, pa.types.is_boolean, pa.types.is_temporal)
+    ) or (pa.types.is_date(given) != pa.types.is_date(wanted))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def check_keys(table: pa.Table, key: Sequence[str], *, dataset: str) -> None:

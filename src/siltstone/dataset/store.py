@@ -5,6 +5,7 @@ at v, then the watermark of that same v. Changes are pruned only after the fold 
 order can never miss a change; the other order can.
 """
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,12 +16,13 @@ import pyarrow as pa
 
 from siltstone.clock import Clock
 from siltstone.config import Settings
-from siltstone.errors import Gone, NotFound, Unavailable
+from siltstone.errors import SiltstoneError, Unavailable
 from siltstone.model.columns import APP_EPOCH, APP_FOLD, APP_PRUNE, APP_SEQ, SEQ
 from siltstone.model.files import DataFile
 from siltstone.model.names import DatasetName
 from siltstone.model.schema import change_schema
 from siltstone.model.spec import Spec
+from siltstone.storage.handle import LogMoved
 from siltstone.storage.layout import BASE, CHANGES, Layout
 from siltstone.storage.parquet import stat_columns
 from siltstone.storage.presence import Presence
@@ -93,6 +95,7 @@ class Store:
             clock=self.clock,
             retention=Retention(hours=self.settings.base_retention_hours),
             label=f"Dataset {self.name}",
+            must_exist=True,
         )
 
     @cached_property
@@ -104,6 +107,7 @@ class Store:
             clock=self.clock,
             retention=Retention(hours=self.settings.changes_retention_hours, max_entries=CHANGES_LOG_ENTRIES),
             label=f"Dataset {self.name}",
+            must_exist=True,
         )
 
     @cached_property
@@ -122,12 +126,14 @@ class Store:
         Raises:
             Gone: the dataset was dropped.
         """
-        try:
-            changes = self.changes.pin(APP_SEQ, APP_PRUNE)
-            base = self.base.pin(APP_FOLD, APP_EPOCH)
-        except NotFound as error:
-            raise Gone(f"Dataset {self.name} was dropped. Open it anew.") from error
+        changes = self.changes.pin(APP_SEQ, APP_PRUNE)
+        base = self.base.pin(APP_FOLD, APP_EPOCH)
         return Snapshot(changes=changes, base=base, watermark=base.transactions.get(APP_FOLD, 0))
+
+    def note_commit(self, table: Table, version: int) -> None:
+        """Tell the upkeep of a commit. Whatever fails there comes after the commit and must take nothing back."""
+        with contextlib.suppress(SiltstoneError, LogMoved):
+            self.after_commit(table, version)
 
     def presence(self, owner: str | None = None) -> Presence:
         """Start an owner of staged files, a new one unless it is named.

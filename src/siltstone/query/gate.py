@@ -16,6 +16,17 @@ from siltstone.model.names import RAW_PREFIX, DatasetName
 MAX_QUERY_CHARS: Final = 100_000
 _FORBIDDEN: Final = frozenset({"java_method", "reflect", "try_reflect", "input_file_name", "input_file_block_start"})
 """Functions that reach into the process or name its files."""
+_NOT_A_SELECT: Final = (
+    exp.Insert,
+    exp.Update,
+    exp.Delete,
+    exp.Merge,
+    exp.Create,
+    exp.Drop,
+    exp.Command,
+    exp.Into,
+    exp.QueryTransform,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +38,7 @@ class TableReference:
     start: int
     end: int
     alias: str | None
+    sampled: bool = False
 
 
 def references(text: str) -> list[TableReference]:
@@ -39,20 +51,42 @@ def references(text: str) -> list[TableReference]:
     for function in select.find_all(exp.Anonymous):
         if function.name.lower() in _FORBIDDEN:
             raise InvalidRequest(f"Function {function.name} is not allowed in a query.")
-    local = {cte.alias_or_name.lower() for cte in select.find_all(exp.CTE)}
+    for node in select.find_all(*_NOT_A_SELECT):
+        raise InvalidRequest(f"A query only selects; {node.key.upper()} is not allowed in it.")
     found = [
         _reference(table)
         for table in select.find_all(exp.Table)
-        if table.args.get("db") or table.name.lower() not in local
+        if not table.find_ancestor(exp.Hint) and (table.args.get("db") or not _is_common_table(table))
     ]
     return sorted(found, key=lambda reference: reference.start)
+
+
+def _is_common_table(table: exp.Table) -> bool:
+    """True if the name is a common table expression that is visible where the table stands.
+
+    One is visible in the query that its WITH belongs to and in the expressions after it; in itself only if recursive.
+    """
+    node: exp.Expr = table
+    while node.parent is not None:
+        parent = node.parent
+        if isinstance(parent, exp.With):
+            at = next(i for i, cte in enumerate(parent.expressions) if cte is node)
+            visible = parent.expressions[: at + 1 if parent.recursive else at]
+        else:
+            own = parent.args.get("with_") or parent.args.get("with")
+            visible = own.expressions if own is not None and own is not node else []
+        if any(cte.alias_or_name.lower() == table.name.lower() for cte in visible):
+            return True
+        node = parent
+    return False
 
 
 def _one_select(text: str) -> exp.Query:
     if len(text) > MAX_QUERY_CHARS:
         raise InvalidRequest(f"A query has at most {MAX_QUERY_CHARS} characters.")
     try:
-        parsed = [statement for statement in sqlglot.parse(text, dialect="spark") if statement is not None]
+        statements = sqlglot.parse(text, dialect="spark")
+        parsed = [one for one in statements if one is not None and not isinstance(one, exp.Semicolon)]
     except sqlglot.errors.SqlglotError as error:
         raise InvalidRequest(f"The query cannot be read: {str(error).splitlines()[0]}") from error
     if len(parsed) != 1 or not isinstance(parsed[0], exp.Query):
@@ -74,12 +108,14 @@ def _reference(table: exp.Table) -> TableReference:
         start=parts[0].meta["start"],
         end=parts[-1].meta["end"],
         alias=table.alias or None,
+        sampled=bool(table.args.get("sample")),
     )
 
 
 def rewritten(text: str, views: list[tuple[TableReference, str]]) -> str:
     """Put a view's name in the place of each reference; one without an alias keeps its table's name as alias."""
     for reference, view in sorted(views, key=lambda pair: -pair[0].start):
-        alias = "" if reference.alias else f" AS `{RAW_PREFIX if reference.raw else ''}{reference.name.table}`"
+        named = reference.alias or reference.sampled  # a sample stands between a table and its alias
+        alias = "" if named else f" AS `{RAW_PREFIX if reference.raw else ''}{reference.name.table}`"
         text = f"{text[: reference.start]}`{view}`{alias}{text[reference.end + 1 :]}"
     return text

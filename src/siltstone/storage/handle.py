@@ -58,10 +58,11 @@ class Pinned:
 class TableHandle:
     """One Delta table, for reading. Safe to share between threads."""
 
-    def __init__(self, path: Path, *, label: str) -> None:
-        """Remember where the table is; it is opened on first use."""
+    def __init__(self, path: Path, *, label: str, must_exist: bool = False) -> None:
+        """Remember where the table is; it is opened on first use. One that `must_exist` is Gone where it is not there."""
         self.path = path
         self.label = label
+        self._must_exist = must_exist
         self._mutex = threading.RLock()
         self._handle: DeltaTable | None = None
         self._id: str | None = None
@@ -84,6 +85,18 @@ class TableHandle:
     def _pin(self, handle: DeltaTable, apps: tuple[str, ...]) -> Pinned:
         found = {app: version for app in apps if (version := self.transaction(app)) is not None}
         return Pinned(version=handle.version(), files=self.files(), transactions=found, schema=self.schema())
+
+    def check_there(self) -> None:
+        """Look, without waiting for anybody, whether the table's log is still there.
+
+        Raises:
+            Gone: it is not.
+        """
+        if not (self.path / LOG).is_dir():
+            raise self._gone()
+
+    def _gone(self) -> Gone:
+        return Gone(f"{self.label} is no longer there: it was dropped. Open the dataset anew.")
 
     def version(self) -> int:
         """Return the newest version."""
@@ -161,9 +174,9 @@ class TableHandle:
         try:
             return _open(self.path)
         except NotFound as error:
-            if self._id is None:
+            if self._id is None and not self._must_exist:
                 raise
-            raise Gone(f"{self.label} is no longer there: it was dropped. Open the dataset anew.") from error
+            raise self._gone() from error
 
     def _adopt(self, handle: DeltaTable, hint: tuple[int, ...]) -> None:
         self._check_identity(handle)

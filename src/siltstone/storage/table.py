@@ -34,7 +34,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from siltstone.clock import Clock, epoch_ms
 from siltstone.config import Settings
-from siltstone.errors import CommitUnknown, Conflict, Corruption, Fenced, Gone, Unavailable
+from siltstone.errors import CommitUnknown, Conflict, Corruption, Fenced, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.columns import APP_EPOCH, APP_PRODUCER, COMMIT_ID
 from siltstone.model.files import Commit, CommitKind, Committed, DataFile
@@ -86,9 +86,18 @@ class _Attempt:
 class Table(TableHandle):
     """One Delta table: what `TableHandle` reads, and the commit path. Safe to share between threads."""
 
-    def __init__(self, path: Path, *, settings: Settings, clock: Clock, retention: Retention, label: str) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        settings: Settings,
+        clock: Clock,
+        retention: Retention,
+        label: str,
+        must_exist: bool = False,
+    ) -> None:
         """Remember where the table is; it is opened on first use."""
-        super().__init__(path, label=label)
+        super().__init__(path, label=label, must_exist=must_exist)
         self.retention = retention
         self._settings = settings
         self._clock = clock
@@ -277,7 +286,7 @@ class Table(TableHandle):
                 f"({unreadable}). Look at the log before writing again."
             ) from error
         if not (self.path / LOG).is_dir():
-            raise Gone(f"{self.label} is no longer there: it was dropped. Open the dataset anew.") from error
+            raise self._gone() from error
         if list_log(self.path).newest_checkpoint >= child:
             raise CommitUnknown(
                 f"{self.label}: the commit of version {child} failed ({error}) and that entry was already cleaned. "
@@ -358,7 +367,7 @@ class Table(TableHandle):
             return
         expected = expected or self._file_schema()
         if not (self.path / LOG).is_dir():
-            raise Gone(f"{self.label} is no longer there: it was dropped. Open the dataset anew.")
+            raise self._gone()
         for file in fresh:
             footer = read_footer(self.path / file.path, expected=expected)
             if (footer.size_bytes, footer.rows) != (file.size_bytes, file.rows):
@@ -404,7 +413,7 @@ class Table(TableHandle):
             turn = os.open(self.path / TURN, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
         except OSError as error:
             if not self.path.is_dir():
-                raise Gone(f"{self.label} is no longer there: it was dropped. Open the dataset anew.") from error
+                raise self._gone() from error
             raise Unavailable(f"{self.label}: {self.path} cannot be written ({error}); nothing was changed.") from error
         try:
             deadline = self._clock.monotonic_seconds() + TURN_SECONDS
