@@ -12,7 +12,7 @@ from bench.plan import Run, size_text
 from bench.results import Check, Report, Row, Sense, seconds_text
 
 UPSERTS: Final = 10_000
-FOLD_EVERY: Final = 2_500
+FOLD_EVERY: Final = 500
 WINDOW: Final = 500
 QUICK_SHARE: Final = 10
 WARM_UPS: Final = 50

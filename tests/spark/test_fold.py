@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -227,7 +227,7 @@ def test_vacuum_deletes_orphans_of_dead_owners_only(dataset: Dataset) -> None:
 
 
 def test_keys_of_every_type_fold_and_read_alike(lake: Lake) -> None:
-    types = {
+    types: dict[str, tuple[str, list[Any]]] = {
         "i": ("BIGINT", [-5, 0, 9]),
         "s": ("STRING", ["", "ä", "z" * 1000]),
         "d": ("DATE", ["1969-01-01", "2026-11-15", "2000-02-29"]),

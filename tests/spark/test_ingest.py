@@ -70,7 +70,11 @@ def test_loser_of_two_first_loads_becomes_a_change_batch(dataset: Dataset, lake:
     mine = write_people(tmp_path / "mine.parquet", 100)
     theirs = write_people(tmp_path / "theirs.parquet", 60, start=80)
     other = lake.dataset(str(dataset.name))
-    with arm("ingest.after_write", lambda _: None if other.ingest(theirs).first_load else None):
+
+    def load_first(_: str) -> None:
+        assert other.ingest(theirs).first_load
+
+    with arm("ingest.after_write", load_first):
         report = dataset.ingest(mine)
     assert not report.first_load
     assert report.sequence == 1

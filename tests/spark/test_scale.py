@@ -26,7 +26,7 @@ with Lake.open(sys.argv[1]) as lake:
 
 
 def test_a_million_rows_never_pass_through_the_driver(connect_server: ConnectServer, tmp_path: Path) -> None:
-    done = subprocess.run(  # noqa: S603
+    done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path / "lake"), str(tmp_path / "in")],
         env={"SILT_SPARK_REMOTE": connect_server.address, "PATH": "", "SILT_DURABLE": "off"},
         capture_output=True,

@@ -65,6 +65,6 @@ def test_only_the_commit_path_commits() -> None:
 
 
 def test_nobody_reaches_into_the_jvm() -> None:
-    assert [] == [
+    assert [
         (module, node.attr) for module, _, node, _ in calls() if node.attr in {"_jvm", "_jsc", "_jdf", "_jsparkSession"}
-    ]
+    ] == []
