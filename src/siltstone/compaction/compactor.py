@@ -44,10 +44,10 @@ class Compactor:
             report = fold(self._spark(), store, epoch=epoch)
         else:
             report = fold_nothing(store)
-            if epoch is not None:
-                raise_epoch(store, epoch)
-        if not purge:
+        if epoch is None:
             return report
+        if store.snapshot().epoch < epoch:  # nothing was folded, here or because another fold was quicker
+            raise_epoch(store, epoch)
         reach("purge.after_fold")
         files, size = purge_files(store)
         return replace(report, purged=True, files_deleted=files, bytes_deleted=size)

@@ -22,7 +22,7 @@ import pyarrow as pa
 from siltstone.dataset.changes import Batch, ChangeWriter, check_producer
 from siltstone.dataset.store import Snapshot, Store
 from siltstone.dataset.written import attempt_folder, collect_files, discard, write_frame
-from siltstone.errors import Conflict, Corruption, InvalidRequest
+from siltstone.errors import Conflict, Corruption, Fenced, InvalidRequest
 from siltstone.failpoints import reach
 from siltstone.model.columns import ACTOR, APP_CONTENT, APP_FOLD, BATCH_ID, OP, POS, REASON, ROW_SEQ, WRITTEN_AT, Op
 from siltstone.model.files import Commit, CommitKind, DataFile
@@ -124,7 +124,7 @@ class Loader:
 
             try:
                 committed = store.base.commit(build)
-            except Conflict:
+            except (Conflict, Fenced):
                 return self._as_loser(folder, load.frame.sparkSession)
             reach("ingest.after_commit")
             store.note_commit(store.base, committed.version)

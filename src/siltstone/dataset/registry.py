@@ -11,6 +11,7 @@ A crash between those steps leaves a folder that the registry does not name (cre
 and writes are right at every point.
 """
 
+import contextlib
 import datetime
 import json
 import re
@@ -329,7 +330,10 @@ class Registry:
             except SiltstoneError:
                 continue  # already marked, or already removed: both are what is wanted
         reach("drop.after_marks")
-        shutil.rmtree(store.path, ignore_errors=True)
+        grave = store.path.with_name(self._clock.new_id())  # renamed first: nobody may meet a log that is half deleted
+        with contextlib.suppress(FileNotFoundError):
+            store.path.rename(grave)
+        shutil.rmtree(grave, ignore_errors=True)
 
     def sweep(self) -> list[Path]:
         """Finish what crashed drops and creates left: folders that the registry does not name and nobody is making."""

@@ -67,10 +67,26 @@ def is_live(folder: Path, owner: str) -> bool:
 
 
 def sweep_dead(folder: Path) -> int:
-    """Remove the presence files of owners that died; return how many."""
+    """Remove the presence files of owners that died; return how many.
+
+    Each is removed under its own lock: an owner that locks its file at this moment finds it gone and starts over.
+    """
     if not folder.is_dir():
         return 0
-    dead = [path for path in folder.iterdir() if not is_live(folder, path.name)]
-    for path in dead:
+    return sum(_remove_dead(path) for path in folder.iterdir())
+
+
+def _remove_dead(path: Path) -> bool:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path.unlink(missing_ok=True)
-    return len(dead)
+    except BlockingIOError:
+        return False
+    else:
+        return True
+    finally:
+        os.close(handle)

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, TableFeatures, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -118,7 +118,7 @@ class Table(TableHandle):
         if has_versions(path):
             raise Conflict(f"A Delta table already exists at {path}.")
         try:
-            DeltaTable.create(
+            made = DeltaTable.create(
                 path,
                 schema,
                 partition_by=partition_by,
@@ -127,12 +127,14 @@ class Table(TableHandle):
                 commit_properties=CommitProperties(max_commit_retries=0),
                 post_commithook_properties=_NO_HOOKS,
             )
+            _declare_invariants(made)
         except DeltaError as error:
             if (path / LOG / entry_name(0)).exists():
                 raise Conflict(f"Another process created the Delta table at {path} first.") from error
             raise Unavailable(f"The Delta table at {path} could not be created: {error}") from error
         if durable:
-            sync_file(path / LOG / entry_name(0))
+            for entry in (path / LOG).glob("*.json"):
+                sync_file(entry)
             for folder in (path / LOG, path, *list(path.parents)[:4]):
                 sync_directory(folder)
 
@@ -285,7 +287,7 @@ class Table(TableHandle):
                 f"{self.label}: the commit of version {child} failed ({error}) and its entry cannot be read "
                 f"({unreadable}). Look at the log before writing again."
             ) from error
-        if not (self.path / LOG).is_dir():
+        if not has_versions(self.path):
             raise self._gone() from error
         if list_log(self.path).newest_checkpoint >= child:
             raise CommitUnknown(
@@ -430,6 +432,18 @@ class Table(TableHandle):
     def _back_off(self, tries: int) -> None:
         limit = min(BACKOFF_MAX_SECONDS, BACKOFF_SECONDS * 2 ** min(tries, 10))
         self._clock.sleep(limit * (0.5 + self._clock.jitter() / 2))
+
+
+def _declare_invariants(table: DeltaTable) -> None:
+    """Name the feature behind NOT NULL where features are listed one by one; Spark refuses such a table without it."""
+    if table.protocol().writer_features is None or all(field.nullable for field in table.schema().fields):
+        return
+    table.alter.add_feature(
+        [TableFeatures.Invariants],
+        allow_protocol_versions_increase=True,
+        commit_properties=CommitProperties(max_commit_retries=0),
+        post_commithook_properties=_NO_HOOKS,
+    )
 
 
 def _sync_if_there(path: Path) -> None:
