@@ -26,6 +26,7 @@ MAY_COMMIT = {
     ("storage/table.py", "_write_entry"),
     ("storage/table.py", "set_properties"),
     ("storage/table.py", "prepare"),
+    ("storage/table.py", "_declare_invariants"),
 }
 
 

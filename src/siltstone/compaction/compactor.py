@@ -40,10 +40,7 @@ class Compactor:
         self.recover(store)
         snapshot = store.snapshot()
         epoch = snapshot.epoch + 1 if purge else None
-        if snapshot.unfolded:
-            report = fold(self._spark(), store, epoch=epoch)
-        else:
-            report = fold_nothing(store)
+        report = fold(self._spark(), store, epoch=epoch) if snapshot.unfolded else fold_nothing(store)
         if epoch is None:
             return report
         if store.snapshot().epoch < epoch:  # nothing was folded, here or because another fold was quicker
