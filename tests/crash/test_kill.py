@@ -2,6 +2,7 @@
 
 import ast
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,8 +37,14 @@ def test_every_fail_point_has_a_crash_test():
     assert {case.failpoint for case in CASES} == FAILPOINTS
 
 
+def _weighted(case: Case) -> Any:  # noqa: ANN401
+    """On Spark a child costs seconds: the steps inside a commit, tried there by Spark-free cases, are for the deep run."""
+    deep = case.spark and case.failpoint.startswith("commit.")
+    return pytest.param(case, marks=pytest.mark.deep) if deep else pytest.param(case)
+
+
 @pytest.mark.spark
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [_weighted(case) for case in CASES], ids=str)
 def test_a_killed_operation_leaves_the_state_before_or_after_and_can_be_repeated(
     case: Case, start_lake: StartLake, after_states: AfterStates, worker: Worker, connect_server: ConnectServer
 ):

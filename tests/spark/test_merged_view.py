@@ -15,9 +15,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-@pytest.fixture(params=[200_000, 0], ids=["changes as Arrow", "changes read by executors"])
-def lake(lake_path: Path, spark: "SparkSession", request: pytest.FixtureRequest) -> Iterator[Lake]:
-    with Lake.open(lake_path, spark=spark, settings=Settings(arrow_changes_rows=request.param)) as opened:
+both_ways = pytest.mark.parametrize(
+    "arrow_changes_rows", [200_000, 0], ids=["changes as Arrow", "changes read by executors"]
+)
+
+
+@pytest.fixture
+def arrow_changes_rows() -> int:
+    """Small change sets reach Spark as Arrow, unless a test asks for `both_ways`."""
+    return 200_000
+
+
+@pytest.fixture
+def lake(lake_path: Path, spark: "SparkSession", arrow_changes_rows: int) -> Iterator[Lake]:
+    with Lake.open(lake_path, spark=spark, settings=Settings(arrow_changes_rows=arrow_changes_rows)) as opened:
         yield opened
 
 
@@ -32,6 +43,7 @@ def on_spark(frame: "DataFrame") -> pa.Table:
     return by_id(frame.toArrow())
 
 
+@both_ways
 def test_spark_and_local_reads_give_equal_rows(dataset: Dataset) -> None:
     dataset.upsert([person(1, city="first"), person(2), person(1, city="last of the batch")])
     dataset.upsert([person(2, city="later batch"), person(500)])
@@ -47,6 +59,7 @@ def test_spark_and_local_reads_give_equal_rows(dataset: Dataset) -> None:
     assert found[key(4)] == "back again"
 
 
+@both_ways
 def test_raw_view_does_not_apply_tombstones(dataset: Dataset) -> None:
     dataset.upsert([person(1, city="changed"), person(900)])
     dataset.tombstone([key(1), key(2), key(900)])
@@ -57,6 +70,7 @@ def test_raw_view_does_not_apply_tombstones(dataset: Dataset) -> None:
     assert {row["id"]: row["city"] for row in raw.to_pylist()}[key(1)] == "changed"
 
 
+@both_ways
 def test_predicate_on_another_column_is_not_pushed_below_the_merge(dataset: Dataset) -> None:
     dataset.upsert([person(1, city="elsewhere")])
     assert dataset.read().where("city = 'city 1' and id = 'P000001'").count() == 0
@@ -64,6 +78,7 @@ def test_predicate_on_another_column_is_not_pushed_below_the_merge(dataset: Data
     assert dataset.read().where("city = 'city 1' and id = 'P000008'").count() == 0
 
 
+@both_ways
 def test_frame_stays_at_its_snapshot(dataset: Dataset) -> None:
     dataset.upsert([person(200)])
     frame = dataset.read()
