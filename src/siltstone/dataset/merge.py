@@ -6,6 +6,7 @@ No predicate on a column outside the key is ever pushed below "latest per key": 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from siltstone.dataset.local import latest_per_key, unfolded_rows
@@ -76,28 +77,52 @@ def changes_frame(spark: "SparkSession", store: Store, snapshot: Snapshot) -> "D
     )
 
 
-def latest_frame(
-    spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw: bool = False
-) -> "tuple[DataFrame, bool]":
-    """Return the last change of each key (user columns and ``_op``), and whether it is small enough to broadcast."""
-    from pyspark.sql import functions as F
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """The last change of each key, ready to be laid over base: the keys it hides, and the rows it brings."""
 
-    columns = [*store.schema.names, OP]
+    keys: "DataFrame"
+    upserts: "DataFrame"
+    small: bool
+
+
+def overlay_frames(spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw: bool = False) -> Overlay:
+    """Return the last changes as frames; with `raw`, tombstones do not count.
+
+    A small set is kept with the store until the dataset changes, so that a second read of the same changes neither opens
+    their files nor hands them over again.
+    """
     if snapshot.unfolded_rows <= store.settings.arrow_changes_rows:
-        rows = unfolded_rows(store, snapshot, columns=columns)
-        if raw:
-            rows = rows.filter(_is_upsert(rows))
-        return arrow_frame(spark, latest_per_key(rows, store.spec.key).select(columns)), True
-    frame = changes_frame(spark, store, snapshot)
-    if raw:
-        frame = frame.where(F.col(OP) != Op.TOMBSTONE.value)
-    return latest_of(frame, store.spec.key).select(*columns), False
+        return store.frames.get(
+            (snapshot.changes.version, snapshot.watermark, raw), spark, lambda: _small(spark, store, snapshot, raw=raw)
+        )
+    return _large(spark, store, snapshot, raw=raw)
 
 
-def _is_upsert(rows: "pa.Table") -> "pa.ChunkedArray":
+def _small(spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw: bool) -> Overlay:
     import pyarrow.compute as pc
 
-    return pc.not_equal(rows.column(OP), Op.TOMBSTONE.value)
+    rows = unfolded_rows(store, snapshot, columns=[*store.schema.names, OP])
+    if raw:
+        rows = rows.filter(pc.not_equal(rows.column(OP), Op.TOMBSTONE.value))
+    latest = latest_per_key(rows, store.spec.key)
+    upserts = latest.filter(pc.equal(latest.column(OP), Op.UPSERT.value))
+    return Overlay(
+        arrow_frame(spark, latest.select(list(store.spec.key))),
+        arrow_frame(spark, upserts.select(store.schema.names)),
+        True,  # noqa: FBT003
+    )
+
+
+def _large(spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw: bool) -> Overlay:
+    from pyspark.sql import functions as F
+
+    changes = changes_frame(spark, store, snapshot)
+    if raw:
+        changes = changes.where(F.col(OP) != Op.TOMBSTONE.value)
+    latest = latest_of(changes, store.spec.key)
+    upserts = latest.where(F.col(OP) == Op.UPSERT.value).select(*store.schema.names)
+    return Overlay(latest.select(*store.spec.key), upserts, False)  # noqa: FBT003
 
 
 def latest_of(changes: "DataFrame", key: Sequence[str]) -> "DataFrame":
@@ -114,8 +139,29 @@ def merged_frame(spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw
     base = base_frame(spark, store, snapshot)
     if not snapshot.unfolded:
         return base
-    latest, small = latest_frame(spark, store, snapshot, raw=raw)
-    return overlay(base, latest, key=store.spec.key, columns=store.schema.names, broadcast=small)
+    over = overlay_frames(spark, store, snapshot, raw=raw)
+    kept = without_keys(base, over, key=store.spec.key, schema=store.schema).select(*store.schema.names)
+    return kept.unionByName(over.upserts)
+
+
+def without_keys(base: "DataFrame", over: Overlay, *, key: Sequence[str], schema: "pa.Schema") -> "DataFrame":
+    """Return the base rows whose key was not changed.
+
+    Spark looks a number up in a broadcast table five times faster than text, so other keys are found by their hash first.
+    The key itself is compared by two inequalities: an equality would become part of the slow lookup again.
+    """
+    import pyarrow as pa
+    from pyspark.sql import functions as F
+
+    if not over.small or (len(key) == 1 and pa.types.is_integer(schema.field(key[0]).type)):
+        return base.join(join_side(over.keys, broadcast=over.small), list(key), "left_anti")
+    changed = over.keys.select(
+        F.xxhash64(*key).alias("_hash"), *[F.col(k).alias(f"_key{n}") for n, k in enumerate(key)]
+    )
+    same = F.xxhash64(*key) == F.col("_hash")
+    for number, column in enumerate(key):
+        same = same & (F.col(column) >= F.col(f"_key{number}")) & (F.col(column) <= F.col(f"_key{number}"))
+    return base.join(F.broadcast(changed), same, "left_anti")
 
 
 def join_side(changed: "DataFrame", *, broadcast: bool) -> "DataFrame":
@@ -123,14 +169,3 @@ def join_side(changed: "DataFrame", *, broadcast: bool) -> "DataFrame":
     from pyspark.sql import functions as F
 
     return F.broadcast(changed) if broadcast else changed.hint("shuffle_hash")
-
-
-def overlay(
-    base: "DataFrame", latest: "DataFrame", *, key: Sequence[str], columns: Sequence[str], broadcast: bool
-) -> "DataFrame":
-    """Lay the last changes over base rows."""
-    from pyspark.sql import functions as F
-
-    keys = join_side(latest.select(*key), broadcast=broadcast)
-    kept = base.join(keys, list(key), "left_anti").select(*columns)
-    return kept.unionByName(latest.where(F.col(OP) == Op.UPSERT.value).select(*columns))

@@ -7,10 +7,10 @@ order can never miss a change; the other order can.
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar, cast
 
 import pyarrow as pa
 
@@ -28,6 +28,8 @@ from siltstone.storage.parquet import stat_columns
 from siltstone.storage.presence import Presence
 from siltstone.storage.table import Pinned, Table
 from siltstone.storage.upkeep import Retention
+
+T = TypeVar("T")
 
 CHANGES_LOG_ENTRIES: Final = 100
 """A commit's cost grows with the entries in the log, so a busy table keeps no more than about this many."""
@@ -68,6 +70,25 @@ def sequence_of(file: DataFile) -> int:
     return int(file.partition[SEQ] or 0)
 
 
+class KeptFrames:
+    """The frames made from one state of a dataset's changes, kept until another state is asked for or `forget` is called."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[object, object, Any] | None = None
+
+    def get(self, state: object, session: object, make: Callable[[], T]) -> T:
+        """Return what was made for this state and session, making it if it is not the one that is kept."""
+        kept = self._kept
+        if kept is None or kept[0] != state or kept[1] is not session:
+            kept = (state, session, make())
+            self._kept = kept
+        return cast(T, kept[2])
+
+    def forget(self) -> None:
+        """Let go: what a purge takes from disk must not stay in memory."""
+        self._kept = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Store:
     """The storage of one incarnation, and the components that work on it share."""
@@ -80,6 +101,7 @@ class Store:
     settings: Settings
     clock: Clock
     after_commit: Callable[[Table, int], None]
+    frames: KeptFrames = field(default_factory=KeptFrames, compare=False, repr=False)
 
     @property
     def path(self) -> Path:
