@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from siltstone.compaction.commit import commit_fold, prune
-from siltstone.compaction.planner import FoldPlan, Matched, may_contain, touched_files
+from siltstone.compaction.planner import FoldPlan, Matched, may_contain, may_share_a_task, touched_files
 from siltstone.dataset.local import latest_per_key, unfolded_rows
-from siltstone.dataset.merge import arrow_frame, changes_frame, files_frame, join_side, latest_of
+from siltstone.dataset.merge import arrow_frame, by_hash, changes_frame, files_frame, join_side, latest_of
 from siltstone.dataset.store import Snapshot, Store, sequence_of
 from siltstone.dataset.written import attempt_folder, collect_files, discard, write_frame
 from siltstone.errors import Conflict, Corruption, Unavailable
@@ -62,21 +62,27 @@ def fold(spark: "SparkSession", store: Store, *, epoch: int | None = None) -> Co
     if not snapshot.unfolded:
         return _report(store, _empty_plan(snapshot, target), (), started)
     _check_schemas(store, snapshot)
-    with _spark_failures(store), _latest(spark, store, snapshot) as latest:
-        plan = _plan(spark, store, snapshot, latest, epoch=snapshot.epoch if epoch is None else epoch)
-        reach("fold.after_plan")
-        written = _run(spark, store, plan, latest)
+    with _spark_failures(store):
+        latest = _latest(spark, store, snapshot)
+        candidates = _candidates(store, snapshot.base.files, latest.table)
+        with _present(spark, store, candidates, latest) as present:
+            matched = _matched(store, candidates, present)
+            plan = _plan(store, snapshot, latest, matched, epoch=snapshot.epoch if epoch is None else epoch)
+            reach("fold.after_plan")
+            written = _run(spark, store, plan, latest, present)
     return _report(store, plan, written, started)
 
 
-def _run(spark: "SparkSession", store: Store, plan: FoldPlan, latest: _Latest) -> tuple[DataFile, ...]:
+def _run(
+    spark: "SparkSession", store: Store, plan: FoldPlan, latest: _Latest, present: "DataFrame"
+) -> tuple[DataFile, ...]:
     """Write, verify, commit and prune; what is not committed is removed again."""
     with store.presence() as owner:
         folder = attempt_folder(owner.owner, 0)
         written: tuple[DataFile, ...] = ()
         try:
             if plan.expected_rows:
-                frame = _folded(spark, store, plan, latest)
+                frame = _folded(spark, store, plan, latest, present)
                 write_frame(frame, store.base.path, folder, schema=store.schema, key=store.spec.key)
                 reach("fold.after_write")
                 written = collect_files(store.base.path, folder, schema=store.schema, stats=store.stats)
@@ -91,16 +97,14 @@ def _run(spark: "SparkSession", store: Store, plan: FoldPlan, latest: _Latest) -
 # ---- the changes -------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _latest(spark: "SparkSession", store: Store, snapshot: Snapshot) -> Iterator[_Latest]:
-    """Provide the last change of each key for the length of one fold."""
+def _latest(spark: "SparkSession", store: Store, snapshot: Snapshot) -> _Latest:
+    """Return the last change of each key."""
     columns = [*store.schema.names, OP]
     if snapshot.unfolded_rows <= store.settings.arrow_changes_rows:
         rows = unfolded_rows(store, snapshot, columns=columns)
         table = latest_per_key(rows, store.spec.key).select(columns)
-        yield _Latest(frame=arrow_frame(spark, table), table=table)
-        return
-    yield _Latest(frame=latest_of(changes_frame(spark, store, snapshot), store.spec.key).select(*columns), table=None)
+        return _Latest(frame=arrow_frame(spark, table), table=table)
+    return _Latest(frame=latest_of(changes_frame(spark, store, snapshot), store.spec.key).select(*columns), table=None)
 
 
 def _check_schemas(store: Store, snapshot: Snapshot) -> None:
@@ -116,9 +120,7 @@ def _check_schemas(store: Store, snapshot: Snapshot) -> None:
 # ---- the plan ----------------------------------------------------------------------------------------------------
 
 
-def _plan(spark: "SparkSession", store: Store, snapshot: Snapshot, latest: _Latest, *, epoch: int) -> FoldPlan:
-    candidates = _candidates(store, snapshot.base.files, latest.table)
-    matched = _matched(spark, store, candidates, latest)
+def _plan(store: Store, snapshot: Snapshot, latest: _Latest, matched: dict[str, Matched], *, epoch: int) -> FoldPlan:
     upserts, tombstones = _count_latest(latest)
     replaced = sum(found.replaced for found in matched.values())
     return FoldPlan(
@@ -187,25 +189,41 @@ def _key_range(store: Store, file: DataFile, column: str) -> tuple[Any, Any]:
     return low, high
 
 
-def _matched(spark: "SparkSession", store: Store, files: Sequence[DataFile], latest: _Latest) -> dict[str, Matched]:
+@contextmanager
+def _present(spark: "SparkSession", store: Store, files: Sequence[DataFile], latest: _Latest) -> "Iterator[DataFrame]":
+    """Provide the changed keys that base has, with what happens to them and the file they are in.
+
+    A small set is kept by the executors: the plan counts it, and the rewrite finds the new keys by it, with one scan of base.
+    """
+    from pyspark.sql import functions as F
+
+    key = list(store.spec.key)
+    base = files_frame(spark, store, files).select(*key, F.col("_metadata.file_name").alias(_FILE)) if files else None
+    if base is None:
+        yield latest.frame.select(*key, OP, F.lit("").alias(_FILE)).limit(0)
+    elif not latest.small:
+        yield base.join(join_side(latest.frame.select(*key, OP), broadcast=False), key).select(*key, OP, _FILE)
+    else:
+        changed, same = by_hash(latest.frame.select(*key, OP), key)
+        kept = base.join(F.broadcast(changed), same).select(*key, OP, _FILE).persist()
+        try:
+            yield kept
+        finally:
+            kept.unpersist()
+
+
+def _matched(store: Store, files: Sequence[DataFile], present: "DataFrame") -> dict[str, Matched]:
     """Count, per base file, the rows that are replaced and dropped. Only counts leave Spark."""
     from pyspark.sql import functions as F
 
     if not files:
         return {}
-    key = list(store.spec.key)
     names = {file.path.rsplit("/", 1)[-1]: file.path for file in files}
     if len(names) != len(files):
         raise Corruption(f"Dataset {store.name}: two base files have the same name; nothing was changed.")
-    base = files_frame(spark, store, files).select(*key, F.col("_metadata.file_name").alias(_FILE))
-    changed = latest.frame.select(*key, OP)
-    counts = (
-        base.join(join_side(changed, broadcast=latest.small), key)
-        .groupBy(_FILE)
-        .agg(
-            F.count(F.when(F.col(OP) == Op.UPSERT.value, 1)).alias("replaced"),
-            F.count(F.when(F.col(OP) == Op.TOMBSTONE.value, 1)).alias("dropped"),
-        )
+    counts = present.groupBy(_FILE).agg(
+        F.count(F.when(F.col(OP) == Op.UPSERT.value, 1)).alias("replaced"),
+        F.count(F.when(F.col(OP) == Op.TOMBSTONE.value, 1)).alias("dropped"),
     )
     return {
         names[row[_FILE]]: Matched(replaced=row["replaced"], dropped=row["dropped"])
@@ -228,7 +246,7 @@ def _count_latest(latest: _Latest) -> tuple[int, int]:
 # ---- the rewrite -------------------------------------------------------------------------------------------------
 
 
-def _folded(spark: "SparkSession", store: Store, plan: FoldPlan, latest: _Latest) -> "DataFrame":
+def _folded(spark: "SparkSession", store: Store, plan: FoldPlan, latest: _Latest, present: "DataFrame") -> "DataFrame":
     from pyspark.sql import functions as F
 
     columns, key = store.schema.names, list(store.spec.key)
@@ -237,16 +255,25 @@ def _folded(spark: "SparkSession", store: Store, plan: FoldPlan, latest: _Latest
         return upserts.repartitionByRange(_file_count(plan.upserts), *key).sortWithinPartitions(*key)
     touched = files_frame(spark, store, plan.touched)
     if latest.small:
-        kept = _in_place(touched, latest.frame, columns, key).sortWithinPartitions(*key)
+        kept = _in_place(touched, latest.frame, columns, key)
+        if may_share_a_task(plan.touched, cores=_cores(spark)):
+            kept = kept.sortWithinPartitions(*key)
         if not plan.new_rows:
             return kept
-        present = touched.select(*key).join(F.broadcast(latest.frame.select(*key)), key, "left_semi")
-        new = upserts.join(F.broadcast(present), key, "left_anti").select(*columns)
+        new = upserts.join(F.broadcast(present.select(*key)), key, "left_anti").select(*columns)
         return kept.unionByName(new.coalesce(1).sortWithinPartitions(*key))
     kept = touched.join(join_side(latest.frame.select(*key), broadcast=False), key, "left_anti").select(*columns)
     size = sum(file.size_bytes for file in plan.touched)
     parts = max(1, -(-size // store.settings.target_file_bytes), _file_count(plan.new_rows))
     return kept.unionByName(upserts).repartitionByRange(parts, *key).sortWithinPartitions(*key)
+
+
+def _cores(spark: "SparkSession") -> int:
+    """Return how many tasks Spark spreads a scan over, as far as the session says."""
+    try:
+        return max(1, int(spark.conf.get("spark.sql.shuffle.partitions", "2") or 2))
+    except ValueError:
+        return 1
 
 
 def _file_count(rows: int) -> int:
@@ -257,8 +284,11 @@ def _in_place(touched: "DataFrame", latest: "DataFrame", columns: Sequence[str],
     """Replace and drop rows where they stand: a broadcast join, no shuffle, the order of the file kept."""
     from pyspark.sql import functions as F
 
-    changed = F.broadcast(latest.select(*key, OP, F.struct(*[c for c in columns if c not in key]).alias("_new")))
-    joined = touched.join(changed, list(key), "left").where(F.col(OP).isNull() | (F.col(OP) != Op.TOMBSTONE.value))
+    changed, same = by_hash(
+        latest.select(*key, OP, F.struct(F.lit(1).alias("_"), *[c for c in columns if c not in key]).alias("_new")), key
+    )
+    joined = touched.join(F.broadcast(changed), same, "left")
+    joined = joined.where(F.col(OP).isNull() | (F.col(OP) != Op.TOMBSTONE.value))
     return joined.select(
         *[
             F.col(c)

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from siltstone.model.files import DataFile
 
+MEGABYTE: Final = 1024 * 1024
 SMALL_FILE_SHARE: Final = 8
 """A base file below this fraction of the target size is small."""
 MANY_SMALL_FILES: Final = 8
@@ -81,3 +82,19 @@ def may_contain(low: Any, high: Any, keys: Sequence[Any]) -> bool:  # noqa: ANN4
         return bool(keys)
     at = bisect_left(keys, low)
     return at < len(keys) and keys[at] <= high
+
+
+def may_share_a_task(files: Sequence[DataFile], *, cores: int) -> bool:
+    """True if Spark may read two of these files in one task, so that what it writes is no longer in their order.
+
+    Spark packs files into tasks of at most 128 MB, or the share of one core if that is less, each file with 4 MB on top.
+
+    >>> large, small = (DataFile(path="f", size_bytes=n * MEGABYTE, rows=1) for n in (100, 5))
+    >>> may_share_a_task([large, large], cores=2), may_share_a_task([large, small, small], cores=2)
+    (False, True)
+    """
+    if len(files) < 2:  # noqa: PLR2004
+        return False
+    opened = sorted(file.size_bytes + 4 * MEGABYTE for file in files)
+    task = min(128 * MEGABYTE, max(4 * MEGABYTE, sum(opened) // cores))
+    return opened[0] + opened[1] - 4 * MEGABYTE <= task

@@ -17,7 +17,7 @@ from siltstone.model.schema import type_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 LISTED_FILES: Final = 256
 """Up to this many base files are named to Spark one by one."""
@@ -30,7 +30,8 @@ def spark_schema(schema: "pa.Schema") -> str:
 
 def arrow_frame(spark: "SparkSession", table: "pa.Table") -> "DataFrame":
     """Return an Arrow table as a frame; the types are said, as Spark would take a time without zone for one in its own."""
-    return spark.createDataFrame(table, schema=spark_schema(table.schema))
+    ddl = spark_schema(table.schema)
+    return spark.createDataFrame(table, schema=ddl) if table.num_rows else spark.createDataFrame([], ddl)
 
 
 def base_frame(spark: "SparkSession", store: Store, snapshot: Snapshot) -> "DataFrame":
@@ -147,21 +148,30 @@ def merged_frame(spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw
 def without_keys(base: "DataFrame", over: Overlay, *, key: Sequence[str], schema: "pa.Schema") -> "DataFrame":
     """Return the base rows whose key was not changed.
 
-    Spark looks a number up in a broadcast table five times faster than text, so other keys are found by their hash first.
-    The key itself is compared by two inequalities: an equality would become part of the slow lookup again.
+    Spark looks a number up in a broadcast table faster than text, so other keys than numbers are found by their hash.
     """
     import pyarrow as pa
     from pyspark.sql import functions as F
 
     if not over.small or (len(key) == 1 and pa.types.is_integer(schema.field(key[0]).type)):
         return base.join(join_side(over.keys, broadcast=over.small), list(key), "left_anti")
-    changed = over.keys.select(
-        F.xxhash64(*key).alias("_hash"), *[F.col(k).alias(f"_key{n}") for n, k in enumerate(key)]
-    )
+    changed, same = by_hash(over.keys, key)
+    return base.join(F.broadcast(changed), same, "left_anti")
+
+
+def by_hash(changed: "DataFrame", key: Sequence[str]) -> "tuple[DataFrame, Column]":
+    """Return the frame with its key under other names beside its hash, and the condition that joins it to rows by key.
+
+    The key itself is compared by two inequalities: an equality would become part of the lookup, and that is what is slow.
+    """
+    from pyspark.sql import functions as F
+
+    renamed = changed.withColumn("_hash", F.xxhash64(*key))
     same = F.xxhash64(*key) == F.col("_hash")
     for number, column in enumerate(key):
+        renamed = renamed.withColumnRenamed(column, f"_key{number}")
         same = same & (F.col(column) >= F.col(f"_key{number}")) & (F.col(column) <= F.col(f"_key{number}"))
-    return base.join(F.broadcast(changed), same, "left_anti")
+    return renamed, same
 
 
 def join_side(changed: "DataFrame", *, broadcast: bool) -> "DataFrame":
