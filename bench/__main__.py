@@ -34,10 +34,22 @@ MIN_WIDTH: Final = 200
 """A table of nine columns needs room where there is no terminal to measure."""
 
 
+def _command(arguments: list[str]) -> str:
+    """Return the call as others can repeat it: where the prepared data lies concerns nobody else."""
+    kept: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        if argument in ("--folder", "--json"):
+            next(rest, None)
+        elif argument != "--keep" and not argument.startswith(("--folder=", "--json=")):
+            kept.append(argument)
+    return " ".join(["python -m bench", *kept])
+
+
 def main() -> int:
     """Run what was asked for; return 1 if a must was missed."""
     asked = _arguments().parse_args()
-    command = " ".join(["python -m bench", *sys.argv[1:]])
+    command = _command(sys.argv[1:])
     console = Console() if sys.stdout.isatty() else Console(width=MIN_WIDTH)
     console.print(f"{machine()}; {versions()}", highlight=False)
     with _folder(asked.folder, keep=asked.keep) as folder:
