@@ -27,6 +27,7 @@ FAILPOINTS: Final = frozenset(
         "drop.after_marks",
         "upsert.after_stage",
         "commit.before_entry",
+        "commit.after_draft",
         "commit.after_entry",
         "upsert.after_commit",
         "checkpoint.before_write",

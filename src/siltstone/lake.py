@@ -18,6 +18,7 @@ from siltstone.compaction.compactor import Compactor
 from siltstone.config import Settings
 from siltstone.dataset.dataset import Dataset
 from siltstone.dataset.registry import Registration, Registry
+from siltstone.dataset.sweep import sweep
 from siltstone.errors import InvalidRequest
 from siltstone.model.names import DatasetName
 from siltstone.model.results import DatasetInfo
@@ -125,8 +126,8 @@ class Lake:
         self._registry.drop(DatasetName.parse(name))
 
     def sweep(self) -> list[Path]:
-        """Remove the folders that crashed creates and drops left behind."""
-        return self._registry.sweep()
+        """Remove the folders that crashed creates and drops left behind, and return them."""
+        return sweep(self._registry, self._layout)
 
     def sql(self, text: str, *, max_rows: int | None = None) -> "QueryResult":
         """Answer one SELECT over datasets by their three-part names, or ``catalog.schema.__raw__table``."""

@@ -239,7 +239,7 @@ def test_a_retry_does_not_verify_a_file_again(path: Path, monkeypatch: pytest.Mo
     def forbidden(*_given: object, **_named: object) -> None:
         raise AssertionError("verified twice")
 
-    monkeypatch.setattr("siltstone.storage.table.read_footer", forbidden)
+    monkeypatch.setattr("siltstone.storage.verified.read_footer", forbidden)
     table.commit(lambda parent: append_commit(parent, file))
 
 

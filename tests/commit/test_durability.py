@@ -101,8 +101,16 @@ def test_what_was_synced_once_is_not_synced_again(tmp_path: Path, syncs: Syncs):
     syncs.paths.clear()
     append(table, 6)
     names = [path.name for path in syncs.paths if path.parent == table.path / LOG]
-    assert names == [entry_name(6)]
+    assert [name.partition("#")[0] for name in names] == [entry_name(6)] * 2  # its draft, then the entry
     assert table.path not in syncs.paths
+
+
+def test_a_draft_is_synced_before_it_becomes_the_entry(tmp_path: Path, syncs: Syncs):
+    table = make_table(tmp_path / "t", settings=DURABLE)
+    syncs.watched = table.path
+    append(table, 1)
+    (draft,) = [path for path in syncs.paths if path.name.startswith(f"{entry_name(1)}#")]
+    assert entry_name(1) not in syncs.log_at(draft)
 
 
 def test_a_changed_property_is_synced_too(tmp_path: Path, syncs: Syncs):

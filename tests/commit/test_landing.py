@@ -6,14 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from siltstone.config import Settings
 from siltstone.errors import CommitUnknown, Conflict, Gone, Unavailable
 from siltstone.failpoints import arm
 from siltstone.lake import Lake
-from siltstone.model.columns import APP_SEQ, COMMIT_ID
+from siltstone.model.columns import APP_SEQ
 from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.storage.durable import sync_directory
 from siltstone.storage.layout import LOG, entry_name
@@ -44,7 +43,7 @@ IMPATIENT = Settings(durable=False, commit_timeout_seconds=0.05)
 @pytest.fixture(autouse=True)
 def _short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever overtakes us here does so while we hold the turn; let nobody wait for it."""
-    monkeypatch.setattr("siltstone.storage.table.TURN_SECONDS", 0.01)
+    monkeypatch.setattr("siltstone.storage.turn.TURN_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -178,14 +177,12 @@ def test_an_entry_that_lands_beneath_a_newer_checkpoint_is_not_acknowledged(
     table = open_table(path)
     file, write_entry = stage(table, [9]), Table._write_entry
 
-    def sleep_and_write(_table: Table, _handle: DeltaTable, _commit: Commit, properties: CommitProperties) -> None:
+    def sleep_and_write(_table: Table, version: int, commit: Commit, commit_id: str) -> None:
         monkeypatch.setattr(Table, "_write_entry", write_entry)
         for number in (6, 7, 8):
             append(open_table(path), number)
         checkpoint_and_clean(path)
-        identity = (properties.custom_metadata or {})[COMMIT_ID]
-        line = f'{{"commitInfo":{{"{COMMIT_ID}":"{identity}"}}}}\n'
-        (path / LOG / entry_name(3)).write_text(line + '{"add":{"path":"' + file.path + '"}}\n')
+        write_entry(table, version, commit, commit_id)
 
     monkeypatch.setattr(Table, "_write_entry", sleep_and_write)
     with pytest.raises(CommitUnknown):
@@ -217,13 +214,13 @@ def test_a_log_that_is_cleaned_while_it_is_pinned_only_costs_another_look(path: 
     refresh = table._refresh
     moved: list[int] = []
 
-    def refresh_then_clean() -> DeltaTable:
-        handle = refresh()
+    def refresh_then_clean() -> int:
+        version = refresh()
         if not moved:
             moved.append(append(open_table(path), 7).version)
             moved.append(append(open_table(path), 8).version)
             checkpoint_and_clean(path)
-        return handle
+        return version
 
     monkeypatch.setattr(table, "_refresh", refresh_then_clean)
     pinned = table.pin(APP_SEQ)
@@ -263,7 +260,7 @@ def test_a_disk_that_refuses_to_sync_the_entry_leaves_an_unknown_outcome(path: P
             raise OSError(5, "Input/output error")
         sync_directory(folder)
 
-    monkeypatch.setattr("siltstone.storage.table.sync_directory", refuse)
+    monkeypatch.setattr("siltstone.storage.durable.sync_directory", refuse)
     with pytest.raises(CommitUnknown, match="could not be synced"):
         table.commit(lambda parent: append_commit(parent, file))
     assert ids(path) == [1, 2, 9]

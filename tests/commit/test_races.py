@@ -98,7 +98,7 @@ def test_a_handle_of_a_dropped_dataset_is_gone_for_every_call(lake: Lake, call: 
 
 
 @pytest.mark.parametrize("recreated", [False, True])
-@pytest.mark.parametrize("place", ["upsert.after_stage", "commit.before_entry"])
+@pytest.mark.parametrize("place", ["upsert.after_stage", "commit.before_entry", "commit.after_draft"])
 def test_a_write_that_meets_a_drop_half_way_is_gone_and_lands_nowhere(lake: Lake, place: str, *, recreated: bool):
     people, other = lake.dataset("a.b.c"), Lake.open(lake.path, settings=FAST)
 

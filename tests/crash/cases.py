@@ -40,13 +40,19 @@ CASES: Final = [
     *_cases(
         "create",
         "nothing",
-        before=("create.before_tables", "create.after_changes", "create.after_base", "commit.before_entry"),
+        before=(
+            "create.before_tables",
+            "create.after_changes",
+            "create.after_base",
+            "commit.before_entry",
+            "commit.after_draft",
+        ),
         after=("commit.after_entry", "create.after_registry"),
     ),
     *_cases(
         "drop",
         "pending",
-        before=("commit.before_entry",),
+        before=("commit.before_entry", "commit.after_draft"),
         after=(
             "commit.after_entry",
             "drop.after_registry",
@@ -58,13 +64,13 @@ CASES: Final = [
     *_cases(
         "upsert",
         "pending",
-        before=("upsert.after_stage", "commit.before_entry"),
+        before=("upsert.after_stage", "commit.before_entry", "commit.after_draft"),
         after=("commit.after_entry", "upsert.after_commit"),
     ),
     *_cases(
         "tombstone",
         "pending",
-        before=("upsert.after_stage", "commit.before_entry"),
+        before=("upsert.after_stage", "commit.before_entry", "commit.after_draft"),
         after=("commit.after_entry", "upsert.after_commit"),
     ),
     *_cases(
@@ -98,7 +104,7 @@ CASES: Final = [
     *_cases(
         "purge",
         "folded",
-        before=("commit.before_entry",),
+        before=("commit.before_entry", "commit.after_draft"),
         after=(
             "commit.after_entry",
             "purge.before_delete",

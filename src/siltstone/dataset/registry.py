@@ -8,13 +8,12 @@ happened to a name; the app transaction ("dataset/<name>", n) lets exactly one o
 * drop: one registry commit, then a mark on both tables so that open handles get Gone, then the folder is swept.
 
 A crash between those steps leaves a folder that the registry does not name (create) or no longer names (drop); reads
-and writes are right at every point.
+and writes are right at every point, and `sweep` removes what is left.
 """
 
 import contextlib
 import datetime
 import json
-import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,12 +35,11 @@ from siltstone.model.schema import canonical, change_schema, check_key, fingerpr
 from siltstone.model.spec import FORMAT_VERSION, PROPERTY_DROPPED, PROPERTY_FORMAT, Spec
 from siltstone.storage.layout import BASE, CHANGES, DATA, LOG, SYSTEM, Layout
 from siltstone.storage.parquet import write_file
-from siltstone.storage.presence import Presence, is_live
+from siltstone.storage.presence import Presence
 from siltstone.storage.table import Parent, Table
 from siltstone.storage.upkeep import Retention
 
 APP_DATASET: Final = "dataset/"
-INCARNATION: Final = re.compile(r"[0-9a-f]{32}")
 _ROW: Final = pa.schema(
     [
         pa.field("n", pa.int64(), nullable=False),
@@ -111,8 +109,17 @@ class Registry:
         """Return every live dataset, by name."""
         if not self._layout.is_lake():
             return []
-        rows = [self._read(file) for file in self._table.pin().files]
-        return sorted((row for row in rows if row.is_live), key=lambda row: row.name)
+        return sorted((row for row in self.rows() if row.is_live), key=lambda row: row.name)
+
+    def rows(self) -> list[Registration]:
+        """Return what every name means now, dropped ones included."""
+        return [self._read(file) for file in self._table.pin().files]
+
+    def needed_files(self) -> set[str]:
+        """Return the files of the registry that a reader may need: live ones, and those replaced within the retention."""
+        live = {file.path for file in self._table.pin().files}
+        hours = max(self._settings.vacuum_floor_hours, self._table.retention.hours)
+        return live | (self._table.removed(older_than_hours=0) - self._table.removed(older_than_hours=hours))
 
     def _lookup(self, name: DatasetName) -> Registration | None:
         if not self._layout.is_lake():
@@ -252,7 +259,11 @@ class Registry:
 
     def _write(self, row: Registration, before: Registration | None) -> None:
         """Commit one row; refused if anything has happened to that name since `before` was read."""
-        file = self._stage(row)
+        owner = self._clock.new_id()
+        with Presence(self._layout.work, owner):  # until the log names its file, the sweep leaves it alone
+            self._commit(row, before, self._stage(row, owner))
+
+    def _commit(self, row: Registration, before: Registration | None, file: DataFile) -> None:
         app = f"{APP_DATASET}{row.name}"
 
         def build(parent: Parent) -> Commit:
@@ -275,7 +286,7 @@ class Registry:
             raise
         self._after_commit(self._table, committed.version)
 
-    def _stage(self, row: Registration) -> DataFile:
+    def _stage(self, row: Registration, owner: str) -> DataFile:
         values: dict[str, list[Any]] = {
             "n": [row.n],
             "incarnation": [row.incarnation],
@@ -284,7 +295,7 @@ class Registry:
             "schema": [row.schema.serialize().to_pybytes()],
             "at": [row.at],
         }
-        relative = f"{DATA}/{self._clock.new_id()}.parquet"
+        relative = f"{DATA}/{owner}.parquet"
         path = self._layout.registry / relative
         path.parent.mkdir(exist_ok=True)
         write_file(pa.table(values, schema=_ROW), path, key=())
@@ -334,30 +345,6 @@ class Registry:
         with contextlib.suppress(FileNotFoundError):
             store.path.rename(grave)
         shutil.rmtree(grave, ignore_errors=True)
-
-    def sweep(self) -> list[Path]:
-        """Finish what crashed drops and creates left: folders that the registry does not name and nobody is making."""
-        if not self._layout.is_lake():
-            return []
-        idle = [path for path in self._incarnations() if not is_live(self._layout.work, path.name)]
-        rows = [self._read(file) for file in self._table.pin().files]  # after `idle`: who has registered is named here
-        named = {self._layout.dataset(row.name, row.incarnation) for row in rows if row.is_live}
-        dropped = {self._layout.dataset(row.name, row.incarnation): row for row in rows if not row.is_live}
-        removed = [path for path in idle if path not in named]
-        for path in removed:
-            if path in dropped:
-                self.bury(dropped[path])
-            else:
-                shutil.rmtree(path, ignore_errors=True)
-        return removed
-
-    def _incarnations(self) -> list[Path]:
-        """Return every folder that was made for a dataset, by its place and shape."""
-        return [
-            path
-            for path in self._layout.root.glob("*/*/*/*")
-            if path.relative_to(self._layout.root).parts[0] != SYSTEM and INCARNATION.fullmatch(path.name)
-        ]
 
 
 def retention_properties(hours: float) -> dict[str, str]:

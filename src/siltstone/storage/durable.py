@@ -1,12 +1,42 @@
 """Making bytes survive a power cut: fsync of files and of the directories that name them.
 
 delta-rs, pyarrow and Spark never fsync. The order that matters: an added file and its new directories before the log
-entry that names it, the entry and ``_delta_log`` before the acknowledgement.
+entry that names it, the entry, every entry below it and ``_delta_log`` before the acknowledgement.
 """
 
+import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
+
+from siltstone.storage.layout import LOG, entry_name
+from siltstone.storage.log import list_log
+
+
+class SyncedLog:
+    """How far the log of one table is known to be on disk."""
+
+    def __init__(self, table: Path) -> None:
+        """Know nothing yet: the first sync takes the newest checkpoint and every entry above it."""
+        self._table = table
+        self._until: int | None = None
+
+    def sync(self, until: int) -> None:
+        """Force the entry of a version to disk, with every entry below it that is not known to be there."""
+        if self._until is not None and until <= self._until:
+            return
+        known = self._sync_checkpoint() if self._until is None else self._until
+        for version in range(known + 1, until + 1):
+            _sync_if_there(self._table / LOG / entry_name(version))
+        sync_directory(self._table / LOG)
+        self._until = until
+
+    def _sync_checkpoint(self) -> int:
+        """Force the newest checkpoint to disk and return its version, -1 if there is none."""
+        listing = list_log(self._table)
+        for name in listing.checkpoints.get(listing.newest_checkpoint, ()):
+            _sync_if_there(self._table / LOG / name)
+        return listing.newest_checkpoint
 
 
 def sync_file(path: Path) -> None:
@@ -34,6 +64,12 @@ def sync_files(root: Path, relative: Iterable[str], *, known: set[Path]) -> None
             if part != folder:
                 sync_directory(part)
         known.update(new)  # only now: another thread relies on what is known
+
+
+def _sync_if_there(path: Path) -> None:
+    """An entry that is gone was cleaned: a synced checkpoint stands for it."""
+    with contextlib.suppress(FileNotFoundError):
+        sync_file(path)
 
 
 def _sync(path: Path, flags: int) -> None:

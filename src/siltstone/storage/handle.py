@@ -1,38 +1,44 @@
 """A Delta table as a reader holds it: opened on first use, brought to the newest version before each use.
 
-A handle is at one version. Refreshing costs three stats when nothing has happened: the next log entry, the handle's own (is it
-still the same table?), and the pointer to the newest checkpoint (entries below a checkpoint may have been cleaned, so the next
-entry alone does not tell). After a new
-checkpoint the table is opened afresh, because delta-rs replays a long-lived handle's whole history at every update.
+Refreshing costs a few stats when nothing has happened, and the reading of the new entries when something has (see `follow`).
+delta-rs opens the table only
+
+* the first time, and after whatever the entries cannot tell: new metadata, a new protocol;
+* when the entry of our version is gone or is another one: the log was cleaned past us, or another table lies here;
+* when a new checkpoint is above the last entry that was found: the same, if somebody else cleans in an order of his own;
+* when it was opened a minute ago: so transactions expire, and nothing rests on our own reading for long.
 
 Invariants: a table with another id, or marked dropped, is Gone; a table of a newer format is refused; an empty log entry is
 Corruption, although delta-rs would open it.
 """
 
 import contextlib
+import math
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from siltstone.clock import Clock
 from siltstone.errors import Corruption, Gone, NotFound, Unavailable
 from siltstone.model.files import DataFile
 from siltstone.model.spec import PROPERTY_DROPPED, check_properties
-from siltstone.storage.layout import LOG, entry_name
-from siltstone.storage.log import LAST_CHECKPOINT, check_entries
+from siltstone.storage.follow import Followed, LogMoved
+from siltstone.storage.layout import LOG
+from siltstone.storage.log import LAST_CHECKPOINT, Mark, check_entries, file_mark, list_log
 from siltstone.storage.upkeep import heal_checkpoint
+
+__all__ = ["LogMoved", "Pinned", "TableHandle"]
 
 OPEN_TRIES: Final = 5
 """An open can meet a log that is being cleaned; the next listing is whole again."""
-
-
-class LogMoved(Exception):  # noqa: N818
-    """The log was cleaned under a handle: delta-rs reads transactions late. Refresh and look again."""
+FOLLOW_SECONDS: Final = 60.0
+"""How long entries are laid over what delta-rs read before it reads the table again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,19 +64,16 @@ class Pinned:
 class TableHandle:
     """One Delta table, for reading. Safe to share between threads."""
 
-    def __init__(self, path: Path, *, label: str, must_exist: bool = False) -> None:
+    def __init__(self, path: Path, *, clock: Clock, label: str, must_exist: bool = False) -> None:
         """Remember where the table is; it is opened on first use. One that `must_exist` is Gone where it is not there."""
         self.path = path
         self.label = label
+        self._clock = clock
         self._must_exist = must_exist
         self._mutex = threading.RLock()
-        self._handle: DeltaTable | None = None
+        self._followed: Followed | None = None
         self._id: str | None = None
-        self._hint: tuple[int, ...] = ()
-        self._entry: tuple[int, ...] = ()
-        self._files: tuple[int, tuple[DataFile, ...]] | None = None
-        self._transactions: tuple[int, dict[str, int | None]] = (-1, {})
-        self._schema: tuple[int, pa.Schema] | None = None
+        self._hint: Mark = ()
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
@@ -82,9 +85,9 @@ class TableHandle:
                     return self._pin(self._refresh(), apps)
         raise Unavailable(f"{self.label}: its log was cleaned again and again while it was read. Try again.")
 
-    def _pin(self, handle: DeltaTable, apps: tuple[str, ...]) -> Pinned:
-        found = {app: version for app in apps if (version := self.transaction(app)) is not None}
-        return Pinned(version=handle.version(), files=self.files(), transactions=found, schema=self.schema())
+    def _pin(self, version: int, apps: tuple[str, ...]) -> Pinned:
+        found = {app: number for app in apps if (number := self.transaction(app)) is not None}
+        return Pinned(version=version, files=self.files(), transactions=found, schema=self.schema())
 
     def check_there(self) -> None:
         """Look, without waiting for anybody, whether the table's log is still there.
@@ -101,74 +104,84 @@ class TableHandle:
     def version(self) -> int:
         """Return the newest version."""
         with self._mutex:
-            return self._refresh().version()
+            return self._refresh()
 
     def files(self) -> tuple[DataFile, ...]:
-        """Return the live files of the handle's version; `pin` and `commit` refresh it first."""
-        with self._mutex:
-            handle = self._opened()
-            if self._files is None or self._files[0] != handle.version():
-                with self._late_reads():
-                    self._files = (handle.version(), _live_files(handle))
-            return self._files[1]
+        """Return the live files of the version that was refreshed last; `pin` and `commit` refresh it first."""
+        with self._mutex, self._trusted():
+            return self._current().files()
 
     def transaction(self, app: str) -> int | None:
-        """Return an app transaction of the handle's version."""
-        with self._mutex:
-            handle = self._opened()
-            version, known = self._transactions
-            if version != handle.version():
-                known = {}
-                self._transactions = (handle.version(), known)
-            if app not in known:
-                with self._late_reads():
-                    known[app] = handle.transaction_version(app)
-            return known[app]
-
-    @contextlib.contextmanager
-    def _late_reads(self) -> Iterator[None]:
-        """Read the log behind an open handle; entries that are gone by now make it useless."""
-        try:
-            yield
-        except DeltaError as error:
-            self._handle = None
-            raise LogMoved(str(error)) from error
+        """Return an app transaction of the version that was refreshed last."""
+        with self._mutex, self._trusted():
+            return self._current().transaction(app)
 
     def schema(self) -> pa.Schema:
-        """Return the schema of the handle's version."""
+        """Return the schema of the version that was refreshed last."""
         with self._mutex:
-            handle = self._opened()
-            if self._schema is None or self._schema[0] != handle.version():
-                self._schema = (handle.version(), pa.schema(handle.schema().to_arrow()))
-            return self._schema[1]
+            return self._current().schema
 
     def properties(self) -> dict[str, str]:
         """Return the table's properties at the newest version."""
         with self._mutex:
-            return dict(self._refresh().metadata().configuration)
+            self._refresh()
+            return dict(self._current().opened.metadata().configuration)
 
     def delta(self) -> DeltaTable:
         """Return a fresh delta-rs handle for reading; nobody may commit through it."""
         return _open(self.path)
 
-    # ---- the handle ----------------------------------------------------------------------------------------------
+    def removed(self, *, older_than_hours: float) -> set[str]:
+        """Return the files that the log names as removed at least that long ago.
 
-    def _opened(self) -> DeltaTable:
-        return self._handle if self._handle is not None else self._refresh()
+        Raises:
+            Unavailable: they cannot be listed.
+        """
+        hours = math.ceil(older_than_hours)
+        try:
+            return set(
+                self.delta().vacuum(retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=False)
+            )
+        except DeltaError as error:
+            raise Unavailable(f"The removed files of {self.path} cannot be listed: {error}") from error
 
-    def _refresh(self) -> DeltaTable:
-        """Bring the handle to the newest version; three stats when nothing happened."""
-        hint = file_mark(self.path / LOG / LAST_CHECKPOINT)
-        if self._handle is None or hint != self._hint or self._own_entry(self._handle) != self._entry:
-            # A fresh open starts at the checkpoint; an old handle would replay its whole history at every update.
-            self._adopt(self._reopen(), hint)
-        elif (self.path / LOG / entry_name(self._handle.version() + 1)).exists():
-            self._advance(self._handle)
-        return self._opened()
+    # ---- following -----------------------------------------------------------------------------------------------
 
-    def _own_entry(self, handle: DeltaTable) -> tuple[int, ...]:
-        """Tell the entry of the handle's version from that of another table that lies here now."""
-        return file_mark(self.path / LOG / entry_name(handle.version()))
+    def _current(self) -> Followed:
+        if self._followed is None:
+            self._refresh()
+        assert self._followed is not None  # noqa: S101  # a refresh leaves one or raises
+        return self._followed
+
+    @contextlib.contextmanager
+    def _trusted(self) -> Iterator[None]:
+        """Use what was followed; if it turns out to be of no more use, the next refresh opens the table anew."""
+        try:
+            yield
+        except LogMoved:
+            self._followed = None
+            raise
+
+    def _refresh(self) -> int:
+        """Bring what is known to the newest version, and return that."""
+        hint = file_mark(self.path / LOG / LAST_CHECKPOINT)  # first: a commit asks whether it has changed since
+        if not self._follow(hint):
+            self._adopt(self._reopen())
+        self._hint = hint
+        return self._current().version
+
+    def _follow(self, hint: Mark) -> bool:
+        """Read the entries above the version that is known; False if the table has to be opened anew."""
+        found = self._followed
+        if found is None or self._clock.monotonic_seconds() - found.opened_seconds > FOLLOW_SECONDS:
+            return False
+        if not found.is_in_place():
+            return False
+        try:
+            found.follow()
+        except LogMoved:
+            return False
+        return hint == self._hint or list_log(self.path).newest_checkpoint <= found.version
 
     def _reopen(self) -> DeltaTable:
         try:
@@ -178,42 +191,16 @@ class TableHandle:
                 raise
             raise self._gone() from error
 
-    def _adopt(self, handle: DeltaTable, hint: tuple[int, ...]) -> None:
-        self._check_identity(handle)
-        self._handle, self._hint = handle, hint
-        self._entry = self._own_entry(handle)
-
-    def _advance(self, handle: DeltaTable) -> None:
-        before = handle.version()
-        try:
-            handle.update_incremental()
-        except DeltaError:
-            self._adopt(self._reopen(), self._hint)
-            return
-        for version in range(before + 1, handle.version() + 1):
-            if file_mark(self.path / LOG / entry_name(version))[:1] == (0,):
-                self._handle = None
-                raise Corruption(f"Log entry {entry_name(version)} of {self.path} is empty. Restore it from a copy.")
-        self._adopt(handle, self._hint)
-
-    def _check_identity(self, handle: DeltaTable) -> None:
-        """Refuse a table that is not the one this handle was opened for, or that was dropped or is of a newer format."""
-        metadata = handle.metadata()
+    def _adopt(self, opened: DeltaTable) -> None:
+        """Take a table that delta-rs has opened; refuse it if it is not the one we had, was dropped or is too new."""
+        self._followed = None
+        metadata = opened.metadata()
         if self._id is None:
             self._id = str(metadata.id)
         if str(metadata.id) != self._id or PROPERTY_DROPPED in metadata.configuration:
-            self._handle = None
             raise Gone(f"{self.label} was dropped or re-created. Open the dataset anew.")
         check_properties(metadata.configuration)
-
-
-def file_mark(path: Path) -> tuple[int, ...]:
-    """Return what tells one state of a file from another; empty if it is not there."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return ()
-    return (found.st_size, found.st_mtime_ns, found.st_ino)
+        self._followed = Followed(self.path, opened, opened_seconds=self._clock.monotonic_seconds())
 
 
 def _open(path: Path) -> DeltaTable:
@@ -245,24 +232,3 @@ def _open(path: Path) -> DeltaTable:
 
 def _first_line(error: BaseException | None) -> str:
     return str(error).splitlines()[0] if error is not None and str(error) else "unknown error"
-
-
-def _live_files(handle: DeltaTable) -> tuple[DataFile, ...]:
-    actions = pa.table(handle.get_add_actions(flatten=True))
-    partitions = [name for name in actions.column_names if name.startswith("partition.")]
-    columns: dict[str, list[Any]] = {
-        name: actions.column(name).to_pylist() for name in ("path", "size_bytes", "num_records", *partitions)
-    }
-    return tuple(
-        DataFile(
-            path=path,
-            size_bytes=columns["size_bytes"][row],
-            rows=columns["num_records"][row] or 0,
-            partition={name[10:]: _text(columns[name][row]) for name in partitions},
-        )
-        for row, path in enumerate(columns["path"])
-    )
-
-
-def _text(value: Any) -> str | None:  # noqa: ANN401
-    return None if value is None else str(value)

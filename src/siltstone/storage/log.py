@@ -6,26 +6,34 @@ gone but a checkpoint at or after its version exists, and *missing* otherwise.
 """
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
 from siltstone.errors import Corruption
 from siltstone.model.columns import COMMIT_ID
+from siltstone.model.files import DataFile
 from siltstone.storage.layout import LOG, entry_name
 
 LAST_CHECKPOINT: Final = "_last_checkpoint"
 _ENTRY: Final = re.compile(r"(\d{20})\.json\Z")
+_DRAFT: Final = re.compile(r"(\d{20})\.json#\d+\Z")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\b.*\.parquet\Z")
+
+Mark = tuple[int, ...]
+"""What tells one state of a file from another: its size, time and inode; empty if it is not there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEntry:
-    """What one commit did, as far as a later commit has to know."""
+    """What one commit did, as far as a later commit has to know; `files` are the added ones."""
 
     version: int
+    files: tuple[DataFile, ...]
     adds: frozenset[str]
     removes: frozenset[str]
     transactions: Mapping[str, int]
@@ -33,6 +41,7 @@ class LogEntry:
     changes_protocol: bool
     commit_id: str | None
     info: Mapping[str, Any]
+    mark: Mark = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +50,7 @@ class LogListing:
 
     entries: tuple[int, ...]
     checkpoints: Mapping[int, tuple[str, ...]]
+    drafts: tuple[str, ...] = ()
 
     @property
     def newest_checkpoint(self) -> int:
@@ -52,14 +62,32 @@ def list_log(table: Path) -> LogListing:
     """List the log's entries and checkpoints. A listing that fails raises: it is never an empty listing."""
     entries: list[int] = []
     checkpoints: dict[int, list[str]] = {}
+    drafts: list[str] = []
     for path in (table / LOG).iterdir():
-        if found := _ENTRY.match(path.name):
+        name = path.name
+        if found := _ENTRY.match(name):
             entries.append(int(found[1]))
-        elif found := _CHECKPOINT.match(path.name):
-            checkpoints.setdefault(int(found[1]), []).append(path.name)
+        elif found := _CHECKPOINT.match(name):
+            checkpoints.setdefault(int(found[1]), []).append(name)
+        elif _DRAFT.match(name):
+            drafts.append(name)
     return LogListing(
-        entries=tuple(sorted(entries)), checkpoints={v: tuple(sorted(names)) for v, names in checkpoints.items()}
+        entries=tuple(sorted(entries)),
+        checkpoints={v: tuple(sorted(names)) for v, names in checkpoints.items()},
+        drafts=tuple(sorted(drafts)),
     )
+
+
+def file_mark(path: Path) -> Mark:
+    """Return what tells one state of a file from another; empty if it is not there."""
+    try:
+        return _mark(path.stat())
+    except FileNotFoundError:
+        return ()
+
+
+def _mark(found: os.stat_result) -> Mark:
+    return (found.st_size, found.st_mtime_ns, found.st_ino)
 
 
 def read_entry(table: Path, version: int) -> LogEntry:
@@ -70,7 +98,9 @@ def read_entry(table: Path, version: int) -> LogEntry:
         Corruption: it is empty or cannot be parsed.
     """
     path = table / LOG / entry_name(version)
-    content = path.read_bytes()
+    with path.open("rb", buffering=0) as file:
+        mark = _mark(os.fstat(file.fileno()))
+        content = file.readall()
     try:
         actions: list[dict[str, Any]] = [dict(json.loads(line)) for line in content.splitlines() if line.strip()]
     except (TypeError, ValueError) as error:  # not UTF-8, not JSON, or not an object
@@ -78,24 +108,37 @@ def read_entry(table: Path, version: int) -> LogEntry:
     if not actions:
         raise Corruption(f"Log entry {path} is empty. Restore it from a copy; nothing was written.")
     try:
-        return _entry(version, actions)
+        return _entry(version, actions, mark)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Corruption(
             f"Log entry {path} is not what a Delta log holds: {error!r}. Restore it from a copy."
         ) from error
 
 
-def _entry(version: int, actions: list[dict[str, Any]]) -> LogEntry:
+def _entry(version: int, actions: list[dict[str, Any]], mark: Mark) -> LogEntry:
     info: Mapping[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
+    files = tuple(_added(a["add"]) for a in actions if "add" in a)
     return LogEntry(
         version=version,
-        adds=frozenset(a["add"]["path"] for a in actions if "add" in a),
-        removes=frozenset(a["remove"]["path"] for a in actions if "remove" in a),
+        files=files,
+        adds=frozenset(file.path for file in files),
+        removes=frozenset(unquote(a["remove"]["path"]) for a in actions if "remove" in a),
         transactions={a["txn"]["appId"]: int(a["txn"]["version"]) for a in actions if "txn" in a},
         changes_metadata=any("metaData" in a for a in actions),
         changes_protocol=any("protocol" in a for a in actions),
         commit_id=info.get(COMMIT_ID),
         info=info,
+        mark=mark,
+    )
+
+
+def _added(action: Mapping[str, Any]) -> DataFile:
+    stats = json.loads(action.get("stats") or "{}")
+    return DataFile(
+        path=unquote(action["path"]),
+        size_bytes=int(action.get("size") or 0),
+        rows=int(stats.get("numRecords") or 0),
+        partition=dict(action.get("partitionValues") or {}),
     )
 
 

@@ -41,22 +41,28 @@ def bloom_columns(schema: pa.Schema, key: Collection[str]) -> list[str]:
 
 def write_file(table: pa.Table, path: Path, *, key: Collection[str]) -> None:
     """Write one file with the house's options. A crash leaves a part of a file that no log names."""
-    ndv = max(1, min(BLOOM_NDV, table.num_rows))
-    delta_encoded = {WRITTEN_AT: "DELTA_BINARY_PACKED"} if WRITTEN_AT in table.column_names else None
     pq.write_table(
         table,
         path,
         row_group_size=ROW_GROUP_ROWS,
-        compression=COMPRESSION,
-        compression_level=COMPRESSION_LEVEL,
         use_dictionary=[n for n in table.column_names if n != WRITTEN_AT],
-        column_encoding=delta_encoded,
-        write_page_index=True,
-        store_schema=False,
-        write_time_adjusted_to_utc=True,
-        coerce_timestamps="us",
-        bloom_filter_options={name: {"ndv": ndv, "fpp": BLOOM_FPP} for name in bloom_columns(table.schema, key)},
+        column_encoding={WRITTEN_AT: "DELTA_BINARY_PACKED"} if WRITTEN_AT in table.column_names else None,
+        **writer_options(table.schema, key, rows=table.num_rows),
     )
+
+
+def writer_options(schema: pa.Schema, key: Collection[str], *, rows: int = BLOOM_NDV) -> dict[str, Any]:
+    """Return the options of an Arrow Parquet writer that every file of ours has; bloom filters fit `rows`."""
+    ndv = max(1, min(BLOOM_NDV, rows))
+    return {
+        "compression": COMPRESSION,
+        "compression_level": COMPRESSION_LEVEL,
+        "write_page_index": True,
+        "store_schema": False,
+        "write_time_adjusted_to_utc": True,
+        "coerce_timestamps": "us",
+        "bloom_filter_options": {name: {"ndv": ndv, "fpp": BLOOM_FPP} for name in bloom_columns(schema, key)},
+    }
 
 
 def spark_options(schema: pa.Schema, key: Collection[str]) -> dict[str, str]:

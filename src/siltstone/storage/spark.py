@@ -24,6 +24,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -66,6 +67,7 @@ SESSION_OPTIONS: Final = {
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "512",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
 """What every session that we make has, a remote one too."""
@@ -176,6 +178,7 @@ def _start(settings: Settings) -> "SparkSession":
 
     java = find_java()
     os.environ["JAVA_HOME"] = str(java.home)  # PySpark takes the JVM from there and nowhere else
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the tasks' Python must be ours, with its packages
     builder = SparkSession.builder.master(settings.spark_master).appName(APP_NAME)
     for name, value in launch_options(settings, java=java, role="classic").items():
         builder = builder.config(name, value)
@@ -368,7 +371,7 @@ def _launch(command: list[str], *, java: Java, port: int) -> ConnectServer:
     with os.fdopen(descriptor, "wb") as output:
         process = subprocess.Popen(  # noqa: S603
             ["/bin/sh", "-c", ConnectServer.WRAPPER, "sh", *command],
-            env=environment | {"JAVA_HOME": str(java.home)},
+            env={"PYSPARK_PYTHON": sys.executable} | environment | {"JAVA_HOME": str(java.home)},
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,

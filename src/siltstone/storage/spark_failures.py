@@ -12,6 +12,7 @@ _MISSING: Final = (
     "DELTA_STATE_RECOVER_ERROR",
     "VersionNotFoundException",
     "FileNotFoundException",
+    "FileNotFoundError",
     "PATH_NOT_FOUND",
 )
 

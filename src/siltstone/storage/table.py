@@ -1,55 +1,55 @@
 """The one commit path: every commit to every Delta table of a lake goes through `Table.commit`.
 
 Terms. A *plan version* is the version a commit's files were chosen at. A commit is *landed* once its entry is in the
-log, *acknowledged* once that entry is synced. A *turn* is a short advisory lock that orders tries between processes;
-it saves work and decides nothing.
+log, *acknowledged* once that entry is synced.
 
 Flow of one commit:
 
-1. refresh the handle; a table with another id, or marked dropped, is Gone;
+1. take a turn and refresh; a table with another id, or marked dropped, is Gone;
 2. build the commit for this parent (an append takes its sequence here);
 3. check every log entry after the plan's version, the transactions, the epoch, and that removed files are live;
 4. verify and sync every added file;
-5. write the entry as the direct child of the parent (``max_commit_retries=0``), with a commit id of our own;
+5. write the entry as the direct child of the parent, which must still be there, with a commit id of our own;
 6. after *any* failure look for that id in the child entry before trying again;
 7. sync the entry and every entry below it that was not known to be synced; only then acknowledge.
 
 Invariants. delta-rs' own conflict checker is not relied on. No app transaction decreases. A crash before 5 leaves files
 that no log names; after 5 the commit is there, whole, whether or not anybody was told.
-Deliberately absent: any other place that calls a writing method of `DeltaTable`, checkpoints (see `upkeep`), rows.
+Deliberately absent: any other place that writes an entry (`entry`) or calls a writing method of `DeltaTable`, checkpoints
+(see `upkeep`), rows.
 """
 
 import contextlib
-import fcntl
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, TableFeatures, Transaction
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, TableFeatures
 from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import AddAction, RemoveAction
 
 from siltstone.clock import Clock, epoch_ms
 from siltstone.config import Settings
 from siltstone.errors import CommitUnknown, Conflict, Corruption, Fenced, Unavailable
 from siltstone.failpoints import reach
-from siltstone.model.columns import APP_EPOCH, APP_PRODUCER, COMMIT_ID
+from siltstone.model.columns import APP_EPOCH, COMMIT_ID
 from siltstone.model.files import Commit, CommitKind, Committed, DataFile
-from siltstone.storage.durable import sync_directory, sync_file, sync_files
-from siltstone.storage.handle import LogMoved, Pinned, TableHandle, file_mark
+from siltstone.storage.durable import SyncedLog, sync_directory, sync_file
+from siltstone.storage.entry import entry_content, put_entry
+from siltstone.storage.handle import LogMoved, Pinned, TableHandle
 from siltstone.storage.layout import LOG, entry_name, has_versions
-from siltstone.storage.log import LAST_CHECKPOINT, LogEntry, entries_between, list_log, read_entry
-from siltstone.storage.parquet import read_footer
+from siltstone.storage.log import LAST_CHECKPOINT, LogEntry, entries_between, file_mark, list_log, read_entry
+from siltstone.storage.turn import TURN, Turn
 from siltstone.storage.upkeep import Retention
+from siltstone.storage.verified import VerifiedFiles
 
-__all__ = ["Parent", "Pinned", "Table"]
+__all__ = ["TURN", "Parent", "Pinned", "Table"]
 
-TURN: Final = "_turn"
-TURN_SECONDS: Final = 1.0
-"""How long to wait for a turn before trying without one: the turn is for speed only."""
+FREE_WRITER_VERSION: Final = 2
+"""Up to here a protocol asks nothing of a writer that this one does not do."""
+WRITER_FEATURES: Final = frozenset({"appendOnly", "invariants", "timestampNtz"})
+"""What a protocol that names its features may ask for."""
 BACKOFF_SECONDS: Final = 0.01
 BACKOFF_MAX_SECONDS: Final = 0.5
 _NO_HOOKS: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
@@ -77,10 +77,10 @@ class Parent:
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """One try: the commit as built for this parent, and how its entry is written."""
+    """One try: the commit as built for this parent, and how its entry is written with a given commit id."""
 
     commit: Commit
-    write: Callable[[CommitProperties], None]
+    write: Callable[[str], None]
 
 
 class Table(TableHandle):
@@ -97,13 +97,11 @@ class Table(TableHandle):
         must_exist: bool = False,
     ) -> None:
         """Remember where the table is; it is opened on first use."""
-        super().__init__(path, label=label, must_exist=must_exist)
+        super().__init__(path, clock=clock, label=label, must_exist=must_exist)
         self.retention = retention
         self._settings = settings
-        self._clock = clock
-        self._verified: set[str] = set()
-        self._synced_folders: set[Path] = set()
-        self._synced = -2
+        self._verified = VerifiedFiles(path, durable=settings.durable)
+        self._synced_log = SyncedLog(path)
 
     @staticmethod
     def create(
@@ -152,32 +150,35 @@ class Table(TableHandle):
             Unavailable: other writers kept winning for longer than the time limit, or the disk refused.
         """
 
-        def prepare(handle: DeltaTable) -> _Attempt:
-            commit = self._check(build(Parent(self, handle.version())), handle)
+        def prepare(parent: int) -> _Attempt:
+            commit = self._check(build(Parent(self, parent)), parent)
             self.verify(commit.adds)
-            return _Attempt(commit, lambda properties: self._write_entry(handle, commit, properties))
+            return _Attempt(commit, lambda commit_id: self._write_entry(parent + 1, commit, commit_id))
 
         committed = self._land(prepare)
-        self._verified.difference_update(file.path for file in committed.commit.adds)
+        self._verified.forget(committed.commit.adds)
         return committed
 
     def set_properties(self, properties: Mapping[str, str]) -> int:
         """Change the table's properties as a commit of its own; return the version."""
 
-        def prepare(handle: DeltaTable) -> _Attempt:
+        def prepare(parent: int) -> _Attempt:
+            handle = self._reopen()
+            if handle.version() != parent:
+                raise LogMoved(f"version {handle.version()} came meanwhile")
             return _Attempt(
-                Commit(kind=CommitKind.METADATA, plan_version=handle.version()),
-                lambda commit: handle.alter.set_table_properties(
+                Commit(kind=CommitKind.METADATA, plan_version=parent),
+                lambda commit_id: handle.alter.set_table_properties(
                     dict(properties),
                     raise_if_not_exists=False,
-                    commit_properties=commit,
+                    commit_properties=CommitProperties(max_commit_retries=0, custom_metadata={COMMIT_ID: commit_id}),
                     post_commithook_properties=_NO_HOOKS,
                 ),
             )
 
         return self._land(prepare).version
 
-    def _land(self, prepare: Callable[[DeltaTable], "_Attempt"]) -> Committed:
+    def _land(self, prepare: Callable[[int], _Attempt]) -> Committed:
         """Try until the commit lands, is refused, or time runs out."""
         commit_id = self._clock.new_id()
         deadline = self._clock.monotonic_seconds() + self._settings.commit_timeout_seconds
@@ -185,12 +186,10 @@ class Table(TableHandle):
         with self._mutex:
             while True:
                 with self._turn():
-                    handle = self._refresh()
+                    parent = self._refresh()
                     landed = self._landed_late(tried, commit_id)
-                    if landed is None and (attempt := self._prepared(prepare, handle)) is not None:
-                        tried.append(
-                            Committed(version=handle.version() + 1, commit_id=commit_id, commit=attempt.commit)
-                        )
+                    if landed is None and (attempt := self._prepared(prepare, parent)) is not None:
+                        tried.append(Committed(version=parent + 1, commit_id=commit_id, commit=attempt.commit))
                         landed = tried[-1] if self._try(attempt, tried[-1]) else None
                 if landed is not None:
                     self._acknowledge(landed)
@@ -201,17 +200,19 @@ class Table(TableHandle):
                     )
                 self._back_off(len(tried))
 
-    def _prepared(self, prepare: Callable[[DeltaTable], "_Attempt"], handle: DeltaTable) -> "_Attempt | None":
-        """Build and check the next try; None if the log was cleaned under the handle, so that it has to be refreshed."""
+    def _prepared(self, prepare: Callable[[int], _Attempt], parent: int) -> _Attempt | None:
+        """Build and check the next try; None if the log was cleaned under it, so that it has to be refreshed."""
+        self._check_protocol()
         try:
-            return prepare(handle)
+            attempt = prepare(parent)
         except LogMoved:
             return None
+        return attempt if self._current().is_in_place() else None
 
     def _acknowledge(self, landed: Committed) -> None:
         """Sync what landed; a disk that refuses leaves a commit that is there now and may not be after a power cut."""
         try:
-            self._sync_entries(landed.version)
+            self._sync_log(landed.version)
         except OSError as error:
             raise CommitUnknown(
                 f"{self.label}: version {landed.version} was written but could not be synced ({error}). Check the disk, and "
@@ -226,22 +227,11 @@ class Table(TableHandle):
                     return earlier
         return None
 
-    def _properties(self, commit_id: str, commit: Commit) -> CommitProperties:
-        now = epoch_ms(self._clock.now())
-        return CommitProperties(
-            max_commit_retries=0,
-            custom_metadata={COMMIT_ID: commit_id, **commit.info},
-            app_transactions=[
-                Transaction(app, version, now if app.startswith(APP_PRODUCER) else None)
-                for app, version in sorted(commit.transactions.items())
-            ],
-        )
-
-    def _try(self, attempt: "_Attempt", tried: Committed) -> bool:
+    def _try(self, attempt: _Attempt, tried: Committed) -> bool:
         """Write the child entry once; True if it landed, False if another commit took its place."""
         reach("commit.before_entry")
         try:
-            attempt.write(self._properties(tried.commit_id, attempt.commit))
+            attempt.write(tried.commit_id)
             reach("commit.after_entry")
         except (DeltaError, OSError) as error:
             if not self._landed_after_failure(error, tried.version, tried.commit_id):
@@ -294,33 +284,35 @@ class Table(TableHandle):
                 f"{self.label}: the commit of version {child} failed ({error}) and that entry was already cleaned. "
                 "Read the dataset to see whether the write is there before you repeat it."
             ) from error
-        if isinstance(error, CommitFailedError):
+        if isinstance(error, CommitFailedError | FileExistsError):
             return False
         raise Unavailable(f"{self.label}: the commit could not be written ({error}); nothing was changed.") from error
 
-    def _write_entry(self, handle: DeltaTable, commit: Commit, properties: CommitProperties) -> None:
-        now = epoch_ms(self._clock.now())
-        data_change = not commit.kind.moves_rows_only
-        actions: list[AddAction | RemoveAction] = [
-            AddAction(f.path, f.size_bytes, dict(f.partition), now, data_change, f.stats) for f in commit.adds
-        ]
-        actions += [RemoveAction(f.path, data_change, now, f.size_bytes, dict(f.partition)) for f in commit.removes]
-        handle.create_write_transaction(
-            actions,
-            "append",
-            handle.schema(),
-            handle.metadata().partition_columns,
-            commit_properties=properties,
-            post_commithook_properties=_NO_HOOKS,
+    def _write_entry(self, version: int, commit: Commit, commit_id: str) -> None:
+        content = entry_content(commit, commit_id=commit_id, now_ms=epoch_ms(self._clock.now()))
+        put_entry(
+            self.path, version, content, draft_id=self._clock.new_id(), durable=self._settings.durable
         )
 
     # ---- checks --------------------------------------------------------------------------------------------------
 
-    def _check(self, commit: Commit, handle: DeltaTable) -> Commit:
+    def _check_protocol(self) -> None:
+        """Refuse a table that a stranger has raised to a protocol whose rules for writers are not kept here."""
+        found = self._current().protocol
+        if found.min_writer_version <= FREE_WRITER_VERSION or (
+            found.writer_features is not None and WRITER_FEATURES.issuperset(found.writer_features)
+        ):
+            return
+        raise Corruption(
+            f"{self.label}: another program has raised {self.path} to writer version {found.min_writer_version} "
+            f"({found.writer_features or 'no features'}), which Siltstone does not write. Restore it from a copy."
+        )
+
+    def _check(self, commit: Commit, parent: int) -> Commit:
         """Refuse a commit that what has happened since its plan makes wrong."""
         removed = frozenset(file.path for file in commit.removes)
         try:
-            for entry in entries_between(self.path, after=commit.plan_version, until=handle.version()):
+            for entry in entries_between(self.path, after=commit.plan_version, until=parent):
                 self._check_entry(commit, removed, entry)
         except LookupError as cleaned:
             if removed or commit.depends or commit.kind.is_compaction:
@@ -364,28 +356,18 @@ class Table(TableHandle):
 
         With `expected` (the columns of a file) a writer can do it before its turn, beside other writers.
         """
-        fresh = [file for file in files if file.path not in self._verified]
-        if not fresh:
+        if not self._verified.missing(files):
             return
         expected = expected or self._file_schema()
         if not (self.path / LOG).is_dir():
             raise self._gone()
-        for file in fresh:
-            footer = read_footer(self.path / file.path, expected=expected)
-            if (footer.size_bytes, footer.rows) != (file.size_bytes, file.rows):
-                raise Corruption(
-                    f"File {self.path / file.path} has {footer.rows} rows in {footer.size_bytes} bytes, not "
-                    f"{file.rows} in {file.size_bytes}; nothing was committed."
-                )
-        if self._settings.durable:
-            try:
-                sync_files(self.path, [file.path for file in fresh], known=self._synced_folders)
-            except OSError as error:
-                raise Unavailable(f"{self.label}: files cannot be synced ({error}); nothing was changed.") from error
-        self._verified.update(file.path for file in fresh)
+        try:
+            self._verified.verify(files, expected=expected)
+        except OSError as error:
+            raise Unavailable(f"{self.label}: files cannot be synced ({error}); nothing was changed.") from error
 
     def _file_schema(self) -> pa.Schema:
-        partitions = set(self._opened().metadata().partition_columns)
+        partitions = set(self._current().opened.metadata().partition_columns)
         return pa.schema([f for f in self.schema() if f.name not in partitions])
 
     # ---- durability, turns ---------------------------------------------------------------------------------------
@@ -393,41 +375,19 @@ class Table(TableHandle):
     def sync(self) -> None:
         """Make the newest version durable: whoever relies on an entry has it synced first."""
         with self._mutex:
-            self._sync_entries(self._refresh().version())
+            self._sync_log(self._refresh())
 
-    def _sync_entries(self, until: int) -> None:
-        if not self._settings.durable or until <= self._synced:
-            return
-        listing = list_log(self.path) if self._synced < -1 else None
-        if listing is not None:
-            for name in listing.checkpoints.get(listing.newest_checkpoint, ()):
-                _sync_if_there(self.path / LOG / name)
-            self._synced = listing.newest_checkpoint
-        for version in range(self._synced + 1, until + 1):
-            _sync_if_there(self.path / LOG / entry_name(version))
-        sync_directory(self.path / LOG)
-        self._synced = until
+    def _sync_log(self, until: int) -> None:
+        if self._settings.durable:
+            self._synced_log.sync(until)
 
-    @contextlib.contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Wait for a turn among the processes of this machine, for a bounded time."""
+    def _turn(self) -> Turn:
         try:
-            turn = os.open(self.path / TURN, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+            return Turn(self.path, clock=self._clock)
         except OSError as error:
             if not self.path.is_dir():
                 raise self._gone() from error
             raise Unavailable(f"{self.label}: {self.path} cannot be written ({error}); nothing was changed.") from error
-        try:
-            deadline = self._clock.monotonic_seconds() + TURN_SECONDS
-            while self._clock.monotonic_seconds() < deadline:
-                try:
-                    fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    self._clock.sleep(0.0005 + 0.001 * self._clock.jitter())
-            yield
-        finally:
-            os.close(turn)
 
     def _back_off(self, tries: int) -> None:
         limit = min(BACKOFF_MAX_SECONDS, BACKOFF_SECONDS * 2 ** min(tries, 10))
@@ -444,8 +404,3 @@ def _declare_invariants(table: DeltaTable) -> None:
         commit_properties=CommitProperties(max_commit_retries=0),
         post_commithook_properties=_NO_HOOKS,
     )
-
-
-def _sync_if_there(path: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        sync_file(path)

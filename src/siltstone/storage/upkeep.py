@@ -6,9 +6,9 @@ Flow of `tidy_log`, each step safe to crash after:
 2. fsync the checkpoint, the pointer and the directory;
 3. delete expired entries and checkpoints older than one kept checkpoint, oldest first.
 
-The cost of a commit grows with the entries in ``_delta_log``, so a busy table keeps few of them: an entry is expired
-by age or, where `max_entries` is set, by number. The entry of the kept checkpoint's own version always stays: delta-rs
-cannot commit on top of a version whose entry is gone.
+The cost of opening a table grows with the entries in ``_delta_log``, so a busy table keeps few of them: an entry is expired
+by age or, where `max_entries` is set, by number. The entry of the kept checkpoint's own version always stays: nobody, delta-rs
+included, commits on top of a version whose entry is gone.
 
 A power cut between 1 and 2 can leave a checkpoint that is not readable. Nothing was cleaned on its account, so
 `heal_checkpoint` deletes it, and the entries it stood for are read again.
@@ -92,8 +92,13 @@ def _modified(table: Path, version: int) -> float:
 
 
 def _delete_below(table: Path, listing: LogListing, floor: int) -> int:
+    """Delete entries, oldest first, then checkpoints, then the drafts that crashed writers left.
+
+    The order is relied on: who finds the entry of its own version still there knows that none above it was cleaned.
+    """
     names = [entry_name(v) for v in listing.entries if v < floor]
     names += [name for v in sorted(listing.checkpoints) if v < floor for name in listing.checkpoints[v]]
+    names += [name for name in listing.drafts if int(name[:20]) < floor]
     for name in names:
         (table / LOG / name).unlink(missing_ok=True)
     return len(names)

@@ -1,0 +1,57 @@
+"""Files before a log names them: each is read back and synced once, however often its commit is tried.
+
+A file is *verified* if its footer says the size, rows and columns that the commit says, and it is on disk with the folders that
+name it. Whoever stages a file can have it verified beside other writers, before its turn.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+
+from siltstone.errors import Corruption
+from siltstone.model.files import DataFile
+from siltstone.storage.durable import sync_files
+from siltstone.storage.parquet import read_footer
+
+
+class VerifiedFiles:
+    """The verified files of one table that no log names yet."""
+
+    def __init__(self, table: Path, *, durable: bool) -> None:
+        """Know none yet."""
+        self._table = table
+        self._durable = durable
+        self._known: set[str] = set()
+        self._synced_folders: set[Path] = set()
+
+    def missing(self, files: Iterable[DataFile]) -> list[DataFile]:
+        """Return the files that are not verified yet."""
+        return [file for file in files if file.path not in self._known]
+
+    def verify(self, files: Iterable[DataFile], *, expected: pa.Schema) -> None:
+        """Read the footers back and sync.
+
+        Raises:
+            Corruption: a file is not what the commit says.
+            OSError: a file cannot be synced.
+        """
+        fresh = self.missing(files)
+        for file in fresh:
+            self._check(file, expected)
+        if self._durable:
+            sync_files(self._table, [file.path for file in fresh], known=self._synced_folders)
+        self._known.update(file.path for file in fresh)
+
+    def _check(self, file: DataFile, expected: pa.Schema) -> None:
+        path = self._table / file.path
+        footer = read_footer(path, expected=expected)
+        if (footer.size_bytes, footer.rows) != (file.size_bytes, file.rows):
+            raise Corruption(
+                f"File {path} has {footer.rows} rows in {footer.size_bytes} bytes, not {file.rows} in "
+                f"{file.size_bytes}; nothing was committed."
+            )
+
+    def forget(self, files: Iterable[DataFile]) -> None:
+        """Forget files that a log names now."""
+        self._known.difference_update(file.path for file in files)

@@ -1,0 +1,265 @@
+"""Entries that are read by ourselves say the same as delta-rs, and delta-rs is asked where they cannot say it."""
+
+import dataclasses
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, TableFeatures
+from deltalake.transaction import AddAction
+
+from siltstone.clock import SystemClock
+from siltstone.errors import Corruption
+from siltstone.model.columns import APP_EPOCH, APP_FOLD, APP_PRODUCER, APP_SEQ, SEQ
+from siltstone.model.files import Commit, CommitKind
+from siltstone.storage import handle
+from siltstone.storage.handle import FOLLOW_SECONDS, Pinned
+from siltstone.storage.layout import LOG, entry_name
+from siltstone.storage.table import Parent, Table
+from siltstone.storage.upkeep import Retention, forget_history, tidy_log, write_checkpoint
+from tests.support.faults import FaultyEntry, overtaken
+from tests.support.tables import (
+    FAST,
+    append,
+    append_commit,
+    checkpoint_and_clean,
+    ids,
+    make_table,
+    move,
+    open_table,
+    stage,
+    state,
+)
+
+PRODUCER = f"{APP_PRODUCER}p"
+ALL = (APP_SEQ, APP_FOLD, APP_EPOCH, PRODUCER)
+NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    make_table(tmp_path / "t", appends=2)
+    return tmp_path / "t"
+
+
+@pytest.fixture
+def opens(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Every time that delta-rs opens a table to be followed."""
+    found: list[Path] = []
+    real = handle._open
+
+    def opened(path: Path) -> DeltaTable:
+        found.append(path)
+        return real(path)
+
+    monkeypatch.setattr(handle, "_open", opened)
+    return found
+
+
+def told(pinned: Pinned) -> tuple[object, ...]:
+    """Return what a pinned version says, whatever the order of its files."""
+    files = sorted((f.path, f.size_bytes, f.rows, sorted(f.partition.items())) for f in pinned.files)
+    return (pinned.version, files, dict(pinned.transactions), pinned.schema)
+
+
+def step(table: Table, number: int, choose: random.Random) -> None:
+    """Do one of the things that happen to a table."""
+    match choose.randrange(6):
+        case 0 | 1 | 2:
+            append(table, number)
+        case 3:
+            files = table.pin().files
+            if len(files) > 1:
+                commit = move(table, choose.sample(files, 2))
+                table.commit(lambda _: commit)
+        case 4:
+            table.commit(
+                lambda p: Commit(
+                    kind=CommitKind.APPEND, plan_version=p.version, transactions={PRODUCER: number, APP_FOLD: number}
+                )
+            )
+        case _:
+            if choose.random() < 0.5:
+                table.set_properties({"siltstone.test": str(number)})
+            else:
+                tidy_log(table.path, retention=Retention(hours=100, max_entries=5), durable=False, clock=SystemClock())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_who_follows_sees_what_a_fresh_reader_sees(path: Path, seed: int):
+    choose = random.Random(seed)
+    mine, theirs = open_table(path), open_table(path)
+    for number in range(10, 50):
+        step(choose.choice([mine, theirs]), number, choose)
+        if choose.random() < 0.7:
+            fresh = told(open_table(path).pin(*ALL))
+            assert told(mine.pin(*ALL)) == fresh
+            assert state(path).version == fresh[0]
+
+
+def test_own_and_foreign_entries_are_followed_without_opening_the_table(path: Path, opens: list[Path]):
+    mine, theirs = open_table(path), open_table(path)
+    append(mine, 3)
+    append(theirs, 4)
+    opens.clear()
+    for number in range(5, 25, 2):
+        append(mine, number)
+        append(theirs, number + 1)
+    write_checkpoint(path, durable=False)
+    append(mine, 25)
+    assert mine.pin(APP_SEQ).transactions == {APP_SEQ: 25}
+    assert opens == []
+    assert ids(path) == list(range(1, 26))
+
+
+def test_an_entry_of_delta_rs_is_followed_too(path: Path):
+    table = open_table(path)
+    table.pin()
+    file = stage(table, [3])
+    stranger = DeltaTable(path)
+    stranger.create_write_transaction(
+        [AddAction(file.path, file.size_bytes, {SEQ: "3"}, 0, True, file.stats)],  # noqa: FBT003
+        "append",
+        stranger.schema(),
+        [SEQ],
+        commit_properties=CommitProperties(max_commit_retries=0),
+        post_commithook_properties=NO_HOOKS,
+    )
+    assert told(table.pin(APP_SEQ)) == told(open_table(path).pin(APP_SEQ))
+
+
+def test_delta_rs_reads_what_we_write(path: Path):
+    table = open_table(path)
+    first, *_ = table.pin().files
+    commit = move(table, [first])
+    version = table.commit(lambda _: commit).version
+    found = DeltaTable(path)
+    assert found.version() == version
+    assert found.history(1)[0]["operation"] == "WRITE"
+    assert set(pa.table(found.get_add_actions()).column("num_records").to_pylist()) == {1}
+    assert found.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=True) == [first.path]
+    checkpoint_and_clean(path)
+    assert ids(path) == [1, 2]
+
+
+def test_new_metadata_is_read_by_delta_rs(path: Path, opens: list[Path]):
+    table = open_table(path)
+    table.pin()
+    open_table(path).set_properties({"siltstone.test": "new"})
+    opens.clear()
+    assert table.properties()["siltstone.test"] == "new"
+    assert len(opens) == 1
+
+
+@dataclass(frozen=True, slots=True)
+class MovedClock(SystemClock):
+    """A clock that a test moves on."""
+
+    ahead: list[float] = field(default_factory=lambda: [0.0])
+
+    def monotonic_seconds(self) -> float:
+        return SystemClock.monotonic_seconds(self) + self.ahead[0]
+
+
+def test_delta_rs_reads_the_table_again_after_a_minute(path: Path, opens: list[Path]):
+    clock = MovedClock()
+    table = Table(path, settings=FAST, clock=clock, retention=Retention(hours=1), label="Table t")
+    append(table, 3)
+    append(table, 4)
+    assert len(opens) == 1
+    clock.ahead[0] = FOLLOW_SECONDS + 1
+    append(table, 5)
+    append(table, 6)
+    assert len(opens) == 2
+    assert ids(path) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_log_that_is_cleaned_past_a_reader_is_opened_anew(path: Path, *, ordered: bool):
+    """Whether the cleaner takes the oldest first, as ours does, or leaves the reader's own entry."""
+    table = open_table(path)
+    table.pin()
+    kept = (path / LOG / entry_name(2)).stat()
+    other = open_table(path)
+    for number in (3, 4, 5):
+        append(other, number)
+    write_checkpoint(path, durable=False)
+    if ordered:
+        forget_history(path)
+    else:
+        (path / LOG / entry_name(3)).unlink()
+        (path / LOG / entry_name(4)).unlink()
+        assert (path / LOG / entry_name(2)).stat() == kept
+    assert (table.pin().version, table.pin(APP_SEQ).transactions) == (5, {APP_SEQ: 5})
+
+
+def test_a_log_that_is_cleaned_between_check_and_write_costs_another_try(path: Path):
+    table = open_table(path)
+    file = stage(table, [9])
+    tries: list[int] = []
+
+    def build(parent: Parent) -> Commit:
+        tries.append(parent.version)
+        commit = append_commit(parent, file)
+        if len(tries) == 1:
+            append(open_table(path), 7)
+            append(open_table(path), 8)
+            checkpoint_and_clean(path)
+        return commit
+
+    assert table.commit(build).version == 5
+    assert tries == [2, 4]
+    assert not (path / LOG / entry_name(3)).exists(), "nothing is written where an entry was cleaned away"
+    assert ids(path) == [1, 2, 7, 8, 9]
+
+
+def test_a_refused_try_leaves_no_draft(path: Path, monkeypatch: pytest.MonkeyPatch):
+    FaultyEntry(overtaken(lambda: append(open_table(path), 7))).install(monkeypatch)
+    monkeypatch.setattr("siltstone.storage.turn.TURN_SECONDS", 0.01)
+    append(open_table(path), 9)
+    assert [item.name for item in (path / LOG).iterdir() if "#" in item.name] == []
+
+
+def test_the_draft_of_a_crashed_writer_is_cleaned_with_the_log_and_no_sooner(path: Path):
+    old, young = (path / LOG / f"{entry_name(version)}#{number}" for version, number in ((1, 17), (3, 18)))
+    old.write_text("half an ent")
+    young.write_text("half an ent")
+    assert append(open_table(path), 3).version == 3
+    checkpoint_and_clean(path)
+    assert not old.exists()
+    assert young.exists(), "its writer may be alive"
+    append(open_table(path), 4)
+    checkpoint_and_clean(path)
+    assert not young.exists()
+    assert ids(path) == [1, 2, 3, 4]
+
+
+def test_a_table_of_a_raised_protocol_is_read_and_never_written(path: Path):
+    table = open_table(path)
+    table.pin()
+    DeltaTable(path).alter.add_feature(
+        [TableFeatures.ChangeDataFeed],
+        allow_protocol_versions_increase=True,
+        commit_properties=CommitProperties(max_commit_retries=0),
+        post_commithook_properties=NO_HOOKS,
+    )
+    file, before = stage(table, [9]), state(path)
+    for found in (table, open_table(path)):
+        with pytest.raises(Corruption, match="another program has raised"):
+            found.commit(lambda parent: append_commit(parent, file))
+        assert found.pin().version == before.version
+    assert state(path) == before
+
+
+def test_files_that_are_added_and_removed_again_are_not_live(path: Path):
+    table, other = open_table(path), open_table(path)
+    table.pin()
+    append(other, 3)
+    first = dataclasses.replace(move(other, other.pin().files), epoch=1)
+    other.commit(lambda _: first)
+    second = dataclasses.replace(move(other, other.pin().files), epoch=1)
+    other.commit(lambda _: second)
+    assert [file.path for file in table.pin().files] == [second.adds[0].path]
+    assert table.pin(APP_EPOCH).transactions == {APP_EPOCH: 1}

@@ -1,0 +1,130 @@
+"""Writing one log entry: whole or not at all, and once."""
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from siltstone.clock import SystemClock
+from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.storage.entry import entry_content, put_entry
+from siltstone.storage.layout import LOG, entry_name
+
+FILE = DataFile(path="data/a.parquet", size_bytes=7, rows=2, partition={"_seq": "3"}, stats='{"numRecords": 2}')
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    (tmp_path / LOG).mkdir()
+    return tmp_path
+
+
+def put(table: Path, content: bytes) -> None:
+    put_entry(table, 5, content, draft_id=SystemClock().new_id(), durable=True)
+
+
+def names(table: Path) -> list[str]:
+    return sorted(path.name for path in (table / LOG).iterdir())
+
+
+def test_an_entry_is_written_and_its_draft_is_gone(table: Path):
+    put(table, b"one\n")
+    assert names(table) == [entry_name(5)]
+    assert (table / LOG / entry_name(5)).read_bytes() == b"one\n"
+
+
+def test_a_version_that_is_taken_is_left_as_it_is(table: Path):
+    put(table, b"one\n")
+    with pytest.raises(FileExistsError):
+        put(table, b"two\n")
+    assert names(table) == [entry_name(5)]
+    assert (table / LOG / entry_name(5)).read_bytes() == b"one\n"
+
+
+def test_of_many_writers_of_one_version_exactly_one_succeeds(table: Path):
+    def attempt(number: int) -> int | None:
+        try:
+            put(table, b"%d\n" % number)
+        except FileExistsError:
+            return None
+        return number
+
+    with ThreadPoolExecutor(8) as pool:
+        won = [number for number in pool.map(attempt, range(64)) if number is not None]
+    assert len(won) == 1
+    assert (table / LOG / entry_name(5)).read_bytes() == b"%d\n" % won[0]
+    assert names(table) == [entry_name(5)]
+
+
+def test_a_disk_that_refuses_leaves_neither_entry_nor_draft(table: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_given: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        put(table, b"one\n")
+    assert names(table) == []
+
+
+def test_a_draft_that_cannot_be_removed_takes_nothing_back(table: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_given: object, **_named: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    put(table, b"one\n")
+    assert (table / LOG / entry_name(5)).read_bytes() == b"one\n"
+
+
+def lines(commit: Commit) -> list[dict[str, Any]]:
+    text = entry_content(commit, commit_id="ab12", now_ms=99).decode()
+    assert text.endswith("\n")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_commit_is_written_as_delta_has_it():
+    commit = Commit(
+        kind=CommitKind.FOLD,
+        plan_version=4,
+        adds=(FILE,),
+        removes=(FILE,),
+        transactions={"siltstone.seq": 3, "producer/p": 8},
+        info={"why": "test"},
+    )
+    info, add, remove, producer, sequence = lines(commit)
+    assert (info["commitInfo"]["siltstone.commit"], info["commitInfo"]["why"]) == ("ab12", "test")
+    assert info["commitInfo"]["timestamp"] == 99
+    assert add["add"] == {
+        "path": "data/a.parquet",
+        "partitionValues": {"_seq": "3"},
+        "size": 7,
+        "modificationTime": 99,
+        "dataChange": True,
+        "stats": '{"numRecords": 2}',
+    }
+    assert remove["remove"] == {
+        "path": "data/a.parquet",
+        "deletionTimestamp": 99,
+        "dataChange": True,
+        "extendedFileMetadata": True,
+        "partitionValues": {"_seq": "3"},
+        "size": 7,
+    }
+    assert producer["txn"] == {"appId": "producer/p", "version": 8, "lastUpdated": 99}
+    assert sequence["txn"] == {"appId": "siltstone.seq", "version": 3}
+
+
+@pytest.mark.parametrize("kind", CommitKind)
+def test_a_commit_that_only_moves_rows_says_so(kind: CommitKind):
+    _, add, remove = lines(Commit(kind=kind, plan_version=0, adds=(FILE,), removes=(FILE,)))
+    assert add["add"]["dataChange"] is remove["remove"]["dataChange"] is not kind.moves_rows_only
+
+
+def test_a_path_is_written_as_an_address_and_text_of_any_kind_on_one_line():
+    odd = DataFile(path="data/a b%\u00e9.parquet", size_bytes=1, rows=1, partition={"name": "x\n\u00fc\U0001f600"})
+    _, add = lines(Commit(kind=CommitKind.APPEND, plan_version=0, adds=(odd,)))
+    assert add["add"]["path"] == "data/a%20b%25%C3%A9.parquet"
+    assert add["add"]["partitionValues"] == {"name": "x\n\u00fc\U0001f600"}
+    assert "stats" not in add["add"]
