@@ -1,14 +1,16 @@
 """Fold, prune, purge, vacuum: exact, only what is touched, and really gone."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
 from siltstone import Conflict, Dataset, Fenced, InvalidRequest, Lake, Settings
+from siltstone.compaction import worker
 from siltstone.failpoints import arm
 from tests.support.people import NAME, by_id, create, key, people, person, write_people
 
@@ -167,6 +169,48 @@ def test_only_touched_files_are_rewritten(small_files: Lake, tmp_path: Path) -> 
     dataset.upsert([person(9000)])
     report = dataset.compact()
     assert (report.files_removed, report.files_added, report.final_rows) == (0, 1, 3001)
+
+
+def test_new_keys_go_into_the_file_whose_range_they_fall_into_and_files_stay_sorted(lake: Lake) -> None:
+    dataset = create(lake, "crm.sales.sorted")
+    dataset.upsert([person(number) for number in range(0, 100, 2)])
+    dataset.compact()
+    dataset.upsert([person(10, city="changed"), person(11), person(500)])
+    report = dataset.compact()
+    assert (report.files_removed, report.files_added, report.final_rows) == (1, 2, 52)
+    for file in base_files(dataset):
+        ids = pq.read_table(file.removeprefix("file://"), columns=["id"]).column("id").to_pylist()
+        assert ids == sorted(ids)
+        assert (key(11) in ids) == (key(10) in ids) != (key(500) in ids)
+
+
+def test_without_python_in_the_tasks_spark_folds_alone(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_: object) -> Callable[[int], bytes]:
+        def work(_: int) -> bytes:
+            raise ModuleNotFoundError("No module named 'pyarrow'")
+
+        return work
+
+    monkeypatch.setattr(worker, "finder", missing)
+    dataset.upsert([person(1, city="changed"), person(5000)])
+    dataset.tombstone([key(2)])
+    before = by_id(dataset.to_arrow())
+    report = dataset.compact()
+    assert (report.upserts_applied, report.rows_dropped_by_tombstones, report.final_rows) == (2, 1, 1000)
+    assert by_id(dataset.to_arrow()).equals(before)
+
+
+def test_what_a_task_left_that_spark_tried_again_does_not_count(dataset: Dataset) -> None:
+    dataset.upsert([person(1, city="changed")])
+
+    def leave(_: str) -> None:
+        (folder,) = (dataset.path / "base" / "data").glob("*/0/00000-*")
+        (folder.parent / "00000-0000-0.parquet").write_bytes(folder.read_bytes())
+
+    with arm("fold.after_write", leave):
+        report = dataset.compact()
+    assert (report.files_added, report.final_rows) == (1, 1000)
+    assert not list((dataset.path / "base" / "data").glob("*/0/00000-0000-0.parquet"))
 
 
 def test_many_small_files_are_taken_along(lake: Lake) -> None:

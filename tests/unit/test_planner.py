@@ -4,6 +4,7 @@ from siltstone.compaction.planner import (
     MANY_SMALL_FILES,
     SMALL_FILE_SHARE,
     FoldPlan,
+    KeyRange,
     Matched,
     may_contain,
     touched_files,
@@ -71,7 +72,7 @@ def test_the_order_does_not_depend_on_the_listing():
 def test_a_file_may_contain_a_key_in_its_range_and_an_unknown_range_may_contain_any(
     low: object, high: object, keys: list[object], *, expected: bool
 ):
-    assert may_contain(low, high, keys) is expected
+    assert may_contain(KeyRange(low, high), keys) is expected
 
 
 def plan(*, upserts: int, replaced: int, dropped: int) -> FoldPlan:

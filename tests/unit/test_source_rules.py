@@ -8,8 +8,9 @@ SOURCE = Path(__file__).parents[2] / "src" / "siltstone"
 
 COLLECTING = {"collect", "toPandas", "toArrow", "toLocalIterator", "take", "tail", "first", "head", "pandas_api"}
 MAY_COLLECT = {
-    ("compaction/fold.py", "_matched"): "counts per file",
-    ("compaction/fold.py", "_count_latest"): "two counts",
+    ("compaction/in_place.py", "_answers"): "numbers of changes and names of files",
+    ("compaction/shuffled.py", "counts"): "two counts",
+    ("compaction/shuffled.py", "matched"): "counts per file",
     ("dataset/ingest.py", "duplicate_examples"): "three keys for an error message",
     ("query/run.py", "_answer"): "the rows of a query, at most max_rows",
 }
@@ -21,9 +22,10 @@ COMMITTING = {
     "merge",
     "restore",
     "alter",
+    "link",
 }
 MAY_COMMIT = {
-    ("storage/table.py", "_write_entry"),
+    ("storage/entry.py", "put_entry"),
     ("storage/table.py", "set_properties"),
     ("storage/table.py", "prepare"),
     ("storage/table.py", "_declare_invariants"),
@@ -46,7 +48,7 @@ def calls() -> Iterator[tuple[str, str, ast.Attribute, ast.AST]]:
 
 def is_arrow(value: ast.AST) -> bool:
     """`table.take(...)` of Arrow, not of Spark: our names for Arrow tables."""
-    return isinstance(value, ast.Name) and value.id in {"rows", "table"}
+    return isinstance(value, ast.Name | ast.Attribute) and ast.unparse(value) in {"rows", "table", "self.changes"}
 
 
 def test_user_rows_are_collected_only_where_a_user_asked_for_them() -> None:
@@ -62,7 +64,10 @@ def test_user_rows_are_collected_only_where_a_user_asked_for_them() -> None:
 def test_only_the_commit_path_commits() -> None:
     found = {(module, function) for module, function, node, _ in calls() if node.attr in COMMITTING}
     assert found <= MAY_COMMIT, found - MAY_COMMIT
-    assert ("storage/table.py", "_write_entry") in found
+    assert ("storage/entry.py", "put_entry") in found
+    entry = "from siltstone.storage.entry import"
+    writers = [path for path in SOURCE.rglob("*.py") if entry in path.read_text()]
+    assert writers == [SOURCE / "storage" / "table.py"]
 
 
 def test_nobody_reaches_into_the_jvm() -> None:

@@ -2,52 +2,50 @@
 
 Flow (see `commit` for what a crash leaves behind at each step):
 
-1. plan: snapshot; the last change of each key; Spark joins base's keys with them and says, file by file, how many rows
+1. plan: snapshot; the last change of each key; Spark finds them among base's keys and says, file by file, how many rows
    are replaced and dropped. Files without a match are not touched.
-2. run: Spark rewrites the touched files. A small change set is joined in place (no shuffle: a file stays sorted); a large
-   one is merged by a shuffle on the key. New keys become further files.
+2. run: Spark writes the touched files anew. Few changes are laid over them file by file (`in_place`); many are merged
+   by a shuffle on the key (`shuffled`).
 3. verify: every footer is read back, counts must equal the plan's.
 4. commit, prune.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from siltstone.compaction.commit import commit_fold, prune
-from siltstone.compaction.planner import FoldPlan, Matched, may_contain, may_share_a_task, touched_files
+from siltstone.compaction.in_place import InPlace, WorkersUnfit
+from siltstone.compaction.planner import FoldPlan, KeyRange, Matched, may_contain, touched_files
+from siltstone.compaction.shuffled import Shuffled
 from siltstone.dataset.local import latest_per_key, unfolded_rows
-from siltstone.dataset.merge import arrow_frame, by_hash, changes_frame, files_frame, join_side, latest_of
 from siltstone.dataset.store import Snapshot, Store, sequence_of
-from siltstone.dataset.written import attempt_folder, collect_files, discard, write_frame
+from siltstone.dataset.written import attempt_folder, collect_files, discard
 from siltstone.errors import Conflict, Corruption, Unavailable
 from siltstone.failpoints import reach
-from siltstone.model.columns import OP, Op
+from siltstone.model.columns import OP
 from siltstone.model.files import DataFile
 from siltstone.model.results import CompactReport, FoldEstimate
 from siltstone.storage.spark_failures import error_line, is_missing_file, spark_errors
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-_FILE: Final = "_name"
-ROWS_PER_NEW_FILE: Final = 2_000_000
+    from pyspark.sql import SparkSession
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Latest:
-    """The last change of each key: as a frame, and as Arrow if it is small."""
+class Rewrite(Protocol):
+    """One way to bring the last changes into base files."""
 
-    frame: "DataFrame"
-    table: pa.Table | None
+    def counts(self) -> tuple[int, int]:
+        """Return how many keys end as an upsert and how many as a tombstone."""
 
-    @property
-    def small(self) -> bool:
-        return self.table is not None
+    def matched(self) -> dict[str, Matched]:
+        """Count, per base file, the rows that are replaced and dropped."""
+
+    def write(self, plan: FoldPlan, folder: str) -> list[str] | None:
+        """Write the touched files anew; return the names of the files that count, None for all in the folder."""
 
 
 def fold(spark: "SparkSession", store: Store, *, epoch: int | None = None) -> CompactReport:
@@ -58,53 +56,59 @@ def fold(spark: "SparkSession", store: Store, *, epoch: int | None = None) -> Co
     """
     started = store.clock.monotonic_seconds()
     snapshot = store.snapshot()
-    target = snapshot.sequence
     if not snapshot.unfolded:
-        return _report(store, _empty_plan(snapshot, target), (), started)
+        return _report(store, _empty_plan(snapshot), (), started)
     _check_schemas(store, snapshot)
-    with _spark_failures(store):
-        latest = _latest(spark, store, snapshot)
-        candidates = _candidates(store, snapshot.base.files, latest.table)
-        with _present(spark, store, candidates, latest) as present:
-            matched = _matched(store, candidates, present)
-            plan = _plan(store, snapshot, latest, matched, epoch=snapshot.epoch if epoch is None else epoch)
-            reach("fold.after_plan")
-            written = _run(spark, store, plan, latest, present)
+    with _spark_failures(store, snapshot):
+        rewrite, matched = _rewrite(spark, store, snapshot)
+        plan = _plan(store, snapshot, rewrite, matched, epoch=snapshot.epoch if epoch is None else epoch)
+        reach("fold.after_plan")
+        written = _run(store, plan, rewrite)
     return _report(store, plan, written, started)
 
 
-def _run(
-    spark: "SparkSession", store: Store, plan: FoldPlan, latest: _Latest, present: "DataFrame"
-) -> tuple[DataFile, ...]:
+def _rewrite(spark: "SparkSession", store: Store, snapshot: Snapshot) -> tuple[Rewrite, dict[str, Matched]]:
+    """Choose the way, and let it find the changed keys."""
+    if snapshot.unfolded_rows <= store.settings.arrow_changes_rows:
+        few = _in_place(spark, store, snapshot)
+        try:
+            return few, few.matched()
+        except WorkersUnfit:
+            pass  # Spark can do it without Python, at the price of a shuffle
+    many = Shuffled(spark=spark, store=store, snapshot=snapshot)
+    return many, many.matched()
+
+
+def _in_place(spark: "SparkSession", store: Store, snapshot: Snapshot) -> InPlace:
+    columns, key = [*store.schema.names, OP], store.spec.key
+    rows = unfolded_rows(store, snapshot, columns=columns)
+    latest = latest_per_key(rows, key).select(columns).sort_by([(name, "ascending") for name in key])
+    ranges = {file.path: _key_range(store, file) for file in snapshot.base.files}
+    return InPlace(
+        spark=spark,
+        store=store,
+        changes=latest.combine_chunks(),
+        files=_candidates(store, snapshot.base.files, latest, ranges),
+        ranges=ranges,
+    )
+
+
+def _run(store: Store, plan: FoldPlan, rewrite: Rewrite) -> tuple[DataFile, ...]:
     """Write, verify, commit and prune; what is not committed is removed again."""
     with store.presence() as owner:
         folder = attempt_folder(owner.owner, 0)
         written: tuple[DataFile, ...] = ()
         try:
             if plan.expected_rows:
-                frame = _folded(spark, store, plan, latest, present)
-                write_frame(frame, store.base.path, folder, schema=store.schema, key=store.spec.key)
+                names = rewrite.write(plan, folder)
                 reach("fold.after_write")
-                written = collect_files(store.base.path, folder, schema=store.schema, stats=store.stats)
+                written = collect_files(store.base.path, folder, schema=store.schema, stats=store.stats, names=names)
             commit_fold(store, plan, written)
         except (Conflict, Corruption):
             discard(store.base.path, folder)
             raise
     prune(store)
     return written
-
-
-# ---- the changes -------------------------------------------------------------------------------------------------
-
-
-def _latest(spark: "SparkSession", store: Store, snapshot: Snapshot) -> _Latest:
-    """Return the last change of each key."""
-    columns = [*store.schema.names, OP]
-    if snapshot.unfolded_rows <= store.settings.arrow_changes_rows:
-        rows = unfolded_rows(store, snapshot, columns=columns)
-        table = latest_per_key(rows, store.spec.key).select(columns)
-        return _Latest(frame=arrow_frame(spark, table), table=table)
-    return _Latest(frame=latest_of(changes_frame(spark, store, snapshot), store.spec.key).select(*columns), table=None)
 
 
 def _check_schemas(store: Store, snapshot: Snapshot) -> None:
@@ -120,8 +124,8 @@ def _check_schemas(store: Store, snapshot: Snapshot) -> None:
 # ---- the plan ----------------------------------------------------------------------------------------------------
 
 
-def _plan(store: Store, snapshot: Snapshot, latest: _Latest, matched: dict[str, Matched], *, epoch: int) -> FoldPlan:
-    upserts, tombstones = _count_latest(latest)
+def _plan(store: Store, snapshot: Snapshot, rewrite: Rewrite, matched: dict[str, Matched], *, epoch: int) -> FoldPlan:
+    upserts, tombstones = rewrite.counts()
     replaced = sum(found.replaced for found in matched.values())
     return FoldPlan(
         base_version=snapshot.base.version,
@@ -148,9 +152,10 @@ def _plan(store: Store, snapshot: Snapshot, latest: _Latest, matched: dict[str, 
 def estimate(store: Store) -> FoldEstimate:
     """Say what a fold would have to do, from logs and footers alone: no Spark, nothing is written."""
     snapshot = store.snapshot()
-    small = snapshot.unfolded_rows <= store.settings.arrow_changes_rows
-    keys = unfolded_rows(store, snapshot, columns=store.spec.key) if small else None
-    touched = _candidates(store, snapshot.base.files, keys) if snapshot.unfolded else []
+    touched: Sequence[DataFile] = snapshot.base.files if snapshot.unfolded else ()
+    if touched and snapshot.unfolded_rows <= store.settings.arrow_changes_rows:
+        keys = unfolded_rows(store, snapshot, columns=store.spec.key)
+        touched = _candidates(store, touched, keys, {file.path: _key_range(store, file) for file in touched})
     return FoldEstimate(
         dataset=str(store.name),
         base_rows=snapshot.base.rows,
@@ -164,149 +169,42 @@ def estimate(store: Store) -> FoldEstimate:
     )
 
 
-def _candidates(store: Store, files: Sequence[DataFile], latest: pa.Table | None) -> list[DataFile]:
+def _candidates(
+    store: Store, files: Sequence[DataFile], latest: pa.Table, ranges: dict[str, KeyRange]
+) -> list[DataFile]:
     """Leave out files whose footer says that no changed key can be in them."""
     first = store.spec.key[0]
-    if latest is None or pa.types.is_boolean(store.schema.field(first).type):
+    if pa.types.is_boolean(store.schema.field(first).type):
         return list(files)
     keys = latest.column(first).combine_chunks().unique().sort().to_pylist()
-    return [file for file in files if may_contain(*_key_range(store, file, first), keys)]
+    return [file for file in files if may_contain(ranges[file.path], keys)]
 
 
-def _key_range(store: Store, file: DataFile, column: str) -> tuple[Any, Any]:
-    """Return the smallest and largest value of a key column by the file's footer; None where it does not say."""
+def _key_range(store: Store, file: DataFile) -> KeyRange:
+    """Return the range of the key's first column by the file's footer."""
     with pq.ParquetFile(store.base.path / file.path) as parquet:
         metadata = parquet.metadata
     paths = [metadata.schema.column(number).path for number in range(len(metadata.schema))]
+    column = store.spec.key[0]
     index = paths.index(column) if column in paths else -1  # a path: inner fields may have the key's name too
     low = high = None
     for group in range(metadata.num_row_groups):
         statistics = metadata.row_group(group).column(index).statistics if index >= 0 else None
         if statistics is None or not statistics.has_min_max:
-            return None, None
+            return KeyRange()
         low = statistics.min if low is None else min(low, statistics.min)
         high = statistics.max if high is None else max(high, statistics.max)
-    return low, high
-
-
-@contextmanager
-def _present(spark: "SparkSession", store: Store, files: Sequence[DataFile], latest: _Latest) -> "Iterator[DataFrame]":
-    """Provide the changed keys that base has, with what happens to them and the file they are in.
-
-    A small set is kept by the executors: the plan counts it, and the rewrite finds the new keys by it, with one scan of base.
-    """
-    from pyspark.sql import functions as F
-
-    key = list(store.spec.key)
-    base = files_frame(spark, store, files).select(*key, F.col("_metadata.file_name").alias(_FILE)) if files else None
-    if base is None:
-        yield latest.frame.select(*key, OP, F.lit("").alias(_FILE)).limit(0)
-    elif not latest.small:
-        yield base.join(join_side(latest.frame.select(*key, OP), broadcast=False), key).select(*key, OP, _FILE)
-    else:
-        changed, same = by_hash(latest.frame.select(*key, OP), key)
-        kept = base.join(F.broadcast(changed), same).select(*key, OP, _FILE).persist()
-        try:
-            yield kept
-        finally:
-            kept.unpersist()
-
-
-def _matched(store: Store, files: Sequence[DataFile], present: "DataFrame") -> dict[str, Matched]:
-    """Count, per base file, the rows that are replaced and dropped. Only counts leave Spark."""
-    from pyspark.sql import functions as F
-
-    if not files:
-        return {}
-    names = {file.path.rsplit("/", 1)[-1]: file.path for file in files}
-    if len(names) != len(files):
-        raise Corruption(f"Dataset {store.name}: two base files have the same name; nothing was changed.")
-    counts = present.groupBy(_FILE).agg(
-        F.count(F.when(F.col(OP) == Op.UPSERT.value, 1)).alias("replaced"),
-        F.count(F.when(F.col(OP) == Op.TOMBSTONE.value, 1)).alias("dropped"),
-    )
-    return {
-        names[row[_FILE]]: Matched(replaced=row["replaced"], dropped=row["dropped"])
-        for row in counts.toArrow().to_pylist()
-    }
-
-
-def _count_latest(latest: _Latest) -> tuple[int, int]:
-    """Return how many keys end as an upsert and how many as a tombstone."""
-    from pyspark.sql import functions as F
-
-    if latest.table is not None:
-        ops = latest.table.column(OP).to_pylist()
-        return ops.count(Op.UPSERT.value), ops.count(Op.TOMBSTONE.value)
-    rows = latest.frame.groupBy(OP).agg(F.count(F.lit(1)).alias("n")).toArrow().to_pylist()
-    counts = {row[OP]: int(row["n"]) for row in rows}
-    return counts.get(Op.UPSERT.value, 0), counts.get(Op.TOMBSTONE.value, 0)
-
-
-# ---- the rewrite -------------------------------------------------------------------------------------------------
-
-
-def _folded(spark: "SparkSession", store: Store, plan: FoldPlan, latest: _Latest, present: "DataFrame") -> "DataFrame":
-    from pyspark.sql import functions as F
-
-    columns, key = store.schema.names, list(store.spec.key)
-    upserts = latest.frame.where(F.col(OP) == Op.UPSERT.value).select(*columns)
-    if not plan.touched:
-        return upserts.repartitionByRange(_file_count(plan.upserts), *key).sortWithinPartitions(*key)
-    touched = files_frame(spark, store, plan.touched)
-    if latest.small:
-        kept = _in_place(touched, latest.frame, columns, key)
-        if may_share_a_task(plan.touched, cores=_cores(spark)):
-            kept = kept.sortWithinPartitions(*key)
-        if not plan.new_rows:
-            return kept
-        new = upserts.join(F.broadcast(present.select(*key)), key, "left_anti").select(*columns)
-        return kept.unionByName(new.coalesce(1).sortWithinPartitions(*key))
-    kept = touched.join(join_side(latest.frame.select(*key), broadcast=False), key, "left_anti").select(*columns)
-    size = sum(file.size_bytes for file in plan.touched)
-    parts = max(1, -(-size // store.settings.target_file_bytes), _file_count(plan.new_rows))
-    return kept.unionByName(upserts).repartitionByRange(parts, *key).sortWithinPartitions(*key)
-
-
-def _cores(spark: "SparkSession") -> int:
-    """Return how many tasks Spark spreads a scan over, as far as the session says."""
-    try:
-        return max(1, int(spark.conf.get("spark.sql.shuffle.partitions", "2") or 2))
-    except ValueError:
-        return 1
-
-
-def _file_count(rows: int) -> int:
-    return max(1, -(-rows // ROWS_PER_NEW_FILE))
-
-
-def _in_place(touched: "DataFrame", latest: "DataFrame", columns: Sequence[str], key: Sequence[str]) -> "DataFrame":
-    """Replace and drop rows where they stand: a broadcast join, no shuffle, the order of the file kept."""
-    from pyspark.sql import functions as F
-
-    changed, same = by_hash(
-        latest.select(*key, OP, F.struct(F.lit(1).alias("_"), *[c for c in columns if c not in key]).alias("_new")), key
-    )
-    joined = touched.join(F.broadcast(changed), same, "left")
-    joined = joined.where(F.col(OP).isNull() | (F.col(OP) != Op.TOMBSTONE.value))
-    return joined.select(
-        *[
-            F.col(c)
-            if c in key
-            else F.when(F.col(OP).isNotNull(), F.col("_new").getField(c)).otherwise(F.col(c)).alias(c)
-            for c in columns
-        ]
-    )
+    return KeyRange(low, high)
 
 
 # ---- the report --------------------------------------------------------------------------------------------------
 
 
-def _empty_plan(snapshot: Snapshot, target: int) -> FoldPlan:
+def _empty_plan(snapshot: Snapshot) -> FoldPlan:
     return FoldPlan(
         base_version=snapshot.base.version,
         watermark=snapshot.watermark,
-        target=target,
+        target=snapshot.sequence,
         epoch=snapshot.epoch,
         touched=(),
         batches=0,
@@ -341,17 +239,25 @@ def _report(store: Store, plan: FoldPlan, written: tuple[DataFile, ...], started
 
 
 @contextmanager
-def _spark_failures(store: Store) -> Iterator[None]:
+def _spark_failures(store: Store, snapshot: Snapshot) -> Iterator[None]:
     """Say in our words what went wrong while Spark or we read and wrote; nothing was committed by then."""
+    gone = f"Dataset {store.name}: files of the plan are gone; another compaction was first."
     try:
         yield
     except FileNotFoundError as error:
-        raise Conflict(f"Dataset {store.name}: files of the plan are gone; another compaction was first.") from error
+        raise Conflict(gone) from error
     except spark_errors() as error:
-        if is_missing_file(error):
-            raise Conflict(
-                f"Dataset {store.name}: files of the plan are gone; another compaction was first."
-            ) from error
+        if is_missing_file(error) and not _all_there(store, snapshot):
+            raise Conflict(gone) from error
         raise Unavailable(
             f"Dataset {store.name}: the fold failed in Spark: {error_line(error)} Nothing was changed."
         ) from error
+
+
+def _all_there(store: Store, snapshot: Snapshot) -> bool:
+    """True if this process sees every file of the snapshot: then Spark's tasks look at another disk."""
+    return all(
+        (table.path / file.path).exists()
+        for table, files in ((store.base, snapshot.base.files), (store.changes, snapshot.unfolded))
+        for file in files
+    )

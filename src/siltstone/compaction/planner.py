@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from siltstone.model.files import DataFile
 
-MEGABYTE: Final = 1024 * 1024
 SMALL_FILE_SHARE: Final = 8
 """A base file below this fraction of the target size is small."""
 MANY_SMALL_FILES: Final = 8
@@ -70,31 +69,54 @@ def touched_files(
     return tuple(file for file in everything if file.path in matched or (take_small and file in small))
 
 
-def may_contain(low: Any, high: Any, keys: Sequence[Any]) -> bool:  # noqa: ANN401
+def may_contain(found: "KeyRange", keys: Sequence[Any]) -> bool:
     """True if a sorted list of keys has one in the range; unknown ends mean "may contain".
 
-    >>> may_contain(3, 5, [1, 2, 6]), may_contain(3, 5, [1, 4]), may_contain(None, None, [1])
+    >>> may_contain(KeyRange(3, 5), [1, 2, 6]), may_contain(KeyRange(3, 5), [1, 4]), may_contain(KeyRange(), [1])
     (False, True, True)
     """
     from bisect import bisect_left
 
-    if low is None or high is None:
+    if not found.known:
         return bool(keys)
-    at = bisect_left(keys, low)
-    return at < len(keys) and keys[at] <= high
+    at = bisect_left(keys, found.low)
+    return at < len(keys) and bool(keys[at] <= found.high)
 
 
-def may_share_a_task(files: Sequence[DataFile], *, cores: int) -> bool:
-    """True if Spark may read two of these files in one task, so that what it writes is no longer in their order.
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """The smallest and largest value of the key's first column in a file; None where its footer does not say."""
 
-    Spark packs files into tasks of at most 128 MB, or the share of one core if that is less, each file with 4 MB on top.
+    low: Any = None
+    high: Any = None
 
-    >>> large, small = (DataFile(path="f", size_bytes=n * MEGABYTE, rows=1) for n in (100, 5))
-    >>> may_share_a_task([large, large], cores=2), may_share_a_task([large, small, small], cores=2)
-    (False, True)
+    @property
+    def known(self) -> bool:
+        """True if the footer says both."""
+        return self.low is not None and self.high is not None
+
+
+def grouped(
+    files: Iterable[DataFile], ranges: Mapping[str, KeyRange], *, target_bytes: int
+) -> list[tuple[DataFile, ...]]:
+    """Return which files are rewritten together: small neighbours in the order of their keys; every other file alone.
+
+    >>> sizes = {"a": 90, "b": 5, "c": 6, "d": 80}
+    >>> files = [DataFile(path=path, size_bytes=size, rows=1) for path, size in sizes.items()]
+    >>> ranges = {path: KeyRange(path, path) for path in sizes}
+    >>> [[file.path for file in group] for group in grouped(files, ranges, target_bytes=100)]
+    [['a'], ['b', 'c'], ['d']]
     """
-    if len(files) < 2:  # noqa: PLR2004
-        return False
-    opened = sorted(file.size_bytes + 4 * MEGABYTE for file in files)
-    task = min(128 * MEGABYTE, max(4 * MEGABYTE, sum(opened) // cores))
-    return opened[0] + opened[1] - 4 * MEGABYTE <= task
+    known = sorted((file for file in files if ranges[file.path].known), key=lambda file: ranges[file.path].low)
+    unknown = [file for file in files if not ranges[file.path].known]
+    groups: list[tuple[DataFile, ...]] = []
+    room = 0
+    for file in [*known, *unknown]:
+        small = file.size_bytes * SMALL_FILE_SHARE < target_bytes
+        if small and file.size_bytes <= room:
+            groups[-1] = (*groups[-1], file)
+            room -= file.size_bytes
+        else:
+            groups.append((file,))
+            room = target_bytes // 2 - file.size_bytes if small else 0
+    return groups

@@ -7,13 +7,13 @@ forgotten, and no reader needs them.
 
 import contextlib
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from siltstone.errors import Unavailable
+from siltstone.errors import Corruption, Unavailable
 from siltstone.model.files import DataFile
 from siltstone.storage.layout import DATA
 from siltstone.storage.parquet import data_file, spark_options
@@ -59,8 +59,12 @@ def _house_settings(spark: "SparkSession") -> Iterator[None]:
                 spark.conf.set(name, old)
 
 
-def collect_files(root: Path, folder: str, *, schema: pa.Schema, stats: Sequence[str]) -> tuple[DataFile, ...]:
+def collect_files(
+    root: Path, folder: str, *, schema: pa.Schema, stats: Sequence[str], names: Collection[str] | None = None
+) -> tuple[DataFile, ...]:
     """List what was written, drop side files and empty files, and describe the rest for a commit.
+
+    With `names`, only these count: what else lies there was left by a task that Spark tried again.
 
     Raises:
         Unavailable: the folder is not visible from here: the executors wrote to another machine's disk.
@@ -73,7 +77,7 @@ def collect_files(root: Path, folder: str, *, schema: pa.Schema, stats: Sequence
         )
     files: list[DataFile] = []
     for found in sorted(path.iterdir()):
-        if found.name.startswith((".", "_")):
+        if found.name.startswith((".", "_")) or (names is not None and found.name not in names):
             shutil.rmtree(found) if found.is_dir() else found.unlink()
             continue
         file = data_file(root, f"{folder}/{found.name}", expected=schema, stats=stats)
@@ -81,6 +85,8 @@ def collect_files(root: Path, folder: str, *, schema: pa.Schema, stats: Sequence
             files.append(file)
         else:
             found.unlink()
+    if names is not None and len(files) != len(names):
+        raise Corruption(f"{len(names)} files should be in {path}, {len(files)} are; nothing was committed.")
     return tuple(files)
 
 
