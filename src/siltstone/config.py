@@ -37,6 +37,8 @@ class Settings:
     """How long the last sequence of an idempotent producer is remembered."""
     arrow_changes_rows: int = 200_000
     """Up to this many unfolded rows reach Spark as one Arrow table; more are read by the executors."""
+    positions_from_rows: int = 2_000_000
+    """From this many base rows on, reads hide changed rows by their position, which is found once for each state."""
     upsert_rows: int = 1_000_000
     """The largest batch of dicts, Arrow or pandas rows in one call; more belongs into `ingest` or a Spark frame."""
     target_file_bytes: int = 128 * 1024 * 1024

@@ -81,14 +81,12 @@ class DatasetMachine(RuleBasedStateMachine):
         self._children_left = self.children
         self._producer: tuple[int, Ack, list[Row]] | None = None
 
-    @initialize(kind=st.sampled_from(KINDS), distributed=st.booleans())
-    def start(self, kind: Kind, distributed: bool) -> None:  # noqa: FBT001
-        self._settings = Settings(
-            durable=False,
-            vacuum_floor_hours=0,
-            checkpoint_interval_commits=3,
-            arrow_changes_rows=0 if distributed else Settings().arrow_changes_rows,
-        )
+    @initialize(
+        kind=st.sampled_from(KINDS),
+        way=st.sampled_from([{}, {"arrow_changes_rows": 0}, {"positions_from_rows": 0}]),
+    )
+    def start(self, kind: Kind, way: dict[str, Any]) -> None:
+        self._settings = Settings(durable=False, vacuum_floor_hours=0, checkpoint_interval_commits=3, **way)
         self.kind = kind
         self.model = Model(kind)
         self.lake = self._open()

@@ -9,26 +9,30 @@ import pytest
 
 from siltstone import Dataset, InvalidRequest, Lake, NotFound, Settings
 from siltstone.dataset import local
+from siltstone.dataset.frames import arrow_frame
 from tests.support.people import NAME, SCHEMA, by_id, create, key, people, person, write_people
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-both_ways = pytest.mark.parametrize(
-    "arrow_changes_rows", [200_000, 0], ids=["changes as Arrow", "changes read by executors"]
-)
+WAYS = {
+    "changes as Arrow": Settings(),
+    "changes read by executors": Settings(arrow_changes_rows=0),
+    "by position": Settings(positions_from_rows=0),
+}
+every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
 
 
 @pytest.fixture
-def arrow_changes_rows() -> int:
-    """Small change sets reach Spark as Arrow, unless a test asks for `both_ways`."""
-    return 200_000
+def way() -> Settings:
+    """Small change sets reach Spark as Arrow, unless a test asks for `every_way`."""
+    return Settings()
 
 
 @pytest.fixture
-def lake(lake_path: Path, spark: "SparkSession", arrow_changes_rows: int) -> Iterator[Lake]:
-    with Lake.open(lake_path, spark=spark, settings=Settings(arrow_changes_rows=arrow_changes_rows)) as opened:
+def lake(lake_path: Path, spark: "SparkSession", way: Settings) -> Iterator[Lake]:
+    with Lake.open(lake_path, spark=spark, settings=way) as opened:
         yield opened
 
 
@@ -43,7 +47,7 @@ def on_spark(frame: "DataFrame") -> pa.Table:
     return by_id(frame.toArrow())
 
 
-@both_ways
+@every_way
 def test_spark_and_local_reads_give_equal_rows(dataset: Dataset) -> None:
     dataset.upsert([person(1, city="first"), person(2), person(1, city="last of the batch")])
     dataset.upsert([person(2, city="later batch"), person(500)])
@@ -59,7 +63,7 @@ def test_spark_and_local_reads_give_equal_rows(dataset: Dataset) -> None:
     assert found[key(4)] == "back again"
 
 
-@both_ways
+@every_way
 def test_raw_view_does_not_apply_tombstones(dataset: Dataset) -> None:
     dataset.upsert([person(1, city="changed"), person(900)])
     dataset.tombstone([key(1), key(2), key(900)])
@@ -70,7 +74,7 @@ def test_raw_view_does_not_apply_tombstones(dataset: Dataset) -> None:
     assert {row["id"]: row["city"] for row in raw.to_pylist()}[key(1)] == "changed"
 
 
-@both_ways
+@every_way
 def test_predicate_on_another_column_is_not_pushed_below_the_merge(dataset: Dataset) -> None:
     dataset.upsert([person(1, city="elsewhere")])
     assert dataset.read().where("city = 'city 1' and id = 'P000001'").count() == 0
@@ -78,7 +82,7 @@ def test_predicate_on_another_column_is_not_pushed_below_the_merge(dataset: Data
     assert dataset.read().where("city = 'city 1' and id = 'P000008'").count() == 0
 
 
-@both_ways
+@every_way
 def test_frame_stays_at_its_snapshot(dataset: Dataset) -> None:
     dataset.upsert([person(200)])
     frame = dataset.read()
@@ -184,3 +188,42 @@ def test_empty_dataset_reads_as_no_rows(lake: Lake) -> None:
     empty.upsert([person(1)])
     assert empty.read().count() == 1
     assert by_id(empty.to_arrow()).num_rows == by_id(people(1)).num_rows
+
+
+def test_positions_follow_every_change_and_fold(lake_path: Path, spark: "SparkSession", tmp_path: Path) -> None:
+    with Lake.open(lake_path, spark=spark, settings=WAYS["by position"]) as lake:
+        dataset = create(lake)
+        dataset.ingest(write_people(tmp_path / "in.parquet", 1000))
+        held = dataset.read()
+        for number in range(4):
+            dataset.upsert([person(row, city=f"round {number}") for row in range(number, 900, 37)])
+            dataset.tombstone([key(number * 100 + 50), key(5)])
+            dataset.upsert([person(2000 + number)])
+            rows = by_id(dataset.to_arrow())
+            assert on_spark(dataset.read()).equals(rows)
+            assert on_spark(dataset.read()).equals(rows)
+            assert dataset.read(raw=True).count() == dataset.to_arrow(raw=True).num_rows
+            before = dataset.read()
+            if number == 1:
+                dataset.compact()
+                assert on_spark(dataset.read()).equals(rows)
+            assert before.where("city = 'round 0'").count() == sum(
+                c == "round 0" for c in rows.column("city").to_pylist()
+            )
+        assert held.count() == 1000
+
+
+def test_files_of_one_size_are_told_apart(lake_path: Path, spark: "SparkSession", tmp_path: Path) -> None:
+    with Lake.open(lake_path, spark=spark, settings=WAYS["by position"]) as lake:
+        dataset = create(lake)
+        dataset.ingest(write_people(tmp_path / "in.parquet", 200))
+        for number in range(6):
+            dataset.upsert([person(7, city=f"city {number}"), person(number, city="same")])
+        sizes = [file.size_bytes for file in dataset._store.snapshot().unfolded]
+        assert len(set(sizes)) < len(sizes)
+        assert on_spark(dataset.read()).equals(by_id(dataset.to_arrow()))
+
+
+def test_rows_after_an_empty_chunk_reach_spark(spark: "SparkSession") -> None:
+    table = pa.concat_tables([pa.table({"n": pa.array(rows, pa.int64())}) for rows in ([1], [], [2, 3], [], [4])])
+    assert sorted(row.n for row in arrow_frame(spark, table).collect()) == [1, 2, 3, 4]

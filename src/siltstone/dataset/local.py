@@ -25,11 +25,16 @@ READ_THREADS: Final = 4
 """Small change files cost their opening; a few at once hide it."""
 HEAD_BATCH_ROWS: Final = 1024
 """`head` reads this many rows at a time, so that a few rows of a large dataset cost a few pages."""
-_ROW: Final = "_row"
+FILE: Final = "_file"
+ROW: Final = "_row"
 
 
-def unfolded_rows(store: Store, snapshot: Snapshot, *, columns: Sequence[str] | None = None) -> pa.Table:
+def unfolded_rows(
+    store: Store, snapshot: Snapshot, *, columns: Sequence[str] | None = None, places: bool = False
+) -> pa.Table:
     """Return Δ: every change row above the watermark, with its own sequence as ``_seq``, in the order of application.
+
+    With `places`, each row also says where it stands: its file's number among the unfolded ones and its row there.
 
     Raises:
         FileNotFoundError: a file was removed since the snapshot; take a new one.
@@ -38,13 +43,18 @@ def unfolded_rows(store: Store, snapshot: Snapshot, *, columns: Sequence[str] | 
     names = list(columns) if columns is not None else schema.names
     needed = [f.name for f in schema if f.name in {*names, OP, POS, ROW_SEQ}]
 
-    def read(file: DataFile) -> pa.Table:
+    def read(number: int, file: DataFile) -> pa.Table:
         rows = read_file(store.changes.path / file.path, schema, needed)
         own = pc.coalesce(rows.column(ROW_SEQ), pa.scalar(sequence_of(file), pa.int64()))
-        return rows.drop_columns([ROW_SEQ]).append_column(SEQ, own)
+        rows = rows.drop_columns([ROW_SEQ]).append_column(SEQ, own)
+        if places:
+            rows = rows.append_column(FILE, pa.array(np.full(rows.num_rows, number, np.int64)))
+            rows = rows.append_column(ROW, pa.array(np.arange(rows.num_rows, dtype=np.int64)))
+        return rows
 
+    files = snapshot.unfolded
     with ThreadPoolExecutor(READ_THREADS) as pool:
-        tables = list(pool.map(read, snapshot.unfolded))
+        tables = list(pool.map(read, range(len(files)), files))
     if not tables:
         fields = [schema.field(n) for n in needed if n != ROW_SEQ]
         return pa.schema([*fields, pa.field(SEQ, pa.int64())]).empty_table()
@@ -80,8 +90,8 @@ def latest_per_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     """Keep the last row of each key; the rows come in the order of application."""
     if not rows.num_rows:
         return rows
-    numbered = rows.select(list(key)).append_column(_ROW, pa.array(np.arange(rows.num_rows), pa.int64()))
-    last = numbered.group_by(list(key)).aggregate([(_ROW, "max")]).column(f"{_ROW}_max")
+    numbered = rows.select(list(key)).append_column(ROW, pa.array(np.arange(rows.num_rows), pa.int64()))
+    last = numbered.group_by(list(key)).aggregate([(ROW, "max")]).column(f"{ROW}_max")
     return rows.take(last.combine_chunks().sort())
 
 
@@ -161,6 +171,6 @@ def _without(rows: pa.Table, latest: pa.Table, key: Sequence[str]) -> pa.Table:
         return rows
     if len(key) == 1:
         return rows.filter(pc.invert(pc.is_in(rows.column(key[0]), value_set=latest.column(key[0]).combine_chunks())))
-    numbered = rows.select(list(key)).append_column(_ROW, pa.array(np.arange(rows.num_rows), pa.int64()))
-    kept = numbered.join(latest.select(list(key)), keys=list(key), join_type="left anti").column(_ROW)
+    numbered = rows.select(list(key)).append_column(ROW, pa.array(np.arange(rows.num_rows), pa.int64()))
+    kept = numbered.join(latest.select(list(key)), keys=list(key), join_type="left anti").column(ROW)
     return rows.take(kept.combine_chunks().sort())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from siltstone.dataset.merge import spark_schema
+from siltstone.dataset.frames import spark_schema
 from siltstone.errors import InvalidRequest, NotFound
 from siltstone.model.schema import type_name
 

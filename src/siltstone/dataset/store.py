@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import pyarrow as pa
 
@@ -29,7 +29,15 @@ from siltstone.storage.presence import Presence
 from siltstone.storage.table import Pinned, Table
 from siltstone.storage.upkeep import Retention
 
-T = TypeVar("T")
+
+class Closeable(Protocol):
+    """What is kept, and lets go of what it holds."""
+
+    def close(self) -> None:
+        """Let go."""
+
+
+T = TypeVar("T", bound=Closeable)
 
 CHANGES_LOG_ENTRIES: Final = 100
 """A commit's cost grows with the entries in the log, so a busy table keeps no more than about this many."""
@@ -80,12 +88,15 @@ class KeptFrames:
         """Return what was made for this state and session, making it if it is not the one that is kept."""
         kept = self._kept
         if kept is None or kept[0] != state or kept[1] is not session:
+            self.forget()
             kept = (state, session, make())
             self._kept = kept
         return cast(T, kept[2])
 
     def forget(self) -> None:
         """Let go: what a purge takes from disk must not stay in memory."""
+        if self._kept is not None:
+            self._kept[2].close()
         self._kept = None
 
 
