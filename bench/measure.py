@@ -1,7 +1,8 @@
-"""Measuring: wall time of one call and the peak memory of this process and of Spark's JVM meanwhile.
+"""Measuring: wall time of one call and the peak memory of this process and of Spark meanwhile: the JVM and its Python workers.
 
 Peaks come from the kernel: ``5`` written to ``/proc/<pid>/clear_refs`` sets a process's high-water mark back to what it
 holds now, ``VmHWM`` reads it. Where that is not possible (not Linux, not allowed) memory is unknown, never guessed.
+The peaks of the JVM and its workers are added up: they need not have been at the same moment, so Spark's is an upper bound.
 Only the call lies between the two clock readings.
 """
 
@@ -9,7 +10,7 @@ import gc
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -71,15 +72,11 @@ class Meter:
         """Run the call once."""
         gc.collect()
         own, jvm = os.getpid(), self._find_jvm()
-        before = {pid: _reset(pid) for pid in (own, jvm) if pid is not None}
+        before = {pid: _reset(pid) for pid in (own, *_group(jvm))}
         started = time.perf_counter()
         call()
         seconds = time.perf_counter() - started
-        return Sample(
-            seconds=seconds,
-            python=_peak(own, before.get(own)),
-            jvm=_peak(jvm, before.get(jvm)) if jvm is not None else None,
-        )
+        return Sample(seconds=seconds, python=_peak([own], before), jvm=_peak(_group(jvm), before))
 
     def _find_jvm(self) -> int | None:
         if self._jvm is None:
@@ -113,11 +110,19 @@ def _reset(pid: int) -> float | None:
     return _status_mb(pid, "VmRSS")
 
 
-def _peak(pid: int, before: float | None) -> Peak | None:
-    peak = _status_mb(pid, "VmHWM")
-    if peak is None or before is None:
+def _peak(pids: Sequence[int], before: Mapping[int, float | None]) -> Peak | None:
+    """Add up the peaks of processes; one that came or went meanwhile counts with what is known of it."""
+    peaks = [_status_mb(pid, "VmHWM") for pid in pids]
+    held = [before.get(pid, 0.0) for pid in pids]
+    if not pids or peaks[0] is None or held[0] is None:
         return None
-    return Peak(megabytes=peak, added=max(0.0, peak - before))
+    peak = sum(found for found in peaks if found is not None)
+    return Peak(megabytes=peak, added=max(0.0, peak - sum(found for found in held if found is not None)))
+
+
+def _group(pid: int | None) -> list[int]:
+    """Return a process and everything below it."""
+    return [] if pid is None else [pid, *_descendants(pid)]
 
 
 def _status_mb(pid: int, field: str) -> float | None:

@@ -97,7 +97,7 @@ class Report:
         return [row.what for row in self.rows if any("MISSED" in check.verdict() for check in row.checks)]
 
 
-_COLUMNS: Final = ("what", "median", "range", "ratio", "must / aim", "verdict", "growth", "python MB", "JVM MB")
+_COLUMNS: Final = ("what", "median", "range", "ratio", "must / aim", "verdict", "growth", "python MB", "Spark MB")
 
 
 def growth(now: float, before: float | None) -> float | None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from siltstone import Dataset, InvalidRequest, Lake, NotFound, Settings
-from siltstone.dataset import local
+from siltstone.dataset import local, positions
 from siltstone.dataset.frames import arrow_frame
 from tests.support.people import NAME, SCHEMA, by_id, create, key, people, person, write_people
 
@@ -190,7 +190,11 @@ def test_empty_dataset_reads_as_no_rows(lake: Lake) -> None:
     assert by_id(empty.to_arrow()).num_rows == by_id(people(1)).num_rows
 
 
-def test_positions_follow_every_change_and_fold(lake_path: Path, spark: "SparkSession", tmp_path: Path) -> None:
+@pytest.mark.parametrize("looked_up", [0, 20, 1000], ids=["all joined", "some looked up", "all looked up"])
+def test_positions_follow_every_change_and_fold(
+    lake_path: Path, spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked_up: int
+) -> None:
+    monkeypatch.setattr(positions, "LOOKED_UP_KEYS", looked_up)
     with Lake.open(lake_path, spark=spark, settings=WAYS["by position"]) as lake:
         dataset = create(lake)
         dataset.ingest(write_people(tmp_path / "in.parquet", 1000))

@@ -11,6 +11,7 @@ MAY_COLLECT = {
     ("compaction/in_place.py", "_answers"): "numbers of changes and names of files",
     ("compaction/shuffled.py", "counts"): "two counts",
     ("compaction/shuffled.py", "matched"): "counts per file",
+    ("dataset/positions.py", "_joined"): "places of changed rows",
     ("dataset/ingest.py", "duplicate_examples"): "three keys for an error message",
     ("query/run.py", "_answer"): "the rows of a query, at most max_rows",
 }

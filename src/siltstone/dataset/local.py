@@ -5,11 +5,12 @@ latest = the last row of Δ per key by (sequence, position); view = base without
 A row's own sequence is ``coalesce(_row_seq, _seq)``: a squashed file holds rows of several.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -166,11 +167,43 @@ def _base_tables(store: Store, snapshot: Snapshot) -> Iterable[pa.Table]:
 
 
 def _without(rows: pa.Table, latest: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Anti-join on the key; only key columns enter the join, so every other type may be in the rows."""
     if not latest.num_rows or not rows.num_rows:
         return rows
+    return rows.filter(pc.invert(has_key_of(rows, latest, key)))
+
+
+def has_key_of(rows: pa.Table, others: pa.Table, key: Sequence[str]) -> pa.Array:
+    """Say of each row whether its key is among others' keys. Only key columns are compared, so every other type may be there."""
     if len(key) == 1:
-        return rows.filter(pc.invert(pc.is_in(rows.column(key[0]), value_set=latest.column(key[0]).combine_chunks())))
+        return pc.is_in(rows.column(key[0]), value_set=others.column(key[0]).combine_chunks())
     numbered = rows.select(list(key)).append_column(ROW, pa.array(np.arange(rows.num_rows), pa.int64()))
-    kept = numbered.join(latest.select(list(key)), keys=list(key), join_type="left anti").column(ROW)
-    return rows.take(kept.combine_chunks().sort())
+    found = np.zeros(rows.num_rows, dtype=bool)
+    found[numbered.join(others.select(list(key)), keys=list(key), join_type="left semi").column(ROW).to_numpy()] = True
+    return pa.array(found)
+
+
+def base_places(store: Store, file: DataFile, keys: pa.Table) -> "np.ndarray[Any, Any]":
+    """Return the row numbers in a base file that have one of a few keys: only row groups that may hold one are read."""
+    key = list(store.spec.key)
+    first = keys.column(key[0]).combine_chunks().sort().to_pylist()
+    found = [np.empty(0, np.int64)]
+    start = 0
+    path = store.base.path / file.path
+    with _readable(path), pq.ParquetFile(path) as parquet:
+        column = [parquet.metadata.schema.column(n).path for n in range(len(parquet.metadata.schema))].index(key[0])
+        for number in range(parquet.metadata.num_row_groups):
+            group = parquet.metadata.row_group(number)
+            if _may_hold(group.column(column).statistics, first):
+                rows = parquet.read_row_group(number, columns=key).select(key)
+                here = rows.cast(pa.schema([store.schema.field(name) for name in key]))
+                found.append(start + np.flatnonzero(np.asarray(has_key_of(here, keys, key))))
+            start += group.num_rows
+    return np.concatenate(found)
+
+
+def _may_hold(statistics: pq.Statistics | None, values: Sequence[Any]) -> bool:
+    """True unless the range of a row group has none of the sorted values."""
+    if statistics is None or not statistics.has_min_max:
+        return True
+    at = bisect_left(values, statistics.min)
+    return at < len(values) and bool(values[at] <= statistics.max)

@@ -1,4 +1,4 @@
-"""The merged view on Spark: frames in, frames out, no actions.
+"""The merged view on Spark: frames in, frames out, no actions (but the search of `positions`).
 
 A dataset without unfolded changes is the bare base scan. A few changes over a large base are hidden and shown by position
 (`positions`). Otherwise the changed keys are joined away from base and the upserts are added: small change sets reach Spark
@@ -46,11 +46,15 @@ def merged_frame(spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw
         over = _large(spark, store, snapshot, raw=raw)
     elif can_hide(store, snapshot):
         hidden = store.frames.get(
-            ("positions", *state), spark, lambda: hidden_rows(spark, store, snapshot, _latest(store, snapshot, raw=raw))
+            ("positions", *state),
+            spark,
+            lambda before: hidden_rows(
+                spark, store, snapshot, _latest(store, snapshot, raw=raw), before=before, raw=raw
+            ),
         )
         return visible_frame(spark, store, snapshot, hidden)
     else:
-        over = store.frames.get(("keys", *state), spark, lambda: _small(spark, store, snapshot, raw=raw))
+        over = store.frames.get(("keys", *state), spark, lambda _: _small(spark, store, snapshot, raw=raw))
     base = base_frame(spark, store, snapshot)
     kept = _without_keys(base, over, key=store.spec.key, schema=store.schema).select(*store.schema.names)
     return kept.unionByName(over.upserts)

@@ -1,14 +1,17 @@
 """Hiding changed rows by where they stand instead of by their key: for a few changes over a large base.
 
 A join by key reads, hashes and looks up the key of every base row in every query. But where a changed key stands in which
-base file does not change until base does: so the places are found once for each state of a dataset, on Spark, and kept by the
-executors as bit masks of 64 rows each. A query then reads no key, and rows that stand side by side look at the same mask.
+base file does not change until base does: so a key is looked for once, and its place is kept. Places are bit masks of 64 rows
+each. A query reads no key, and rows that stand side by side look at the same mask.
+
+Many new keys are found by Spark, which reads base's keys; a few are looked up in the row groups that may hold them, without
+Spark. So a small write costs the next read little.
 
 Base and change files are one scan, because a union would end Spark's generated code: in a change file every row is hidden
 that is not the last upsert of its key.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from siltstone.dataset.frames import LISTED_FILES, arrow_frame, by_hash, spark_schema
-from siltstone.dataset.local import FILE, ROW
+from siltstone.dataset.local import FILE, ROW, base_places, has_key_of
 from siltstone.dataset.store import Snapshot, Store
 from siltstone.model.columns import OP, Op
 from siltstone.model.files import DataFile
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
 CHANGE_FILES: Final = 128
 """More change files than this are read once, as Arrow: opening each of them in every query would cost more."""
+LOOKED_UP_KEYS: Final = 200
+"""Up to this many new keys are looked up one by one; more are joined with base's keys."""
 MASK_ROWS_BITS: Final = 6
 FILE_MASKS_BITS: Final = 20
 MAX_FILE_ROWS: Final = 1 << (MASK_ROWS_BITS + FILE_MASKS_BITS)
@@ -34,6 +39,9 @@ _MASK_ROWS: Final = 1 << MASK_ROWS_BITS
 _PLACE: Final = "_place"
 _MASK: Final = "_mask"
 _NAME: Final = "_name"
+_MASKS: Final = pa.schema([(_PLACE, pa.int64()), (_NAME, pa.string()), (_MASK, pa.int64())])
+
+Numbers = np.ndarray[Any, Any]
 
 
 def can_hide(store: Store, snapshot: Snapshot) -> bool:
@@ -46,38 +54,53 @@ def can_hide(store: Store, snapshot: Snapshot) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hidden:
-    """The places of hidden rows as masks, kept by the executors until `close`.
+    """The places of hidden rows, as masks kept by the executors until `close`.
 
-    A place is a file, known by its size, and a run of 64 rows in it. `named`: two files have the same size, so a mask
-    says its file's name too.
+    A place is a file, known by its size, and a run of 64 rows in it. Where two files have the same size, a mask says its file's
+    name too. The base rows of all `keys` are in `base_masks`.
     """
 
+    base_version: int
+    raw: bool
+    keys: pa.Table
+    base_masks: pa.Table
     masks: "DataFrame"
-    named: bool
 
     def close(self) -> None:
         """Let the executors drop the masks; frames that need them work them out again."""
         self.masks.unpersist()
 
 
-def hidden_rows(spark: "SparkSession", store: Store, snapshot: Snapshot, latest: pa.Table) -> Hidden:
-    """Return the masks of all rows that the last changes hide: base rows with a changed key, change rows that are not last."""
-    from pyspark.sql import functions as F
+def hidden_rows(
+    spark: "SparkSession", store: Store, snapshot: Snapshot, latest: pa.Table, *, before: object, raw: bool
+) -> Hidden:
+    """Find all rows that the last changes hide: base rows with a changed key, change rows that are not last.
 
-    files = (*snapshot.base.files, *snapshot.unfolded)
-    named = len({file.size_bytes for file in files}) < len(files)
-    columns = [_PLACE, _NAME] if named else [_PLACE]
-    changed, same = by_hash(arrow_frame(spark, latest.select(list(store.spec.key))), store.spec.key)
-    base = _scan(spark, store, [str(store.base.path / file.path) for file in snapshot.base.files])
-    bit = F.call_function("shiftleft", F.lit(1).cast("long"), _bit())
-    found = base.select(*store.spec.key, _place(), _name(), bit.alias(_MASK)).join(F.broadcast(changed), same)
-    masks = found.groupBy(*columns).agg(F.bit_or(_MASK).alias(_MASK))
-    outdated = _outdated(snapshot.unfolded, latest)
-    if outdated.num_rows:
-        masks = masks.unionByName(arrow_frame(spark, outdated.select([*columns, _MASK])))
-    return Hidden(masks.persist(), named)
+    What was found `before` over the same base is taken over; only keys that are new since are looked for.
+    """
+    keys = latest.select(list(store.spec.key))
+    known = before if isinstance(before, Hidden) else None
+    if known is None or (known.base_version, known.raw) != (snapshot.base.version, raw):
+        new, masks = keys, _MASKS.empty_table()
+    else:
+        new, masks = keys.filter(pc.invert(has_key_of(keys, known.keys, store.spec.key))), known.base_masks
+    if new.num_rows > LOOKED_UP_KEYS:
+        found = _joined(spark, store, snapshot.base.files, new)
+    else:
+        found = _looked_up(store, snapshot.base.files, new)
+    masks = _united(masks, found)
+    every = _shared_names(
+        pa.concat_tables([masks, _outdated(snapshot.unfolded, latest)]), (*snapshot.base.files, *snapshot.unfolded)
+    )
+    return Hidden(
+        base_version=snapshot.base.version,
+        raw=raw,
+        keys=keys,
+        base_masks=masks,
+        masks=arrow_frame(spark, every).persist(),
+    )
 
 
 def visible_frame(spark: "SparkSession", store: Store, snapshot: Snapshot, hidden: Hidden) -> "DataFrame":
@@ -89,10 +112,94 @@ def visible_frame(spark: "SparkSession", store: Store, snapshot: Snapshot, hidde
     every = _scan(spark, store, paths).select(
         "*", _place().alias("_here"), _bit().alias("_bit"), _name().alias("_file")
     )
-    gone = (F.col("_here") == F.col(_PLACE)) & (F.getbit(F.col(_MASK), F.col("_bit")) == 1)
-    if hidden.named:
-        gone = gone & (F.col("_file") == F.col(_NAME))
+    name = F.col(_NAME)
+    gone = (
+        (F.col("_here") == F.col(_PLACE))
+        & (F.getbit(F.col(_MASK), F.col("_bit")) == 1)
+        & (name.isNull() | ((F.col("_file") >= name) & (F.col("_file") <= name)))  # an equality would be looked up
+    )
     return every.join(F.broadcast(hidden.masks), gone, "left_anti").select(*store.schema.names)
+
+
+# ---- finding -----------------------------------------------------------------------------------------------------
+
+
+def _joined(spark: "SparkSession", store: Store, files: Sequence[DataFile], keys: pa.Table) -> pa.Table:
+    """Let Spark find keys in base files. Only places leave it."""
+    from pyspark.sql import functions as F
+
+    changed, same = by_hash(arrow_frame(spark, keys), store.spec.key)
+    base = _scan(spark, store, [str(store.base.path / file.path) for file in files])
+    bit = F.call_function("shiftleft", F.lit(1).cast("long"), _bit())
+    found = base.select(*store.spec.key, _place(), _name(), bit.alias(_MASK)).join(F.broadcast(changed), same)
+    masks = found.groupBy(_PLACE, _NAME).agg(F.bit_or(_MASK).alias(_MASK))
+    return masks.toArrow().cast(_MASKS)
+
+
+def _looked_up(store: Store, files: Sequence[DataFile], keys: pa.Table) -> pa.Table:
+    if not keys.num_rows:
+        return _MASKS.empty_table()
+    return _mask_table((file, *_masks(base_places(store, file, keys))) for file in files)
+
+
+def _outdated(files: Sequence[DataFile], latest: pa.Table) -> pa.Table:
+    """Return the masks of the change rows that are not the last upsert of their key."""
+    last = latest.filter(pc.equal(latest.column(OP), Op.UPSERT.value))
+    numbers, rows = (last.column(name).to_numpy() for name in (FILE, ROW))
+
+    def hidden(number: int, file: DataFile) -> Numbers:
+        return np.setdiff1d(np.arange(file.rows), rows[numbers == number])
+
+    return _mask_table((file, *_masks(hidden(number, file))) for number, file in enumerate(files))
+
+
+def _masks(rows: Numbers) -> tuple[Numbers, Numbers]:
+    """Return the runs of 64 rows that the given row numbers are in, and their masks."""
+    runs, where = np.unique(rows >> MASK_ROWS_BITS, return_inverse=True)
+    masks = np.zeros(len(runs), np.uint64)
+    np.bitwise_or.at(masks, where, np.uint64(1) << (rows & (_MASK_ROWS - 1)).astype(np.uint64))
+    return runs, masks.view(np.int64)
+
+
+def _mask_table(found: Iterable[tuple[DataFile, Numbers, Numbers]]) -> pa.Table:
+    tables = [
+        pa.table(
+            [(file.size_bytes << FILE_MASKS_BITS) + runs, [_file_name(file)] * len(runs), masks],
+            schema=_MASKS,
+        )
+        for file, runs, masks in found
+    ]
+    return pa.concat_tables([_MASKS.empty_table(), *tables])
+
+
+def _united(masks: pa.Table, found: pa.Table) -> pa.Table:
+    """Bring two sets of masks together: those of one place become one."""
+    table = pa.concat_tables([masks, found]).combine_chunks()
+    if not table.num_rows:
+        return table
+    places = table.column(_PLACE).to_numpy()
+    names = table.column(_NAME).combine_chunks().dictionary_encode().indices.to_numpy()
+    order = np.lexsort((names, places))
+    differs = (np.diff(places[order]) != 0) | (np.diff(names[order]) != 0)
+    starts = np.concatenate([[0], np.flatnonzero(differs) + 1])
+    united = np.bitwise_or.reduceat(table.column(_MASK).to_numpy()[order], starts)
+    return table.take(pa.array(order[starts])).set_column(2, _MASK, pa.array(united))
+
+
+def _shared_names(masks: pa.Table, files: Sequence[DataFile]) -> pa.Table:
+    """Take the name from masks whose file's size is its alone: it would be sent to every task for nothing."""
+    sizes = [file.size_bytes for file in files]
+    shared = pa.array(sorted({size for size in sizes if sizes.count(size) > 1}), pa.int64())
+    size = pa.array(masks.column(_PLACE).to_numpy() >> FILE_MASKS_BITS)
+    names = pc.if_else(pc.is_in(size, value_set=shared), masks.column(_NAME), pa.scalar(None, pa.string()))
+    return masks.set_column(1, _NAME, names)
+
+
+def _file_name(file: DataFile) -> str:
+    return file.path.rsplit("/", 1)[-1]
+
+
+# ---- columns of the scan -----------------------------------------------------------------------------------------
 
 
 def _scan(spark: "SparkSession", store: Store, paths: Sequence[str]) -> "DataFrame":
@@ -117,33 +224,3 @@ def _name() -> "Column":
     from pyspark.sql import functions as F
 
     return F.col("_metadata.file_name").alias(_NAME)
-
-
-def _outdated(files: Sequence[DataFile], latest: pa.Table) -> pa.Table:
-    """Return the masks of the change rows that are not the last upsert of their key."""
-    last = latest.filter(pc.equal(latest.column(OP), Op.UPSERT.value))
-    numbers, rows = (last.column(name).to_numpy() for name in (FILE, ROW))
-    tables = [
-        pa.table(
-            {
-                _PLACE: pa.array((file.size_bytes << FILE_MASKS_BITS) + places, pa.int64()),
-                _NAME: pa.array([file.path.rsplit("/", 1)[-1]] * len(places), pa.string()),
-                _MASK: pa.array(masks, pa.int64()),
-            }
-        )
-        for file, places, masks in _file_masks(files, numbers, rows)
-    ]
-    return pa.concat_tables(tables)
-
-
-def _file_masks(
-    files: Sequence[DataFile], numbers: "np.ndarray[Any, Any]", rows: "np.ndarray[Any, Any]"
-) -> Iterator[tuple[DataFile, "np.ndarray[Any, Any]", "np.ndarray[Any, Any]"]]:
-    """Yield, for each file, the runs of 64 rows in which some are hidden, and their masks; a row not listed is hidden."""
-    for number, file in enumerate(files):
-        hidden = np.zeros(-(-file.rows // _MASK_ROWS) * _MASK_ROWS, dtype=bool)
-        hidden[: file.rows] = True
-        hidden[rows[numbers == number]] = False
-        masks = np.packbits(hidden, bitorder="little").view("<i8")
-        places = np.flatnonzero(masks)
-        yield file, places, masks[places]

@@ -79,25 +79,25 @@ def sequence_of(file: DataFile) -> int:
 
 
 class KeptFrames:
-    """The frames made from one state of a dataset's changes, kept until another state is asked for or `forget` is called."""
+    """What was made from one state of a dataset's changes, kept until another state is asked for or `forget` is called."""
 
     def __init__(self) -> None:
         self._kept: tuple[object, object, Any] | None = None
 
-    def get(self, state: object, session: object, make: Callable[[], T]) -> T:
-        """Return what was made for this state and session, making it if it is not the one that is kept."""
+    def get(self, state: object, session: object, make: Callable[[Any], T]) -> T:
+        """Return what was made for this state and session; if it is not kept, make it, given what is kept of that session."""
         kept = self._kept
         if kept is None or kept[0] != state or kept[1] is not session:
+            made = make(kept[2] if kept is not None and kept[1] is session else None)
             self.forget()
-            kept = (state, session, make())
-            self._kept = kept
+            self._kept = kept = (state, session, made)
         return cast(T, kept[2])
 
     def forget(self) -> None:
         """Let go: what a purge takes from disk must not stay in memory."""
-        if self._kept is not None:
-            self._kept[2].close()
-        self._kept = None
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept[2].close()
 
 
 @dataclass(frozen=True, kw_only=True)
