@@ -100,6 +100,15 @@ class Report:
 _COLUMNS: Final = ("what", "median", "range", "ratio", "must / aim", "verdict", "growth", "python MB", "Spark MB")
 
 
+def ratio_text(ratio: float) -> str:
+    """Write a ratio with three digits.
+
+    >>> ratio_text(0.8413), ratio_text(34.52), ratio_text(1764.2)
+    ('0.841×', '34.5×', '1,760×')
+    """
+    return f"{float(f'{ratio:.3g}'):,.15g}{TIMES}"
+
+
 def growth(now: float, before: float | None) -> float | None:
     """Return how much longer it takes than at the size before, if there was one."""
     return now / before if before else None
@@ -179,7 +188,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         row.what,
         seconds_text(time.seconds) if time else "",
         f"{seconds_text(time.fastest)} to {seconds_text(time.slowest)} of {time.samples}" if time else "",
-        "; ".join(f"{check.ratio:.3g}{TIMES} {check.of}" for check in row.checks),
+        "; ".join(f"{ratio_text(check.ratio)} {check.of}" for check in row.checks),
         "; ".join(filter(None, (check.bar() for check in row.checks))),
         "; ".join(filter(None, (_named(check, several=several) for check in row.checks))),
         f"{row.growth:.2f}{TIMES}" if row.growth else "",

@@ -20,7 +20,7 @@ from bench.peers import (
     Contender,
     everybody,
 )
-from bench.plan import Run, size_text, step
+from bench.plan import LARGE_ROWS, Run, size_text, step
 from bench.results import Check, Report, Row, Sense, growth
 
 BATCHES: Final = (1, 100, 10_000)
@@ -90,7 +90,7 @@ def _batch(run: Run, contenders: list[Contender], rows: int, batch: int, seeds: 
 
     run.say(f"upsert: {batch:,} into {size_text(rows)}, {run.rounds_at(rows)} to {run.rounds} rounds")
     for contender in contenders:
-        for _ in range(FIRST_WARM_UPS if rows == run.sizes[0] and batch == BATCHES[0] else WARM_UPS):
+        for _ in range(_warm_ups(run, rows, batch)):
             once(contender)
     for number in range(run.rounds):
         for contender in contenders:
@@ -99,6 +99,12 @@ def _batch(run: Run, contenders: list[Contender], rows: int, batch: int, seeds: 
             for _ in range(OUR_REPEATS if contender.name in OURS else 1):
                 samples[contender.name].append(once(contender))
     return {Case(rows, batch, name): Summary.of(taken) for name, taken in samples.items()}
+
+
+def _warm_ups(run: Run, rows: int, batch: int) -> int:
+    if rows == run.sizes[0] and batch == BATCHES[0]:
+        return FIRST_WARM_UPS
+    return WARM_UPS if rows < LARGE_ROWS else 1
 
 
 def _row(run: Run, found: Mapping[Case, Summary], case: Case, *, uses_jvm: bool) -> Row:

@@ -190,7 +190,7 @@ def test_empty_dataset_reads_as_no_rows(lake: Lake) -> None:
     assert by_id(empty.to_arrow()).num_rows == by_id(people(1)).num_rows
 
 
-@pytest.mark.parametrize("looked_up", [0, 20, 1000], ids=["all joined", "some looked up", "all looked up"])
+@pytest.mark.parametrize("looked_up", [20, 1000], ids=["some looked up", "all looked up"])
 def test_positions_follow_every_change_and_fold(
     lake_path: Path, spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked_up: int
 ) -> None:
@@ -199,7 +199,7 @@ def test_positions_follow_every_change_and_fold(
         dataset = create(lake)
         dataset.ingest(write_people(tmp_path / "in.parquet", 1000))
         held = dataset.read()
-        for number in range(4):
+        for number in range(3):
             dataset.upsert([person(row, city=f"round {number}") for row in range(number, 900, 37)])
             dataset.tombstone([key(number * 100 + 50), key(5)])
             dataset.upsert([person(2000 + number)])

@@ -11,6 +11,7 @@ Base and change files are one scan, because a union would end Spark's generated 
 that is not the last upsert of its key.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -131,9 +132,15 @@ def _joined(spark: "SparkSession", store: Store, files: Sequence[DataFile], keys
     changed, same = by_hash(arrow_frame(spark, keys), store.spec.key)
     base = _scan(spark, store, [str(store.base.path / file.path) for file in files])
     bit = F.call_function("shiftleft", F.lit(1).cast("long"), _bit())
-    found = base.select(*store.spec.key, _place(), _name(), bit.alias(_MASK)).join(F.broadcast(changed), same)
-    masks = found.groupBy(_PLACE, _NAME).agg(F.bit_or(_MASK).alias(_MASK))
-    return masks.toArrow().cast(_MASKS)
+    name = F.when(F.col("_metadata.file_size").isin(_shared_sizes(files)), _name()).alias(_NAME)
+    found = base.select(*store.spec.key, _place(), name, bit.alias(_MASK)).join(F.broadcast(changed), same)
+    masks = found.groupBy(_PLACE, _NAME).agg(F.bit_or(_MASK).alias(_MASK)).toArrow().cast(_MASKS)
+    by_size = {
+        file.size_bytes: _file_name(file) for file in files
+    }  # names are long, so Spark sends only those that differ
+    sizes = (masks.column(_PLACE).to_numpy() >> FILE_MASKS_BITS).tolist()
+    names = pc.coalesce(masks.column(_NAME), pa.array([by_size[size] for size in sizes], pa.string()))
+    return masks.set_column(1, _NAME, names)
 
 
 def _looked_up(store: Store, files: Sequence[DataFile], keys: pa.Table) -> pa.Table:
@@ -188,11 +195,16 @@ def _united(masks: pa.Table, found: pa.Table) -> pa.Table:
 
 def _shared_names(masks: pa.Table, files: Sequence[DataFile]) -> pa.Table:
     """Take the name from masks whose file's size is its alone: it would be sent to every task for nothing."""
-    sizes = [file.size_bytes for file in files]
-    shared = pa.array(sorted({size for size in sizes if sizes.count(size) > 1}), pa.int64())
+    shared = pa.array(_shared_sizes(files), pa.int64())
     size = pa.array(masks.column(_PLACE).to_numpy() >> FILE_MASKS_BITS)
     names = pc.if_else(pc.is_in(size, value_set=shared), masks.column(_NAME), pa.scalar(None, pa.string()))
     return masks.set_column(1, _NAME, names)
+
+
+def _shared_sizes(files: Sequence[DataFile]) -> list[int]:
+    """Return the sizes that more than one of the files has."""
+    counts = Counter(file.size_bytes for file in files)
+    return [size for size, count in counts.items() if count > 1]
 
 
 def _file_name(file: DataFile) -> str:
