@@ -145,20 +145,20 @@ def test_readers_see_every_acknowledged_write_and_no_wrong_answer_during_folds_a
     shared = {"path": str(lake_path), "signals": str(tmp_path)}
     remote = connect_server.address
     reader = start("read_until_stopped", **shared)
-    counter = start("count_until_stopped", remote=remote, **shared)
+    spark_reader = start("read_on_spark_until_stopped", remote=remote, **shared)
     compactor = start("compact_until_stopped", remote=remote, purge_every=2, **shared)
     wait_for(tmp_path / "folded")
     writer = start("write_counting", batches=120, **shared)
     log = writer.value()
+    wait_for(tmp_path / "read-on-spark")
     (tmp_path / STOP).touch()
     counts = compactor.value()
     assert counts["folds"] >= 2
     histories = [apply(log[:length]) for length in range(len(log) + 1)]
 
-    readings = reader.value()
+    readings, on_spark = reader.value(), spark_reader.value()
     assert len(readings) > 10
-    for before, rows, after in readings:
+    assert on_spark
+    for before, rows, after in [*readings, *on_spark]:
         # A write that is not yet counted may be seen already: it is acknowledged before it is counted.
         assert rows in histories[before : after + 2], f"a reading after {before} writes is no state of the dataset"
-    for before, rows, after in counter.value():
-        assert rows in {len(history) for history in histories[before : after + 2]}

@@ -35,7 +35,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAME = "property.test.machine"
-WRITE_PLACES = ["upsert.after_stage", "commit.before_entry", "commit.after_entry", "upsert.after_commit"]
+WRITE_PLACES = [
+    "upsert.after_stage",
+    "commit.before_entry",
+    "commit.after_draft",
+    "commit.after_entry",
+    "upsert.after_commit",
+]
 FOLD_PLACES = [
     "fold.after_plan",
     "fold.after_write",

@@ -178,17 +178,17 @@ def read_until_stopped(path: str, signals: str) -> list[list[Any]]:
     return seen
 
 
-def count_until_stopped(path: str, signals: str) -> list[list[int]]:
-    """Count on Spark in a loop, again with a new frame if a purge took files away meanwhile."""
+def read_on_spark_until_stopped(path: str, signals: str) -> list[list[Any]]:
+    """Read on Spark in a loop, again with a new frame if a purge took files away meanwhile; say when the first one is done."""
     from siltstone.storage.spark_failures import is_missing_file, spark_errors
 
     dataset = open_dataset(path)
-    seen: list[list[int]] = []
+    seen: list[list[Any]] = []
     count = Path(signals) / "acknowledged"
     while not (Path(signals) / STOP).exists():
         before = _read_count(count)
         try:
-            rows = dataset.read().count()
+            rows = seen_rows(dataset.read().toArrow().to_pylist())
         except spark_errors() as error:
             if not is_missing_file(error):
                 raise
@@ -196,6 +196,7 @@ def count_until_stopped(path: str, signals: str) -> list[list[int]]:
         except Unavailable:
             continue
         seen.append([before, rows, _read_count(count)])
+        (Path(signals) / "read-on-spark").touch()
     return seen
 
 

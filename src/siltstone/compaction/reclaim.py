@@ -10,14 +10,11 @@ was on disk and whose owner was dead before the log was read is either named by 
 A listing that fails raises; it is never taken for an empty one.
 """
 
-import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-
-from deltalake.exceptions import DeltaError
 
 from siltstone.dataset.store import Store
 from siltstone.errors import Corruption, InvalidRequest, Unavailable
@@ -84,18 +81,6 @@ def _data_files(root: Path) -> Iterable[tuple[str, int]]:
                 continue
 
 
-def removed_files(table: Table, *, older_than_hours: float) -> set[str]:
-    """Return the files that the log names as removed at least that long ago."""
-    try:
-        return set(
-            table.delta().vacuum(
-                retention_hours=math.ceil(older_than_hours), dry_run=True, enforce_retention_duration=False, full=False
-            )
-        )
-    except DeltaError as error:
-        raise Unavailable(f"The removed files of {table.path} cannot be listed: {error}") from error
-
-
 def vacuum(store: Store, *, retention_hours: float | None, dry_run: bool) -> VacuumReport:
     """Delete removed files older than the retention, and orphans of dead owners.
 
@@ -128,14 +113,14 @@ def vacuum(store: Store, *, retention_hours: float | None, dry_run: bool) -> Vac
 def _kept(store: Store, table: Table, hours: float) -> set[str]:
     """Return the removed files that a reader of an older version may still need."""
     keep = max(store.settings.vacuum_floor_hours, min(hours, table.retention.hours))
-    return removed_files(table, older_than_hours=0) - removed_files(table, older_than_hours=keep)
+    return table.removed(older_than_hours=0) - table.removed(older_than_hours=keep)
 
 
 def sweep_orphans(store: Store) -> int:
     """Delete what crashed jobs and writers left, and nothing that any log names; return the number of files."""
     orphans = [file for file in leftovers(store) if not file.owner_live]
     if orphans:
-        named = {table.path: removed_files(table, older_than_hours=0) for table in (store.base, store.changes)}
+        named = {table.path: table.removed(older_than_hours=0) for table in (store.base, store.changes)}
         orphans = [file for file in orphans if file.path not in named[file.table.path]]
         _delete(orphans)
     sweep_dead(store.layout.work)

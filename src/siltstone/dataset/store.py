@@ -40,7 +40,7 @@ class Closeable(Protocol):
 T = TypeVar("T", bound=Closeable)
 
 CHANGES_LOG_ENTRIES: Final = 100
-"""A commit's cost grows with the entries in the log, so a busy table keeps no more than about this many."""
+"""Opening a table costs by the entries in its log, so a busy one keeps no more than about this many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
