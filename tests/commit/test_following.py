@@ -223,7 +223,7 @@ def test_a_refused_try_leaves_no_draft(path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_draft_of_a_crashed_writer_is_cleaned_with_the_log_and_no_sooner(path: Path):
-    old, young = (path / LOG / f"{entry_name(version)}#{number}" for version, number in ((1, 17), (3, 18)))
+    old, young = (path / LOG / f"{entry_name(version)}#{number}" for version, number in ((1, 17), (4, 18)))
     old.write_text("half an ent")
     young.write_text("half an ent")
     assert append(open_table(path), 3).version == 3

@@ -1,12 +1,16 @@
 """What only a process of its own can show: what it loads, how quickly it answers, signals, pipes, terminals."""
 
+import array
+import fcntl
 import os
 import pty
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -105,6 +109,13 @@ def test_a_closed_pipe_ends_quietly(lake: Path):
     child.wait(TIMEOUT_SECONDS)
 
 
+def waiting_bytes(pipe: IO[bytes]) -> int:
+    """Return how much of what was written nobody has read yet."""
+    found = array.array("i", [0])
+    fcntl.ioctl(pipe.fileno(), termios.FIONREAD, found)
+    return found[0]
+
+
 def test_an_interrupt_ends_with_130(lake: Path):
     child = subprocess.Popen(
         [*COMMAND, "--lake", str(lake), "upsert", PEOPLE, "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE
@@ -114,7 +125,9 @@ def test_an_interrupt_ends_with_130(lake: Path):
     with child.stdin, child.stderr:
         child.stdin.write(b'{"id": "a"}\n')
         child.stdin.flush()
-        time.sleep(2)  # until it waits for more rows
+        while waiting_bytes(child.stdin):
+            time.sleep(0.1)
+        time.sleep(0.5)  # it has the row, and waits for more
         child.send_signal(signal.SIGINT)
         assert child.wait(TIMEOUT_SECONDS) == 130
         assert child.stderr.read() == b""

@@ -255,7 +255,7 @@ SHORT = hypothesis_settings(
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-DEEP = hypothesis_settings(SHORT, max_examples=300, stateful_step_count=30)
+DEEP = hypothesis_settings(SHORT, max_examples=60, stateful_step_count=30)
 
 
 @pytest.mark.spark

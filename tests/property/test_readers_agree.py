@@ -33,7 +33,7 @@ once = hypothesis_settings(
     phases=[Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-often = hypothesis_settings(once, max_examples=60)
+often = hypothesis_settings(once, max_examples=20)
 
 
 def write_random(dataset: Dataset, model: Model, rng: random.Random, *, batches: int) -> None:

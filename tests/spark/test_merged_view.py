@@ -10,6 +10,7 @@ import pytest
 from siltstone import Dataset, InvalidRequest, Lake, NotFound, Settings
 from siltstone.dataset import local, positions
 from siltstone.dataset.frames import arrow_frame
+from siltstone.dataset.merge import merged_frame
 from tests.support.people import NAME, SCHEMA, by_id, create, key, people, person, write_people
 
 if TYPE_CHECKING:
@@ -215,6 +216,19 @@ def test_positions_follow_every_change_and_fold(
                 c == "round 0" for c in rows.column("city").to_pylist()
             )
         assert held.count() == 1000
+
+
+def test_an_older_snapshot_does_not_take_the_places_of_a_newer_one(
+    lake_path: Path, spark: "SparkSession", tmp_path: Path
+) -> None:
+    with Lake.open(lake_path, spark=spark, settings=WAYS["by position"]) as lake:
+        dataset = create(lake)
+        dataset.ingest(write_people(tmp_path / "in.parquet", 10))
+        dataset.upsert([person(1)])
+        older = dataset._store.snapshot()
+        dataset.upsert([person(5, city="newer")])
+        assert dataset.read().count() == 10
+        assert merged_frame(spark, dataset._store, older).count() == 10
 
 
 def test_files_of_one_size_are_told_apart(lake_path: Path, spark: "SparkSession", tmp_path: Path) -> None:

@@ -147,3 +147,15 @@ def test_a_pointer_to_nothing_goes_if_the_rest_of_the_log_is_whole(
     pointer.write_text('{"version": 9}')
     assert heal_checkpoint(table) is healed
     assert pointer.exists() is not healed
+
+
+def test_a_purge_takes_the_drafts_that_crashed_writers_left(tmp_path: Path):
+    table = log(tmp_path, entries=range(5), checkpoints=(4,))
+    drafts = [f"{entry_name(3)}#17", f"{entry_name(4)}#18", f"{checkpoint(4)}#1"]
+    young = f"{entry_name(5)}#19"
+    for name in (*drafts, young):
+        (table / LOG / name).write_text("secret")
+    forget_history(table)
+    names = {path.name for path in (table / LOG).iterdir()}
+    assert not names & set(drafts)
+    assert young in names

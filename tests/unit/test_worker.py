@@ -29,7 +29,7 @@ KEYS: dict[str, tuple[pa.DataType, Any]] = {
 
 def schema(*types: pa.DataType) -> pa.Schema:
     keys = [pa.field(f"k{number}", kind, nullable=False) for number, kind in enumerate(types)]
-    return pa.schema([*keys, pa.field("value", pa.int64()), pa.field("tags", pa.list_(pa.string()))])
+    return pa.schema([*keys, pa.field("value", pa.int64(), nullable=False), pa.field("tags", pa.list_(pa.string()))])
 
 
 def rows(of: pa.Schema, keys: Sequence[tuple[Any, ...]], value: int) -> pa.Table:
@@ -38,7 +38,10 @@ def rows(of: pa.Schema, keys: Sequence[tuple[Any, ...]], value: int) -> pa.Table
 
 
 def changes(of: pa.Schema, keys: Sequence[tuple[Any, ...]], ops: Sequence[str], value: int = 2) -> pa.Table:
-    return rows(of, keys, value).append_column("_op", pa.array(ops, pa.string()))
+    table = rows(of, keys, value).set_column(
+        len(of.names) - 2, "value", pa.array([value if op == "U" else None for op in ops], pa.int64())
+    )
+    return table.append_column("_op", pa.array(ops, pa.string()))
 
 
 def job(of: pa.Schema, folder: Path, *, row_group_rows: int = 1000) -> worker.Job:
@@ -170,6 +173,28 @@ def test_row_groups_are_whole_and_files_have_the_house_options(tmp_path: Path) -
 def test_only_values_that_repeat_get_a_dictionary() -> None:
     table = pa.table({"many": np.arange(1000), "few": np.arange(1000) % 5, "nested": [[1]] * 1000})
     assert worker._with_dictionary(table) == ["few"]
+
+
+@pytest.mark.parametrize("ids", [[1, 3, 2], [1, 2, 2], [3, 4, 1, 2]])
+def test_a_file_that_is_not_sorted_is_refused(tmp_path: Path, ids: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "PIECE_ROWS", 2)
+    pq.write_table(pa.table({"k0": ids}), tmp_path / "in.parquet")
+    with pytest.raises(worker.UnsortedFile, match="not in order"):
+        worker.found_in(str(tmp_path / "in.parquet"), worker.packed(pa.table({"k0": [9]})))
+
+
+def test_wide_rows_are_written_in_smaller_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "PIECE_BYTES", 100_000)
+    of = schema(pa.string())
+    pq.write_table(rows(of, [(f"{n:04d}" * 1000,) for n in range(200)], 1), tmp_path / "in.parquet")
+    task = worker.Task(
+        inputs=(str(tmp_path / "in.parquet"),),
+        changes=worker.packed(changes(of, [("0007" * 1000,)], "T")),
+        rows_per_file=1000,
+    )
+    names = worker.rewrite(task, job(of, tmp_path), prefix="out")
+    assert rewritten(tmp_path, names).num_rows == 199
+    assert pq.ParquetFile(tmp_path / names[0]).metadata.num_row_groups > 3
 
 
 def test_a_missing_file_is_said(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ Flow (see `commit` for what a crash leaves behind at each step):
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,6 +33,10 @@ from siltstone.storage.spark_failures import error_line, is_missing_file, spark_
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+IN_PLACE_BYTES: Final = 64 * 1024 * 1024
+"""Changes are sent to the tasks with their work; more than this (a message of Connect is limited, too) goes by a shuffle."""
 
 
 class Rewrite(Protocol):
@@ -63,18 +67,17 @@ def fold(spark: "SparkSession", store: Store, *, epoch: int | None = None) -> Co
         rewrite, matched = _rewrite(spark, store, snapshot)
         plan = _plan(store, snapshot, rewrite, matched, epoch=snapshot.epoch if epoch is None else epoch)
         reach("fold.after_plan")
-        written = _run(store, plan, rewrite)
+        written = _run(store, plan, rewrite, spare=Shuffled(spark=spark, store=store, snapshot=snapshot))
     return _report(store, plan, written, started)
 
 
 def _rewrite(spark: "SparkSession", store: Store, snapshot: Snapshot) -> tuple[Rewrite, dict[str, Matched]]:
     """Choose the way, and let it find the changed keys."""
     if snapshot.unfolded_rows <= store.settings.arrow_changes_rows:
-        few = _in_place(spark, store, snapshot)
-        try:
-            return few, few.matched()
-        except WorkersUnfit:
-            pass  # Spark can do it without Python, at the price of a shuffle
+        with suppress(WorkersUnfit, OverflowError):  # a date that Python cannot hold
+            few = _in_place(spark, store, snapshot)
+            if few.changes.nbytes <= IN_PLACE_BYTES:
+                return few, few.matched()
     many = Shuffled(spark=spark, store=store, snapshot=snapshot)
     return many, many.matched()
 
@@ -93,14 +96,18 @@ def _in_place(spark: "SparkSession", store: Store, snapshot: Snapshot) -> InPlac
     )
 
 
-def _run(store: Store, plan: FoldPlan, rewrite: Rewrite) -> tuple[DataFile, ...]:
-    """Write, verify, commit and prune; what is not committed is removed again."""
+def _run(store: Store, plan: FoldPlan, rewrite: Rewrite, *, spare: Rewrite) -> tuple[DataFile, ...]:
+    """Write (in the spare way, if the chosen one fails), verify, commit and prune; what is not committed is removed again."""
     with store.presence() as owner:
         folder = attempt_folder(owner.owner, 0)
         written: tuple[DataFile, ...] = ()
         try:
             if plan.expected_rows:
-                names = rewrite.write(plan, folder)
+                try:
+                    names = rewrite.write(plan, folder)
+                except WorkersUnfit:
+                    discard(store.base.path, folder)
+                    names = spare.write(plan, folder)
                 reach("fold.after_write")
                 written = collect_files(store.base.path, folder, schema=store.schema, stats=store.stats, names=names)
             commit_fold(store, plan, written)
@@ -155,7 +162,8 @@ def estimate(store: Store) -> FoldEstimate:
     touched: Sequence[DataFile] = snapshot.base.files if snapshot.unfolded else ()
     if touched and snapshot.unfolded_rows <= store.settings.arrow_changes_rows:
         keys = unfolded_rows(store, snapshot, columns=store.spec.key)
-        touched = _candidates(store, touched, keys, {file.path: _key_range(store, file) for file in touched})
+        with suppress(OverflowError):
+            touched = _candidates(store, touched, keys, {file.path: _key_range(store, file) for file in touched})
     return FoldEstimate(
         dataset=str(store.name),
         base_rows=snapshot.base.rows,

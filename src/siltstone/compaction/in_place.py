@@ -34,6 +34,9 @@ _UNFIT: Final = (
     "PYTHON_VERSION_MISMATCH",
     "Python in worker has different version",
     "PACKAGE_NOT_INSTALLED",
+    "UnsortedFile",
+    "offset overflow",
+    "MemoryError",
 )
 
 
@@ -41,7 +44,7 @@ Numbers = np.ndarray[Any, Any]
 
 
 class WorkersUnfit(Exception):  # noqa: N818
-    """Spark's tasks cannot run our Python: it, or pyarrow, is missing there."""
+    """Spark's tasks cannot do it: Python or pyarrow is missing there, rows are too wide, or a file is not sorted."""
 
 
 @dataclass(frozen=True, kw_only=True)

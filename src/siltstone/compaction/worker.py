@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 PIECE_ROWS: Final = 262_144
 PIECE_BYTES: Final = 64 * 1024 * 1024
+WIDTH_ROWS: Final = 1024
 SAMPLE_ROWS: Final = 16_384
 DICTIONARY_SHARE: Final = 4
 """A column is written with a dictionary if at most one in this many sampled values is distinct."""
@@ -105,10 +106,13 @@ def found_in(path: str, changes: bytes) -> Numbers:
     key = changed.column_names
     found: list[Numbers] = []
     done = 0
+    last = pa.schema([changed.schema.field(name) for name in key]).empty_table()
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(PIECE_ROWS, columns=key, use_threads=False):
-            rest = changed.slice(done)
-            at, here = places(pa.Table.from_batches([batch]), rest, key)
+            rows = pa.Table.from_batches([batch]).select(key).cast(changed.schema)
+            _check_order(pa.concat_tables([last, rows]), key, path)
+            last = rows.slice(rows.num_rows - 1)
+            at, here = places(rows, changed.slice(done), key)
             found.append(done + np.flatnonzero(here))
             done += _before_the_end(at, batch.num_rows)
     return np.concatenate(found) if found else np.empty(0, np.int64)
@@ -120,6 +124,16 @@ def places(sorted_rows: pa.Table, changed: pa.Table, key: Sequence[str]) -> tupl
     left = pc.search_sorted(rows, keys, side="left").to_numpy(zero_copy_only=False).astype(np.int64)
     right = pc.search_sorted(rows, keys, side="right").to_numpy(zero_copy_only=False).astype(np.int64)
     return left, right > left
+
+
+class UnsortedFile(Exception):  # noqa: N818
+    """A file whose rows are not in the order of their keys: nothing of ours wrote it."""
+
+
+def _check_order(rows: pa.Table, key: Sequence[str], path: str) -> None:
+    keys, _ = _comparable(rows, rows.slice(0, 0), key)
+    if len(keys) > 1 and not pc.all(pc.less(keys.slice(0, len(keys) - 1), keys.slice(1))).as_py():
+        raise UnsortedFile(f"the keys of {path} are not in order")
 
 
 def _comparable(rows: pa.Table, changed: pa.Table, key: Sequence[str]) -> tuple[pa.Array, pa.Array]:
@@ -173,8 +187,9 @@ def _merged(piece: pa.Table, changed: pa.Table, at: Numbers, here: Flags, job: J
     kept = np.ones(piece.num_rows, dtype=bool)
     kept[at[here]] = False
     kept_before = np.concatenate([[0], np.cumsum(kept)])
-    order = np.insert(np.flatnonzero(kept), kept_before[at[upserts]], piece.num_rows + np.flatnonzero(upserts))
-    rows = pa.concat_tables([piece, changed.select(job.schema.names).cast(job.schema)])
+    order = np.insert(np.flatnonzero(kept), kept_before[at[upserts]], piece.num_rows + np.arange(upserts.sum()))
+    new = changed.filter(pa.array(upserts)).select(job.schema.names).cast(job.schema)  # a tombstone has no values
+    rows = pa.concat_tables([piece, new])
     return rows.take(pa.array(order)) if len(order) else job.schema.empty_table()
 
 
@@ -197,10 +212,10 @@ def _pieces(task: Task, job: Job) -> Iterator[pa.Table]:
 
 
 def _piece_rows(file: pq.ParquetFile) -> int:
-    """Return how many rows of this file make a piece: wide rows come in smaller ones."""
-    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-    size = sum(group.total_byte_size for group in groups)
-    return int(max(1, min(PIECE_ROWS, PIECE_BYTES * file.metadata.num_rows // max(1, size))))
+    """Return how many rows of this file make a piece: wide rows, by a look at the first ones, come in smaller ones."""
+    sample = next(file.iter_batches(WIDTH_ROWS, use_threads=False), None)
+    width = sample.nbytes // sample.num_rows if sample is not None and sample.num_rows else 1
+    return int(max(1, min(PIECE_ROWS, PIECE_BYTES // max(1, width))))
 
 
 def _with_last(pieces: Iterator[pa.Table]) -> Iterator[tuple[pa.Table, bool]]:
@@ -227,16 +242,21 @@ class _Output:
     def add(self, rows: pa.Table) -> None:
         """Take rows; whole row groups are written at once."""
         self._waiting.append(rows)
-        while self._waiting_rows >= min(self.job.row_group_rows, self.rows_per_file):
+        while self._waiting_rows >= min(self.job.row_group_rows, self.rows_per_file) or self._is_wide():
             waiting = pa.concat_tables(self._waiting)
             room = min(self.rows_per_file - self._written, waiting.num_rows)
-            whole = room if room + self._written == self.rows_per_file else room - room % self.job.row_group_rows
+            ends = room + self._written == self.rows_per_file or self._is_wide()
+            whole = room if ends else room - room % self.job.row_group_rows
             if not whole:
                 break
             self._write(waiting.slice(0, whole))
             self._waiting = [waiting.slice(whole)]
             if self._written >= self.rows_per_file:
                 self._finish()
+
+    def _is_wide(self) -> bool:
+        """True if fewer rows than a row group take as much memory as a piece may."""
+        return bool(sum(table.nbytes for table in self._waiting) > PIECE_BYTES)
 
     @property
     def _waiting_rows(self) -> int:

@@ -12,6 +12,7 @@ round, or nothing of it.
 """
 
 import json
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from siltstone.storage.parquet import write_file
 from siltstone.storage.queue import WriterQueue
 from siltstone.storage.table import Parent
 
+MAX_SEQUENCE: Final = 2**63 - 1
 MAX_PRODUCER_CHARS: Final = 200
 _ACK: Final = "/ack"
 
@@ -60,14 +62,12 @@ class ChangeWriter:
 
     def write(self, rows: pa.Table, *, batch_id: str, producer: str | None = None, sequence: int | None = None) -> Ack:
         """Stage and commit one batch of change rows; return when it is durable."""
-        check_producer(producer, sequence)
+        number = check_producer(producer, sequence)
         self._store.changes.check_there()  # a dropped dataset is Gone before a file is written
         with self._store.presence(batch_id):
             file = self._stage(rows, f"{DATA}/{batch_id}.parquet")
             reach("upsert.after_stage")
-            return self.submit(
-                Batch(files=(file,), rows=rows.num_rows, producer=producer, producer_sequence=sequence or 0)
-            )
+            return self.submit(Batch(files=(file,), rows=rows.num_rows, producer=producer, producer_sequence=number))
 
     def _stage(self, rows: pa.Table, relative: str) -> DataFile:
         path = self._store.changes.path / relative
@@ -144,8 +144,8 @@ class ChangeWriter:
         )
 
 
-def check_producer(producer: str | None, sequence: int | None) -> None:
-    """Refuse half of an idempotent write.
+def check_producer(producer: str | None, sequence: int | None) -> int:
+    """Refuse half of an idempotent write; return the sequence as the log can hold it, 0 if there is none.
 
     Raises:
         InvalidRequest: only one of the two was given, or one is out of range.
@@ -154,5 +154,16 @@ def check_producer(producer: str | None, sequence: int | None) -> None:
         raise InvalidRequest("An idempotent write needs both producer= and sequence=.")
     if producer is not None and (not producer or len(producer) > MAX_PRODUCER_CHARS or producer.endswith(_ACK)):
         raise InvalidRequest(f"producer must be 1 to {MAX_PRODUCER_CHARS} characters and not end with {_ACK!r}.")
-    if sequence is not None and sequence < 0:
-        raise InvalidRequest("A producer's sequence must not be negative.")
+    if producer is not None and not producer.isprintable():
+        raise InvalidRequest("producer must not have characters that cannot be printed.")
+    if sequence is None:
+        return 0
+    try:
+        number = operator.index(sequence)
+    except TypeError:
+        number = -1
+    if isinstance(sequence, bool) or not 0 <= number <= MAX_SEQUENCE:
+        raise InvalidRequest(
+            f"A producer's sequence must be a whole number from 0 to {MAX_SEQUENCE}, not {sequence!r}."
+        )
+    return number

@@ -238,13 +238,13 @@ class Dataset:
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
-    def read(self, *, raw: bool = False) -> "DataFrame":
+    def read(self, *, raw: bool = False, once: bool = False) -> "DataFrame":
         """Return the merged view as a Spark frame, pinned to this moment.
 
-        With `raw`: base plus unfolded upserts, tombstones not applied.
+        With `raw`: base plus unfolded upserts, tombstones not applied. With `once`, nothing is worked out for later reads.
         """
         spark = self._spark()
-        return self._with_snapshot(lambda snapshot: merged_frame(spark, self._store, snapshot, raw=raw))
+        return self._with_snapshot(lambda snapshot: merged_frame(spark, self._store, snapshot, raw=raw, once=once))
 
     def to_arrow(self, *, raw: bool = False) -> pa.Table:
         """Return the rows of `read` as an Arrow table, without Spark."""

@@ -33,8 +33,10 @@ class Overlay:
         """Nothing is held outside this process."""
 
 
-def merged_frame(spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw: bool = False) -> "DataFrame":
-    """Return the merged view; with `raw`, tombstones do not count.
+def merged_frame(
+    spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw: bool = False, once: bool = False
+) -> "DataFrame":
+    """Return the merged view; with `raw`, tombstones do not count. What is read `once` is not worth a search of places.
 
     What a small set of changes hides and brings is kept with the store until the dataset changes, so that a second read of
     the same state does not work it out again.
@@ -44,7 +46,7 @@ def merged_frame(spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw
     state = (snapshot.changes.version, snapshot.base.version, raw)
     if snapshot.unfolded_rows > store.settings.arrow_changes_rows:
         over = _large(spark, store, snapshot, raw=raw)
-    elif can_hide(store, snapshot):
+    elif not once and can_hide(store, snapshot):
         hidden = store.frames.get(
             ("positions", *state),
             spark,

@@ -11,6 +11,7 @@ Base and change files are one scan, because a union would end Spark's generated 
 that is not the last upsert of its key.
 """
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from siltstone.dataset.local import FILE, ROW, base_places, has_key_of
 from siltstone.dataset.store import Snapshot, Store
 from siltstone.model.columns import OP, Op
 from siltstone.model.files import DataFile
+from siltstone.storage.spark_failures import spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -71,7 +73,8 @@ class Hidden:
 
     def close(self) -> None:
         """Let the executors drop the masks; frames that need them work them out again."""
-        self.masks.unpersist()
+        with contextlib.suppress(*spark_errors()):  # of a session that has ended
+            self.masks.unpersist()
 
 
 def hidden_rows(
@@ -83,14 +86,18 @@ def hidden_rows(
     """
     keys = latest.select(list(store.spec.key))
     known = before if isinstance(before, Hidden) else None
-    if known is None or (known.base_version, known.raw) != (snapshot.base.version, raw):
-        new, masks = keys, _MASKS.empty_table()
-    else:
-        new, masks = keys.filter(pc.invert(has_key_of(keys, known.keys, store.spec.key))), known.base_masks
-    if new.num_rows > LOOKED_UP_KEYS:
+    new, masks = keys, _MASKS.empty_table()
+    if known is not None and (known.base_version, known.raw) == (snapshot.base.version, raw):
+        since = keys.filter(pc.invert(has_key_of(keys, known.keys, store.spec.key)))
+        if keys.num_rows - since.num_rows == known.keys.num_rows:  # else it is of a newer snapshot than this one
+            new, masks = since, known.base_masks
+    try:
+        if new.num_rows > LOOKED_UP_KEYS:
+            found = _joined(spark, store, snapshot.base.files, new)
+        else:
+            found = _looked_up(store, snapshot.base.files, new)
+    except OverflowError:  # a date that Python cannot hold
         found = _joined(spark, store, snapshot.base.files, new)
-    else:
-        found = _looked_up(store, snapshot.base.files, new)
     masks = _united(masks, found)
     every = _shared_names(
         pa.concat_tables([masks, _outdated(snapshot.unfolded, latest)]), (*snapshot.base.files, *snapshot.unfolded)

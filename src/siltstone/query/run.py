@@ -53,7 +53,7 @@ def _answer(
             which = (str(reference.name), reference.raw)
             if which not in made:
                 made[which] = f"silt_{uuid.uuid4().hex}"  # noqa: TID251
-                opened[which[0]].read(raw=reference.raw).createOrReplaceTempView(made[which])
+                opened[which[0]].read(raw=reference.raw, once=True).createOrReplaceTempView(made[which])
             views.append((reference, made[which]))
         table = session.sql(rewritten(text, views)).limit(max_rows + 1).toArrow()
     finally:

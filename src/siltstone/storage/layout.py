@@ -41,6 +41,8 @@ class Layout:
         if not text or "://" in text:
             raise InvalidRequest(f"Lake path {text!r} must be a folder on this machine.")
         root = Path(text).expanduser().absolute()
+        if strange := sorted(set(str(root)) & set("[]{}*?%\\")):
+            raise InvalidRequest(f"Lake path {root}: Spark takes {strange[0]!r} for a pattern. Choose another path.")
         for part in (root, *root.parents):
             if part.exists():
                 if not part.is_dir():

@@ -21,7 +21,7 @@ from siltstone.storage.layout import LOG, entry_name
 
 LAST_CHECKPOINT: Final = "_last_checkpoint"
 _ENTRY: Final = re.compile(r"(\d{20})\.json\Z")
-_DRAFT: Final = re.compile(r"(\d{20})\.json#\d+\Z")
+_DRAFT: Final = re.compile(r"(\d{20})\..+#\d+\Z")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\b.*\.parquet\Z")
 
 Mark = tuple[int, ...]

@@ -178,7 +178,8 @@ def _start(settings: Settings) -> "SparkSession":
 
     java = find_java()
     os.environ["JAVA_HOME"] = str(java.home)  # PySpark takes the JVM from there and nowhere else
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the tasks' Python must be ours, with its packages
+    if local_cores(settings.spark_master):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the tasks' Python is ours, with its packages
     builder = SparkSession.builder.master(settings.spark_master).appName(APP_NAME)
     for name, value in launch_options(settings, java=java, role="classic").items():
         builder = builder.config(name, value)

@@ -69,6 +69,9 @@ def clean_log(table: Path, *, retention: Retention, clock: Clock) -> int:
 def forget_history(table: Path) -> int:
     """Delete every entry and checkpoint below the newest checkpoint, whatever its age. For a purge alone."""
     listing = list_log(table)
+    for name in listing.drafts:
+        if int(name[:20]) == listing.newest_checkpoint:  # that version is taken, so this is nobody's next entry
+            (table / LOG / name).unlink(missing_ok=True)
     return _delete_below(table, listing, listing.newest_checkpoint)
 
 
