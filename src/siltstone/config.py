@@ -113,9 +113,19 @@ def _fit(name: str, value: Any) -> Any:  # noqa: ANN401
         fitted = _to_bool(value) if kind is bool else kind(value)
     except (TypeError, ValueError) as error:
         raise InvalidRequest(f"Setting {name!r} takes a {kind.__name__}, not {value!r}.") from error
-    if kind in (int, float) and fitted < 0:
-        raise InvalidRequest(f"Setting {name!r} must not be negative, it is {value!r}.")
+    if kind in (int, float):
+        _check_number(name, value, fitted)
     return fitted
+
+
+def _check_number(name: str, given: Any, fitted: float) -> None:  # noqa: ANN401
+    if isinstance(given, float) and given != fitted:
+        raise InvalidRequest(f"Setting {name!r} takes a whole number, not {given!r}.")
+    if fitted < 0:
+        raise InvalidRequest(f"Setting {name!r} must not be negative, it is {given!r}.")
+    least = 1 if name in _AT_LEAST_ONE else 0
+    if not least <= fitted <= _LARGEST:
+        raise InvalidRequest(f"Setting {name!r} must be a number from {least} to {_LARGEST:,}, it is {given!r}.")
 
 
 def _fit_spark(value: Any) -> dict[str, str]:  # noqa: ANN401
@@ -142,4 +152,12 @@ def _to_bool(value: Any) -> bool:  # noqa: ANN401
             raise ValueError(value)
 
 
+_AT_LEAST_ONE: Final = {
+    "checkpoint_interval_commits",
+    "max_rows",
+    "target_file_bytes",
+    "upsert_rows",
+    "writer_queue_batches",
+}
+_LARGEST: Final = 10**12
 _DEFAULTS: Final = Settings()

@@ -25,6 +25,7 @@ from siltstone.model.results import DatasetInfo
 from siltstone.model.schema import from_struct_json
 from siltstone.model.spec import Spec, as_names
 from siltstone.storage.layout import Layout
+from siltstone.storage.log import list_log
 from siltstone.storage.spark import session
 from siltstone.storage.table import Table
 from siltstone.storage.upkeep import try_tidy_log
@@ -171,7 +172,11 @@ class _Upkeep:
         """Take note of a commit; every so many, the table's log is tidied in the background."""
         with self._mutex:
             interval = self._settings.checkpoint_interval_commits
-            since = version - self._last.setdefault(table.path, version - version % interval)
+            if (
+                table.path not in self._last
+            ):  # many processes may each make a few commits: the log knows when it was tidied last
+                self._last[table.path] = max(0, list_log(table.path).newest_checkpoint)
+            since = version - self._last[table.path]
             if since < interval or since < len(table.files()) // LIVE_FILES_PER_COMMIT:
                 return
             running = self._running.get(table.path)

@@ -16,7 +16,7 @@ from siltstone.model.columns import APP_SEQ
 from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.storage.durable import sync_directory
 from siltstone.storage.layout import LOG, entry_name
-from siltstone.storage.log import read_entry
+from siltstone.storage.log import list_log, read_entry
 from siltstone.storage.table import Parent, Table
 from tests.support.faults import ERRORS, FaultyEntry, lands_then_raises, overtaken, raises
 from tests.support.tables import (
@@ -339,3 +339,14 @@ def test_a_file_that_is_added_twice_is_refused(path: Path):
     with pytest.raises(Conflict, match="already part of the table"):
         table.commit(lambda p: Commit(kind=CommitKind.CLUSTER, plan_version=p.version, adds=(again,)))
     assert state(path) == before
+
+
+def test_processes_of_one_commit_each_checkpoint_too(tmp_path: Path):
+    with Lake.open(tmp_path / "lake", settings=FAST) as lake:
+        lake.create("a.b.c", "id STRING", key="id")
+    for number in range(25):
+        with Lake.open(tmp_path / "lake", settings=Settings(durable=False)) as lake:
+            lake.dataset("a.b.c").upsert([{"id": str(number)}])
+    with Lake.open(tmp_path / "lake") as lake:
+        listing = list_log(lake.dataset("a.b.c").path / "changes")
+    assert listing.newest_checkpoint >= 20

@@ -118,7 +118,18 @@ def waiting_bytes(pipe: IO[bytes]) -> int:
 
 def test_an_interrupt_ends_with_130(lake: Path):
     child = subprocess.Popen(
-        [*COMMAND, "--lake", str(lake), "upsert", PEOPLE, "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+        [
+            "env",
+            "--default-signal=INT",
+            *COMMAND,
+            "--lake",
+            str(lake),
+            "upsert",
+            PEOPLE,
+            "-",
+        ],  # a shell's job may ignore it
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     assert child.stdin is not None
     assert child.stderr is not None

@@ -74,3 +74,19 @@ def test_spark_settings_are_flattened_from_nested_tables(tmp_path: Path):
 def test_spark_settings_must_be_a_table():
     with pytest.raises(InvalidRequest, match="takes a table"):
         load(spark="fast")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("checkpoint_interval_commits", "0"),
+        ("writer_queue_batches", 0),
+        ("base_retention_hours", "inf"),
+        ("base_retention_hours", "1e300"),
+        ("changes_retention_hours", "nan"),
+        ("checkpoint_interval_commits", 2.7),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(name: str, value: object) -> None:
+    with pytest.raises(InvalidRequest, match=name):
+        Settings.load(environment={}, **{name: value})  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ was on disk and whose owner was dead before the log was read is either named by 
 A listing that fails raises; it is never taken for an empty one.
 """
 
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ def vacuum(store: Store, *, retention_hours: float | None, dry_run: bool) -> Vac
     """
     floor = store.settings.vacuum_floor_hours
     hours = max(floor, store.settings.base_retention_hours) if retention_hours is None else retention_hours
-    if hours < floor:
+    if not floor <= hours < math.inf:
         raise InvalidRequest(
             f"A vacuum keeps at least {floor:g} hours; running readers may need those files. To delete at once use "
             "compact with purge."

@@ -183,15 +183,30 @@ def _start(settings: Settings) -> "SparkSession":
     builder = SparkSession.builder.master(settings.spark_master).appName(APP_NAME)
     for name, value in launch_options(settings, java=java, role="classic").items():
         builder = builder.config(name, value)
+    others = _children()
     with filtered_stderr() as said:
         try:
             return builder.getOrCreate()
+        except KeyboardInterrupt:
+            for child in _children() - others:  # the JVM ignores the interrupt, and would outlive us
+                with suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+            raise
         except (PySparkException, OSError) as error:
             failure = error
     raise Unavailable(
         f"Spark did not start on {settings.spark_master}: {_first_line(failure)} {' '.join(list(said)[-3:])} "
         "Check the settings spark_master, spark_memory_mb and spark."
     ) from failure
+
+
+def _children() -> set[int]:
+    """Return this process's children, as far as the system tells."""
+    found: set[int] = set()
+    with suppress(OSError):
+        for task in Path("/proc/self/task").iterdir():
+            found |= {int(child) for child in (task / "children").read_text().split()}
+    return found
 
 
 def _quieten_pyspark() -> None:
