@@ -172,7 +172,7 @@ def test_half_of_an_idempotent_write(untouched: Path):
     refused(untouched, "invalid_request", "both producer", "upsert", PEOPLE, "--row", A_ROW, "--producer", "job")
     refused(untouched, "invalid_request", "both producer", "upsert", PEOPLE, "--row", A_ROW, "--sequence", "1")
     negative = ("--producer", "job", "--sequence", "-1")
-    refused(untouched, "invalid_request", "negative", "upsert", PEOPLE, "--row", A_ROW, *negative)
+    refused(untouched, "invalid_request", "whole number from 0", "upsert", PEOPLE, "--row", A_ROW, *negative)
 
 
 def test_keys_that_do_not_fit_are_named_and_none_is_written(untouched: Path):
