@@ -4,12 +4,10 @@ from siltstone.compaction.planner import (
     MANY_SMALL_FILES,
     SMALL_FILE_SHARE,
     FoldPlan,
-    KeyRange,
     Matched,
-    may_contain,
     touched_files,
 )
-from siltstone.model.files import CommitKind, DataFile
+from siltstone.model.files import CommitKind, DataFile, KeyRange, may_contain
 
 TARGET = 800
 LARGE, SMALL = TARGET // SMALL_FILE_SHARE, TARGET // SMALL_FILE_SHARE - 1

@@ -1,12 +1,14 @@
 """What a producer may call itself, and how it may number its writes."""
 
 import uuid
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from siltstone import InvalidRequest
+from siltstone import InvalidRequest, Lake
 from siltstone.dataset.changes import MAX_SEQUENCE, check_producer
+from tests.support.people import create
 
 
 @pytest.mark.parametrize(("given", "number"), [(0, 0), (7, 7), (np.int64(3), 3), (MAX_SEQUENCE, MAX_SEQUENCE)])
@@ -31,3 +33,10 @@ def test_names_that_a_log_cannot_hold_are_refused(name: str) -> None:
 def test_half_of_it_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="both"):
         check_producer("p", None)
+
+
+def test_half_of_it_is_refused_for_a_frame_too(lake_path: Path) -> None:
+    with Lake.open(lake_path) as lake:
+        dataset = create(lake)
+        with pytest.raises(InvalidRequest, match="both"):
+            dataset._loader.upsert_frame(None, producer=None, sequence=1)  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from siltstone.compaction.commit import commit_fold, prune
 from siltstone.compaction.in_place import InPlace, WorkersUnfit
-from siltstone.compaction.planner import FoldPlan, KeyRange, Matched, may_contain, touched_files
+from siltstone.compaction.planner import FoldPlan, Matched, touched_files
 from siltstone.compaction.shuffled import Shuffled
 from siltstone.dataset.local import latest_per_key, unfolded_rows
 from siltstone.dataset.store import Snapshot, Store, sequence_of
@@ -27,8 +27,9 @@ from siltstone.dataset.written import attempt_folder, collect_files, discard
 from siltstone.errors import Conflict, Corruption, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.columns import OP
-from siltstone.model.files import DataFile
+from siltstone.model.files import DataFile, KeyRange, may_contain
 from siltstone.model.results import CompactReport, FoldEstimate
+from siltstone.storage.parquet import key_ranges
 from siltstone.storage.spark_failures import error_line, is_missing_file, spark_errors
 
 if TYPE_CHECKING:
@@ -192,17 +193,10 @@ def _key_range(store: Store, file: DataFile) -> KeyRange:
     """Return the range of the key's first column by the file's footer."""
     with pq.ParquetFile(store.base.path / file.path) as parquet:
         metadata = parquet.metadata
-    paths = [metadata.schema.column(number).path for number in range(len(metadata.schema))]
-    column = store.spec.key[0]
-    index = paths.index(column) if column in paths else -1  # a path: inner fields may have the key's name too
-    low = high = None
-    for group in range(metadata.num_row_groups):
-        statistics = metadata.row_group(group).column(index).statistics if index >= 0 else None
-        if statistics is None or not statistics.has_min_max:
-            return KeyRange()
-        low = statistics.min if low is None else min(low, statistics.min)
-        high = statistics.max if high is None else max(high, statistics.max)
-    return KeyRange(low, high)
+    ranges = key_ranges(metadata, store.spec.key[0])
+    if not all(found.known for found in ranges):
+        return KeyRange()
+    return KeyRange(min((r.low for r in ranges), default=None), max((r.high for r in ranges), default=None))
 
 
 # ---- the report --------------------------------------------------------------------------------------------------

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from siltstone.compaction import worker
-from siltstone.compaction.planner import FoldPlan, KeyRange, Matched, grouped
+from siltstone.compaction.planner import FoldPlan, Matched, grouped
 from siltstone.dataset.store import Store
 from siltstone.model.columns import OP, Op
-from siltstone.model.files import DataFile
+from siltstone.model.files import DataFile, KeyRange
 from siltstone.storage.parquet import ROW_GROUP_ROWS, writer_options
 from siltstone.storage.spark_failures import spark_errors
 

@@ -1,10 +1,10 @@
 """What a fold will do, as data: which base files it rewrites, and how many rows must come out. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from siltstone.model.files import DataFile
+from siltstone.model.files import DataFile, KeyRange
 
 SMALL_FILE_SHARE: Final = 8
 """A base file below this fraction of the target size is small."""
@@ -67,33 +67,6 @@ def touched_files(
     small = [file for file in everything if file.size_bytes * SMALL_FILE_SHARE < target_bytes]
     take_small = new_rows > 0 and len(small) >= MANY_SMALL_FILES
     return tuple(file for file in everything if file.path in matched or (take_small and file in small))
-
-
-def may_contain(found: "KeyRange", keys: Sequence[Any]) -> bool:
-    """True if a sorted list of keys has one in the range; unknown ends mean "may contain".
-
-    >>> may_contain(KeyRange(3, 5), [1, 2, 6]), may_contain(KeyRange(3, 5), [1, 4]), may_contain(KeyRange(), [1])
-    (False, True, True)
-    """
-    from bisect import bisect_left
-
-    if not found.known:
-        return bool(keys)
-    at = bisect_left(keys, found.low)
-    return at < len(keys) and bool(keys[at] <= found.high)
-
-
-@dataclass(frozen=True, slots=True)
-class KeyRange:
-    """The smallest and largest value of the key's first column in a file; None where its footer does not say."""
-
-    low: Any = None
-    high: Any = None
-
-    @property
-    def known(self) -> bool:
-        """True if the footer says both."""
-        return self.low is not None and self.high is not None
 
 
 def grouped(

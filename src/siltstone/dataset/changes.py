@@ -67,7 +67,9 @@ class ChangeWriter:
         with self._store.presence(batch_id):
             file = self._stage(rows, f"{DATA}/{batch_id}.parquet")
             reach("upsert.after_stage")
-            return self.submit(Batch(files=(file,), rows=rows.num_rows, producer=producer, producer_sequence=number))
+            return self.submit(
+                Batch(files=(file,), rows=rows.num_rows, producer=producer, producer_sequence=number or 0)
+            )
 
     def _stage(self, rows: pa.Table, relative: str) -> DataFile:
         path = self._store.changes.path / relative
@@ -144,8 +146,8 @@ class ChangeWriter:
         )
 
 
-def check_producer(producer: str | None, sequence: int | None) -> int:
-    """Refuse half of an idempotent write; return the sequence as the log can hold it, 0 if there is none.
+def check_producer(producer: str | None, sequence: int | None) -> int | None:
+    """Refuse half of an idempotent write; return the sequence, if there is one, as the log can hold it.
 
     Raises:
         InvalidRequest: only one of the two was given, or one is out of range.
@@ -157,7 +159,7 @@ def check_producer(producer: str | None, sequence: int | None) -> int:
     if producer is not None and not producer.isprintable():
         raise InvalidRequest("producer must not have characters that cannot be printed.")
     if sequence is None:
-        return 0
+        return None
     try:
         number = operator.index(sequence)
     except TypeError:

@@ -86,7 +86,7 @@ class Loader:
 
     def upsert_frame(self, frame: "DataFrame", *, producer: str | None, sequence: int | None) -> Ack:
         """Write a user's frame as one change batch; the last of several rows with one key wins."""
-        sequence = check_producer(producer, sequence) if producer is not None else sequence
+        sequence = check_producer(producer, sequence)
         with self._store.presence() as owner:
             files, folder = self._write_changes(Load(frame=frame, size_bytes=0, refuse_duplicates=False), owner)
             try:

@@ -5,7 +5,6 @@ latest = the last row of Δ per key by (sequence, position); view = base without
 A row's own sequence is ``coalesce(_row_seq, _seq)``: a squashed file holds rows of several.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,7 +19,8 @@ import pyarrow.parquet as pq
 from siltstone.dataset.store import Snapshot, Store, sequence_of
 from siltstone.errors import Corruption
 from siltstone.model.columns import OP, POS, ROW_SEQ, SEQ, Op
-from siltstone.model.files import DataFile
+from siltstone.model.files import DataFile, may_contain
+from siltstone.storage.parquet import key_ranges
 
 READ_THREADS: Final = 4
 """Small change files cost their opening; a few at once hide it."""
@@ -190,20 +190,10 @@ def base_places(store: Store, file: DataFile, keys: pa.Table) -> "np.ndarray[Any
     start = 0
     path = store.base.path / file.path
     with _readable(path), pq.ParquetFile(path) as parquet:
-        column = [parquet.metadata.schema.column(n).path for n in range(len(parquet.metadata.schema))].index(key[0])
-        for number in range(parquet.metadata.num_row_groups):
-            group = parquet.metadata.row_group(number)
-            if _may_hold(group.column(column).statistics, first):
+        for number, keys_here in enumerate(key_ranges(parquet.metadata, key[0])):
+            if may_contain(keys_here, first):
                 rows = parquet.read_row_group(number, columns=key).select(key)
                 here = rows.cast(pa.schema([store.schema.field(name) for name in key]))
                 found.append(start + np.flatnonzero(np.asarray(has_key_of(here, keys, key))))
-            start += group.num_rows
+            start += parquet.metadata.row_group(number).num_rows
     return np.concatenate(found)
-
-
-def _may_hold(statistics: pq.Statistics | None, values: Sequence[Any]) -> bool:
-    """True unless the range of a row group has none of the sorted values."""
-    if statistics is None or not statistics.has_min_max:
-        return True
-    at = bisect_left(values, statistics.min)
-    return at < len(values) and bool(values[at] <= statistics.max)

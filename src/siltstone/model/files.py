@@ -1,8 +1,10 @@
 """Files and commits as data: what a commit adds, removes, sets and depends on."""
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,3 +67,28 @@ class Committed:
     version: int
     commit_id: str
     commit: Commit
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """The smallest and largest value of the key's first column in a file or row group; None where the footer does not say."""
+
+    low: Any = None
+    high: Any = None
+
+    @property
+    def known(self) -> bool:
+        """True if the footer says both."""
+        return self.low is not None and self.high is not None
+
+
+def may_contain(found: KeyRange, keys: Sequence[Any]) -> bool:
+    """True if a sorted list of keys has one in the range; unknown ends mean "may contain".
+
+    >>> may_contain(KeyRange(3, 5), [1, 2, 6]), may_contain(KeyRange(3, 5), [1, 4]), may_contain(KeyRange(), [1])
+    (False, True, True)
+    """
+    if not found.known:
+        return bool(keys)
+    at = bisect_left(keys, found.low)
+    return at < len(keys) and bool(keys[at] <= found.high)

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from siltstone.errors import Corruption
 from siltstone.model.columns import BATCH_ID, WRITTEN_AT
-from siltstone.model.files import DataFile
+from siltstone.model.files import DataFile, KeyRange
 
 COMPRESSION: Final = "zstd"
 COMPRESSION_LEVEL: Final = 3
@@ -134,6 +134,15 @@ def _same(actual: pa.DataType, expected: pa.DataType) -> bool:
             _same(a.type, e.type) for a, e in zip(actual.fields, expected.fields, strict=True)
         )
     return bool(actual == expected)
+
+
+def key_ranges(metadata: pq.FileMetaData, column: str) -> list[KeyRange]:
+    """Return the range of a column in each row group."""
+    paths = [metadata.schema.column(number).path for number in range(len(metadata.schema))]
+    index = paths.index(column) if column in paths else -1  # a path: inner fields may have the key's name too
+    groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+    found = [group.column(index).statistics if index >= 0 else None for group in groups]
+    return [KeyRange(s.min, s.max) if s is not None and s.has_min_max else KeyRange() for s in found]
 
 
 def stat_columns(schema: pa.Schema, *, sort: Sequence[str], subject: Collection[str]) -> list[str]:
