@@ -11,8 +11,9 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from siltstone.config import ENV_PREFIX, Settings
-from siltstone.storage.spark import ConnectServer, session
-from siltstone.storage.spark import connect_server as start_connect_server
+from siltstone.storage.connect import ConnectServer
+from siltstone.storage.connect import connect_server as start_connect_server
+from siltstone.storage.spark import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ import pytest
 from siltstone.compaction.fold import fold
 from siltstone.dataset.store import Snapshot, Store
 from siltstone.errors import Conflict
-from siltstone.storage.spark import ConnectServer
+from siltstone.storage.connect import ConnectServer
 from tests.support.actors import STOP, apply, make, open_dataset, seen_rows, wait_for
 from tests.support.children import Child, Worker
 

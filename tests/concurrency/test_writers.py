@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from siltstone import Lake
-from siltstone.storage.spark import ConnectServer
+from siltstone.storage.connect import ConnectServer
 from tests.support.actors import (
     NAME,
     SCHEMA,

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from siltstone.storage.spark import ConnectServer
+from siltstone.storage.connect import ConnectServer
 from tests.support.children import Worker
 from tests.support.operations import LOADED, State, row, state
 

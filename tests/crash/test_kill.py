@@ -8,7 +8,7 @@ import pytest
 
 import siltstone
 from siltstone.failpoints import FAILPOINTS
-from siltstone.storage.spark import ConnectServer
+from siltstone.storage.connect import ConnectServer
 from tests.crash.cases import CASES, Case
 from tests.crash.conftest import AfterStates, StartLake
 from tests.support.children import Child, Worker

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from siltstone.storage.spark import ConnectServer
+from siltstone.storage.connect import ConnectServer
 from tests.e2e.silt import Result, contents, process
 
 NAME = "crm.sales.people"

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from siltstone.storage.spark import ConnectServer
+from siltstone.storage.connect import ConnectServer
 
 SCRIPT = """
 import json, sys

@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 from siltstone.clock import SystemClock
 from siltstone.config import Settings
 from siltstone.errors import InvalidRequest, Unavailable
-from siltstone.storage.spark import ConnectServer, _require_listener, session
+from siltstone.storage.connect import ConnectServer
+from siltstone.storage.spark import _require_listener, session
 
 pytestmark = pytest.mark.spark
 
@@ -96,7 +97,9 @@ def test_an_address_of_another_kind_is_refused():
 
 @pytest.mark.deep
 def test_the_connect_server_ends_with_a_parent_that_is_killed(spark_settings: Settings):
-    code = "import os, sys; from siltstone.config import Settings; from siltstone.storage.spark import connect_server\n"
+    code = (
+        "import os, sys; from siltstone.config import Settings; from siltstone.storage.connect import connect_server\n"
+    )
     code += f"server = connect_server({spark_settings!r})\nprint(server.port, flush=True)\nos.kill(os.getpid(), 9)"
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
     clock = SystemClock()
