@@ -167,6 +167,28 @@ def test_truncated_parquet_file_is_named_and_nothing_is_loaded(dataset: Dataset,
     assert nothing_was_written(dataset)
 
 
+def not_utf8(column: str) -> pa.Table:
+    """Arrow does not look into the bytes of a text column, so a file can hold what no reader can show."""
+    spoiled = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xfe")]
+    )
+    rows = people(2)
+    good = rows.column(column).combine_chunks().slice(1)
+    return rows.set_column(rows.column_names.index(column), column, pa.concat_arrays([spoiled, good]))
+
+
+@pytest.mark.parametrize("column", ["id", "city"])
+def test_text_that_is_not_utf8_is_refused(dataset: Dataset, spark: "SparkSession", tmp_path: Path, column: str) -> None:
+    pq.write_table(not_utf8(column), tmp_path / "in.parquet")
+    with pytest.raises(InvalidRequest, match="not UTF-8"):
+        dataset.ingest(tmp_path / "in.parquet")
+    with pytest.raises(InvalidRequest, match="not UTF-8"):
+        dataset.upsert(spark.read.parquet(str(tmp_path / "in.parquet")))
+    with pytest.raises(InvalidRequest, match="UTF8"):
+        dataset.upsert(not_utf8(column))
+    assert nothing_was_written(dataset)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

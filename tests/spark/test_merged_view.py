@@ -105,6 +105,22 @@ def test_sql_answers_over_names_joins_and_raw_tables(lake: Lake, dataset: Datase
     assert (result.row_count, result.truncated, result.engine) == (1, False, "spark")
 
 
+def test_a_query_sees_a_dataset_and_its_raw_rows_at_one_moment(
+    lake: Lake, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_at = Dataset.read_at
+
+    def write_after(self: Dataset, *given: object, **named: object) -> object:
+        frame = read_at(self, *given, **named)  # type: ignore[arg-type]
+        dataset.upsert([person(900_000 + dataset.status().sequence)])
+        return frame
+
+    monkeypatch.setattr(Dataset, "read_at", write_after)
+    name, raw = str(dataset.name), str(dataset.name).rpartition(".")
+    query = f"SELECT (SELECT count(*) FROM {name}) - (SELECT count(*) FROM {raw[0]}.__raw__{raw[2]}) AS n"
+    assert lake.sql(query).rows == [(0,)]
+
+
 def test_sql_reports_truncation(lake: Lake, dataset: Dataset) -> None:
     result = lake.sql(f"select id from {dataset.name} order by id", max_rows=5)
     assert (result.row_count, result.truncated) == (5, True)

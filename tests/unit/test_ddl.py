@@ -55,6 +55,13 @@ def test_columns_keep_their_order_names_and_nullability():
     assert [field.nullable for field in schema] == [False, True, False, True]
 
 
+def test_what_is_inside_a_column_may_always_be_null():
+    with pytest.raises(InvalidRequest, match="not inside a struct"):
+        parse_ddl("id STRING, s STRUCT<a: INT NOT NULL>")
+    given = pa.schema([("s", pa.struct([pa.field("a", pa.int64(), nullable=False)]))])
+    assert canonical(given).field("s").type.field("a").nullable
+
+
 def test_comments_and_lines_do_not_matter():
     assert parse_ddl("id STRING, -- the key\n  n BIGINT -- a number").names == ["id", "n"]
 

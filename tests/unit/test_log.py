@@ -30,14 +30,14 @@ def test_an_entry_is_read_for_what_a_later_commit_must_know(tmp_path: Path):
         {"commitInfo": {"operation": "WRITE", "siltstone.commit": "abc"}},
         {"add": {"path": "data/a.parquet", "size": 1}},
         {"add": {"path": "data/b.parquet"}},
-        {"remove": {"path": "data/c.parquet"}},
+        {"remove": {"path": "data/c.parquet", "deletionTimestamp": 9}},
         {"txn": {"appId": "siltstone.seq", "version": 7}},
         {"txn": {"appId": "producer/p", "version": 1, "lastUpdated": 5}},
     )
     entry = read_entry(tmp_path, 3)
     assert entry.version == 3
     assert entry.adds == {"data/a.parquet", "data/b.parquet"}
-    assert entry.removes == {"data/c.parquet"}
+    assert entry.removes == {"data/c.parquet": 9}
     assert entry.transactions == {"siltstone.seq": 7, "producer/p": 1}
     assert entry.commit_id == "abc"
     assert entry.info["operation"] == "WRITE"

@@ -8,6 +8,7 @@ from siltstone.clock import SystemClock
 from siltstone.lake import Lake
 from siltstone.storage.layout import Layout
 from siltstone.storage.presence import Presence
+from siltstone.storage.upkeep import write_checkpoint
 from tests.support.tables import FAST
 
 SCHEMA = "id BIGINT NOT NULL"
@@ -64,5 +65,16 @@ def test_a_staged_row_of_the_registry_is_kept_while_its_owner_lives(tmp_path: Pa
             staged.write_bytes(b"half a file")
             lake.sweep()
             assert staged.exists()
+        lake.sweep()
+    assert files(tmp_path) == before
+
+
+def test_a_clock_that_was_set_back_makes_no_file_an_orphan(tmp_path: Path):
+    create_and_drop(tmp_path, EarlierClock(hours=-3))  # what was removed then was removed "in three hours"
+    before = files(tmp_path)
+    with Lake.open(tmp_path, settings=FAST) as lake:
+        lake.sweep()
+        assert files(tmp_path) == before
+        write_checkpoint(Layout.at(tmp_path).registry, durable=False)
         lake.sweep()
     assert files(tmp_path) == before

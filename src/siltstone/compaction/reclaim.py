@@ -114,14 +114,14 @@ def vacuum(store: Store, *, retention_hours: float | None, dry_run: bool) -> Vac
 def _kept(store: Store, table: Table, hours: float) -> set[str]:
     """Return the removed files that a reader of an older version may still need."""
     keep = max(store.settings.vacuum_floor_hours, min(hours, table.retention.hours))
-    return table.removed(older_than_hours=0) - table.removed(older_than_hours=keep)
+    return table.removed(within_hours=keep)
 
 
 def sweep_orphans(store: Store) -> int:
     """Delete what crashed jobs and writers left, and nothing that any log names; return the number of files."""
     orphans = [file for file in leftovers(store) if not file.owner_live]
     if orphans:
-        named = {table.path: table.removed(older_than_hours=0) for table in (store.base, store.changes)}
+        named = {table.path: table.removed() for table in (store.base, store.changes)}
         orphans = [file for file in orphans if file.path not in named[file.table.path]]
         _delete(orphans)
     sweep_dead(store.layout.work)

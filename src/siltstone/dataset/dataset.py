@@ -243,8 +243,15 @@ class Dataset:
 
         With `raw`: base plus unfolded upserts, tombstones not applied. With `once`, nothing is worked out for later reads.
         """
-        spark = self._spark()
-        return self._with_snapshot(lambda snapshot: merged_frame(spark, self._store, snapshot, raw=raw, once=once))
+        return self._with_snapshot(lambda snapshot: self.read_at(snapshot, raw=raw, once=once))
+
+    def snapshot(self) -> Snapshot:
+        """Pin this moment, for several frames of `read_at` that must agree."""
+        return self._store.snapshot()
+
+    def read_at(self, snapshot: Snapshot, *, raw: bool = False, once: bool = False) -> "DataFrame":
+        """Return the frame of `read` for a snapshot that was taken before; its files may be gone by the time it is used."""
+        return merged_frame(self._spark(), self._store, snapshot, raw=raw, once=once)
 
     def to_arrow(self, *, raw: bool = False) -> pa.Table:
         """Return the rows of `read` as an Arrow table, without Spark."""

@@ -14,7 +14,6 @@ A crash before the commit leaves files of a dead owner for the sweep; after it t
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -30,7 +29,7 @@ from siltstone.model.results import Ack, LoadReport
 from siltstone.model.schema import MAX_KEY_BYTES
 from siltstone.storage.presence import Presence
 from siltstone.storage.spark_failures import error_line, spark_errors
-from siltstone.storage.table import Parent
+from siltstone.storage.table import Parent, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -103,9 +102,7 @@ class Loader:
         with store.presence() as owner:
             folder = attempt_folder(owner.owner, 0)
             frame = _sorted(_resolved(load, store), store, partitions=_partitions(load, store))
-            observed = self._write(frame, store.base.path, folder, schema=store.schema)
-            files = collect_files(store.base.path, folder, schema=store.schema, stats=store.stats)
-            self._accept(observed, files, load, store.base.path, folder)
+            files = self._write(frame, load, store.base, folder)
             reach("ingest.after_write")
 
             def build(parent: Parent) -> Commit:
@@ -155,10 +152,7 @@ class Loader:
         if load.refuse_duplicates and not load.order_by:
             frame = _sorted(frame, store, partitions=_partitions(load, store))
         frame = _as_change_rows(frame, store, batch_id=owner.owner)
-        observed = self._write(frame, store.changes.path, folder, schema=store.change_schema)
-        files = collect_files(store.changes.path, folder, schema=store.change_schema, stats=())
-        self._accept(observed, files, load, store.changes.path, folder)
-        return files, folder
+        return self._write(frame, load, store.changes, folder), folder
 
     def _commit_changes(
         self, files: tuple[DataFile, ...], *, producer: str | None = None, sequence: int | None = None
@@ -168,29 +162,33 @@ class Loader:
 
     # ---- writing and judging -------------------------------------------------------------------------------------
 
-    def _write(self, frame: "DataFrame", root: Path, folder: str, *, schema: pa.Schema) -> dict[str, int]:
-        """Write the frame and return what was counted while it passed."""
+    def _write(self, frame: "DataFrame", load: Load, table: Table, folder: str) -> tuple[DataFile, ...]:
+        """Write the frame, and refuse it for what was counted while it passed; what was written must be what was counted."""
+        store = self._store
+        schema, stats = (store.schema, store.stats) if table is store.base else (store.change_schema, [])
+        try:
+            seen = self._watched(frame, table, folder, schema=schema)
+            self._refuse_bad(seen, load)
+            files = collect_files(table.path, folder, schema=schema, stats=stats)
+            self._refuse_miscount(seen["rows"], sum(file.rows for file in files))
+        except (InvalidRequest, Corruption):
+            discard(table.path, folder)
+            raise
+        return files
+
+    def _watched(self, frame: "DataFrame", table: Table, folder: str, *, schema: pa.Schema) -> dict[str, int]:
+        """Let Spark write, and return what was counted on the way."""
         from pyspark.sql import Observation
 
         seen = Observation()
         watched = frame.observe(seen, *_counts(self._store, counted=_COPIES in frame.columns)).drop(_COPIES)
         try:
-            write_frame(watched, root, folder, schema=schema, key=self._store.spec.key)
+            write_frame(watched, table.path, folder, schema=schema, key=self._store.spec.key)
         except spark_errors() as error:
-            discard(root, folder)
             raise InvalidRequest(
                 f"Dataset {self._store.name}: Spark could not read or write the rows: {error_line(error)} Nothing was loaded."
             ) from error
         return {name: int(value or 0) for name, value in seen.get.items()}
-
-    def _accept(self, seen: dict[str, int], files: tuple[DataFile, ...], load: Load, root: Path, folder: str) -> None:
-        """Refuse a load with bad keys; what was written must be what was counted."""
-        try:
-            self._refuse_bad(seen, load)
-            self._refuse_miscount(seen["rows"], sum(file.rows for file in files))
-        except (InvalidRequest, Corruption):
-            discard(root, folder)
-            raise
 
     def _refuse_miscount(self, counted: int, written: int) -> None:
         if counted != written:
@@ -209,6 +207,10 @@ class Loader:
         if seen["long_keys"]:
             raise InvalidRequest(
                 f"Dataset {name}: {seen['long_keys']} keys take more than {MAX_KEY_BYTES} bytes. Nothing was loaded."
+            )
+        if seen["bad_text"]:
+            raise InvalidRequest(
+                f"Dataset {name}: {seen['bad_text']} rows hold text that is not UTF-8. Nothing was loaded."
             )
         if seen.get("duplicates"):
             examples = "; ".join(duplicate_examples(load.frame, self._store.spec.key))
@@ -261,7 +263,10 @@ def _counts(store: Store, *, counted: bool) -> "list[Column]":
     null_key = F.lit(False)  # noqa: FBT003
     long_key = F.lit(False)  # noqa: FBT003
     missing = F.lit(False)  # noqa: FBT003
+    bad_text = F.lit(False)  # noqa: FBT003
     for field in store.schema:
+        if pa.types.is_string(field.type):
+            bad_text = bad_text | ~F.coalesce(F.is_valid_utf8(field.name), F.lit(True))  # noqa: FBT003
         if field.name in key:
             null_key = null_key | F.col(field.name).isNull()
             if pa.types.is_string(field.type):
@@ -273,6 +278,7 @@ def _counts(store: Store, *, counted: bool) -> "list[Column]":
         total(null_key).alias("null_keys"),
         total(long_key).alias("long_keys"),
         total(missing).alias("null_required"),
+        total(bad_text).alias("bad_text"),
     ]
     return [*counts, total(F.col(_COPIES) > 1).alias("duplicates")] if counted else counts
 

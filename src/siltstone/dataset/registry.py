@@ -119,7 +119,7 @@ class Registry:
         """Return the files of the registry that a reader may need: live ones, and those replaced within the retention."""
         live = {file.path for file in self._table.pin().files}
         hours = max(self._settings.vacuum_floor_hours, self._table.retention.hours)
-        return live | (self._table.removed(older_than_hours=0) - self._table.removed(older_than_hours=hours))
+        return live | self._table.removed(within_hours=hours)
 
     def _lookup(self, name: DatasetName) -> Registration | None:
         if not self._layout.is_lake():

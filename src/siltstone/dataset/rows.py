@@ -36,6 +36,7 @@ def to_table(rows: Any, schema: pa.Schema, *, dataset: str) -> pa.Table:  # noqa
     """
     try:
         given = _as_arrow(rows, schema, dataset)
+        given.validate(full=True)  # text that is not UTF-8 could be written and never be read
     except _MISFITS as error:
         raise InvalidRequest(f"Dataset {dataset}: the rows cannot be read as columns of one type: {error}") from error
     if len(set(given.column_names)) != len(given.column_names):

@@ -6,6 +6,7 @@ order can never miss a change; the other order can.
 """
 
 import contextlib
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -83,21 +84,24 @@ class KeptFrames:
 
     def __init__(self) -> None:
         self._kept: tuple[object, object, Any] | None = None
+        self._mutex = threading.RLock()  # of two threads that ask for the same state one makes it, the other waits
 
     def get(self, state: object, session: object, make: Callable[[Any], T]) -> T:
         """Return what was made for this state and session; if it is not kept, make it, given what is kept of that session."""
-        kept = self._kept
-        if kept is None or kept[0] != state or kept[1] is not session:
-            made = make(kept[2] if kept is not None and kept[1] is session else None)
-            self.forget()
-            self._kept = kept = (state, session, made)
-        return cast(T, kept[2])
+        with self._mutex:
+            kept = self._kept
+            if kept is None or kept[0] != state or kept[1] is not session:
+                made = make(kept[2] if kept is not None and kept[1] is session else None)
+                self.forget()
+                self._kept = kept = (state, session, made)
+            return cast(T, kept[2])
 
     def forget(self) -> None:
         """Let go: what a purge takes from disk must not stay in memory."""
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            kept[2].close()
+        with self._mutex:
+            kept, self._kept = self._kept, None
+            if kept is not None:
+                kept[2].close()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,32 +117,29 @@ class Store:
     clock: Clock
     after_commit: Callable[[Table, int], None]
     frames: KeptFrames = field(default_factory=KeptFrames, compare=False, repr=False)
+    base: Table = field(init=False, compare=False, repr=False)
+    """The compacted rows."""
+    changes: Table = field(init=False, compare=False, repr=False)
+    """Everything that was written and not yet folded."""
+
+    def __post_init__(self) -> None:
+        """Make the tables, which are opened on first use: all threads share them, and what each has read."""
+        base = Retention(hours=self.settings.base_retention_hours)
+        changes = Retention(hours=self.settings.changes_retention_hours, max_entries=CHANGES_LOG_ENTRIES)
+        object.__setattr__(self, "base", self._table(BASE, base))
+        object.__setattr__(self, "changes", self._table(CHANGES, changes))
 
     @property
     def path(self) -> Path:
         """The folder of this incarnation."""
         return self.layout.dataset(self.name, self.incarnation)
 
-    @cached_property
-    def base(self) -> Table:
-        """The compacted rows."""
+    def _table(self, folder: str, retention: Retention) -> Table:
         return Table(
-            self.path / BASE,
+            self.path / folder,
             settings=self.settings,
             clock=self.clock,
-            retention=Retention(hours=self.settings.base_retention_hours),
-            label=f"Dataset {self.name}",
-            must_exist=True,
-        )
-
-    @cached_property
-    def changes(self) -> Table:
-        """Everything that was written and not yet folded."""
-        return Table(
-            self.path / CHANGES,
-            settings=self.settings,
-            clock=self.clock,
-            retention=Retention(hours=self.settings.changes_retention_hours, max_entries=CHANGES_LOG_ENTRIES),
+            retention=retention,
             label=f"Dataset {self.name}",
             must_exist=True,
         )

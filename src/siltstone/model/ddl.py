@@ -69,6 +69,16 @@ def _field(column: exp.Expression, text: str) -> pa.Field:
     return pa.field(column.name, _type(column.kind, column.name), nullable=not required)
 
 
+def _inner_field(part: exp.Expression, column: str) -> pa.Field:
+    if not isinstance(part, exp.ColumnDef) or part.kind is None:
+        raise InvalidRequest(f"Column {column!r}: its struct cannot be read. Write STRUCT<a: INT, b: STRING>.")
+    if part.constraints:
+        raise InvalidRequest(
+            f"Column {column!r}: {part.sql('spark')}: NOT NULL is for whole columns, not inside a struct."
+        )
+    return pa.field(part.name, _type(part.kind, f"{column}.{part.name}"))
+
+
 def _type(kind: exp.DataType, column: str) -> pa.DataType:
     name = kind.this.name
     inner = kind.expressions
@@ -84,7 +94,7 @@ def _type(kind: exp.DataType, column: str) -> pa.DataType:
         case "MAP" if len(inner) == 2:  # noqa: PLR2004
             return pa.map_(_type(inner[0], column), _type(inner[1], column))
         case "STRUCT" if inner:
-            return pa.struct([pa.field(f.name, _type(f.kind, f"{column}.{f.name}")) for f in inner])
+            return pa.struct([_inner_field(f, column) for f in inner])
         case _ if name in _TYPES:
             return _TYPES[name]
         case _:

@@ -74,7 +74,10 @@ def type_name(kind: pa.DataType) -> str:
 
 
 def canonical_type(kind: pa.DataType, *, column: str) -> pa.DataType:
-    """Return the storable type that holds every value of `kind`, or refuse it by name."""
+    """Return the storable type that holds every value of `kind`, or refuse it by name.
+
+    Whether a value must be there is said of columns alone: what is inside a column may always be null.
+    """
     if kind in _NAMES:
         return kind
     if kind in _WIDER:
@@ -93,9 +96,7 @@ def canonical_type(kind: pa.DataType, *, column: str) -> pa.DataType:
             canonical_type(kind.item_type, column=f"{column}.value"),
         )
     if pa.types.is_struct(kind):
-        return pa.struct(
-            [pa.field(f.name, canonical_type(f.type, column=f"{column}.{f.name}"), f.nullable) for f in kind.fields]
-        )
+        return pa.struct([pa.field(f.name, canonical_type(f.type, column=f"{column}.{f.name}")) for f in kind.fields])
     raise InvalidRequest(
         f"Column {column!r}: type {kind} cannot be stored. Use one of {', '.join(_SIMPLE)}, decimal(p,s), array, map "
         "or struct."

@@ -35,6 +35,8 @@ def run_sql(
     for _ in range(SNAPSHOT_TRIES):
         try:
             return _answer(session, text, named, opened, max_rows)
+        except FileNotFoundError as error:
+            failure = error
         except spark_errors() as error:
             if not is_missing_file(error):
                 raise InvalidRequest(f"Spark refused the query: {error_line(error)}") from error
@@ -48,12 +50,14 @@ def _answer(
     started = time.monotonic()
     views: list[tuple[TableReference, str]] = []
     made: dict[tuple[str, bool], str] = {}
+    pinned = {name: found.snapshot() for name, found in opened.items()}
     try:
         for reference in named:
             which = (str(reference.name), reference.raw)
             if which not in made:
                 made[which] = f"silt_{uuid.uuid4().hex}"  # noqa: TID251
-                opened[which[0]].read(raw=reference.raw, once=True).createOrReplaceTempView(made[which])
+                frame = opened[which[0]].read_at(pinned[which[0]], raw=reference.raw, once=True)
+                frame.createOrReplaceTempView(made[which])
             views.append((reference, made[which]))
         table = session.sql(rewritten(text, views)).limit(max_rows + 1).toArrow()
     finally:

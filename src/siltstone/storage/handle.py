@@ -24,19 +24,20 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from siltstone.clock import Clock
+from siltstone.clock import Clock, epoch_ms
 from siltstone.errors import Corruption, Gone, NotFound, Unavailable
 from siltstone.model.files import DataFile
 from siltstone.model.spec import PROPERTY_DROPPED, check_properties
 from siltstone.storage.follow import Followed, LogMoved
 from siltstone.storage.layout import LOG
-from siltstone.storage.log import LAST_CHECKPOINT, Mark, check_entries, file_mark, list_log
+from siltstone.storage.log import LAST_CHECKPOINT, Mark, check_entries, file_mark, list_log, removals
 from siltstone.storage.upkeep import heal_checkpoint
 
 __all__ = ["LogMoved", "Pinned", "TableHandle"]
 
 OPEN_TRIES: Final = 5
 """An open can meet a log that is being cleaned; the next listing is whole again."""
+MS_PER_HOUR: Final = 3_600_000
 FOLLOW_SECONDS: Final = 60.0
 """How long entries are laid over what delta-rs read before it reads the table again."""
 
@@ -131,19 +132,17 @@ class TableHandle:
         """Return a fresh delta-rs handle for reading; nobody may commit through it."""
         return _open(self.path)
 
-    def removed(self, *, older_than_hours: float) -> set[str]:
-        """Return the files that the log names as removed at least that long ago.
+    def removed(self, *, within_hours: float = math.inf) -> set[str]:
+        """Return the files that the log names as removed, at most so long ago; a clock that was set back makes none older.
 
         Raises:
             Unavailable: they cannot be listed.
         """
-        hours = math.ceil(older_than_hours)
-        try:
-            return set(
-                self.delta().vacuum(retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=False)
-            )
-        except DeltaError as error:
-            raise Unavailable(f"The removed files of {self.path} cannot be listed: {error}") from error
+        cut_ms = epoch_ms(self._clock.now()) - within_hours * MS_PER_HOUR
+        for _ in range(OPEN_TRIES):
+            with contextlib.suppress(FileNotFoundError):
+                return {path for path, at_ms in removals(self.path).items() if at_ms > cut_ms}
+        raise Unavailable(f"{self.label}: its log was cleaned again and again while it was read. Try again.")
 
     # ---- following -----------------------------------------------------------------------------------------------
 

@@ -30,12 +30,15 @@ Mark = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEntry:
-    """What one commit did, as far as a later commit has to know; `files` are the added ones."""
+    """What one commit did, as far as a later commit has to know.
+
+    `files` are the added ones; `removes` says of each removed one when that was, in milliseconds.
+    """
 
     version: int
     files: tuple[DataFile, ...]
     adds: frozenset[str]
-    removes: frozenset[str]
+    removes: Mapping[str, int]
     transactions: Mapping[str, int]
     changes_metadata: bool
     changes_protocol: bool
@@ -122,7 +125,11 @@ def _entry(version: int, actions: list[dict[str, Any]], mark: Mark) -> LogEntry:
         version=version,
         files=files,
         adds=frozenset(file.path for file in files),
-        removes=frozenset(unquote(a["remove"]["path"]) for a in actions if "remove" in a),
+        removes={
+            unquote(a["remove"]["path"]): int(a["remove"].get("deletionTimestamp") or 0)
+            for a in actions
+            if "remove" in a
+        },
         transactions={a["txn"]["appId"]: int(a["txn"]["version"]) for a in actions if "txn" in a},
         changes_metadata=any("metaData" in a for a in actions),
         changes_protocol=any("protocol" in a for a in actions),
@@ -158,6 +165,41 @@ def entries_between(table: Path, *, after: int, until: int) -> Iterator[LogEntry
             raise Corruption(
                 f"Log entry {entry_name(version)} of {table} is missing although version {until} exists. Restore it."
             ) from error
+
+
+def removals(table: Path) -> dict[str, int]:
+    """Return every removed file that the log still knows, with the time of its removal in milliseconds.
+
+    Raises:
+        FileNotFoundError: the log was cleaned on the way; look again.
+        Corruption: a part of the log is broken.
+    """
+    listing = list_log(table)
+    found: dict[str, int] = {}
+    for name in listing.checkpoints.get(listing.newest_checkpoint, ()):
+        found |= _checkpoint_removals(table / LOG / name)
+    for version in listing.entries:
+        if version > listing.newest_checkpoint:
+            entry = read_entry(table, version)
+            found |= entry.removes
+            for path in entry.adds:
+                found.pop(path, None)
+    return found
+
+
+def _checkpoint_removals(path: Path) -> dict[str, int]:
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            if "remove" not in file.schema_arrow.names:
+                return {}
+            removes = file.read(columns=["remove"]).column("remove").drop_null().to_pylist()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise Corruption(f"Checkpoint {path} cannot be read: {error}. Restore it from a copy.") from error
+    return {unquote(r["path"]): int(r.get("deletionTimestamp") or 0) for r in removes if r["path"] is not None}
 
 
 def check_entries(table: Path, *, parse: bool) -> None:

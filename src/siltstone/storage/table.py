@@ -322,7 +322,7 @@ class Table(TableHandle):
         return self._fence(commit)
 
     def _check_entry(self, commit: Commit, removed: frozenset[str], entry: LogEntry) -> None:
-        if taken := removed & entry.removes:
+        if taken := removed & entry.removes.keys():
             raise Conflict(f"{self.label}: version {entry.version} already removed {min(taken)}. Plan anew.")
         if moved := commit.depends & entry.transactions.keys():
             raise Conflict(f"{self.label}: version {entry.version} moved {min(moved)}. Plan anew.")
