@@ -37,6 +37,15 @@ def pytest_configure(config: pytest.Config) -> None:
         hypothesis_settings.load_profile("deep")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give all tests that share a JVM to one process, so that a run in several processes starts each JVM once."""
+    for item in items:
+        used = getattr(item, "fixturenames", ())
+        shared = next((jvm for jvm in ("connect_server", "spark") if jvm in used), None)
+        if shared is not None:
+            item.add_marker(pytest.mark.xdist_group(shared))
+
+
 @pytest.fixture(scope="session")
 def spark_settings() -> Settings:
     """Settings for a JVM that lives for one test run on a small machine."""
