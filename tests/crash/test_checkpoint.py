@@ -30,7 +30,7 @@ def test_a_crash_during_a_checkpoint_takes_no_commit_back(place: str, start_lake
     assert seen is not None
     assert before is not None
     assert after is not None
-    assert seen["sequence"] >= before["sequence"] + 2  # the checkpoint was due after the second commit
+    assert seen["sequence"] > before["sequence"]  # the checkpoint is due after the first commit
     perform(str(path), CHECKPOINT)  # the producer's repeats are not applied again
     assert state(str(path)) == after
     tidy(path)

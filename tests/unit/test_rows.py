@@ -72,7 +72,7 @@ def test_rows_of_every_shape_become_the_same_table(shape: str):
     assert found.to_pylist() == [dict.fromkeys(SCHEMA.names) | {"id": "x", "n": 1}]
 
 
-@pytest.mark.parametrize("rows", [None, 5, "id", b"id", object(), {1, 2}], ids=str)
+@pytest.mark.parametrize("rows", [None, 5, "id", b"id", object(), {1, 2}], ids=lambda rows: type(rows).__name__)
 def test_what_is_no_set_of_rows_is_refused_by_its_type(rows: object):
     refused(rows, type(rows).__name__)
 
