@@ -37,6 +37,10 @@ class Settings:
     """How long the last sequence of an idempotent producer is remembered."""
     arrow_changes_rows: int = 200_000
     """Up to this many unfolded rows reach Spark as one Arrow table; more are read by the executors."""
+    squash_files: int = 32
+    """From this many small change files on, a writing process squashes them in the background; 0 turns that off."""
+    squash_bytes: int = 16 * 1024 * 1024
+    """The most bytes that one squash brings together; larger change files are left for the fold."""
     positions_from_rows: int = 2_000_000
     """From this many base rows on, reads hide changed rows by their position, which is found once for each state."""
     upsert_rows: int = 1_000_000

@@ -5,8 +5,9 @@ background thread after the acknowledgement; `close` waits for them.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -18,12 +19,14 @@ from siltstone.compaction.compactor import Compactor
 from siltstone.config import Settings
 from siltstone.dataset.dataset import Dataset
 from siltstone.dataset.registry import Registration, Registry
+from siltstone.dataset.store import Store
 from siltstone.dataset.sweep import sweep
-from siltstone.errors import InvalidRequest
+from siltstone.errors import InvalidRequest, SiltstoneError
 from siltstone.model.names import DatasetName
 from siltstone.model.results import DatasetInfo
 from siltstone.model.schema import from_struct_json
 from siltstone.model.spec import Spec, as_names
+from siltstone.storage.handle import LogMoved
 from siltstone.storage.layout import Layout
 from siltstone.storage.log import list_log
 from siltstone.storage.spark import session
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
 
     from siltstone.query.result import QueryResult
 
+SQUASH_LOOK_COMMITS: Final = 8
+"""Every so many commits to a dataset's changes, its small files are counted."""
 LIVE_FILES_PER_COMMIT: Final = 1000
 """A checkpoint costs by live files, so a table with many waits longer: one commit for each thousand."""
 
@@ -48,9 +53,15 @@ class Lake:
         self._layout = layout
         self._clock = clock
         self._given = spark
-        self._upkeep = _Upkeep(settings, clock)
-        self._registry = Registry(layout, settings=settings, clock=clock, after_commit=self._upkeep.notice)
         self._compactor = Compactor(spark=self.spark)
+        self._upkeep = _Upkeep(settings, clock, self._compactor)
+        self._registry = Registry(
+            layout,
+            settings=settings,
+            clock=clock,
+            after_commit=self._upkeep.notice,
+            after_write=self._upkeep.notice_write,
+        )
 
     @classmethod
     def open(
@@ -158,14 +169,15 @@ class Lake:
 
 
 class _Upkeep:
-    """Checkpoints tables off the acknowledgement path, one at a time."""
+    """Checkpoints tables and squashes changes off the acknowledgement path, one at a time."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
+    def __init__(self, settings: Settings, clock: Clock, compactor: Compactor) -> None:
         self._settings = settings
         self._clock = clock
+        self._compactor = compactor
         self._mutex = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
-        self._running: dict[Path, Future[str | None]] = {}
+        self._running: dict[tuple[str, Path], Future[str | None]] = {}
         self._last: dict[Path, int] = {}
 
     def notice(self, table: Table, version: int) -> None:
@@ -179,19 +191,33 @@ class _Upkeep:
             since = version - self._last[table.path]
             if since < interval or since < len(table.files()) // LIVE_FILES_PER_COMMIT:
                 return
-            running = self._running.get(table.path)
-            if running is not None and not running.done():
-                return
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(1, thread_name_prefix="siltstone-upkeep")
-            self._last[table.path] = version
-            self._running[table.path] = self._pool.submit(
+            tidy = partial(
                 try_tidy_log,
                 table.path,
                 retention=table.retention,
                 durable=self._settings.durable,
                 clock=self._clock,
             )
+            if self._start("tidy", table.path, tidy):
+                self._last[table.path] = version
+
+    def notice_write(self, store: Store, version: int) -> None:
+        """Take note of a commit to a dataset's changes; if many small files have come together, they are squashed."""
+        many = self._settings.squash_files
+        if not many or version % SQUASH_LOOK_COMMITS or len(store.changes.files()) < many:
+            return
+        with self._mutex:
+            self._start("squash", store.path, lambda: _try_squash(self._compactor, store, many=many))
+
+    def _start(self, work: str, path: Path, do: Callable[[], str | None]) -> bool:
+        """Start work in the background, unless the same is running; return whether it was started."""
+        running = self._running.get((work, path))
+        if running is not None and not running.done():
+            return False
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, thread_name_prefix="siltstone-upkeep")
+        self._running[work, path] = self._pool.submit(do)
+        return True
 
     def close(self) -> None:
         """Wait for what is running."""
@@ -199,6 +225,15 @@ class _Upkeep:
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=True)
+
+
+def _try_squash(compactor: Compactor, store: Store, *, many: int) -> str | None:
+    """Squash, and return what went wrong instead of raising: it never fails a write, and the next one tries again."""
+    try:
+        compactor.squash(store, many=many)
+    except (OSError, SiltstoneError, LogMoved, pa.ArrowException) as error:
+        return str(error)
+    return None
 
 
 def as_schema(schema: "pa.Schema | str | Any") -> pa.Schema:  # noqa: ANN401

@@ -100,6 +100,12 @@ CASES: Final = [
         ),
         spark=True,
     ),
+    *_cases(
+        "squash",
+        "pending",
+        before=("squash.after_write", "commit.before_entry", "commit.after_draft"),
+        after=("commit.after_entry", "squash.after_commit"),
+    ),
     *_cases("purge", "pending", after=("purge.after_fold", "purge.during_delete"), spark=True),
     *_cases(
         "purge",

@@ -60,6 +60,7 @@ PURGE_PLACES = [
     "purge.after_checkpoint",
     "purge.after_log_clean",
 ]
+SQUASH_PLACES = ["squash.after_write", "commit.before_entry", "commit.after_entry", "squash.after_commit"]
 INDEXES = st.lists(st.integers(min_value=0, max_value=99), min_size=1, max_size=6)
 SEEDS = st.integers(min_value=0, max_value=2**32)
 
@@ -193,6 +194,21 @@ class DatasetMachine(RuleBasedStateMachine):
             self.dataset.compact(purge=place in PURGE_PLACES)
         if self.dataset.status().watermark > self.model.watermark:
             self.model.fold()
+
+    @rule()
+    def squash(self) -> None:
+        report = self.dataset.squash()
+        if report.files_removed:
+            self.model.squash()
+            assert (report.files_added, report.rows_after) == (1, len(self.model.pending))
+
+    @rule(place=st.sampled_from(SQUASH_PLACES))
+    def squash_on_a_failing_disk(self, place: str) -> None:
+        before = self.dataset.status().backlog_files
+        with arm(place, "raise"), contextlib.suppress(SiltstoneError, OSError):
+            self.dataset.squash()
+        if self.dataset.status().backlog_files < before:
+            self.model.squash()
 
     @rule()
     def vacuum(self) -> None:

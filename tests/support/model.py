@@ -80,12 +80,18 @@ class Model:
         return {
             "base_rows": len(self.base),
             "change_rows": len(self.pending),
-            "batches_folded": len({change.sequence for change in self.pending}),
+            "batches_folded": self.sequence - self.watermark,
             "upserts_applied": sum(change.row is not None for change in latest),
             "tombstones_applied": sum(change.row is None for change in latest),
             "rows_dropped_by_tombstones": sum(change.row is None and change.key in self.base for change in latest),
             "final_rows": len(self.rows),
         }
+
+    def squash(self) -> None:
+        """Forget the changes that show in no view: what is not the last of its key, or the last upsert of it."""
+        upserts = {change.key: change for change in self.pending if change.row is not None}
+        shown = {id(change) for change in (*self.latest.values(), *upserts.values())}
+        self.pending = [change for change in self.pending if id(change) in shown]
 
     def fold(self) -> None:
         """Press the changes into base."""

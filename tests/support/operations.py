@@ -90,6 +90,10 @@ def _ingest(lake: Lake) -> None:
     lake.dataset(NAME).ingest(lake.path.parent / LOADED)
 
 
+def _squash(lake: Lake) -> None:
+    lake.dataset(NAME).squash()
+
+
 def _fold(lake: Lake) -> None:
     lake.dataset(NAME).compact()
 
@@ -109,6 +113,7 @@ OPERATIONS: Final[dict[str, Callable[[Lake], None]]] = {
     "tombstone": _tombstone,
     "checkpoint": _checkpoint,
     "ingest": _ingest,
+    "squash": _squash,
     "fold": _fold,
     "purge": _purge,
     "vacuum": _vacuum,

@@ -10,11 +10,12 @@ import pyarrow.compute as pc
 from siltstone.compaction.commit import prune, raise_epoch
 from siltstone.compaction.fold import estimate, fold
 from siltstone.compaction.reclaim import leftovers, purge_files, sweep_orphans, vacuum
+from siltstone.compaction.squash import squash
 from siltstone.dataset.local import read_file
-from siltstone.dataset.store import Store, sequence_of
+from siltstone.dataset.store import Store
 from siltstone.failpoints import reach
 from siltstone.model.columns import WRITTEN_AT
-from siltstone.model.results import CompactReport, FoldEstimate, Status, VacuumReport
+from siltstone.model.results import CompactReport, FoldEstimate, SquashReport, Status, VacuumReport
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,9 +51,18 @@ class Compactor:
         files, size = purge_files(store)
         return replace(report, purged=True, files_deleted=files, bytes_deleted=size)
 
+    def squash(self, store: Store, *, many: int = 2, dry_run: bool = False) -> SquashReport:
+        """Bring small change files together, if there are that many."""
+        return squash(store, many=many, dry_run=dry_run)
+
     def estimate(self, store: Store) -> FoldEstimate:
-        """Say what a fold would have to do, without Spark."""
-        return estimate(store)
+        """Say what a fold or a purge would have to do, without Spark."""
+        left = leftovers(store)
+        return replace(
+            estimate(store),
+            unreferenced_files=len(left),
+            unreferenced_bytes=sum(found.size_bytes for found in left),
+        )
 
     def vacuum(self, store: Store, *, retention_hours: float | None, dry_run: bool) -> VacuumReport:
         """Delete removed files that are older than the retention."""
@@ -62,7 +72,8 @@ class Compactor:
         """Count rows, files, bytes and backlog."""
         snapshot = store.snapshot()
         unfolded = snapshot.unfolded
-        left = leftovers(store)
+        fold = self.estimate(store)
+        since = _written_at(store, unfolded[0].path) if unfolded else None
         return Status(
             dataset=str(store.name),
             kind=store.spec.kind.value,
@@ -72,13 +83,16 @@ class Compactor:
             base_version=snapshot.base.version,
             sequence=snapshot.sequence,
             watermark=snapshot.watermark,
-            backlog_batches=len({sequence_of(file) for file in unfolded}),
+            backlog_batches=snapshot.sequence - snapshot.watermark,
             backlog_rows=snapshot.unfolded_rows,
             backlog_files=len(unfolded),
             backlog_bytes=sum(file.size_bytes for file in unfolded),
-            oldest_unfolded_at=_written_at(store, unfolded[0].path) if unfolded else None,
-            unreferenced_files=len(left),
-            unreferenced_bytes=sum(found.size_bytes for found in left),
+            oldest_unfolded_at=since.isoformat(timespec="seconds") if since else None,
+            stale_seconds=max(0.0, (store.clock.now() - since).total_seconds()) if since else 0.0,
+            fold_files_at_most=fold.files_touched_at_most,
+            fold_bytes_at_most=fold.bytes_touched_at_most,
+            unreferenced_files=fold.unreferenced_files,
+            unreferenced_bytes=fold.unreferenced_bytes,
         )
 
 
@@ -104,10 +118,10 @@ def fold_nothing(store: Store) -> CompactReport:
     )
 
 
-def _written_at(store: Store, path: str) -> str | None:
+def _written_at(store: Store, path: str) -> datetime.datetime | None:
     try:
         rows = read_file(store.changes.path / path, store.change_schema, [WRITTEN_AT])
     except FileNotFoundError:
         return None
     first: datetime.datetime | None = pc.min(rows.column(WRITTEN_AT)).as_py()
-    return first.isoformat(timespec="seconds") if first else None
+    return first

@@ -22,7 +22,7 @@ from siltstone.compaction.in_place import InPlace, WorkersUnfit
 from siltstone.compaction.planner import FoldPlan, Matched, touched_files
 from siltstone.compaction.shuffled import Shuffled
 from siltstone.dataset.local import latest_per_key, unfolded_rows
-from siltstone.dataset.store import Snapshot, Store, sequence_of
+from siltstone.dataset.store import Snapshot, Store
 from siltstone.dataset.written import attempt_folder, collect_files, discard
 from siltstone.errors import Conflict, Corruption, Unavailable
 from siltstone.failpoints import reach
@@ -43,8 +43,8 @@ IN_PLACE_BYTES: Final = 64 * 1024 * 1024
 class Rewrite(Protocol):
     """One way to bring the last changes into base files."""
 
-    def counts(self) -> tuple[int, int]:
-        """Return how many keys end as an upsert and how many as a tombstone."""
+    def counts(self) -> tuple[int, int, int]:
+        """Return how many change rows there are, and how many keys end as an upsert and how many as a tombstone."""
 
     def matched(self) -> dict[str, Matched]:
         """Count, per base file, the rows that are replaced and dropped."""
@@ -91,6 +91,7 @@ def _in_place(spark: "SparkSession", store: Store, snapshot: Snapshot) -> InPlac
     return InPlace(
         spark=spark,
         store=store,
+        change_rows=rows.num_rows,
         changes=latest.combine_chunks(),
         files=_candidates(store, snapshot.base.files, latest, ranges),
         ranges=ranges,
@@ -133,7 +134,7 @@ def _check_schemas(store: Store, snapshot: Snapshot) -> None:
 
 
 def _plan(store: Store, snapshot: Snapshot, rewrite: Rewrite, matched: dict[str, Matched], *, epoch: int) -> FoldPlan:
-    upserts, tombstones = rewrite.counts()
+    change_rows, upserts, tombstones = rewrite.counts()
     replaced = sum(found.replaced for found in matched.values())
     return FoldPlan(
         base_version=snapshot.base.version,
@@ -146,8 +147,8 @@ def _plan(store: Store, snapshot: Snapshot, rewrite: Rewrite, matched: dict[str,
             new_rows=upserts - replaced,
             target_bytes=store.settings.target_file_bytes,
         ),
-        batches=len({sequence_of(file) for file in snapshot.unfolded}),
-        change_rows=snapshot.unfolded_rows,
+        batches=snapshot.sequence - snapshot.watermark,
+        change_rows=change_rows,
         upserts=upserts,
         tombstones=tombstones,
         replaced=replaced,
@@ -170,9 +171,10 @@ def estimate(store: Store) -> FoldEstimate:
         base_rows=snapshot.base.rows,
         base_files=len(snapshot.base.files),
         base_bytes=snapshot.base.size_bytes,
-        batches=len({sequence_of(file) for file in snapshot.unfolded}),
+        batches=snapshot.sequence - snapshot.watermark,
         change_rows=snapshot.unfolded_rows,
         change_bytes=sum(file.size_bytes for file in snapshot.unfolded),
+        change_files=len(snapshot.unfolded),
         files_touched_at_most=len(touched),
         bytes_touched_at_most=sum(file.size_bytes for file in touched),
     )

@@ -53,6 +53,7 @@ class InPlace:
 
     spark: "SparkSession"
     store: Store
+    change_rows: int
     changes: pa.Table
     files: Sequence[DataFile]
     ranges: Mapping[str, KeyRange]
@@ -67,10 +68,10 @@ class InPlace:
 
     # ---- which keys are where ----------------------------------------------------------------------------------
 
-    def counts(self) -> tuple[int, int]:
-        """Return how many keys end as an upsert and how many as a tombstone."""
+    def counts(self) -> tuple[int, int, int]:
+        """Return how many change rows there are, and how many keys end as an upsert and how many as a tombstone."""
         upserts = int(self._is_upsert.sum())
-        return upserts, self.changes.num_rows - upserts
+        return self.change_rows, upserts, self.changes.num_rows - upserts
 
     @cached_property
     def _found(self) -> dict[str, Numbers]:

@@ -21,7 +21,7 @@ from siltstone.dataset.store import Store
 from siltstone.errors import Corruption, InvalidRequest, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.results import VacuumReport
-from siltstone.storage.layout import DATA, LOG, owner_of
+from siltstone.storage.layout import DATA, LOG, is_squashed, owner_of
 from siltstone.storage.presence import is_live, sweep_dead
 from siltstone.storage.table import TURN, Table
 from siltstone.storage.upkeep import forget_history, write_checkpoint
@@ -131,8 +131,8 @@ def sweep_orphans(store: Store) -> int:
 def purge_files(store: Store) -> tuple[int, int]:
     """Delete every file that is not live, checkpoint, and forget the log's history; return files and bytes deleted.
 
-    Files of writers that are committing right now stay: they are newer than this purge. Jobs that are still writing into
-    base are waited for, because they may hold rows that were to be forgotten.
+    Files of writers that are committing right now stay: they are newer than this purge. Jobs that are still rewriting rows
+    are waited for, because they may hold what was to be forgotten.
     A crash on the way leaves fewer leftovers than before; the purge can be run again.
     """
     reach("purge.before_delete")
@@ -144,7 +144,7 @@ def purge_files(store: Store) -> tuple[int, int]:
         _delete(doomed)
         files += len(doomed)
         size += sum(file.size_bytes for file in doomed)
-        if not any(file.owner_live and file.table is store.base for file in found):
+        if not any(file.owner_live and (file.table is store.base or is_squashed(file.path)) for file in found):
             break
         if store.clock.monotonic_seconds() > deadline:
             raise Unavailable(f"Dataset {store.name}: another job is still writing; purge again when it is done.")

@@ -10,6 +10,7 @@ from siltstone.dataset.store import Snapshot, Store
 from siltstone.dataset.written import write_frame
 from siltstone.errors import Corruption
 from siltstone.model.columns import OP, Op
+from siltstone.storage.layout import is_squashed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,17 +28,22 @@ class Shuffled:
     snapshot: Snapshot
 
     @cached_property
-    def _latest(self) -> "DataFrame":
-        changes = changes_frame(self.spark, self.store, self.snapshot)
-        return latest_of(changes, self.store.spec.key).select(*self.store.schema.names, OP)
+    def _changes(self) -> "DataFrame":
+        return changes_frame(self.spark, self.store, self.snapshot)
 
-    def counts(self) -> tuple[int, int]:
-        """Return how many keys end as an upsert and how many as a tombstone."""
+    @cached_property
+    def _latest(self) -> "DataFrame":
+        return latest_of(self._changes, self.store.spec.key).select(*self.store.schema.names, OP)
+
+    def counts(self) -> tuple[int, int, int]:
+        """Return how many change rows there are, and how many keys end as an upsert and how many as a tombstone."""
         from pyspark.sql import functions as F
 
         rows = self._latest.groupBy(OP).agg(F.count(F.lit(1)).alias("n")).toArrow().to_pylist()
         found = {row[OP]: int(row["n"]) for row in rows}
-        return found.get(Op.UPSERT.value, 0), found.get(Op.TOMBSTONE.value, 0)
+        partly = any(is_squashed(file.path) for file in self.snapshot.unfolded)  # some of its rows may be in base
+        changes = self._changes.count() if partly else self.snapshot.unfolded_rows
+        return changes, found.get(Op.UPSERT.value, 0), found.get(Op.TOMBSTONE.value, 0)
 
     def matched(self) -> dict[str, Matched]:
         """Count, per base file, the rows that are replaced and dropped. Only counts leave Spark."""

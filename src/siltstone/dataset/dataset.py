@@ -23,7 +23,16 @@ from siltstone.dataset.store import Snapshot, Store
 from siltstone.errors import InvalidRequest, Unavailable
 from siltstone.model.columns import ACTOR, OP, REASON, SEQ, WRITTEN_AT, Op
 from siltstone.model.names import DatasetName
-from siltstone.model.results import Ack, CompactReport, DatasetInfo, FoldEstimate, LoadReport, Status, VacuumReport
+from siltstone.model.results import (
+    Ack,
+    CompactReport,
+    DatasetInfo,
+    FoldEstimate,
+    LoadReport,
+    SquashReport,
+    Status,
+    VacuumReport,
+)
 from siltstone.model.schema import describe, fingerprint
 from siltstone.model.spec import as_names
 from siltstone.storage.spark_failures import is_missing_file, spark_errors
@@ -44,6 +53,10 @@ class Maintenance(Protocol):
 
     def compact(self, store: Store, *, purge: bool) -> CompactReport:
         """Fold the changes into base; with `purge`, delete from disk whatever is no longer part of the dataset."""
+        ...
+
+    def squash(self, store: Store, *, many: int = 2, dry_run: bool = False) -> SquashReport:
+        """Bring small change files together, if there are that many."""
         ...
 
     def estimate(self, store: Store) -> FoldEstimate:
@@ -300,6 +313,16 @@ class Dataset:
     def compact(self, *, purge: bool = False) -> CompactReport:
         """Fold the changes into base; with `purge`, also delete from disk what is no longer part of the dataset."""
         return self._maintenance.compact(self._store, purge=purge)
+
+    def squash(self, *, dry_run: bool = False) -> SquashReport:
+        """Bring the small files of unfolded changes together, without Spark; what the dataset says does not change.
+
+        It runs by itself when there are many (setting `squash_files`).
+
+        Raises:
+            Conflict: a fold was first; nothing was changed.
+        """
+        return self._maintenance.squash(self._store, dry_run=dry_run)
 
     def compact_estimate(self) -> FoldEstimate:
         """Return what `compact` would have to do now; nothing is changed and Spark is not started."""

@@ -40,6 +40,14 @@ def unfolded_rows(
     Raises:
         FileNotFoundError: a file was removed since the snapshot; take a new one.
     """
+    rows = change_rows_in(store, snapshot.unfolded, columns=columns, places=places)
+    return rows.filter(pc.greater(rows.column(SEQ), snapshot.watermark)) if rows.num_rows else rows
+
+
+def change_rows_in(
+    store: Store, files: Sequence[DataFile], *, columns: Sequence[str] | None = None, places: bool = False
+) -> pa.Table:
+    """Return all rows of some change files, as `unfolded_rows` does."""
     schema = store.change_schema
     names = list(columns) if columns is not None else schema.names
     needed = [f.name for f in schema if f.name in {*names, OP, POS, ROW_SEQ}]
@@ -53,15 +61,12 @@ def unfolded_rows(
             rows = rows.append_column(ROW, pa.array(np.arange(rows.num_rows, dtype=np.int64)))
         return rows
 
-    files = snapshot.unfolded
     with ThreadPoolExecutor(READ_THREADS) as pool:
         tables = list(pool.map(read, range(len(files)), files))
     if not tables:
         fields = [schema.field(n) for n in needed if n != ROW_SEQ]
         return pa.schema([*fields, pa.field(SEQ, pa.int64())]).empty_table()
-    rows = pa.concat_tables(tables)
-    rows = rows.filter(pc.greater(rows.column(SEQ), snapshot.watermark))
-    return rows.sort_by([(SEQ, "ascending"), (POS, "ascending")])
+    return pa.concat_tables(tables).sort_by([(SEQ, "ascending"), (POS, "ascending")])
 
 
 def read_file(path: Path, schema: pa.Schema, names: Sequence[str]) -> pa.Table:

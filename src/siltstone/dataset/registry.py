@@ -77,13 +77,20 @@ class Registry:
     """Creates, finds, lists and drops datasets."""
 
     def __init__(
-        self, layout: Layout, *, settings: Settings, clock: Clock, after_commit: Callable[[Table, int], None]
+        self,
+        layout: Layout,
+        *,
+        settings: Settings,
+        clock: Clock,
+        after_commit: Callable[[Table, int], None],
+        after_write: Callable[[Store, int], None],
     ) -> None:
         """Remember where the lake is; nothing is read or written yet."""
         self._layout = layout
         self._settings = settings
         self._clock = clock
         self._after_commit = after_commit
+        self._after_write = after_write
         self._table = Table(
             layout.registry,
             settings=settings,
@@ -159,6 +166,7 @@ class Registry:
             settings=self._settings,
             clock=self._clock,
             after_commit=self._after_commit,
+            after_write=self._after_write,
         )
 
     # ---- create --------------------------------------------------------------------------------------------------

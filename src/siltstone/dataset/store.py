@@ -116,6 +116,7 @@ class Store:
     settings: Settings
     clock: Clock
     after_commit: Callable[[Table, int], None]
+    after_write: "Callable[[Store, int], None]"
     frames: KeptFrames = field(default_factory=KeptFrames, compare=False, repr=False)
     base: Table = field(init=False, compare=False, repr=False)
     """The compacted rows."""
@@ -168,6 +169,8 @@ class Store:
         """Tell the upkeep of a commit. Whatever fails there comes after the commit and must take nothing back."""
         with contextlib.suppress(SiltstoneError, LogMoved):
             self.after_commit(table, version)
+            if table is self.changes:
+                self.after_write(self, version)
 
     def presence(self, owner: str | None = None) -> Presence:
         """Start an owner of staged files, a new one unless it is named.

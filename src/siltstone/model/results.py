@@ -75,8 +75,26 @@ class CompactReport(_Plain):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SquashReport(_Plain):
+    """What a squash did; nothing, if no files were small and neighbours."""
+
+    dataset: str
+    files_removed: int
+    files_added: int
+    rows_before: int
+    rows_after: int
+    bytes_before: int
+    bytes_after: int
+    seconds: float
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FoldEstimate(_Plain):
-    """What a fold would have to do; it rewrites at most the touched files and perhaps fewer."""
+    """What a fold would have to do; it rewrites at most the touched files and perhaps fewer.
+
+    A purge would delete what is unreferenced now, and what the fold replaces: change files and touched files.
+    """
 
     dataset: str
     base_rows: int
@@ -87,6 +105,9 @@ class FoldEstimate(_Plain):
     change_bytes: int
     files_touched_at_most: int
     bytes_touched_at_most: int
+    change_files: int = 0
+    unreferenced_files: int = 0
+    unreferenced_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +123,10 @@ class VacuumReport(_Plain):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status(_Plain):
-    """How a dataset stands: its size, its backlog, how far `base` lags behind."""
+    """How a dataset stands: its size, its backlog, how far `base` lags behind, and what a fold would have to rewrite.
+
+    A stranger who reads `base` alone sees the dataset as it was `stale_seconds` ago, or a little later.
+    """
 
     dataset: str
     kind: str
@@ -117,6 +141,9 @@ class Status(_Plain):
     backlog_files: int
     backlog_bytes: int
     oldest_unfolded_at: str | None
+    stale_seconds: float
+    fold_files_at_most: int
+    fold_bytes_at_most: int
     unreferenced_files: int
     unreferenced_bytes: int
 

@@ -22,6 +22,7 @@ BASE: Final = "base"
 CHANGES: Final = "changes"
 DATA: Final = "data"
 LOG: Final = "_delta_log"
+_SQUASHED: Final = "squashed-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,20 @@ def has_versions(table: Path) -> bool:
             return any(item.name[:20].isdigit() and item.name.endswith((".json", ".parquet")) for item in found)
     except (FileNotFoundError, NotADirectoryError):
         return False
+
+
+def squashed_file(owner: str) -> str:
+    """The file of a squash, below `changes`. Unlike what a writer stages it holds rows that were written before."""
+    return f"{DATA}/{owner}/{_SQUASHED}{owner}.parquet"
+
+
+def is_squashed(relative: str) -> bool:
+    """True for the file of a squash.
+
+    >>> is_squashed(squashed_file("ab12")), is_squashed("data/ab12.parquet")
+    (True, False)
+    """
+    return relative.rsplit("/", 1)[-1].startswith(_SQUASHED)
 
 
 def owner_of(relative: str) -> str | None:

@@ -7,10 +7,11 @@ import typer
 from siltstone.cli import render
 from siltstone.cli.invocation import Invocation, chosen, confirm, each, invocation, settle
 from siltstone.cli.registration import add
+from siltstone.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from siltstone.dataset.dataset import Dataset
-    from siltstone.model.results import CompactReport, FoldEstimate, Status, VacuumReport
+    from siltstone.model.results import CompactReport, FoldEstimate, SquashReport, Status, VacuumReport
 
 OptionalName = Annotated[str | None, typer.Argument(metavar="[NAME]", help="catalog.schema.table")]
 All = Annotated[bool, typer.Option("--all", help="Every dataset of the lake.")]
@@ -83,13 +84,24 @@ def _show_status(one: "Status") -> None:
         {
             "dataset": one.dataset,
             "base": f"{base}, {render.size(one.base_bytes)}",
-            "backlog": f"{backlog}, {render.size(one.backlog_bytes)}, since {one.oldest_unfolded_at}"
+            "backlog": f"{backlog}, {render.counted(one.backlog_files, 'file')}, {render.size(one.backlog_bytes)}"
             if one.backlog_rows
             else "none",
+            "staleness": f"base lags {render.seconds(one.stale_seconds)} behind, since {one.oldest_unfolded_at}"
+            if one.oldest_unfolded_at
+            else "base is up to date",
+            "a fold": _told_fold(one),
             "sequence": f"{one.sequence}, folded up to {one.watermark}",
             "unreferenced": f"{render.counted(one.unreferenced_files, 'file')}, {render.size(one.unreferenced_bytes)}",
         }
     )
+
+
+def _told_fold(one: "Status") -> str:
+    if not one.backlog_rows:
+        return "has nothing to do"
+    rewrites = f"{render.counted(one.fold_files_at_most, 'file')}, {render.size(one.fold_bytes_at_most)}"
+    return f"rewrites at most {rewrites}; takes {render.counted(one.backlog_files, 'change file')} out of every read"
 
 
 # ---- compact -----------------------------------------------------------------------------------------------------
@@ -103,23 +115,33 @@ def compact(
     purge: Annotated[
         bool, typer.Option("--purge", help="Also delete from disk whatever is no longer part of the dataset.")
     ] = False,
+    squash: Annotated[
+        bool, typer.Option("--squash", help="Only bring small files of changes together, without Spark.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a purge.")] = False,
     dry_run: DryRun = False,
 ) -> None:
     r"""Fold what was written into base, on Spark. Nothing to fold starts no Spark.
 
     A purge also deletes history: older versions and tombstoned rows are gone from disk, for good.
+    A squash makes one file of changes out of many small ones; writers do that by themselves when there are 32.
 
     \b
     silt compact crm.sales.candidates --dry-run
     silt compact --all
+    silt compact crm.sales.candidates --squash
     silt compact crm.sales.candidates --purge --yes
     """
     call = invocation(context)
-    with call.open(spark=not dry_run) as lake:
+    if squash and purge:
+        raise InvalidRequest("--squash and --purge exclude each other.")
+    with call.open(spark=not dry_run and not squash) as lake:
         datasets = chosen(lake, name, every=every)
+        if squash:
+            _squash(call, name, datasets, dry_run=dry_run)
+            return
         if dry_run:
-            _preview(call, name, datasets)
+            _preview(call, name, datasets, purge=purge)
             return
         if purge:
             which = ", ".join(str(dataset.name) for dataset in datasets)
@@ -147,13 +169,42 @@ def _told(report: "CompactReport") -> str:
     return f"{text}{purged}, {render.seconds(report.seconds)}."
 
 
-def _preview(call: Invocation, name: str | None, datasets: "list[Dataset]") -> None:
+def _squash(call: Invocation, name: str | None, datasets: "list[Dataset]", *, dry_run: bool) -> None:
+    done, failures = each(datasets, lambda dataset: dataset.squash(dry_run=dry_run))
+    if call.as_json:
+        _write_json(name, done)
+    else:
+        for report in done:
+            render.write_line(_told_squash(report))
+    settle(call, failures)
+
+
+def _told_squash(report: "SquashReport") -> str:
+    if not report.files_removed:
+        return f"{report.dataset}: no small files of changes to squash."
+    what = (
+        f"{report.dataset}: {render.counted(report.files_removed, 'file')}, {render.counted(report.rows_before, 'row')}"
+    )
+    if report.dry_run:
+        return f"{what} would become one file."
+    after = f"{render.counted(report.rows_after, 'row')}, {render.size(report.bytes_after)}"
+    return f"{what}, {render.size(report.bytes_before)} became one file: {after}, {render.seconds(report.seconds)}."
+
+
+def _preview(call: Invocation, name: str | None, datasets: "list[Dataset]", *, purge: bool) -> None:
     """Show the backlog and what a fold would rewrite at most; no Spark."""
     found, failures = each(datasets, lambda dataset: dataset.compact_estimate())
     if call.as_json:
         _write_json(name, found)
     elif found:
         _show_estimates(found)
+        for one in found if purge else []:
+            files = one.unreferenced_files + one.change_files + one.files_touched_at_most
+            size = one.unreferenced_bytes + one.change_bytes + one.bytes_touched_at_most
+            render.write_line(
+                f"{one.dataset}: a purge would delete at most {render.counted(files, 'file')}, {render.size(size)}, and the "
+                "history: no older version could be read any more."
+            )
     settle(call, failures)
 
 

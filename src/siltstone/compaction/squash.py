@@ -1,0 +1,124 @@
+"""The squash: many small change files of a contiguous range become one, without Spark.
+
+Each change file costs every commit, every read and every fold its opening; one file with the same rows costs it once.
+
+Flow:
+
+1. plan: small live files above the watermark, neighbours by sequence, none between them left out (`planner.squash_run`);
+2. write: the last change of each key; where that is a tombstone also the last upsert before it, because the raw view shows
+   that. Every row keeps its own sequence in ``_row_seq``, so that a fold or a reader in the middle of the range is right;
+3. commit on `changes`: removes exactly the planned files, adds the new one under the highest of their sequences.
+
+A crash before 3 leaves a file of a dead owner for the sweep; after it the squash is done. A fold or prune that was first makes
+3 a Conflict, and nothing is lost but the work.
+"""
+
+import json
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from siltstone.compaction.planner import squash_run
+from siltstone.dataset.local import change_rows_in, latest_per_key
+from siltstone.dataset.store import Snapshot, Store, sequence_of
+from siltstone.errors import Conflict, Corruption, Gone, Unavailable
+from siltstone.failpoints import reach
+from siltstone.model.columns import OP, ROW_SEQ, SEQ, Op
+from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.model.results import SquashReport
+from siltstone.storage.layout import squashed_file
+from siltstone.storage.parquet import write_file
+
+
+def squash_plan(store: Store, snapshot: Snapshot, *, many: int) -> tuple[DataFile, ...]:
+    """Return the files that a squash would take now; none unless there are that many."""
+    settings = store.settings
+    return squash_run(
+        snapshot.unfolded,
+        sequence_of,
+        many=max(2, many),
+        max_bytes=settings.squash_bytes,
+        max_rows=settings.arrow_changes_rows,
+    )
+
+
+def squash(store: Store, *, many: int, dry_run: bool = False) -> SquashReport:
+    """Bring small change files together, if there are that many; a dry run only says which.
+
+    Raises:
+        Conflict: a fold, a prune or another squash was first. Nothing was changed.
+    """
+    started = store.clock.monotonic_seconds()
+    snapshot = store.snapshot()
+    taken = squash_plan(store, snapshot, many=many)
+    written = _replace(store, snapshot, taken) if taken and not dry_run else None
+    return SquashReport(
+        dataset=str(store.name),
+        files_removed=len(taken),
+        files_added=1 if written else 0,
+        rows_before=sum(file.rows for file in taken),
+        rows_after=written.rows if written else 0,
+        bytes_before=sum(file.size_bytes for file in taken),
+        bytes_after=written.size_bytes if written else 0,
+        seconds=store.clock.monotonic_seconds() - started,
+        dry_run=dry_run,
+    )
+
+
+def _replace(store: Store, snapshot: Snapshot, taken: tuple[DataFile, ...]) -> DataFile:
+    with store.presence() as owner:
+        relative = squashed_file(owner.owner)
+        written = _staged(store, snapshot, taken, relative)
+        commit = Commit(kind=CommitKind.SQUASH, plan_version=snapshot.changes.version, adds=(written,), removes=taken)
+        try:
+            committed = store.changes.commit(lambda _: commit)
+        except (
+            Conflict,
+            Corruption,
+            Gone,
+            Unavailable,
+        ):  # for certain not there; after CommitUnknown the file may be live
+            (store.changes.path / relative).unlink(missing_ok=True)
+            raise
+        reach("squash.after_commit")
+    store.note_commit(store.changes, committed.version)
+    return written
+
+
+def _staged(store: Store, snapshot: Snapshot, taken: tuple[DataFile, ...], relative: str) -> DataFile:
+    path = store.changes.path / relative
+    try:
+        written = _written(store, snapshot, taken, relative)
+        reach("squash.after_write")
+    except FileNotFoundError as error:
+        path.unlink(missing_ok=True)
+        raise Conflict(f"Dataset {store.name}: files of the squash are gone; another compaction was first.") from error
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise Unavailable(f"Dataset {store.name}: {path} cannot be written ({error}); nothing was changed.") from error
+    return written
+
+
+def _written(store: Store, snapshot: Snapshot, taken: tuple[DataFile, ...], relative: str) -> DataFile:
+    rows = change_rows_in(store, taken)
+    rows = squashed_rows(rows.filter(pc.greater(rows.column(SEQ), snapshot.watermark)), store)
+    path = store.changes.path / relative
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(rows, path, key=store.spec.key)
+    return DataFile(
+        path=relative,
+        size_bytes=path.stat().st_size,
+        rows=rows.num_rows,
+        partition={SEQ: str(max(sequence_of(file) for file in taken))},
+        stats=json.dumps({"numRecords": rows.num_rows}),
+    )
+
+
+def squashed_rows(rows: pa.Table, store: Store) -> pa.Table:
+    """Return what is left of change rows, in the order of application, as a change file stores it."""
+    upserts = rows.filter(pc.equal(rows.column(OP), Op.UPSERT.value))
+    latest = latest_per_key(rows, store.spec.key)
+    deleted = latest.filter(pc.equal(latest.column(OP), Op.TOMBSTONE.value))
+    kept = pa.concat_tables([latest_per_key(upserts, store.spec.key), deleted])
+    own = kept.append_column(ROW_SEQ, kept.column(SEQ)).drop_columns([SEQ])
+    return own.select(store.change_schema.names).cast(store.change_schema)
