@@ -34,6 +34,8 @@ FAILPOINTS: Final = frozenset(
         "checkpoint.after_write",
         "ingest.after_write",
         "ingest.after_commit",
+        "alter.after_changes",
+        "alter.after_base",
         "squash.after_write",
         "squash.after_commit",
         "fold.after_plan",

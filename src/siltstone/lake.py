@@ -21,10 +21,10 @@ from siltstone.dataset.dataset import Dataset
 from siltstone.dataset.registry import Registration, Registry
 from siltstone.dataset.store import Store
 from siltstone.dataset.sweep import sweep
-from siltstone.errors import InvalidRequest, SiltstoneError
+from siltstone.errors import SiltstoneError
 from siltstone.model.names import DatasetName
 from siltstone.model.results import DatasetInfo
-from siltstone.model.schema import from_struct_json
+from siltstone.model.schema import as_schema
 from siltstone.model.spec import Spec, as_names
 from siltstone.storage.handle import LogMoved
 from siltstone.storage.layout import Layout
@@ -234,20 +234,3 @@ def _try_squash(compactor: Compactor, store: Store, *, many: int) -> str | None:
     except (OSError, SiltstoneError, LogMoved, pa.ArrowException) as error:
         return str(error)
     return None
-
-
-def as_schema(schema: "pa.Schema | str | Any") -> pa.Schema:  # noqa: ANN401
-    """Take a schema in any of the forms that `create` accepts.
-
-    Raises:
-        InvalidRequest: it is none of them.
-    """
-    if isinstance(schema, pa.Schema):
-        return schema
-    if isinstance(schema, str):
-        from siltstone.model.ddl import parse_ddl
-
-        return parse_ddl(schema)
-    if hasattr(schema, "jsonValue"):
-        return from_struct_json(schema.jsonValue())
-    raise InvalidRequest(f"A schema is a pyarrow.Schema, a Spark StructType or DDL text, not {type(schema).__name__}.")

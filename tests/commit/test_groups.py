@@ -52,7 +52,7 @@ def test_64_threads_share_commits_and_get_gapless_sequences(tmp_path: Path):
 @contextlib.contextmanager
 def held_back(people: Dataset) -> Iterator[Callable[[int], None]]:
     """Let nobody commit until the block ends; the given function waits until so many batches are in the queue."""
-    queue = people._writer._queue
+    queue = people._parts.writer._queue
     people._store.changes.version()
 
     def until_waiting(count: int) -> None:
@@ -139,7 +139,7 @@ def test_repeats_of_a_producer_in_one_group_are_applied_once(tmp_path: Path):
 def test_batches_that_arrive_during_a_commit_wait_in_the_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """They are staged beside it; if they had to wait for it first, a busy table would not group."""
     people = opened(tmp_path / "lake")
-    queue = people._writer._queue
+    queue = people._parts.writer._queue
     committing, go_on = threading.Event(), threading.Event()
 
     def hold(real: Write) -> None:

@@ -101,6 +101,12 @@ CASES: Final = [
         spark=True,
     ),
     *_cases(
+        "alter",
+        "pending",
+        before=("commit.before_entry", "commit.after_entry", "alter.after_changes", "commit.after_draft#2"),
+        after=("commit.after_entry#2", "alter.after_base"),
+    ),
+    *_cases(
         "squash",
         "pending",
         before=("squash.after_write", "commit.before_entry", "commit.after_draft"),

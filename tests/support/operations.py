@@ -47,7 +47,9 @@ def observe(dataset: Dataset) -> State:
 
 
 def _plain(rows: list[dict[str, Any]]) -> list[list[Any]]:
-    return sorted([found["id"], found["n"], found["note"]] for found in rows)
+    return sorted(
+        [found["id"], found["n"], found["note"], *([found["score"]] if "score" in found else [])] for found in rows
+    )
 
 
 def state(path: str) -> State | None:
@@ -90,6 +92,10 @@ def _ingest(lake: Lake) -> None:
     lake.dataset(NAME).ingest(lake.path.parent / LOADED)
 
 
+def _alter(lake: Lake) -> None:
+    lake.dataset(NAME).alter(add="score BIGINT", defaults={"score": 7}, comments={"n": "a number"})
+
+
 def _squash(lake: Lake) -> None:
     lake.dataset(NAME).squash()
 
@@ -113,6 +119,7 @@ OPERATIONS: Final[dict[str, Callable[[Lake], None]]] = {
     "tombstone": _tombstone,
     "checkpoint": _checkpoint,
     "ingest": _ingest,
+    "alter": _alter,
     "squash": _squash,
     "fold": _fold,
     "purge": _purge,

@@ -47,6 +47,7 @@ def changes(of: pa.Schema, keys: Sequence[tuple[Any, ...]], ops: Sequence[str], 
 def job(of: pa.Schema, folder: Path, *, row_group_rows: int = 1000) -> worker.Job:
     key = tuple(of.names[:-2])
     return worker.Job(
+        defaults={},
         schema=of,
         key=key,
         op="_op",

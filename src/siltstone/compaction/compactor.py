@@ -11,6 +11,7 @@ from siltstone.compaction.commit import prune, raise_epoch
 from siltstone.compaction.fold import estimate, fold
 from siltstone.compaction.reclaim import leftovers, purge_files, sweep_orphans, vacuum
 from siltstone.compaction.squash import squash
+from siltstone.dataset.alter import finish
 from siltstone.dataset.local import read_file
 from siltstone.dataset.store import Store
 from siltstone.failpoints import reach
@@ -29,7 +30,8 @@ class Compactor:
         self._spark = spark
 
     def recover(self, store: Store) -> int:
-        """Finish what a crash interrupted: prune what base holds, sweep what nobody will commit; return files swept."""
+        """Finish what a crash interrupted, prune what base holds, sweep what nobody will commit; return files swept."""
+        finish(store)
         prune(store)
         return sweep_orphans(store)
 
@@ -39,6 +41,7 @@ class Compactor:
         A purge's epoch fences out every job that was planned before it: such a job may hold rows that are to be forgotten.
         """
         self.recover(store)
+        store = store.current()
         snapshot = store.snapshot()
         epoch = snapshot.epoch + 1 if purge else None
         report = fold(self._spark(), store, epoch=epoch) if snapshot.unfolded else fold_nothing(store)
@@ -53,7 +56,7 @@ class Compactor:
 
     def squash(self, store: Store, *, many: int = 2, dry_run: bool = False) -> SquashReport:
         """Bring small change files together, if there are that many."""
-        return squash(store, many=many, dry_run=dry_run)
+        return squash(store.current(), many=many, dry_run=dry_run)
 
     def estimate(self, store: Store) -> FoldEstimate:
         """Say what a fold or a purge would have to do, without Spark."""

@@ -22,7 +22,7 @@ from siltstone.compaction.in_place import InPlace, WorkersUnfit
 from siltstone.compaction.planner import FoldPlan, Matched, touched_files
 from siltstone.compaction.shuffled import Shuffled
 from siltstone.dataset.local import latest_per_key, unfolded_rows
-from siltstone.dataset.store import Snapshot, Store
+from siltstone.dataset.store import Snapshot, Store, check_columns
 from siltstone.dataset.written import attempt_folder, collect_files, discard
 from siltstone.errors import Conflict, Corruption, Unavailable
 from siltstone.failpoints import reach
@@ -121,7 +121,8 @@ def _run(store: Store, plan: FoldPlan, rewrite: Rewrite, *, spare: Rewrite) -> t
 
 
 def _check_schemas(store: Store, snapshot: Snapshot) -> None:
-    """A change file with a column that base lacks would lose it in silence; refuse instead."""
+    """A change file with a column that base lacks would lose it in silence; refuse instead. Recovery ends such an alteration."""
+    check_columns(store, snapshot)
     known = set(snapshot.base.schema.names)
     lost = [name for name in snapshot.changes.schema.names if not name.startswith("_") and name not in known]
     if lost:

@@ -21,6 +21,7 @@ from siltstone.compaction.planner import FoldPlan, Matched, grouped
 from siltstone.dataset.store import Store
 from siltstone.model.columns import OP, Op
 from siltstone.model.files import DataFile, KeyRange
+from siltstone.model.schema import default_of
 from siltstone.storage.parquet import ROW_GROUP_ROWS, writer_options
 from siltstone.storage.spark_failures import spark_errors
 
@@ -125,6 +126,7 @@ class InPlace:
         target.mkdir(parents=True)
         job = worker.Job(
             schema=self.store.schema,
+            defaults={field.name: default_of(field) for field in self.store.schema},
             key=tuple(self._key),
             op=OP,
             upsert=Op.UPSERT.value,

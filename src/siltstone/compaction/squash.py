@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from siltstone.compaction.planner import squash_run
 from siltstone.dataset.local import change_rows_in, latest_per_key
-from siltstone.dataset.store import Snapshot, Store, sequence_of
+from siltstone.dataset.store import Snapshot, Store, check_columns, sequence_of
 from siltstone.errors import Conflict, Corruption, Gone, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.columns import OP, ROW_SEQ, SEQ, Op
@@ -50,6 +50,7 @@ def squash(store: Store, *, many: int, dry_run: bool = False) -> SquashReport:
     """
     started = store.clock.monotonic_seconds()
     snapshot = store.snapshot()
+    check_columns(store, snapshot)
     taken = squash_plan(store, snapshot, many=many)
     written = _replace(store, snapshot, taken) if taken and not dry_run else None
     return SquashReport(

@@ -32,6 +32,7 @@ class Job:
     """What all tasks of one rewrite have in common."""
 
     schema: pa.Schema
+    defaults: Mapping[str, pa.Scalar]
     key: tuple[str, ...]
     op: str
     upsert: str
@@ -200,15 +201,24 @@ def _pieces(task: Task, job: Job) -> Iterator[pa.Table]:
             if not file.metadata.num_rows:
                 yield job.schema.empty_table()
             for batch in file.iter_batches(_piece_rows(file), columns=job.schema.names, use_threads=False):
-                yield pa.Table.from_batches([batch]).select(job.schema.names).cast(job.schema)
+                yield _filled(pa.Table.from_batches([batch]), job)
         return
     parts = [pq.ParquetFile(path).read(columns=job.schema.names, use_threads=False) for path in task.inputs]
-    whole = pa.concat_tables(
-        [job.schema.empty_table(), *[part.select(job.schema.names).cast(job.schema) for part in parts]]
-    )
+    whole = pa.concat_tables([job.schema.empty_table(), *[_filled(part, job) for part in parts]])
     if whole.num_rows:
         whole = whole.sort_by([(name, "ascending") for name in job.key])
     yield whole
+
+
+def _filled(rows: pa.Table, job: Job) -> pa.Table:
+    """Return rows of an older file in today's columns."""
+    columns = [
+        rows.column(f.name).cast(f.type)
+        if f.name in rows.column_names
+        else pa.repeat(job.defaults[f.name], rows.num_rows)
+        for f in job.schema
+    ]
+    return pa.Table.from_arrays(columns, schema=job.schema)
 
 
 def _piece_rows(file: pq.ParquetFile) -> int:

@@ -5,13 +5,16 @@ maintenance object that `Lake` passes in folds, purges and vacuums. A handle sta
 then every call raises Gone.
 """
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from siltstone.dataset.alter import alter
 from siltstone.dataset.changes import ChangeWriter
 from siltstone.dataset.ingest import Load, Loader
 from siltstone.dataset.local import head_table, latest_per_key, merged_table, unfolded_rows
@@ -22,9 +25,11 @@ from siltstone.dataset.sources import Format, check_frame, find_source, source_f
 from siltstone.dataset.store import Snapshot, Store
 from siltstone.errors import InvalidRequest, Unavailable
 from siltstone.model.columns import ACTOR, OP, REASON, SEQ, WRITTEN_AT, Op
+from siltstone.model.evolution import Alteration
 from siltstone.model.names import DatasetName
 from siltstone.model.results import (
     Ack,
+    AlterReport,
     CompactReport,
     DatasetInfo,
     FoldEstimate,
@@ -33,7 +38,7 @@ from siltstone.model.results import (
     Status,
     VacuumReport,
 )
-from siltstone.model.schema import describe, fingerprint
+from siltstone.model.schema import as_schema, as_type, describe, fingerprint
 from siltstone.model.spec import as_names
 from siltstone.storage.spark_failures import is_missing_file, spark_errors
 
@@ -72,6 +77,20 @@ class Maintenance(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What works on a dataset as long as its columns stay the same."""
+
+    store: Store
+    writer: ChangeWriter
+    loader: Loader
+
+    @classmethod
+    def of(cls, store: Store) -> "_Parts":
+        writer = ChangeWriter(store)
+        return cls(store, writer, Loader(store, writer))
+
+
 class Dataset:
     """One dataset of a lake."""
 
@@ -85,44 +104,62 @@ class Dataset:
     ) -> None:
         """Made by `Lake`; nothing is opened yet."""
         self._registration = registration
-        self._store = store
         self._spark = spark
         self._maintenance = maintenance
-        self._writer = ChangeWriter(store)
-        self._loader = Loader(store, self._writer)
+        self._mutex = threading.Lock()
+        self._parts = _Parts.of(store)
+
+    def _now(self) -> "_Parts":
+        """Return what works on the dataset with the columns that it has now.
+
+        Raises:
+            Gone: the dataset was dropped.
+        """
+        parts = self._parts
+        store = parts.store.current()
+        if store is parts.store:
+            return parts
+        with self._mutex:
+            if self._parts is parts:
+                self._parts = _Parts.of(store)
+            return self._parts
+
+    @property
+    def _store(self) -> Store:
+        return self._now().store
 
     @property
     def name(self) -> DatasetName:
         """The three-part name."""
-        return self._store.name
+        return self._registration.name
 
     @property
     def schema(self) -> pa.Schema:
-        """The user's columns."""
+        """The user's columns, as they are now."""
         return self._store.schema
 
     @property
     def key(self) -> tuple[str, ...]:
         """The key columns."""
-        return self._store.spec.key
+        return self._registration.spec.key
 
     @property
     def path(self) -> Path:
         """The folder with `base` and `changes`; any Delta reader can read the former."""
-        return self._store.path
+        return self._parts.store.path
 
     def info(self) -> DatasetInfo:
         """Return what this dataset is."""
-        found = self._registration
+        found, schema = self._registration, self.schema
         return DatasetInfo(
             name=str(found.name),
             kind=found.spec.kind.value,
             key=found.spec.key,
             subject=found.spec.subject,
-            fingerprint=fingerprint(found.schema),
+            fingerprint=fingerprint(schema),
             incarnation=found.incarnation,
             created_at=found.at.isoformat(timespec="seconds"),
-            columns=describe(found.schema),
+            columns=describe(schema),
         )
 
     # ---- writing -------------------------------------------------------------------------------------------------
@@ -140,13 +177,13 @@ class Dataset:
             InvalidRequest: the rows do not fit the dataset. Nothing is written.
             Gone: the dataset was dropped.
         """
+        parts = self._now()
         if _is_spark_frame(rows):
-            frame = check_frame(rows, self.schema, dataset=str(self.name))
-            return self._loader.upsert_frame(frame, producer=producer, sequence=sequence)
-        table = to_table(rows, self.schema, dataset=str(self.name))
-        self._check_size(table)
-        check_keys(table, self.key, dataset=str(self.name))
-        return self._write(table, Op.UPSERT, producer=producer, sequence=sequence)
+            frame = check_frame(rows, parts.store.schema, dataset=str(self.name))
+            return parts.loader.upsert_frame(frame, producer=producer, sequence=sequence)
+        table = to_table(rows, parts.store.schema, dataset=str(self.name))
+        self._check_batch(table, parts.store)
+        return _write(parts, table, Op.UPSERT, producer=producer, sequence=sequence)
 
     def tombstone(
         self,
@@ -166,42 +203,21 @@ class Dataset:
             producer: see `upsert`.
             sequence: see `upsert`.
         """
-        key_schema = pa.schema([self.schema.field(name) for name in self.key])
+        parts = self._now()
+        key_schema = pa.schema([parts.store.schema.field(name) for name in self.key])
         table = to_table(self._key_rows(keys), key_schema, dataset=str(self.name))
-        self._check_size(table)
-        check_keys(table, self.key, dataset=str(self.name))
-        return self._write(table, Op.TOMBSTONE, actor=actor, reason=reason, producer=producer, sequence=sequence)
+        self._check_batch(table, parts.store)
+        return _write(parts, table, Op.TOMBSTONE, actor=actor, reason=reason, producer=producer, sequence=sequence)
 
-    def _write(
-        self,
-        table: pa.Table,
-        op: Op,
-        *,
-        producer: str | None,
-        sequence: int | None,
-        actor: str | None = None,
-        reason: str | None = None,
-    ) -> Ack:
-        batch_id = self._store.clock.new_id()
-        rows = change_rows(
-            table,
-            op=op,
-            schema=self._store.change_schema,
-            batch_id=batch_id,
-            written_at=self._store.clock.now(),
-            actor=actor,
-            reason=reason,
-        )
-        return self._writer.write(rows, batch_id=batch_id, producer=producer, sequence=sequence)
-
-    def _check_size(self, table: pa.Table) -> None:
+    def _check_batch(self, table: pa.Table, store: Store) -> None:
         if not table.num_rows:
             raise InvalidRequest(f"Dataset {self.name}: the batch is empty; nothing was written.")
-        if table.num_rows > self._store.settings.upsert_rows:
+        if table.num_rows > store.settings.upsert_rows:
             raise InvalidRequest(
-                f"Dataset {self.name}: {table.num_rows} rows are too many for one call ({self._store.settings.upsert_rows}). "
+                f"Dataset {self.name}: {table.num_rows} rows are too many for one call ({store.settings.upsert_rows}). "
                 "Pass a Spark frame or use ingest."
             )
+        check_keys(table, self.key, dataset=str(self.name))
 
     def _key_rows(self, keys: Any) -> Any:  # noqa: ANN401
         if isinstance(keys, str | bytes) or not isinstance(keys, Sequence):
@@ -241,13 +257,13 @@ class Dataset:
         """
         source = find_source(paths, format_name=format)
         order = as_names(order_by)
+        parts = self._now()  # a dropped dataset is Gone before Spark starts
         for column in order:
-            if column not in self.schema.names:
+            if column not in parts.store.schema.names:
                 raise InvalidRequest(f"Dataset {self.name}: order_by column {column!r} is not in the schema.")
-        self._store.snapshot()  # a dropped dataset is Gone before Spark starts
-        frame = source_frame(self._spark, source, self.schema, dataset=str(self.name))
+        frame = source_frame(self._spark, source, parts.store.schema, dataset=str(self.name))
         size = source.size_bytes // (CSV_RATIO if source.format is Format.CSV else 1)
-        return self._loader.load(Load(frame=frame, size_bytes=size, rows=source.rows(), order_by=order))
+        return parts.loader.load(Load(frame=frame, size_bytes=size, rows=source.rows(), order_by=order))
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
@@ -308,6 +324,41 @@ class Dataset:
                 failure = error
         raise Unavailable(f"Dataset {self.name}: files kept disappearing while it was read. Try again.") from failure
 
+    # ---- columns ---------------------------------------------------------------------------------------------------
+
+    def alter(
+        self,
+        *,
+        add: "pa.Schema | str | Any" = None,  # noqa: ANN401
+        widen: Mapping[str, pa.DataType | str] | None = None,
+        comments: Mapping[str, str | None] | None = None,
+        tags: Mapping[str, Sequence[str]] | None = None,
+        defaults: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+    ) -> AlterReport:
+        """Add columns, widen types, and say more about columns, while others write and read; old files stay as they are.
+
+        Args:
+            add: new columns, in the forms that `create` accepts; they may be null.
+            widen: wider types by column: integers to longer ones, ``float`` to ``double``.
+            comments: comments by column; None takes one away.
+            tags: tags by column; they replace the column's tags.
+            defaults: for added columns, what rows that are older than the column show; null otherwise.
+            dry_run: only say what would change.
+
+        Raises:
+            InvalidRequest: the change is not possible. Nothing was changed.
+        """
+        wider = {name: as_type(kind, column=name) for name, kind in (widen or {}).items()}
+        alteration = Alteration(
+            add=pa.schema([]) if add is None else as_schema(add),
+            widen=wider,
+            comments=comments or {},
+            tags=tags or {},
+            defaults=defaults or {},
+        )
+        return alter(self._store, alteration, dry_run=dry_run)
+
     # ---- maintenance ---------------------------------------------------------------------------------------------
 
     def compact(self, *, purge: bool = False) -> CompactReport:
@@ -335,6 +386,31 @@ class Dataset:
     def status(self) -> Status:
         """Return how the dataset stands: rows, files, bytes, backlog."""
         return self._maintenance.status(self._store)
+
+
+def _write(
+    parts: _Parts,
+    table: pa.Table,
+    op: Op,
+    *,
+    producer: str | None,
+    sequence: int | None,
+    actor: str | None = None,
+    reason: str | None = None,
+) -> Ack:
+    """Write one batch of checked rows."""
+    store = parts.store
+    batch_id = store.clock.new_id()
+    rows = change_rows(
+        table,
+        op=op,
+        schema=store.change_schema,
+        batch_id=batch_id,
+        written_at=store.clock.now(),
+        actor=actor,
+        reason=reason,
+    )
+    return parts.writer.write(rows, batch_id=batch_id, producer=producer, sequence=sequence)
 
 
 def _is_spark_frame(rows: Any) -> bool:  # noqa: ANN401

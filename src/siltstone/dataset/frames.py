@@ -3,25 +3,45 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+
 from siltstone.dataset.store import Snapshot, Store, sequence_of
 from siltstone.model.columns import POS, ROW_SEQ, SEQ
 from siltstone.model.files import DataFile
-from siltstone.model.schema import type_name
+from siltstone.model.schema import default_text, to_struct_json, type_name
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 LISTED_FILES: Final = 256
 """Up to this many base files are named to Spark one by one."""
 
 
-def spark_schema(schema: "pa.Schema") -> str:
+def spark_schema(schema: pa.Schema) -> str:
     """Return the columns in the words of Spark's DDL, without nullability: a reader promises nothing."""
     return ", ".join(f"`{f.name}` {type_name(f.type)}" for f in schema)
 
 
-def arrow_frame(spark: "SparkSession", table: "pa.Table") -> "DataFrame":
+def scan_schema(schema: pa.Schema) -> "StructType | str":
+    """Return the columns for a scan of Parquet files, of which some may be older than some columns.
+
+    Spark shows null for a column that a file lacks, or its existence default, an expression in the field's metadata.
+    """
+    defaults = {f.name: text for f in schema if (text := default_text(f)) is not None}
+    if not defaults:
+        return spark_schema(schema)
+    from pyspark.sql.types import StructType
+
+    struct = to_struct_json(pa.schema([f.with_nullable(True).with_metadata({}) for f in schema]))  # noqa: FBT003
+    for field in struct["fields"]:
+        if field["name"] in defaults:
+            value = f"CAST(CAST(X'{defaults[field['name']].encode().hex()}' AS STRING) AS {field['type']})"
+            field["metadata"] = {"EXISTS_DEFAULT": value, "CURRENT_DEFAULT": value}
+    return StructType.fromJson(struct)
+
+
+def arrow_frame(spark: "SparkSession", table: pa.Table) -> "DataFrame":
     """Return an Arrow table as a frame; the types are said, as Spark would take a time without zone for one in its own.
 
     Chunks are combined first: PySpark 4.2 loses every row that comes after an empty chunk.
@@ -38,17 +58,16 @@ def base_frame(spark: "SparkSession", store: Store, snapshot: Snapshot) -> "Data
     Resolving an old version costs Spark 0.2 s to 2 s each time, a short list of files a tenth of that; with many files the
     log's statistics are worth it, because they keep the executors from opening them all.
     """
-    if len(snapshot.base.files) <= LISTED_FILES:
+    if len(snapshot.base.files) <= LISTED_FILES or any(default_text(f) is not None for f in store.schema):
         return files_frame(spark, store, snapshot.base.files)
     return spark.read.format("delta").option("versionAsOf", snapshot.base.version).load(str(store.base.path))
 
 
 def files_frame(spark: "SparkSession", store: Store, files: Sequence[DataFile]) -> "DataFrame":
     """Return the rows of exactly these base files."""
-    ddl = spark_schema(store.schema)
     if not files:
-        return spark.createDataFrame([], ddl)
-    return spark.read.schema(ddl).parquet(*[str(store.base.path / file.path) for file in files])
+        return spark.createDataFrame([], spark_schema(store.schema))
+    return spark.read.schema(scan_schema(store.schema)).parquet(*[str(store.base.path / file.path) for file in files])
 
 
 def changes_frame(spark: "SparkSession", store: Store, snapshot: Snapshot) -> "DataFrame":
@@ -60,7 +79,7 @@ def changes_frame(spark: "SparkSession", store: Store, snapshot: Snapshot) -> "D
 
     files = snapshot.unfolded
     rows = (
-        spark.read.schema(spark_schema(store.change_schema))
+        spark.read.schema(scan_schema(store.change_schema))
         .parquet(*[str(store.changes.path / file.path) for file in files])
         .withColumn("_name", F.col("_metadata.file_name"))
     )

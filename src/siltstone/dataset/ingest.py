@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from siltstone.dataset.changes import Batch, ChangeWriter, check_producer
-from siltstone.dataset.store import Snapshot, Store
+from siltstone.dataset.store import Snapshot, Store, check_columns
 from siltstone.dataset.written import attempt_folder, collect_files, discard, write_frame
 from siltstone.errors import Conflict, Corruption, Fenced, InvalidRequest
 from siltstone.failpoints import reach
@@ -69,6 +69,7 @@ class Loader:
         """
         started = self._store.clock.monotonic_seconds()
         snapshot = self._store.snapshot()
+        check_columns(self._store, snapshot)
         if snapshot.base.rows == 0 and snapshot.sequence <= snapshot.watermark:
             files, sequence, first = self._first_load(load, snapshot)
         else:

@@ -20,6 +20,7 @@ from siltstone.dataset.store import Snapshot, Store, sequence_of
 from siltstone.errors import Corruption
 from siltstone.model.columns import OP, POS, ROW_SEQ, SEQ, Op
 from siltstone.model.files import DataFile, may_contain
+from siltstone.model.schema import filled
 from siltstone.storage.parquet import key_ranges
 
 READ_THREADS: Final = 4
@@ -70,7 +71,7 @@ def change_rows_in(
 
 
 def read_file(path: Path, schema: pa.Schema, names: Sequence[str]) -> pa.Table:
-    """Read one Parquet file with the given columns in the schema's types.
+    """Read one Parquet file with the given columns in the schema's types; those it lacks show their defaults.
 
     Raises:
         FileNotFoundError: it was removed since the snapshot.
@@ -78,7 +79,7 @@ def read_file(path: Path, schema: pa.Schema, names: Sequence[str]) -> pa.Table:
     """
     with _readable(path):
         table = pq.ParquetFile(path).read(columns=list(names))
-    return table.select(list(names)).cast(pa.schema([schema.field(n) for n in names]))
+    return filled(table, pa.schema([schema.field(n) for n in names]))
 
 
 @contextmanager
@@ -137,7 +138,7 @@ def _base_batches(store: Store, snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
         path = store.base.path / file.path
         with _readable(path), pq.ParquetFile(path) as parquet:
             for batch in parquet.iter_batches(HEAD_BATCH_ROWS, columns=names):
-                yield batch.select(names).cast(store.schema)
+                yield from filled(pa.Table.from_batches([batch]), store.schema).to_batches()
 
 
 def _whole_rows(store: Store, snapshot: Snapshot, chosen: pa.Table) -> pa.Table:
@@ -151,7 +152,7 @@ def _whole_rows(store: Store, snapshot: Snapshot, chosen: pa.Table) -> pa.Table:
             break
         with _readable(path), pq.ParquetFile(path) as parquet:
             for batch in parquet.iter_batches(HEAD_BATCH_ROWS, columns=schema.names):
-                rows = pa.Table.from_batches([batch]).select(schema.names).cast(schema)
+                rows = filled(pa.Table.from_batches([batch]), schema)
                 own = pc.coalesce(rows.column(ROW_SEQ), pa.scalar(sequence_of(file), pa.int64()))
                 places = _places(rows.append_column(SEQ, own))
                 parts += [(wanted.pop(p), rows.slice(at, 1)) for at, p in enumerate(places) if p in wanted]

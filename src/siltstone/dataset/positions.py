@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.dataset.frames import LISTED_FILES, arrow_frame, by_hash, spark_schema
+from siltstone.dataset.frames import LISTED_FILES, arrow_frame, by_hash, scan_schema
 from siltstone.dataset.local import FILE, ROW, base_places, has_key_of
 from siltstone.dataset.store import Snapshot, Store
 from siltstone.model.columns import OP, Op
@@ -222,7 +222,7 @@ def _file_name(file: DataFile) -> str:
 
 
 def _scan(spark: "SparkSession", store: Store, paths: Sequence[str]) -> "DataFrame":
-    return spark.read.schema(spark_schema(store.schema)).parquet(*paths)
+    return spark.read.schema(scan_schema(store.schema)).parquet(*paths)
 
 
 def _place() -> "Column":

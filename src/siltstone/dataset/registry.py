@@ -182,7 +182,7 @@ class Registry:
         _check_spec(schema, spec)
         existing = self._lookup(name)
         if existing is not None and existing.is_live:
-            return _same_or_conflict(existing, schema, spec)
+            return self._same_or_conflict(existing, schema, spec)
         if existing is not None:
             self.bury(
                 existing
@@ -196,7 +196,19 @@ class Registry:
                 return self._register(name, incarnation, schema, spec)
             except Conflict:
                 shutil.rmtree(folder, ignore_errors=True)
-        return _same_or_conflict(self.find(name), schema, spec)
+        return self._same_or_conflict(self.find(name), schema, spec)
+
+    def _same_or_conflict(self, existing: Registration, schema: pa.Schema, spec: Spec) -> Registration:
+        """Compare with what the dataset is now; its columns are those of base, which may have been altered since."""
+        ours, theirs = fingerprint(schema), fingerprint(self.store(existing).base.columns())
+        if ours != theirs:
+            raise Conflict(f"Dataset {existing.name} exists with another schema: fingerprint {theirs}, not {ours}.")
+        if spec != existing.spec:
+            raise Conflict(
+                f"Dataset {existing.name} exists with key {list(existing.spec.key)} and subject "
+                f"{list(existing.spec.subject)}, not {list(spec.key)} and {list(spec.subject)}."
+            )
+        return existing
 
     def _ensure_table(self) -> None:
         """Make the registry of a new lake; of several processes at once one makes it and all go on."""
@@ -371,18 +383,6 @@ def _check_spec(schema: pa.Schema, spec: Spec) -> None:
     for name in spec.subject:
         if name not in schema.names:
             raise InvalidRequest(f"Subject column {name!r} is not in the schema ({', '.join(schema.names)}).")
-
-
-def _same_or_conflict(existing: Registration, schema: pa.Schema, spec: Spec) -> Registration:
-    ours, theirs = fingerprint(schema), fingerprint(existing.schema)
-    if ours != theirs:
-        raise Conflict(f"Dataset {existing.name} exists with another schema: fingerprint {theirs}, not {ours}.")
-    if spec != existing.spec:
-        raise Conflict(
-            f"Dataset {existing.name} exists with key {list(existing.spec.key)} and subject "
-            f"{list(existing.spec.subject)}, not {list(spec.key)} and {list(spec.subject)}."
-        )
-    return existing
 
 
 def _refuse_foreign_folder(layout: Layout) -> None:

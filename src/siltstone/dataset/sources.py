@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from siltstone.dataset.frames import spark_schema
 from siltstone.errors import InvalidRequest, NotFound
+from siltstone.model.evolution import WIDER
 from siltstone.model.schema import type_name
 
 if TYPE_CHECKING:
@@ -36,12 +37,6 @@ _SUFFIXES: Final = {
     ".parquet": Format.PARQUET,
     ".pq": Format.PARQUET,
     ".csv": Format.CSV,
-}
-_WIDENING: Final = {
-    pa.int8(): (pa.int16(), pa.int32(), pa.int64()),
-    pa.int16(): (pa.int32(), pa.int64()),
-    pa.int32(): (pa.int64(),),
-    pa.float32(): (pa.float64(),),
 }
 
 
@@ -155,7 +150,7 @@ def _parquet(spark: "Callable[[], SparkSession]", source: Source, schema: pa.Sch
 def _as_stored(field: pa.Field, schema: pa.Schema) -> pa.Field:
     """Read a narrower integer as it was written and widen it after."""
     wanted = schema.field(field.name)
-    return pa.field(field.name, field.type if field.type in _WIDENING else wanted.type)
+    return pa.field(field.name, field.type if field.type in WIDER else wanted.type)
 
 
 def _csv(spark: "Callable[[], SparkSession]", source: Source, schema: pa.Schema, dataset: str) -> "DataFrame":
@@ -219,7 +214,7 @@ def _check_type(file: Path, found: pa.Field, wanted: pa.Field, dataset: str) -> 
 def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
     if pa.types.is_dictionary(found):
         return _fits(found.value_type, wanted)
-    if found == wanted or wanted in _WIDENING.get(found, ()):
+    if found == wanted or wanted in WIDER.get(found, ()):
         return True
     if pa.types.is_large_string(found) or pa.types.is_large_binary(found):
         return bool(pa.types.is_string(wanted) if pa.types.is_large_string(found) else pa.types.is_binary(wanted))

@@ -8,7 +8,7 @@ order can never miss a change; the other order can.
 import contextlib
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, cast
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from siltstone.clock import Clock
 from siltstone.config import Settings
-from siltstone.errors import SiltstoneError, Unavailable
+from siltstone.errors import Conflict, SiltstoneError, Unavailable
 from siltstone.model.columns import APP_EPOCH, APP_FOLD, APP_PRUNE, APP_SEQ, SEQ
 from siltstone.model.files import DataFile
 from siltstone.model.names import DatasetName
@@ -72,6 +72,21 @@ class Snapshot:
     def epoch(self) -> int:
         """The highest epoch that has committed to base."""
         return self.base.transactions.get(APP_EPOCH, 0)
+
+
+def check_columns(store: "Store", snapshot: Snapshot) -> None:
+    """Refuse to rewrite rows in columns that the dataset does not have any more.
+
+    Raises:
+        Conflict: somebody has altered the dataset; plan anew.
+    """
+    own = pa.schema([f for f in snapshot.changes.schema if not f.name.startswith("_")])
+    if not _same_columns(snapshot.base.schema, store.schema) or not _same_columns(own, store.schema):
+        raise Conflict(f"Dataset {store.name}: its columns were altered meanwhile. Plan anew.")
+
+
+def _same_columns(found: pa.Schema, known: pa.Schema) -> bool:
+    return {f.name: f.type for f in found} == {f.name: f.type for f in known}
 
 
 def sequence_of(file: DataFile) -> int:
@@ -154,6 +169,15 @@ class Store:
     def stats(self) -> list[str]:
         """The columns whose range base's log may hold."""
         return stat_columns(self.schema, sort=self.spec.key, subject=self.spec.subject)
+
+    def current(self) -> "Store":
+        """Return the store with the columns that the dataset has now: base's, which another process may have altered.
+
+        Raises:
+            Gone: the dataset was dropped.
+        """
+        columns = self.base.columns()
+        return self if columns.equals(self.schema, check_metadata=True) else replace(self, schema=columns)
 
     def snapshot(self) -> Snapshot:
         """Take a snapshot. The order of the two lines is the correctness of every reader.

@@ -11,7 +11,7 @@ import sqlglot
 from sqlglot import exp
 
 from siltstone.errors import InvalidRequest
-from siltstone.model.schema import MAX_DECIMAL_DIGITS
+from siltstone.model.schema import COMMENT, MAX_DECIMAL_DIGITS
 
 _TYPES: Final[dict[str, pa.DataType]] = {
     "TEXT": pa.string(),
@@ -66,7 +66,11 @@ def _field(column: exp.Expression, text: str) -> pa.Field:
         isinstance(c.kind, exp.NotNullColumnConstraint) and not c.kind.args.get("allow_null")
         for c in column.constraints
     )
-    return pa.field(column.name, _type(column.kind, column.name), nullable=not required)
+    comment = next(
+        (c.kind.this.name for c in column.constraints if isinstance(c.kind, exp.CommentColumnConstraint)), ""
+    )
+    notes = {COMMENT: comment.encode()} if comment else None
+    return pa.field(column.name, _type(column.kind, column.name), nullable=not required, metadata=notes)
 
 
 def _inner_field(part: exp.Expression, column: str) -> pa.Field:

@@ -37,6 +37,11 @@ class CommitKind(StrEnum):
         return self in (CommitKind.PRUNE, CommitKind.SQUASH, CommitKind.CLUSTER)
 
     @property
+    def rewrites_rows(self) -> bool:
+        """True if rows of other files are written anew, so that a column that is missing would be lost."""
+        return self in (CommitKind.FOLD, CommitKind.SQUASH, CommitKind.CLUSTER)
+
+    @property
     def is_compaction(self) -> bool:
         """True if a change of metadata or protocol since the plan is a conflict."""
         return self not in (CommitKind.APPEND, CommitKind.REGISTER)
@@ -47,7 +52,8 @@ class Commit:
     """One atomic step of one table.
 
     `plan_version` is the version the files were chosen at: every log entry after it is checked. `depends` are app
-    transactions that must not have moved since then; `epoch` is the lease epoch of the job, if it runs under one.
+    transactions that must not have moved since then; `epoch` is the lease epoch of the job, if it runs under one;
+    `table_actions` change the table itself (its columns, its protocol) and are written as they are.
     """
 
     kind: CommitKind
@@ -57,6 +63,7 @@ class Commit:
     transactions: Mapping[str, int] = field(default_factory=dict)
     depends: frozenset[str] = frozenset()
     epoch: int | None = None
+    table_actions: tuple[Mapping[str, Any], ...] = ()
     info: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -111,6 +111,16 @@ class FoldEstimate(_Plain):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AlterReport(_Plain):
+    """What changed about a dataset's columns, in words, and what they are now."""
+
+    dataset: str
+    changed: list[str]
+    columns: list[dict[str, Any]]
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VacuumReport(_Plain):
     """Which files a vacuum deleted, or would delete."""
 

@@ -5,8 +5,11 @@ timestamps in microseconds, UTC or without zone). A Delta type name (``long``, `
 is the text form, the one that people see and that fingerprints are made of.
 """
 
+import datetime
+import decimal
 import hashlib
-from collections.abc import Callable, Iterable
+import json
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,6 +21,12 @@ FINGERPRINT_HEX_DIGITS: Final = 32
 MAX_KEY_BYTES: Final = 1024
 """A key longer than this would bloat statistics, bloom filters and every change batch."""
 MAX_DECIMAL_DIGITS: Final = 38
+
+COMMENT: Final = b"comment"
+TAGS: Final = b"siltstone.tags"
+DEFAULT: Final = b"siltstone.default"
+_NOTES: Final = (COMMENT, TAGS, DEFAULT)
+"""What a column may carry besides its type, as metadata of its field: a comment, tags, what old rows show."""
 
 _SIMPLE: Final[dict[str, pa.DataType]] = {
     "string": pa.string(),
@@ -114,7 +123,71 @@ def canonical(schema: pa.Schema) -> pa.Schema:
     seen: set[str] = set()
     for name in schema.names:
         _check_column_name(name, seen)
-    return pa.schema([pa.field(f.name, canonical_type(f.type, column=f.name), f.nullable) for f in schema])
+    return pa.schema([_noted(f.name, canonical_type(f.type, column=f.name), f.nullable, f.metadata) for f in schema])
+
+
+def _noted(name: str, kind: pa.DataType, nullable: bool, notes: Mapping[bytes, bytes] | None) -> pa.Field:  # noqa: FBT001
+    """Return a field with those of the given notes that are ours."""
+    ours = {note: text for note, text in (notes or {}).items() if note in _NOTES}
+    return pa.field(name, kind, nullable, metadata=ours or None)
+
+
+def comment_of(field: pa.Field) -> str | None:
+    """Return the column's comment."""
+    text = (field.metadata or {}).get(COMMENT)
+    return text.decode() if text is not None else None
+
+
+def tags_of(field: pa.Field) -> list[str]:
+    """Return the column's tags, sorted."""
+    return sorted(json.loads((field.metadata or {}).get(TAGS, b"[]")))
+
+
+def default_text(field: pa.Field) -> str | None:
+    """Return what rows that were written before the column was there show in it, as text."""
+    text = (field.metadata or {}).get(DEFAULT)
+    return text.decode() if text is not None else None
+
+
+def default_of(field: pa.Field) -> pa.Scalar:
+    """Return what rows that were written before the column was there show in it; null unless a default was given."""
+    text = default_text(field)
+    return pa.scalar(None, field.type) if text is None else read_default(text, field.type, column=field.name)
+
+
+def read_default(text: str, kind: pa.DataType, *, column: str) -> pa.Scalar:
+    """Read a default from text.
+
+    Raises:
+        InvalidRequest: it is no value of the column's type, or the type can have none.
+    """
+    try:
+        if pa.types.is_timestamp(kind):
+            return pa.scalar(_moment(text, has_zone=kind.tz is not None), kind)
+        if pa.types.is_decimal(kind):
+            return pa.scalar(decimal.Decimal(text), kind)
+        if pa.types.is_nested(kind) or pa.types.is_binary(kind):
+            raise InvalidRequest(f"Column {column!r}: a {type_name(kind)} cannot have a default.")
+        return pa.scalar(text).cast(kind)
+    except (pa.ArrowException, ValueError, ArithmeticError) as error:
+        raise InvalidRequest(f"Column {column!r}: the default {text!r} is not a {type_name(kind)}.") from error
+
+
+def _moment(text: str, *, has_zone: bool) -> datetime.datetime:
+    moment = datetime.datetime.fromisoformat(text)
+    if (moment.tzinfo is not None) != has_zone:
+        raise ValueError(text)
+    return moment
+
+
+def filled(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows of a file in today's columns: one that the file lacks shows its default, a narrower one is widened."""
+    have = set(table.column_names)
+    columns = [
+        table.column(f.name).cast(f.type) if f.name in have else pa.repeat(default_of(f), table.num_rows)
+        for f in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _check_column_name(name: str, seen: set[str]) -> None:
@@ -153,7 +226,7 @@ def change_schema(schema: pa.Schema, key: Iterable[str]) -> pa.Schema:
     A tombstone carries the key alone, so every other column must be able to hold null.
     """
     keys = set(key)
-    own = [pa.field(f.name, f.type, nullable=f.name not in keys) for f in schema]
+    own = [pa.field(f.name, f.type, nullable=f.name not in keys, metadata=f.metadata) for f in schema]
     return pa.schema([*own, *CHANGE_FIELDS])
 
 
@@ -170,7 +243,12 @@ def fingerprint(schema: pa.Schema) -> str:
 
 def describe(schema: pa.Schema) -> list[dict[str, Any]]:
     """Return the columns as plain data, for JSON and for tables that people read."""
-    return [{"name": f.name, "type": type_name(f.type), "nullable": f.nullable} for f in schema]
+    return [{"name": f.name, "type": type_name(f.type), "nullable": f.nullable} | _notes(f) for f in schema]
+
+
+def _notes(field: pa.Field) -> dict[str, Any]:
+    found = {"comment": comment_of(field), "tags": tags_of(field), "default": default_text(field)}
+    return {name: value for name, value in found.items() if value}
 
 
 def from_struct_json(struct: dict[str, Any]) -> pa.Schema:
@@ -180,8 +258,41 @@ def from_struct_json(struct: dict[str, Any]) -> pa.Schema:
     n: int64
     """
     return pa.schema(
-        [pa.field(f["name"], _from_json_type(f["type"], f["name"]), f["nullable"]) for f in struct["fields"]]
+        [
+            _noted(
+                f["name"],
+                _from_json_type(f["type"], f["name"]),
+                f["nullable"],
+                {n.encode(): v.encode() for n, v in f.get("metadata", {}).items() if isinstance(v, str)},
+            )
+            for f in struct["fields"]
+        ]
     )
+
+
+def to_struct_json(schema: pa.Schema) -> dict[str, Any]:
+    """Return a schema as the JSON form of a Delta struct type, the opposite of `from_struct_json`."""
+    return {"type": "struct", "fields": [_to_json_field(f) for f in schema]}
+
+
+def _to_json_field(field: pa.Field) -> dict[str, Any]:
+    notes = {name.decode(): text.decode() for name, text in sorted((field.metadata or {}).items()) if name in _NOTES}
+    return {"name": field.name, "type": _to_json_type(field.type), "nullable": field.nullable, "metadata": notes}
+
+
+def _to_json_type(kind: pa.DataType) -> str | dict[str, Any]:
+    if pa.types.is_list(kind):
+        return {"type": "array", "elementType": _to_json_type(kind.value_type), "containsNull": True}
+    if pa.types.is_map(kind):
+        return {
+            "type": "map",
+            "keyType": _to_json_type(kind.key_type),
+            "valueType": _to_json_type(kind.item_type),
+            "valueContainsNull": True,
+        }
+    if pa.types.is_struct(kind):
+        return {"type": "struct", "fields": [_to_json_field(f) for f in kind.fields]}
+    return type_name(kind)
 
 
 def _from_json_type(kind: str | dict[str, Any], column: str) -> pa.DataType:
@@ -205,3 +316,27 @@ def _from_json_type(kind: str | dict[str, Any], column: str) -> pa.DataType:
             return pa.struct(list(from_struct_json(kind)))
         case other:
             raise InvalidRequest(f"Column {column!r}: type {other} cannot be stored.")
+
+
+def as_schema(schema: "pa.Schema | str | Any") -> pa.Schema:  # noqa: ANN401
+    """Take a schema in any of the forms that a user may give it in.
+
+    Raises:
+        InvalidRequest: it is none of them.
+    """
+    if isinstance(schema, pa.Schema):
+        return schema
+    if isinstance(schema, str):
+        from siltstone.model.ddl import parse_ddl
+
+        return parse_ddl(schema)
+    if hasattr(schema, "jsonValue"):
+        return from_struct_json(schema.jsonValue())
+    raise InvalidRequest(f"A schema is a pyarrow.Schema, a Spark StructType or DDL text, not {type(schema).__name__}.")
+
+
+def as_type(kind: pa.DataType | str, *, column: str) -> pa.DataType:
+    """Take a type as Arrow's or in Spark's words."""
+    if isinstance(kind, str):
+        kind = as_schema(f"`{column}` {kind}").field(0).type
+    return canonical_type(kind, column=column)

@@ -67,6 +67,7 @@ def _actions(commit: Commit, commit_id: str, now_ms: int) -> Iterator[dict[str, 
             **commit.info,
         }
     }
+    yield from (dict(action) for action in commit.table_actions)
     data_change = not commit.kind.moves_rows_only
     for file in commit.adds:
         yield {"add": _added(file, now_ms, data_change=data_change)}

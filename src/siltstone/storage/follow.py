@@ -8,6 +8,7 @@ Terms. The *opened* version is the one that delta-rs read, the *followed* one th
 """
 
 import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from siltstone.model.files import DataFile
+from siltstone.model.schema import from_struct_json
 from siltstone.storage.layout import LOG, entry_name
 from siltstone.storage.log import LogEntry, file_mark, read_entry
 
@@ -36,7 +38,7 @@ class Followed:
         self.version = opened.version()
         self._path = path
         self._mark = file_mark(path / LOG / entry_name(self.version))
-        self._schema = pa.schema(opened.schema().to_arrow())
+        self._schema = from_struct_json(json.loads(opened.schema().to_json()))
         self._transactions: dict[str, int | None] = {}
         self._files: dict[str, DataFile] | None = None
         self._pending: list[LogEntry] = []

@@ -122,6 +122,12 @@ class TableHandle:
         with self._mutex:
             return self._current().schema
 
+    def columns(self) -> pa.Schema:
+        """Return the schema of the newest version."""
+        with self._mutex:
+            self._refresh()
+            return self._current().schema
+
     def properties(self) -> dict[str, str]:
         """Return the table's properties at the newest version."""
         with self._mutex:

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from siltstone.errors import Corruption
 from siltstone.model.columns import BATCH_ID, WRITTEN_AT
+from siltstone.model.evolution import WIDER
 from siltstone.model.files import DataFile, KeyRange
 
 COMPRESSION: Final = "zstd"
@@ -89,8 +90,10 @@ class Footer:
     metadata: pq.FileMetaData
 
 
-def read_footer(path: Path, *, expected: pa.Schema) -> Footer:
+def read_footer(path: Path, *, expected: pa.Schema, exact: bool = True) -> Footer:
     """Read a footer back and compare its columns with what the commit expects.
+
+    Unless they must be `exact`, a file may lack columns that can be null, and have narrower types: it was written before.
 
     Raises:
         Corruption: the file is missing, truncated, or holds other columns or types.
@@ -103,18 +106,20 @@ def read_footer(path: Path, *, expected: pa.Schema) -> Footer:
         raise Corruption(f"File {path} is missing; nothing was committed.") from error
     except (pa.ArrowInvalid, OSError) as error:
         raise Corruption(f"File {path} is not a readable Parquet file ({error}); nothing was committed.") from error
-    _check_columns(path, actual, expected)
+    _check_columns(path, actual, expected, exact=exact)
     return Footer(size_bytes=size, rows=metadata.num_rows, metadata=metadata)
 
 
-def _check_columns(path: Path, actual: pa.Schema, expected: pa.Schema) -> None:
+def _check_columns(path: Path, actual: pa.Schema, expected: pa.Schema, *, exact: bool) -> None:
     names = {f.name: f.type for f in expected}
     strange = [f.name for f in actual if f.name not in names]
-    missing = [name for name in names if name not in actual.names]
+    missing = [f.name for f in expected if f.name not in actual.names and (exact or not f.nullable)]
     wrong = [
         f"{f.name} ({f.type}, not {names[f.name]})"
         for f in actual
-        if f.name in names and not _same(f.type, names[f.name])
+        if f.name in names
+        and not _same(f.type, names[f.name])
+        and (exact or names[f.name] not in WIDER.get(f.type, ()))
     ]
     if strange or missing or wrong:
         raise Corruption(

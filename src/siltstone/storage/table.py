@@ -20,10 +20,11 @@ Deliberately absent: any other place that writes an entry (`entry`) or calls a w
 """
 
 import contextlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, TableFeatures
@@ -35,8 +36,10 @@ from siltstone.errors import CommitUnknown, Conflict, Corruption, Fenced, Unavai
 from siltstone.failpoints import reach
 from siltstone.model.columns import APP_EPOCH, COMMIT_ID
 from siltstone.model.files import Commit, CommitKind, Committed, DataFile
+from siltstone.model.schema import to_struct_json, type_name
 from siltstone.storage.durable import SyncedLog, sync_directory, sync_file
 from siltstone.storage.entry import entry_content, put_entry
+from siltstone.storage.follow import Followed
 from siltstone.storage.handle import LogMoved, Pinned, TableHandle
 from siltstone.storage.layout import LOG, entry_name, has_versions
 from siltstone.storage.log import LAST_CHECKPOINT, LogEntry, entries_between, file_mark, list_log, read_entry
@@ -73,6 +76,10 @@ class Parent:
     def schema(self) -> pa.Schema:
         """Return the schema at this version."""
         return self.table.schema()
+
+
+class _Unchanged(Exception):  # noqa: N818
+    """The table has these columns already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +159,40 @@ class Table(TableHandle):
 
         def prepare(parent: int) -> _Attempt:
             commit = self._check(build(Parent(self, parent)), parent)
-            self.verify(commit.adds)
+            self.verify(commit.adds, exact=commit.kind.rewrites_rows)
             return _Attempt(commit, lambda commit_id: self._write_entry(parent + 1, commit, commit_id))
 
         committed = self._land(prepare)
         self._verified.forget(committed.commit.adds)
         return committed
+
+    def evolve(self, build: Callable[[pa.Schema], pa.Schema]) -> int | None:
+        """Change the table's columns as a commit of its own; return the version, None if they were so already.
+
+        `build` gets the columns of each parent the commit is tried on and returns what they shall be; partition columns are kept.
+
+        Raises:
+            Conflict: what `build` raises.
+        """
+
+        def prepare(parent: int) -> _Attempt:
+            found = self._current()
+            wanted = build(found.schema)
+            if wanted.equals(found.schema, check_metadata=True):
+                raise _Unchanged
+            commit = Commit(kind=CommitKind.METADATA, plan_version=parent, table_actions=_evolved(found, wanted))
+            return _Attempt(commit, lambda commit_id: self._write_entry(parent + 1, commit, commit_id))
+
+        try:
+            return self._land(prepare).version
+        except _Unchanged:
+            return None
+
+    def _adopt(self, opened: DeltaTable) -> None:
+        before = self._followed.schema if self._followed is not None else None
+        super()._adopt(opened)
+        if before is None or not before.equals(self._current().schema, check_metadata=True):
+            self._verified.doubt()
 
     def set_properties(self, properties: Mapping[str, str]) -> int:
         """Change the table's properties as a commit of its own; return the version."""
@@ -349,10 +384,11 @@ class Table(TableHandle):
             return commit
         return replace(commit, transactions={**commit.transactions, APP_EPOCH: commit.epoch})
 
-    def verify(self, files: tuple[DataFile, ...], *, expected: pa.Schema | None = None) -> None:
+    def verify(self, files: tuple[DataFile, ...], *, expected: pa.Schema | None = None, exact: bool = True) -> None:
         """Read every file's footer back and sync it; a file is verified once, before any log names it.
 
-        With `expected` (the columns of a file) a writer can do it before its turn, beside other writers.
+        With `expected` (the columns of a file) a writer can do it before its turn, beside other writers. If the table's columns
+        change after that, it is verified anew; what was written before the change need not be `exact` then.
         """
         if not self._verified.missing(files):
             return
@@ -360,7 +396,7 @@ class Table(TableHandle):
         if not (self.path / LOG).is_dir():
             raise self._gone()
         try:
-            self._verified.verify(files, expected=expected)
+            self._verified.verify(files, expected=expected, exact=exact)
         except OSError as error:
             raise Unavailable(f"{self.label}: files cannot be synced ({error}); nothing was changed.") from error
 
@@ -402,3 +438,23 @@ def _declare_invariants(table: DeltaTable) -> None:
         commit_properties=CommitProperties(max_commit_retries=0),
         post_commithook_properties=_NO_HOOKS,
     )
+
+
+def _evolved(found: Followed, wanted: pa.Schema) -> tuple[Mapping[str, Any], ...]:
+    """Return the actions that give a table other columns, and the features they need."""
+    metadata = found.opened.metadata()
+    action = {
+        "id": str(metadata.id),
+        "name": metadata.name,
+        "description": metadata.description,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps(to_struct_json(wanted), separators=(",", ":")),
+        "partitionColumns": list(metadata.partition_columns),
+        "createdTime": metadata.created_time,
+        "configuration": dict(metadata.configuration),
+    }
+    listed = found.protocol.writer_features
+    if listed is None and any(type_name(f.type).find("timestamp_ntz") >= 0 for f in wanted):
+        features = {"readerFeatures": ["timestampNtz"], "writerFeatures": sorted(WRITER_FEATURES)}
+        return {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7} | features}, {"metaData": action}
+    return ({"metaData": action},)

@@ -23,14 +23,15 @@ class VerifiedFiles:
         self._table = table
         self._durable = durable
         self._known: set[str] = set()
+        self._older: set[str] = set()
         self._synced_folders: set[Path] = set()
 
     def missing(self, files: Iterable[DataFile]) -> list[DataFile]:
         """Return the files that are not verified yet."""
         return [file for file in files if file.path not in self._known]
 
-    def verify(self, files: Iterable[DataFile], *, expected: pa.Schema) -> None:
-        """Read the footers back and sync.
+    def verify(self, files: Iterable[DataFile], *, expected: pa.Schema, exact: bool) -> None:
+        """Read the footers back and sync. Unless all must be `exact`, files from before a change of columns need not have those.
 
         Raises:
             Corruption: a file is not what the commit says.
@@ -38,14 +39,14 @@ class VerifiedFiles:
         """
         fresh = self.missing(files)
         for file in fresh:
-            self._check(file, expected)
+            self._check(file, expected, exact=exact or file.path not in self._older)
         if self._durable:
             sync_files(self._table, [file.path for file in fresh], known=self._synced_folders)
         self._known.update(file.path for file in fresh)
 
-    def _check(self, file: DataFile, expected: pa.Schema) -> None:
+    def _check(self, file: DataFile, expected: pa.Schema, *, exact: bool) -> None:
         path = self._table / file.path
-        footer = read_footer(path, expected=expected)
+        footer = read_footer(path, expected=expected, exact=exact)
         if (footer.size_bytes, footer.rows) != (file.size_bytes, file.rows):
             raise Corruption(
                 f"File {path} has {footer.rows} rows in {footer.size_bytes} bytes, not {file.rows} in "
@@ -54,4 +55,10 @@ class VerifiedFiles:
 
     def forget(self, files: Iterable[DataFile]) -> None:
         """Forget files that a log names now."""
-        self._known.difference_update(file.path for file in files)
+        for known in (self._known, self._older):
+            known.difference_update(file.path for file in files)
+
+    def doubt(self) -> None:
+        """Have everything verified anew: the table's columns have changed."""
+        self._older |= self._known
+        self._known.clear()

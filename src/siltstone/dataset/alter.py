@@ -1,0 +1,65 @@
+"""Changing a dataset's columns while others write, read and fold.
+
+Flow:
+
+1. `changes` gets the new columns: from now on a file with them can be written;
+2. `base` gets them: base's columns are the dataset's, so from now on they are seen and written.
+
+Each step is a commit of its own, made from what the table has at that moment, so that two alterations at once both count.
+Old files stay as they are: a reader shows the default for a column that a file lacks, and widens a narrower one. A write that
+was staged before and lands after is one more old file. A fold that was planned before is refused and planned anew.
+A crash between 1 and 2 leaves columns that nobody sees; `finish` takes the second step.
+"""
+
+import pyarrow as pa
+
+from siltstone.dataset.store import Store
+from siltstone.failpoints import reach
+from siltstone.model.evolution import Alteration, altered, differences
+from siltstone.model.results import AlterReport
+from siltstone.model.schema import describe
+
+
+def alter(store: Store, alteration: Alteration, *, dry_run: bool = False) -> AlterReport:
+    """Change the columns; a dry run only says what would change.
+
+    Raises:
+        InvalidRequest: the alteration is not possible. Nothing was changed.
+    """
+    finish(store)
+    before = store.base.pin().schema
+    after = altered(before, alteration, key=store.spec.key)
+    if not dry_run and not after.equals(before, check_metadata=True):
+        store.changes.evolve(
+            lambda found: _with_columns(found, altered(_own(found), alteration, key=store.spec.key), store)
+        )
+        reach("alter.after_changes")
+        store.base.evolve(lambda found: altered(found, alteration, key=store.spec.key))
+        reach("alter.after_base")
+    return AlterReport(
+        dataset=str(store.name), changed=differences(before, after), columns=describe(after), dry_run=dry_run
+    )
+
+
+def finish(store: Store) -> bool:
+    """Take the second step of an alteration that was cut off after the first; return whether there was one."""
+    ahead = _own(store.changes.pin().schema)
+    here = store.base.pin().schema
+    new = pa.schema([f for f in ahead if f.name not in here.names])
+    wider = {f.name: f.type for f in ahead if f.name in here.names and f.type != here.field(f.name).type}
+    if not new.names and not wider:
+        return False
+    step = Alteration(add=new, widen=wider)
+    store.base.evolve(lambda found: altered(found, step, key=store.spec.key))
+    return True
+
+
+def _own(columns: pa.Schema) -> pa.Schema:
+    """Return the user's columns of a table of changes."""
+    return pa.schema([f for f in columns if not f.name.startswith("_")])
+
+
+def _with_columns(found: pa.Schema, own: pa.Schema, store: Store) -> pa.Schema:
+    """Return the columns of a table of changes with these user columns; a tombstone has none but the key."""
+    ours = [f for f in found if f.name.startswith("_")]
+    return pa.schema([*[f if f.name in store.spec.key else f.with_nullable(True) for f in own], *ours])  # noqa: FBT003

@@ -1,0 +1,170 @@
+"""What may change about a dataset's columns while its old files stay as they are. Pure.
+
+A column may be added if rows can do without it, and widened where the old values are values of the wider type. Whatever else
+would change what old rows say, or keep old files from being read, is refused by name.
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from siltstone.errors import InvalidRequest
+from siltstone.model.schema import (
+    COMMENT,
+    DEFAULT,
+    TAGS,
+    canonical,
+    default_text,
+    read_default,
+    tags_of,
+    type_name,
+)
+
+WIDER: Final[Mapping[pa.DataType, tuple[pa.DataType, ...]]] = {
+    pa.int8(): (pa.int16(), pa.int32(), pa.int64()),
+    pa.int16(): (pa.int32(), pa.int64()),
+    pa.int32(): (pa.int64(),),
+    pa.float32(): (pa.float64(),),
+}
+"""The types that hold every value of a narrower one, and that readers of its files can read them as."""
+MAX_COMMENT_CHARS: Final = 1000
+MAX_TAG_CHARS: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alteration:
+    """What is to change: columns to add, wider types, and what columns carry besides their type.
+
+    A comment or a default of None is taken away; tags replace the column's tags.
+    """
+
+    add: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    widen: Mapping[str, pa.DataType] = field(default_factory=dict)
+    comments: Mapping[str, str | None] = field(default_factory=dict)
+    tags: Mapping[str, Collection[str]] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+
+def altered(schema: pa.Schema, alteration: Alteration, *, key: Collection[str]) -> pa.Schema:
+    """Return the schema with the alteration; what is already so stays so.
+
+    >>> old = pa.schema([pa.field("id", pa.string(), nullable=False), ("n", pa.int32())])
+    >>> altered(old, Alteration(add=pa.schema([("m", pa.string())]), widen={"n": pa.int64()}), key=["id"])
+    id: string not null
+    n: int64
+    m: string
+
+    Raises:
+        InvalidRequest: a column is unknown, there with another type, required, part of the key, or cannot be widened so.
+    """
+    fields = {f.name: f for f in schema}
+    added = _added(fields, alteration, key=key)
+    fields |= {f.name: f for f in added}
+    for name, kind in alteration.widen.items():
+        fields[name] = _widened(_known(fields, name), kind, key=key)
+    for name, comment in alteration.comments.items():
+        fields[name] = _with_note(_known(fields, name), COMMENT, _checked_comment(name, comment))
+    for name, tags in alteration.tags.items():
+        fields[name] = _with_note(_known(fields, name), TAGS, _checked_tags(name, tags))
+    for name, default in alteration.defaults.items():
+        if name not in {f.name for f in alteration.add}:
+            raise InvalidRequest(
+                f"Column {name!r}: a default is for a column that is added with it, and stays as it is."
+            )
+        if name in {f.name for f in added}:
+            fields[name] = _with_note(fields[name], DEFAULT, _checked_default(fields[name], default))
+        elif default_text(fields[name]) != (_checked_default(fields[name], default) or None):
+            raise InvalidRequest(
+                f"Column {name!r} is there already with another default ({default_text(fields[name])!r})."
+            )
+    return canonical(pa.schema(list(fields.values())))
+
+
+def _added(fields: Mapping[str, pa.Field], alteration: Alteration, *, key: Collection[str]) -> list[pa.Field]:
+    if not alteration.add.names:
+        return []
+    fresh: list[pa.Field] = []
+    for new in canonical(alteration.add):
+        there = fields.get(new.name)
+        if there is None and not new.nullable:
+            raise InvalidRequest(
+                f"Column {new.name!r} cannot be added as NOT NULL: the rows that are there do not have it."
+            )
+        if there is None:
+            fresh.append(new)
+        elif there.type != new.type or new.name in key:
+            raise InvalidRequest(f"Column {new.name!r} is there already, as {type_name(there.type)}.")
+    return fresh
+
+
+def _known(fields: Mapping[str, pa.Field], name: str) -> pa.Field:
+    if name not in fields:
+        raise InvalidRequest(f"There is no column {name!r}; there are {', '.join(fields)}.")
+    return fields[name]
+
+
+def _widened(there: pa.Field, kind: pa.DataType, *, key: Collection[str]) -> pa.Field:
+    if there.type == kind:
+        return there
+    if there.name in key:
+        raise InvalidRequest(f"Column {there.name!r} is part of the key, whose type cannot change.")
+    if kind not in WIDER.get(there.type, ()):
+        possible = " or ".join(type_name(wider) for wider in WIDER.get(there.type, ())) or "nothing"
+        raise InvalidRequest(
+            f"Column {there.name!r} is {type_name(there.type)}, which can be widened to {possible}, not to {type_name(kind)}."
+        )
+    return there.with_type(kind)
+
+
+def _with_note(there: pa.Field, note: bytes, text: str | None) -> pa.Field:
+    notes = {name: value for name, value in (there.metadata or {}).items() if name != note}
+    if text:
+        notes[note] = text.encode()
+    return there.with_metadata(notes)
+
+
+def _checked_comment(name: str, comment: str | None) -> str | None:
+    if comment is not None and len(comment) > MAX_COMMENT_CHARS:
+        raise InvalidRequest(f"Column {name!r}: a comment is text of at most {MAX_COMMENT_CHARS} characters.")
+    return comment
+
+
+def _checked_tags(name: str, tags: Collection[str]) -> str | None:
+    if isinstance(tags, str) or any(not 0 < len(tag) <= MAX_TAG_CHARS for tag in tags):
+        raise InvalidRequest(f"Column {name!r}: tags are a list of words of at most {MAX_TAG_CHARS} characters.")
+    return json.dumps(sorted(set(tags))) if tags else None
+
+
+def _checked_default(there: pa.Field, default: Any) -> str | None:  # noqa: ANN401
+    """Return a default as the text that is stored, after a look at whether it can be read again."""
+    if default is None:
+        return None
+    text = str(default).lower() if isinstance(default, bool) else str(default)
+    read_default(text, there.type, column=there.name)
+    return text
+
+
+def differences(before: pa.Schema, after: pa.Schema) -> list[str]:
+    """Say in words what differs, for reports and errors.
+
+    >>> differences(pa.schema([("n", pa.int32())]), pa.schema([("n", pa.int64()), ("m", pa.string())]))
+    ['n: integer becomes long', 'm string is added']
+    """
+    told: list[str] = []
+    for new in after:
+        if new.name not in before.names:
+            default = default_text(new)
+            told.append(f"{new.name} {type_name(new.type)} is added" + (f", default {default}" if default else ""))
+            continue
+        old = before.field(new.name)
+        if old.type != new.type:
+            told.append(f"{new.name}: {type_name(old.type)} becomes {type_name(new.type)}")
+        notes = (old.metadata or {}), (new.metadata or {})
+        if notes[0].get(COMMENT) != notes[1].get(COMMENT):
+            told.append(f"{new.name}: comment")
+        if tags_of(old) != tags_of(new):
+            told.append(f"{new.name}: tags {', '.join(tags_of(new)) or 'none'}")
+    return told
