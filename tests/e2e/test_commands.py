@@ -8,6 +8,7 @@ import pytest
 from tests.e2e.conftest import PEOPLE, PRICES
 from tests.e2e.silt import contents, silt
 
+NEW = "a.b.c"
 ADA = {
     "id": "p1",
     "name": "Ada",
@@ -135,7 +136,9 @@ def test_list_and_status_know_every_dataset(lake: Path):
     assert [one["name"] for one in silt("--lake", lake, "--json", "list").data] == [PEOPLE, PRICES]
     people, prices = silt("--lake", lake, "--json", "status").data
     assert (people["backlog_rows"], prices["backlog_rows"]) == (1, 0)
-    assert silt("--lake", lake, "--json", "status", PEOPLE).data == people
+    later = silt("--lake", lake, "--json", "status", PEOPLE).data
+    assert later.pop("stale_seconds") > people.pop("stale_seconds") > prices["stale_seconds"]
+    assert later == people
 
 
 def test_people_get_tables(lake: Path):
@@ -206,3 +209,30 @@ def test_doctor_fails_where_something_is_wrong(tmp_path: Path):
     found = silt("--lake", tmp_path / "file", "--json", "doctor")
     assert found.code == 1
     assert {check["name"]: check["verdict"] for check in found.data["checks"]}["lake"] == "failed"
+
+
+def test_columns_are_altered_and_described(lake: Path):
+    silt("--lake", lake, "create", NEW, "--schema", "id BIGINT, n INT", "--key", "id")
+    silt("--lake", lake, "upsert", NEW, "--row", '{"id": 1, "n": 2}')
+    change = ["--add", "source STRING", "--default", "source=import", "--widen", "n=BIGINT", "--tag", "n=web,eu"]
+    dry = silt("--lake", lake, "--json", "alter", NEW, *change, "--dry-run").data
+    assert dry["changed"] == ["n: integer becomes long", "n: tags eu, web", "source string is added, default import"]
+    assert [c["name"] for c in silt("--lake", lake, "--json", "describe", NEW).data["columns"]] == ["id", "n"]
+    silt("--lake", lake, "alter", NEW, *change, "--comment", "n=visits = clicks")
+    assert silt("--lake", lake, "--json", "head", NEW).data == [{"id": 1, "n": 2, "source": "import"}]
+    shown = silt("--lake", lake, "describe", NEW).out
+    assert "eu, web" in shown
+    assert "visits = clicks" in shown
+    assert "already" in silt("--lake", lake, "alter", NEW, *change).out
+
+
+def test_small_files_of_changes_are_squashed(lake: Path):
+    silt("--lake", lake, "create", NEW, "--schema", "id BIGINT, n INT", "--key", "id")
+    for number in range(3):
+        silt("--lake", lake, "upsert", NEW, "--row", json.dumps({"id": 1, "n": number}))
+    assert silt("--lake", lake, "--json", "compact", NEW, "--squash", "--dry-run").data["files_removed"] == 3
+    assert silt("--lake", lake, "--json", "status", NEW).data["backlog_files"] == 3
+    assert "3 files, 3 rows" in silt("--lake", lake, "compact", NEW, "--squash").out
+    status = silt("--lake", lake, "--json", "status", NEW).data
+    assert (status["backlog_files"], status["backlog_batches"]) == (1, 3)
+    assert "no small files" in silt("--lake", lake, "compact", NEW, "--squash").out

@@ -1,7 +1,7 @@
 """Datasets themselves: create, list, describe, drop."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,6 +23,7 @@ def register(app: typer.Typer) -> None:
     add(app, "create", create)
     add(app, "list", list_datasets)
     add(app, "describe", describe)
+    add(app, "alter", alter)
     add(app, "drop", drop)
 
 
@@ -107,8 +108,81 @@ def _show_info(info: "DatasetInfo", path: str) -> None:
             "path": path,
         }
     )
-    rows = [[c["name"], c["type"], "" if c["nullable"] else "not null"] for c in info.columns]
-    render.write_table(["column", "type", ""], rows)
+    write_columns(info.columns)
+
+
+def write_columns(columns: "list[dict[str, Any]]") -> None:
+    """Show columns; what no column has gets no room."""
+    plain = [column | {"tags": ", ".join(column.get("tags", []))} for column in columns]
+    extra = [name for name in ("default", "tags", "comment") if any(column.get(name) for column in plain)]
+    rows = [
+        [c["name"], c["type"], "" if c["nullable"] else "not null", *[c.get(name, "") for name in extra]] for c in plain
+    ]
+    render.write_table(["column", "type", "", *extra], rows)
+
+
+def alter(  # one parameter for each option
+    context: typer.Context,
+    name: Name,
+    *,
+    add: Annotated[str | None, typer.Option("--add", metavar="DDL", help="Columns to add, in Spark's words.")] = None,
+    default: Annotated[
+        list[str] | None,
+        typer.Option("--default", metavar="COLUMN=VALUE", help="What older rows show in an added column."),
+    ] = None,
+    widen: Annotated[
+        list[str] | None, typer.Option("--widen", metavar="COLUMN=TYPE", help="A wider type; may be repeated.")
+    ] = None,
+    comment: Annotated[
+        list[str] | None, typer.Option("--comment", metavar="COLUMN=TEXT", help="A comment; no text takes it away.")
+    ] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option("--tag", metavar="COLUMN=A,B", help="The column's tags; none takes them away."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
+) -> None:
+    r"""Add columns, widen types, comment and tag columns, while others write and read. Files are not rewritten.
+
+    Types can be widened from an integer type to a longer one, and from float to double; not those of the key.
+
+    \b
+    silt alter crm.sales.candidates --add 'score BIGINT, source STRING' --default source=import
+    silt alter crm.sales.candidates --widen calls=BIGINT --dry-run
+    silt alter crm.sales.candidates --comment name='as it is in the passport' --tag name=pii,eu
+    """
+    call = invocation(context)
+    tags = {column: _names(text) for column, text in _pairs(tag, "--tag").items()}
+    comments = {column: text or None for column, text in _pairs(comment, "--comment").items()}
+    with call.open() as lake:
+        report = lake.dataset(name).alter(
+            add=add,
+            widen=_pairs(widen, "--widen"),
+            comments=comments,
+            tags=tags,
+            defaults=_pairs(default, "--default"),
+            dry_run=dry_run,
+        )
+
+    def people() -> None:
+        verb = "would change" if dry_run else "changed"
+        render.write_line(
+            f"{name} {verb}: {'; '.join(report.changed)}." if report.changed else f"{name} is so already."
+        )
+        write_columns(report.columns)
+
+    call.answer(report.to_dict(), people)
+
+
+def _pairs(texts: list[str] | None, option: str) -> dict[str, str]:
+    """Read COLUMN=VALUE texts; a column may come once."""
+    found: dict[str, str] = {}
+    for text in texts or []:
+        column, equals, value = text.partition("=")
+        if not equals or not column.strip() or column.strip() in found:
+            raise InvalidRequest(f"{option} takes COLUMN=VALUE, each column once, not {text!r}. Nothing was changed.")
+        found[column.strip()] = value
+    return found
 
 
 def drop(
