@@ -8,7 +8,8 @@ import pytest
 import typer
 
 from siltstone import errors
-from siltstone.cli.main import INTERRUPTED, app
+from siltstone.cli.interrupts import INTERRUPTED, KIND
+from siltstone.cli.main import app
 
 TEXT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 ROOT: Any = typer.main.get_command(app)
@@ -62,7 +63,7 @@ def test_every_exit_code_is_documented_with_its_kind(error: type[errors.Siltston
 
 
 def test_an_interrupt_has_its_exit_code_in_the_table():
-    assert re.search(rf"^\| {INTERRUPTED} \|", TEXT, re.MULTILINE)
+    assert re.search(rf"^\| {INTERRUPTED} \| `{KIND}` \|", TEXT, re.MULTILINE)
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
