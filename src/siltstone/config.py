@@ -112,7 +112,7 @@ def _fit(name: str, value: Any) -> Any:  # noqa: ANN401
     try:
         fitted = _to_bool(value) if kind is bool else kind(value)
     except (TypeError, ValueError) as error:
-        raise InvalidRequest(f"Setting {name!r} takes a {kind.__name__}, not {value!r}.") from error
+        raise InvalidRequest(f"Setting {name!r} takes {_WORDS[kind]}, not {value!r}.") from error
     if kind in (int, float):
         _check_number(name, value, fitted)
     return fitted
@@ -159,5 +159,6 @@ _AT_LEAST_ONE: Final = {
     "upsert_rows",
     "writer_queue_batches",
 }
+_WORDS: Final = {bool: "yes or no", int: "a whole number", float: "a number", str: "text"}
 _LARGEST: Final = 10**12
 _DEFAULTS: Final = Settings()

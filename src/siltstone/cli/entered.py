@@ -11,7 +11,7 @@ from typing import IO, Any, Final
 import pyarrow as pa
 
 from siltstone.errors import InvalidRequest, NotFound
-from siltstone.model.schema import type_name
+from siltstone.model.schema import a_type
 
 STANDARD_INPUT: Final = "-"
 
@@ -138,7 +138,7 @@ def _typed(value: Any, kind: pa.DataType, column: str) -> Any:  # noqa: ANN401
         return pa.scalar(value).cast(kind).as_py()
     except pa.ArrowInvalid as error:
         raise InvalidRequest(
-            f"Key {value!r} is not a {type_name(kind)}, which column {column!r} is. Nothing was written."
+            f"Key {value!r} is not {a_type(kind)}, which column {column!r} is. Nothing was written."
         ) from error
 
 

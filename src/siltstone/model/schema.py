@@ -73,6 +73,16 @@ def type_name(kind: pa.DataType) -> str:
     raise InvalidRequest(f"Type {kind} cannot be stored.")
 
 
+def a_type(kind: pa.DataType) -> str:
+    """Return the name of a type with its article, for messages.
+
+    >>> a_type(pa.int32()), a_type(pa.string())
+    ('an integer', 'a string')
+    """
+    name = type_name(kind)
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
 def canonical_type(kind: pa.DataType, *, column: str) -> pa.DataType:
     """Return the storable type that holds every value of `kind`, or refuse it by name."""
     if kind in _NAMES:

@@ -163,7 +163,7 @@ def schema_of(file: Path) -> "pa.Schema":
             case _:
                 raise InvalidRequest(f"{file}: columns can be taken from a .parquet or a .csv file.")
     except (pa.ArrowException, OSError) as error:
-        raise InvalidRequest(f"{file} cannot be read: {error}.") from error
+        raise InvalidRequest(f"{file} cannot be read: {str(error).rstrip('.')}.") from error
 
 
 def _names(text: str) -> list[str]:
