@@ -156,6 +156,10 @@ def test_a_row_that_does_not_fit(untouched: Path, row: dict[str, object], says: 
         ("7", "not a dict"),
         ("{", "is not JSON"),
         ('{"id": "a"}\nnope\n', "line 2 is not JSON"),
+        ('\n\n{"id": "a"}\n\nnope\n', "line 5 is not JSON"),
+        ('\nnope\n{"id": "a"}\n', "line 2 is not JSON"),
+        ('{"id": "a"\n{"id": "b"}\n', "line 2 is not JSON"),
+        ('\n[{"id": "a"},\n{"id" "b"}]\n', "line 3 is not JSON"),
         ("id,name\na,b\n", "is not JSON"),
     ],
 )

@@ -53,30 +53,40 @@ def read_rows(source: str | None, given: Sequence[str], schema: pa.Schema, *, li
 
 
 def _file_rows(file: IO[str], source: str, *, limit: int) -> list[Any]:
-    """Read a whole array or object, or line by line: the first character that counts tells which."""
+    """Read a whole array or object, or line by line: the first line that is not blank tells which."""
     name = "standard input" if source == STANDARD_INPUT else source
-    first = next((line for line in file if line.strip()), "")
+    numbered = ((number, line) for number, line in enumerate(file, start=1) if line.strip())
+    number, first = next(numbered, (0, ""))
+    if not first:
+        return []
     if first.lstrip().startswith("["):
-        found = _json(first + file.read(), where=name)
+        found = _json(first + file.read(), where=name, line=number)
         return list(found) if isinstance(found, list) else [found]
-    rows: list[Any] = []
     try:
-        rows.append(json.loads(first, parse_float=decimal.Decimal)) if first else None
-    except json.JSONDecodeError:
-        return [_json(first + file.read(), where=name)]  # one object over several lines
-    for number, line in enumerate(file, start=2):
-        if line.strip():
-            rows.append(_json(line, where=f"{name}, line {number}"))
+        rows = [json.loads(first, parse_float=decimal.Decimal)]
+    except (json.JSONDecodeError, RecursionError):
+        return [_json(first + file.read(), where=name, line=number)]  # one object over several lines
+    for number, line in numbered:
+        rows.append(_json(line, where=name, line=number))
         if len(rows) > limit:
             raise InvalidRequest(f"{name} has more than {limit} rows; use silt ingest for that many.")
     return rows
 
 
-def _json(text: str, *, where: str) -> Any:  # noqa: ANN401
+def _json(text: str, *, where: str, line: int | None = None) -> Any:  # noqa: ANN401
+    """Read JSON that starts at a line of a file, or that stands for itself.
+
+    Raises:
+        InvalidRequest: it is none; the message has the line of the file.
+    """
     try:
         return json.loads(text, parse_float=decimal.Decimal)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"{where} is not JSON: {error}. Nothing was written.") from error
+    except json.JSONDecodeError as error:
+        at = where if line is None else f"{where}, line {line + error.lineno - 1}"
+        why = f"{error.msg} at column {error.colno}"
+        raise InvalidRequest(f"{at} is not JSON: {why}. Nothing was written.") from error
+    except RecursionError as error:
+        raise InvalidRequest(f"{where} is not JSON: it is nested too deeply. Nothing was written.") from error
 
 
 def _fitted(row: Any, schema: pa.Schema) -> Any:  # noqa: ANN401
