@@ -10,6 +10,7 @@ import typer
 from siltstone import errors
 from siltstone.cli.interrupts import INTERRUPTED, KIND
 from siltstone.cli.main import app
+from tests.e2e.silt import silt
 
 TEXT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 ROOT: Any = typer.main.get_command(app)
@@ -40,6 +41,13 @@ def test_every_argument_is_named_in_the_heading(command: str):
     heading = section(command).splitlines()[0]
     names = [p.metavar.strip("[].") for p in COMMANDS[command].params if p.param_type_name == "argument"]
     assert [name for name in names if name not in heading] == []
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_no_argument_stands_in_brackets_twice(command: str):
+    shown = silt(command, "--help").out
+    assert f"Usage: silt {command}" in shown
+    assert not re.search(r"\[\[|\]\]|\{\[|\.\.\.\]?\.\.\.", shown)
 
 
 def test_every_documented_command_exists():

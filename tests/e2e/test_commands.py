@@ -84,6 +84,11 @@ def test_tombstones_hide_at_once_and_are_listed_until_they_are_folded(lake: Path
     ]
 
 
+def test_a_key_that_no_row_has_is_accepted_and_counted(lake: Path):
+    assert silt("--lake", lake, "tombstone", PEOPLE, "nobody").out.startswith("Hid 1 key of")
+    assert "A key that no row has is accepted" in " ".join(silt("tombstone", "--help").out.split())
+
+
 def test_composite_keys_are_json_arrays_or_objects(lake: Path, tmp_path: Path):
     rows = [{"sku": s, "store": n} for s in "ab" for n in (1, 2)]
     silt("--lake", lake, "upsert", PRICES, "-", stdin=json.dumps(rows))

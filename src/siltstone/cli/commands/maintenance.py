@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from siltstone.dataset.dataset import Dataset
     from siltstone.model.results import CompactReport, FoldEstimate, Status, VacuumReport
 
-OptionalName = Annotated[str | None, typer.Argument(metavar="[NAME]", help="catalog.schema.table")]
+OptionalName = Annotated[str | None, typer.Argument(metavar="NAME", help="catalog.schema.table")]
 All = Annotated[bool, typer.Option("--all", help="Every dataset of the lake.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
 
