@@ -114,8 +114,20 @@ def test_columns_from_a_file_that_cannot_give_them(untouched: Path, tmp_path: Pa
 
 def test_a_name_that_is_taken_by_a_different_dataset(untouched: Path):
     other = ("create", PRICES, "--key", "sku", "--schema")
-    refused(untouched, "conflict", "another schema", *other, "sku STRING")
-    refused(untouched, "conflict", "key", *other, "sku STRING, store BIGINT NOT NULL, price DECIMAL(10,2)")
+    refused(
+        untouched, "conflict", "also has column 'store', 'price'; its key is sku, store, not sku", *other, "sku STRING"
+    )
+    refused(
+        untouched,
+        "conflict",
+        "its key is sku, store, not sku.",
+        *other,
+        "sku STRING, store BIGINT, price DECIMAL(10,2)",
+    )
+    same = ("create", PRICES, "--key", "sku,store", "--schema")
+    changed = "sku STRING, store INT, price DECIMAL(10,2) NOT NULL, colour STRING"
+    says = "no column 'colour'; its column 'store' is a long, not an integer; its column 'price' may be null."
+    refused(untouched, "conflict", says, *same, changed)
 
 
 @pytest.mark.parametrize(

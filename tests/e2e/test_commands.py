@@ -191,10 +191,26 @@ def test_drop_shows_what_it_would_take_then_takes_it(lake: Path):
     assert [one["name"] for one in silt("--lake", lake, "--json", "list").data] == [PRICES]
 
 
-def test_a_lake_that_is_not_there_is_an_empty_one(lake_path: Path):
-    assert silt("--lake", lake_path, "--json", "list").data == []
-    assert silt("--lake", lake_path, "--json", "status").data == []
+def test_a_lake_that_is_not_there_is_told_from_an_empty_one(lake_path: Path, tmp_path: Path):
+    (tmp_path / "folder").mkdir()
+    for path in (lake_path, tmp_path / "folder"):
+        says = f"There is no lake at {path} yet; silt create makes it."
+        listed = silt("--lake", path, "--json", "list")
+        assert (listed.code, listed.data, listed.err) == (0, [], "")
+        listed = silt("--lake", path, "list")
+        assert (listed.code, listed.out, listed.err) == (0, "", f"{says}\n")
+        for call in (["status"], ["compact", "--all"], ["vacuum", "--all"], ["describe", PEOPLE], ["head", PEOPLE]):
+            refused = silt("--lake", path, "--json", *call)
+            assert (refused.code, refused.error) == (3, {"kind": "not_found", "message": says}), call
+        assert says in silt("--lake", path, "doctor").out
     assert not lake_path.exists()
+
+
+def test_a_lake_without_datasets_is_an_empty_one(lake: Path):
+    for name in (PEOPLE, PRICES):
+        silt("--lake", lake, "drop", name, "--yes")
+    assert "No datasets" in silt("--lake", lake, "list").out
+    assert silt("--lake", lake, "--json", "status").data == []
 
 
 def test_doctor_looks_at_the_machine_and_the_lake(lake: Path):

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from siltstone.errors import SiltstoneError
+from siltstone.errors import NotFound, SiltstoneError
 
 if TYPE_CHECKING:
     from siltstone.lake import Lake
@@ -108,10 +108,11 @@ def _jars() -> Check:
 
 def _lake(open_lake: "Callable[[], Lake]") -> Check:
     with open_lake() as lake:
-        there = lake.path.is_dir()
+        try:
+            lake.require()
+        except NotFound as note:
+            return Check(name="lake", verdict=Verdict.NOTE, found=str(note))
         datasets = [lake.dataset(info.name).status() for info in lake.datasets()]
-    if not there:
-        return Check(name="lake", verdict=Verdict.NOTE, found=f"{lake.path} is not there yet; silt create makes it")
     behind = sum(one.backlog_rows for one in datasets)
     return Check(name="lake", verdict=Verdict.OK, found=f"datasets: {len(datasets)}, rows not folded: {behind:,}")
 

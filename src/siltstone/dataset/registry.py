@@ -31,7 +31,7 @@ from siltstone.failpoints import reach
 from siltstone.model.columns import SEQ
 from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.model.names import DatasetName
-from siltstone.model.schema import canonical, change_schema, check_key, fingerprint
+from siltstone.model.schema import canonical, change_schema, check_key, differences, fingerprint
 from siltstone.model.spec import FORMAT_VERSION, PROPERTY_DROPPED, PROPERTY_FORMAT, Spec
 from siltstone.storage.layout import BASE, CHANGES, DATA, LOG, SYSTEM, Layout
 from siltstone.storage.parquet import write_file
@@ -100,10 +100,20 @@ class Registry:
         Raises:
             NotFound: no such dataset, or no lake.
         """
+        self.require_lake()
         found = self._lookup(name)
         if found is None or not found.is_live:
             raise NotFound(f"There is no dataset {name} in lake {self._layout.root}. `silt list` shows what there is.")
         return found
+
+    def require_lake(self) -> None:
+        """Do nothing where there is a lake.
+
+        Raises:
+            NotFound: there is none, or it has never had a dataset.
+        """
+        if not self._layout.is_lake():
+            raise NotFound(f"There is no lake at {self._layout.root} yet; silt create makes it.")
 
     def all(self) -> list[Registration]:
         """Return every live dataset, by name."""
@@ -366,15 +376,26 @@ def _check_spec(schema: pa.Schema, spec: Spec) -> None:
 
 
 def _same_or_conflict(existing: Registration, schema: pa.Schema, spec: Spec) -> Registration:
-    ours, theirs = fingerprint(schema), fingerprint(existing.schema)
-    if ours != theirs:
-        raise Conflict(f"Dataset {existing.name} exists with another schema: fingerprint {theirs}, not {ours}.")
-    if spec != existing.spec:
-        raise Conflict(
-            f"Dataset {existing.name} exists with key {list(existing.spec.key)} and subject "
-            f"{list(existing.spec.subject)}, not {list(spec.key)} and {list(spec.subject)}."
+    if spec == existing.spec and fingerprint(schema) == fingerprint(existing.schema):
+        return existing
+    keys = {*spec.key, *existing.spec.key}  # null or not follows from the key, and is no difference beside it
+    columns = differences(_nullable(existing.schema, keys), _nullable(schema, keys))
+    others = [
+        f"its {what} is {', '.join(theirs) or 'nothing'}, not {', '.join(ours) or 'nothing'}"
+        for what, theirs, ours in (
+            ("key", existing.spec.key, spec.key),
+            ("subject", existing.spec.subject, spec.subject),
         )
-    return existing
+        if theirs != ours
+    ]
+    raise Conflict(
+        f"Dataset {existing.name} exists with another {'schema' if columns else 'specification'}: "
+        f"{'; '.join([*columns, *others])}. Choose another name, or drop it first."
+    )
+
+
+def _nullable(schema: pa.Schema, names: set[str]) -> pa.Schema:
+    return pa.schema([f.with_nullable(True) if f.name in names else f for f in schema])  # noqa: FBT003
 
 
 def _refuse_foreign_folder(layout: Layout) -> None:

@@ -177,6 +177,24 @@ def fingerprint(schema: pa.Schema) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:FINGERPRINT_HEX_DIGITS]
 
 
+def differences(there: pa.Schema, given: pa.Schema) -> list[str]:
+    """Say how the schema that is there differs from the one that was given, a phrase for each way.
+
+    >>> differences(pa.schema([("a", pa.int64()), ("b", pa.string())]), pa.schema([("a", pa.string()), ("c", pa.string())]))
+    ["it has no column 'c'", "it also has column 'b'", "its column 'a' is a long, not a string"]
+    """
+    added = [repr(name) for name in given.names if name not in there.names]
+    missing = [repr(name) for name in there.names if name not in given.names]
+    found = [f"it has no column {', '.join(added)}"] if added else []
+    found += [f"it also has column {', '.join(missing)}"] if missing else []
+    for old, new in ((there.field(name), given.field(name)) for name in there.names if name in given.names):
+        if old.type != new.type:
+            found.append(f"its column {old.name!r} is {a_type(old.type)}, not {a_type(new.type)}")
+        elif old.nullable != new.nullable:
+            found.append(f"its column {old.name!r} {'may' if old.nullable else 'must not'} be null")
+    return found
+
+
 def describe(schema: pa.Schema) -> list[dict[str, Any]]:
     """Return the columns as plain data, for JSON and for tables that people read."""
     return [{"name": f.name, "type": type_name(f.type), "nullable": f.nullable} for f in schema]

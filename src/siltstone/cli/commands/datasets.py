@@ -70,6 +70,11 @@ def list_datasets(context: typer.Context) -> None:
         found = lake.datasets()
 
     def people() -> None:
+        try:
+            lake.require()
+        except NotFound as note:  # nothing is wrong with an empty list, but perhaps with the path
+            render.write_note(str(note))
+            return
         if not found:
             render.write_line(f"No datasets in lake {lake.path}.")
             return
