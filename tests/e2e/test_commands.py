@@ -224,6 +224,25 @@ def test_doctor_looks_at_the_machine_and_the_lake(lake: Path):
 
 def test_doctor_fails_where_something_is_wrong(tmp_path: Path):
     (tmp_path / "file").write_text("")
-    found = silt("--lake", tmp_path / "file", "--json", "doctor")
-    assert found.code == 1
-    assert {check["name"]: check["verdict"] for check in found.data["checks"]}["lake"] == "failed"
+    for path in (tmp_path / "file", tmp_path / "file" / "lake"):
+        found = silt("--lake", path, "--json", "doctor")
+        assert found.code == 1
+        checks = {check["name"]: check for check in found.data["checks"]}
+        for name in ("lake", "writable"):
+            assert checks[name]["verdict"] == "failed"
+            assert f"{tmp_path / 'file'} is a file, not a folder" in checks[name]["found"]
+        assert checks["disk"]["verdict"] in ("ok", "note")
+
+
+def test_doctor_notes_variables_that_nobody_reads(monkeypatch: pytest.MonkeyPatch):
+    def environment() -> dict[str, str]:
+        checks: list[dict[str, str]] = silt("--json", "doctor").data["checks"]
+        return next(check for check in checks if check["name"] == "environment")
+
+    assert environment()["verdict"] == "ok"
+    monkeypatch.setenv("SILT_DURABEL", "no")
+    assert environment() == {
+        "name": "environment",
+        "verdict": "note",
+        "found": "SILT_DURABEL is ignored; did you mean SILT_DURABLE?",
+    }

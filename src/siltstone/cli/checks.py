@@ -43,6 +43,7 @@ def run_checks(lake_path: str | None, *, open_lake: "Callable[[], Lake]") -> lis
     wanted: dict[str, Callable[[], Check]] = {
         "python": _python,
         "packages": _packages,
+        "environment": _environment,
         "java": _java,
         "delta jars": _jars,
     }
@@ -79,6 +80,19 @@ def _packages() -> Check:
             found.append(f"{name} is missing")
             missing = True
     return Check(name="packages", verdict=Verdict.FAILED if missing else Verdict.OK, found=", ".join(found))
+
+
+def _environment() -> Check:
+    """A variable with a slip in its name is ignored everywhere; here it is named."""
+    from siltstone.config import unknown_variables
+
+    unknown = [
+        f"{name} is ignored" + (f"; did you mean {nearest}?" if nearest else "")
+        for name, nearest in unknown_variables(os.environ).items()
+    ]
+    if unknown:
+        return Check(name="environment", verdict=Verdict.NOTE, found=", ".join(unknown))
+    return Check(name="environment", verdict=Verdict.OK, found="every SILT_ variable is known")
 
 
 def _java() -> Check:
@@ -119,6 +133,8 @@ def _lake(open_lake: "Callable[[], Lake]") -> Check:
 
 def _writable(path: str) -> Check:
     place = _existing(path)
+    if not place.is_dir():
+        return Check(name="writable", verdict=Verdict.FAILED, found=f"{place} is a file, not a folder")
     good = os.access(place, os.R_OK | os.W_OK | os.X_OK)
     text = f"{place} is readable and writable" if good else f"{place} cannot be read and written; check its permissions"
     return Check(name="writable", verdict=Verdict.OK if good else Verdict.FAILED, found=text)
@@ -131,7 +147,7 @@ def _disk(path: str) -> Check:
 
 
 def _existing(path: str) -> Path:
-    """Return the lake's folder, or the nearest folder above it that exists."""
+    """Return the lake's folder, or the nearest place above it that exists."""
     place = Path(path).expanduser().absolute()
     while not place.exists() and place != place.parent:
         place = place.parent
