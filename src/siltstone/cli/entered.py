@@ -30,7 +30,7 @@ def opened(source: str) -> Iterator[IO[str]]:
         else:
             with Path(source).open(encoding="utf-8-sig") as file:
                 yield file
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise NotFound(f"There is no file {source}.") from error
     except (IsADirectoryError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"{source} is not a file of UTF-8 text: {error}.") from error

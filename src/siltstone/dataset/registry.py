@@ -5,7 +5,8 @@ happened to a name; the app transaction ("dataset/<name>", n) lets exactly one o
 
 * create: make both tables in a fresh incarnation folder, then one registry commit decides who won; a loser removes its
   folder and compares specifications with the winner.
-* drop: one registry commit, then a mark on both tables so that open handles get Gone, then the folder is swept.
+* drop: one registry commit, then a mark on both tables so that open handles get Gone, then the folder is swept, and those
+  above it if they are empty.
 
 A crash between those steps leaves a folder that the registry does not name (create) or no longer names (drop); reads
 and writes are right at every point, and `sweep` removes what is left.
@@ -39,6 +40,8 @@ from siltstone.storage.presence import Presence
 from siltstone.storage.table import Parent, Table
 from siltstone.storage.upkeep import Retention
 
+FOLDER_TRIES: Final = 100
+"""A drop takes a folder away between two system calls; so many times in a row it is a file that is in the way."""
 APP_DATASET: Final = "dataset/"
 _ROW: Final = pa.schema(
     [
@@ -216,14 +219,13 @@ class Registry:
         except Conflict:
             return
         except OSError as error:
-            raise Unavailable(
-                f"Lake {self._layout.root} cannot be written ({error}). Check its permissions."
-            ) from error
+            raise _unwritable(self._layout, error) from error
 
     def _make_tables(self, folder: Path, schema: pa.Schema, spec: Spec) -> None:
         """Make both tables. Until the registry names them nobody can find them."""
         reach("create.before_tables")
         try:
+            make_folder(folder)
             Table.create(
                 folder / CHANGES,
                 pa.schema([pa.field(SEQ, pa.int64()), *change_schema(schema, spec.key)]),
@@ -245,9 +247,7 @@ class Registry:
             )
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
-            raise Unavailable(
-                f"Lake {self._layout.root} cannot be written ({error}). Check its permissions."
-            ) from error
+            raise _unwritable(self._layout, error) from error
         reach("create.after_base")
 
     def _register(self, name: DatasetName, incarnation: str, schema: pa.Schema, spec: Spec) -> Registration:
@@ -355,6 +355,33 @@ class Registry:
         with contextlib.suppress(FileNotFoundError):
             store.path.rename(grave)
         shutil.rmtree(grave, ignore_errors=True)
+        remove_empty_parents(store.path, self._layout)
+
+
+def remove_empty_parents(folder: Path, layout: Layout) -> None:
+    """Remove the folders of table, schema and catalog above an incarnation that is gone, as far as they are empty.
+
+    A create that runs meanwhile tries again until its incarnation's folder is there, and from then on none above it is empty.
+    """
+    for parent in folder.parents:
+        if parent == layout.root:
+            return
+        try:
+            parent.rmdir()
+        except OSError:
+            return  # not empty, or already gone
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of an incarnation and those above it, which a drop may remove while they are still empty."""
+    for attempt in range(1, FOLDER_TRIES + 1):
+        try:
+            folder.mkdir(parents=True)
+        except (FileNotFoundError, FileExistsError):
+            if attempt == FOLDER_TRIES:
+                raise
+        else:
+            return
 
 
 def retention_properties(hours: float) -> dict[str, str]:
@@ -396,6 +423,14 @@ def _same_or_conflict(existing: Registration, schema: pa.Schema, spec: Spec) -> 
 
 def _nullable(schema: pa.Schema, names: set[str]) -> pa.Schema:
     return pa.schema([f.with_nullable(True) if f.name in names else f for f in schema])  # noqa: FBT003
+
+
+def _unwritable(layout: Layout, error: OSError) -> SiltstoneError:
+    if isinstance(error, NotADirectoryError | FileExistsError):
+        return InvalidRequest(
+            f"Lake {layout.root}: a file is in the way where a folder must be ({error}). Move it away, or choose another name."
+        )
+    return Unavailable(f"Lake {layout.root} cannot be written ({error}). Check its permissions.")
 
 
 def _refuse_foreign_folder(layout: Layout) -> None:
