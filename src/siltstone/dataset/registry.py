@@ -34,6 +34,7 @@ from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.model.names import DatasetName
 from siltstone.model.schema import canonical, change_schema, check_key, differences, fingerprint
 from siltstone.model.spec import FORMAT_VERSION, PROPERTY_DROPPED, PROPERTY_FORMAT, Spec
+from siltstone.storage.durable import sync_directory
 from siltstone.storage.layout import BASE, CHANGES, DATA, LOG, SYSTEM, Layout
 from siltstone.storage.parquet import write_file
 from siltstone.storage.presence import Presence
@@ -226,6 +227,8 @@ class Registry:
         reach("create.before_tables")
         try:
             make_folder(folder)
+            if self._settings.durable:
+                sync_directory(self._layout.root)  # it names the catalog, which may be new
             Table.create(
                 folder / CHANGES,
                 pa.schema([pa.field(SEQ, pa.int64()), *change_schema(schema, spec.key)]),
