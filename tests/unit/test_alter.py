@@ -103,7 +103,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"comments": {"n": "x" * 1001}}, "at most 1000"),
     ({"tags": {"n": [""]}}, "tags are"),
     ({"defaults": {"n": 5}}, "added with it"),
-    ({"add": "x INT", "defaults": {"x": "five"}}, "'five' is not a integer|is not an integer"),
+    ({"add": "x INT", "defaults": {"x": "five"}}, "'five' is not an? integer"),
     ({"add": "x ARRAY<INT>", "defaults": {"x": "[]"}}, "cannot have a default"),
     ({"add": "x TIMESTAMP", "defaults": {"x": "2026-01-01T00:00:00"}}, "is not a timestamp"),
     ({"add": 5}, "A schema is"),

@@ -105,6 +105,11 @@ def write_line(text: str) -> None:
     sys.stdout.write(f"{printable(text)}\n")
 
 
+def write_note(text: str) -> None:
+    """Write one line for people beside the answer."""
+    sys.stderr.write(f"{printable(text)}\n")
+
+
 def flush() -> None:
     """Let what was written be seen now."""
     sys.stdout.flush()

@@ -40,6 +40,7 @@ class Compactor:
 
         A purge's epoch fences out every job that was planned before it: such a job may hold rows that are to be forgotten.
         """
+        started = store.clock.monotonic_seconds()
         self.recover(store)
         store = store.current()
         snapshot = store.snapshot()
@@ -52,7 +53,8 @@ class Compactor:
         reach("purge.after_fold")
         store.frames.forget()
         files, size = purge_files(store)
-        return replace(report, purged=True, files_deleted=files, bytes_deleted=size)
+        seconds = store.clock.monotonic_seconds() - started
+        return replace(report, purged=True, files_deleted=files, bytes_deleted=size, seconds=seconds)
 
     def squash(self, store: Store, *, many: int = 2, dry_run: bool = False) -> SquashReport:
         """Bring small change files together, if there are that many."""

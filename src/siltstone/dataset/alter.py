@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from siltstone.dataset.store import Store
 from siltstone.failpoints import reach
-from siltstone.model.evolution import Alteration, altered, differences
+from siltstone.model.evolution import Alteration, alterations, altered
 from siltstone.model.results import AlterReport
 from siltstone.model.schema import describe
 
@@ -37,7 +37,7 @@ def alter(store: Store, alteration: Alteration, *, dry_run: bool = False) -> Alt
         store.base.evolve(lambda found: altered(found, alteration, key=store.spec.key))
         reach("alter.after_base")
     return AlterReport(
-        dataset=str(store.name), changed=differences(before, after), columns=describe(after), dry_run=dry_run
+        dataset=str(store.name), changed=alterations(before, after), columns=describe(after), dry_run=dry_run
     )
 
 

@@ -260,7 +260,9 @@ class Dataset:
         parts = self._now()  # a dropped dataset is Gone before Spark starts
         for column in order:
             if column not in parts.store.schema.names:
-                raise InvalidRequest(f"Dataset {self.name}: order_by column {column!r} is not in the schema.")
+                raise InvalidRequest(
+                    f"Dataset {self.name}: column {column!r}, which is to order the rows, is not in the schema."
+                )
         frame = source_frame(self._spark, source, parts.store.schema, dataset=str(self.name))
         size = source.size_bytes // (CSV_RATIO if source.format is Format.CSV else 1)
         return parts.loader.load(Load(frame=frame, size_bytes=size, rows=source.rows(), order_by=order))

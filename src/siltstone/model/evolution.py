@@ -147,10 +147,10 @@ def _checked_default(there: pa.Field, default: Any) -> str | None:  # noqa: ANN4
     return text
 
 
-def differences(before: pa.Schema, after: pa.Schema) -> list[str]:
+def alterations(before: pa.Schema, after: pa.Schema) -> list[str]:
     """Say in words what differs, for reports and errors.
 
-    >>> differences(pa.schema([("n", pa.int32())]), pa.schema([("n", pa.int64()), ("m", pa.string())]))
+    >>> alterations(pa.schema([("n", pa.int32())]), pa.schema([("n", pa.int64()), ("m", pa.string())]))
     ['n: integer becomes long', 'm string is added']
     """
     told: list[str] = []
