@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from siltstone.dataset.alter import alter
-from siltstone.dataset.changes import ChangeWriter
+from siltstone.dataset.changes import ChangeWriter, check_producer
 from siltstone.dataset.ingest import Load, Loader
 from siltstone.dataset.local import head_table, latest_per_key, merged_table, unfolded_rows
 from siltstone.dataset.merge import merged_frame
@@ -40,7 +40,7 @@ from siltstone.model.results import (
 )
 from siltstone.model.schema import as_schema, as_type, describe, fingerprint
 from siltstone.model.spec import as_names
-from siltstone.storage.spark_failures import is_missing_file, spark_errors
+from siltstone.storage.spark_failures import error_line, is_missing_file, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -187,8 +187,9 @@ class Dataset:
 
     def tombstone(
         self,
-        keys: Any,  # noqa: ANN401
+        keys: Any = None,  # noqa: ANN401
         *,
+        where: str | None = None,
         actor: str | None = None,
         reason: str | None = None,
         producer: str | None = None,
@@ -198,11 +199,26 @@ class Dataset:
 
         Args:
             keys: key values; for a composite key tuples or dicts of its columns. Arrow and pandas work too.
+            where: instead of keys, a condition in Spark's words. Spark finds the keys of the rows that it holds for now, and
+                only these are written: what the condition says is kept nowhere. If it holds for none, nothing is written.
             actor: who asked for it, kept with the tombstone until it is folded.
             reason: why, kept with it too.
             producer: see `upsert`.
             sequence: see `upsert`.
         """
+        if (keys is None) == (where is None):
+            raise InvalidRequest(f"Dataset {self.name}: name the keys or a condition (where), one of the two.")
+        if where is not None:
+            check_producer(producer, sequence)
+            return self._with_snapshot(
+                lambda snapshot: self._now().loader.tombstone_frame(
+                    self._matching(where, snapshot).select(*self.key),
+                    actor=actor,
+                    reason=reason,
+                    producer=producer,
+                    sequence=sequence,
+                )
+            )
         parts = self._now()
         key_schema = pa.schema([parts.store.schema.field(name) for name in self.key])
         table = to_table(self._key_rows(keys), key_schema, dataset=str(self.name))
@@ -275,6 +291,25 @@ class Dataset:
         With `raw`: base plus unfolded upserts, tombstones not applied. With `once`, nothing is worked out for later reads.
         """
         return self._with_snapshot(lambda snapshot: self.read_at(snapshot, raw=raw, once=once))
+
+    def matching(self, where: str) -> "DataFrame":
+        """Return the rows of `read` for which a condition in Spark's words holds.
+
+        Raises:
+            InvalidRequest: the condition cannot be read, or asks for more than the columns of a row.
+        """
+        return self._with_snapshot(lambda snapshot: self._matching(where, snapshot))
+
+    def _matching(self, where: str, snapshot: Snapshot) -> "DataFrame":
+        from siltstone.model.predicate import check_predicate
+
+        condition = check_predicate(where, self.schema.names)
+        try:
+            return self.read_at(snapshot, once=True).where(condition)
+        except spark_errors() as error:
+            if is_missing_file(error):
+                raise
+            raise InvalidRequest(f"Dataset {self.name}: Spark refused the condition: {error_line(error)}") from error
 
     def snapshot(self) -> Snapshot:
         """Pin this moment, for several frames of `read_at` that must agree."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from siltstone.dataset.changes import Batch, ChangeWriter, check_producer
+from siltstone.dataset.sources import fitted
 from siltstone.dataset.store import Snapshot, Store, check_columns
 from siltstone.dataset.written import attempt_folder, collect_files, discard, write_frame
 from siltstone.errors import Conflict, Corruption, Fenced, InvalidRequest
@@ -28,7 +29,7 @@ from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.model.results import Ack, LoadReport
 from siltstone.model.schema import MAX_KEY_BYTES
 from siltstone.storage.presence import Presence
-from siltstone.storage.spark_failures import error_line, spark_errors
+from siltstone.storage.spark_failures import error_line, is_missing_file, spark_errors
 from siltstone.storage.table import Parent, Table
 
 if TYPE_CHECKING:
@@ -43,14 +44,23 @@ MIN_TASKS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tombstone:
+    """Who wants rows gone, and why."""
+
+    actor: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """One load: the frame with the dataset's columns, and its size as far as it is known."""
+    """One load: the frame with the dataset's columns, and its size as far as it is known. Tombstones need the key alone."""
 
     frame: "DataFrame"
     size_bytes: int
     rows: int = 0
     order_by: tuple[str, ...] = ()
     refuse_duplicates: bool = True
+    tombstone: Tombstone | None = None
 
 
 class Loader:
@@ -95,6 +105,23 @@ class Loader:
                 discard(self._store.changes.path, folder)
                 raise
         return ack
+
+    def tombstone_frame(
+        self, keys: "DataFrame", *, actor: str | None, reason: str | None, producer: str | None, sequence: int | None
+    ) -> Ack:
+        """Write a tombstone for each key of a frame, as one change batch; no keys are no batch."""
+        number = check_producer(producer, sequence)
+        load = Load(frame=keys, size_bytes=0, refuse_duplicates=False, tombstone=Tombstone(actor=actor, reason=reason))
+        with self._store.presence() as owner:
+            files, folder = self._write_changes(load, owner)
+            if not files:
+                discard(self._store.changes.path, folder)
+                return Ack(sequence=None, rows=0, applied=False)
+            try:
+                return self._commit_changes(files, producer=producer, sequence=number)
+            except (Conflict, InvalidRequest):
+                discard(self._store.changes.path, folder)
+                raise
 
     # ---- first load ----------------------------------------------------------------------------------------------
 
@@ -152,7 +179,7 @@ class Loader:
         frame = _resolved(load, store)
         if load.refuse_duplicates and not load.order_by:
             frame = _sorted(frame, store, partitions=_partitions(load, store))
-        frame = _as_change_rows(frame, store, batch_id=owner.owner)
+        frame = _as_change_rows(frame, store, batch_id=owner.owner, tombstone=load.tombstone)
         return self._write(frame, load, store.changes, folder), folder
 
     def _commit_changes(
@@ -168,7 +195,7 @@ class Loader:
         store = self._store
         schema, stats = (store.schema, store.stats) if table is store.base else (store.change_schema, [])
         try:
-            seen = self._watched(frame, table, folder, schema=schema)
+            seen = self._watched(frame, table, folder, schema=schema, keys_only=load.tombstone is not None)
             self._refuse_bad(seen, load)
             files = collect_files(table.path, folder, schema=schema, stats=stats)
             self._refuse_miscount(seen["rows"], sum(file.rows for file in files))
@@ -177,15 +204,22 @@ class Loader:
             raise
         return files
 
-    def _watched(self, frame: "DataFrame", table: Table, folder: str, *, schema: pa.Schema) -> dict[str, int]:
+    def _watched(
+        self, frame: "DataFrame", table: Table, folder: str, *, schema: pa.Schema, keys_only: bool
+    ) -> dict[str, int]:
         """Let Spark write, and return what was counted on the way."""
         from pyspark.sql import Observation
 
         seen = Observation()
-        watched = frame.observe(seen, *_counts(self._store, counted=_COPIES in frame.columns)).drop(_COPIES)
+        watched = frame.observe(
+            seen, *_counts(self._store, counted=_COPIES in frame.columns, keys_only=keys_only)
+        ).drop(_COPIES)
         try:
             write_frame(watched, table.path, folder, schema=schema, key=self._store.spec.key)
         except spark_errors() as error:
+            discard(table.path, folder)
+            if keys_only and is_missing_file(error):
+                raise  # the keys are of a snapshot whose files are gone by now: take a new one
             raise InvalidRequest(
                 f"Dataset {self._store.name}: Spark could not read or write the rows: {error_line(error)} Nothing was loaded."
             ) from error
@@ -197,7 +231,7 @@ class Loader:
 
     def _refuse_bad(self, seen: dict[str, int], load: Load) -> None:
         name, key = self._store.name, ", ".join(self._store.spec.key)
-        if not seen["rows"]:
+        if not seen["rows"] and load.tombstone is None:
             raise InvalidRequest(f"Dataset {name}: there are no rows to load.")
         if seen["null_keys"]:
             raise InvalidRequest(
@@ -260,7 +294,7 @@ def _partitions(load: Load, store: Store) -> int:
     return max(1, by_target, min(MIN_TASKS, tasks))
 
 
-def _counts(store: Store, *, counted: bool) -> "list[Column]":
+def _counts(store: Store, *, counted: bool, keys_only: bool) -> "list[Column]":
     from pyspark.sql import functions as F
 
     def total(condition: "Column") -> "Column":
@@ -278,7 +312,7 @@ def _counts(store: Store, *, counted: bool) -> "list[Column]":
             null_key = null_key | F.col(field.name).isNull()
             if pa.types.is_string(field.type):
                 long_key = long_key | F.coalesce(F.octet_length(field.name) > MAX_KEY_BYTES, F.lit(False))  # noqa: FBT003
-        elif not field.nullable:
+        elif not field.nullable and not keys_only:
             missing = missing | F.col(field.name).isNull()
     counts = [
         F.count(F.lit(1)).alias("rows"),
@@ -290,20 +324,26 @@ def _counts(store: Store, *, counted: bool) -> "list[Column]":
     return [*counts, total(F.col(_COPIES) > 1).alias("duplicates")] if counted else counts
 
 
-def _as_change_rows(frame: "DataFrame", store: Store, *, batch_id: str) -> "DataFrame":
+def _as_change_rows(
+    frame: "DataFrame", store: Store, *, batch_id: str, tombstone: Tombstone | None = None
+) -> "DataFrame":
     """Add our columns; the position is unique across the batch's files and follows the frame's order."""
     from pyspark.sql import functions as F
 
+    if tombstone is not None:
+        frame = fitted(frame, store.schema)  # all but the key is null
     columns = [*store.schema.names, *([_COPIES] if _COPIES in frame.columns else [])]
+    op = Op.UPSERT if tombstone is None else Op.TOMBSTONE
+    who = tombstone or Tombstone()
     return frame.select(
         *columns,
-        F.lit(Op.UPSERT.value).alias(OP),
+        F.lit(op.value).alias(OP),
         F.monotonically_increasing_id().alias(POS),
         F.lit(None).cast("long").alias(ROW_SEQ),
         F.lit(batch_id).alias(BATCH_ID),
         F.lit(store.clock.now()).cast("timestamp").alias(WRITTEN_AT),
-        F.lit(None).cast("string").alias(ACTOR),
-        F.lit(None).cast("string").alias(REASON),
+        F.lit(who.actor).cast("string").alias(ACTOR),
+        F.lit(who.reason).cast("string").alias(REASON),
     )
 
 

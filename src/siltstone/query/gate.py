@@ -12,11 +12,9 @@ from sqlglot.errors import ParseError, SqlglotError
 
 from siltstone.errors import InvalidRequest
 from siltstone.model.names import RAW_PREFIX, DatasetName
-from siltstone.model.parsing import statements
+from siltstone.model.parsing import FORBIDDEN_FUNCTIONS, statements
 
 MAX_QUERY_CHARS: Final = 100_000
-_FORBIDDEN: Final = frozenset({"java_method", "reflect", "try_reflect", "input_file_name", "input_file_block_start"})
-"""Functions that reach into the process or name its files."""
 _NOT_A_SELECT: Final = (
     exp.Insert,
     exp.Update,
@@ -50,7 +48,7 @@ def references(text: str) -> list[TableReference]:
     """
     select = _one_select(text)
     for function in select.find_all(exp.Anonymous):
-        if function.name.lower() in _FORBIDDEN:
+        if function.name.lower() in FORBIDDEN_FUNCTIONS:
             raise InvalidRequest(f"Function {function.name} is not allowed in a query.")
     for node in select.find_all(*_NOT_A_SELECT):
         what = "TRANSFORM" if isinstance(node, exp.QueryTransform) else node.key.upper()

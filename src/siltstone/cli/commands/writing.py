@@ -1,11 +1,11 @@
 """Writing: upsert, tombstone, tombstones, ingest."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.invocation import invocation
+from siltstone.cli.invocation import Invocation, confirm, invocation
 from siltstone.cli.registration import add
 from siltstone.errors import InvalidRequest
 
@@ -59,7 +59,7 @@ def upsert(  # one parameter for each option
     call.answer(ack.to_dict(), people)
 
 
-def tombstone(  # one parameter for each option
+def tombstone(  # noqa: PLR0913  # one parameter for each option
     context: typer.Context,
     name: Name,
     keys: Annotated[
@@ -70,10 +70,15 @@ def tombstone(  # one parameter for each option
     file: Annotated[
         str | None, typer.Option("--file", metavar="FILE", help="Keys, one a line; - is standard input.")
     ] = None,
+    where: Annotated[
+        str | None, typer.Option("--where", metavar="SQL", help="A condition instead of keys, answered on Spark.")
+    ] = None,
     actor: Annotated[str | None, typer.Option("--actor", metavar="WHO", help="Who asked for it.")] = None,
     reason: Annotated[str | None, typer.Option("--reason", metavar="WHY", help="Why.")] = None,
     producer: Producer = None,
     sequence: Sequence = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a condition hides rows.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the rows that --where would hide.")] = False,
 ) -> None:
     r"""Hide rows by key at once; the next compact drops them, compact --purge removes them from disk.
 
@@ -83,10 +88,25 @@ def tombstone(  # one parameter for each option
     \b
     silt tombstone crm.sales.candidates CAND-000001 CAND-000002 --actor dpo --reason 'request 17'
     silt tombstone shop.eu.prices '["sku-1", 42]' '{"sku": "sku-2", "store": 7}'
+    silt tombstone crm.sales.candidates --where "city = 'Bern' AND score < 10" --dry-run
     """
     from siltstone.cli.entered import read_keys, read_lines
 
     call = invocation(context)
+    if where is not None:
+        if keys or file is not None:
+            raise InvalidRequest("Name keys or a condition (--where), one of the two. Nothing was written.")
+        _hide_matching(
+            call,
+            name,
+            where,
+            {"actor": actor, "reason": reason, "producer": producer, "sequence": sequence},
+            yes=yes,
+            dry_run=dry_run,
+        )
+        return
+    if dry_run:
+        raise InvalidRequest("--dry-run counts what --where would hide; keys are counted by their number.")
     with call.open() as lake:
         dataset = lake.dataset(name)
         texts = [*(keys or []), *(read_lines(file) if file is not None else [])]
@@ -101,6 +121,28 @@ def tombstone(  # one parameter for each option
             if ack.applied
             else f"Producer {producer} had written sequence {sequence} before; nothing was written again."
         ),
+    )
+
+
+def _hide_matching(call: Invocation, name: str, where: str, given: dict[str, Any], *, yes: bool, dry_run: bool) -> None:
+    """Count, ask, hide."""
+    with call.open(spark=True) as lake:
+        dataset = lake.dataset(name)
+        if dry_run or not yes:
+            with render.working("Counting on Spark"):
+                rows = dataset.matching(where).count()
+            if dry_run:
+                call.answer(
+                    {"dataset": name, "rows": rows, "dry_run": True},
+                    lambda: render.write_line(f"Would hide {render.counted(rows, 'row')} of {name}."),
+                )
+                return
+            confirm(f"Hide {render.counted(rows, 'row')} of {name}?", yes=yes)
+        with render.working("Hiding on Spark"):
+            ack = dataset.tombstone(where=where, **given)
+    hidden = f"Hid {render.counted(ack.rows, 'row')} of {name}, sequence {ack.sequence}."
+    call.answer(
+        ack.to_dict(), lambda: render.write_line(hidden if ack.applied else "Nothing was written: no row, or before.")
     )
 
 

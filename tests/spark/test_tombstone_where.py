@@ -1,0 +1,124 @@
+"""Tombstones by condition: Spark finds the keys, only keys are written, and the condition is kept nowhere."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from siltstone import Ack, Dataset, InvalidRequest, Lake
+from siltstone.failpoints import arm
+from tests.support.people import create, key, person
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def lake(lake_path: Path, spark: "SparkSession") -> Iterator[Lake]:
+    with Lake.open(lake_path, spark=spark) as opened:
+        yield opened
+
+
+@pytest.fixture
+def dataset(lake: Lake) -> Dataset:
+    made = create(lake)
+    made.upsert([person(number) for number in range(20)])
+    made.compact()
+    made.upsert([person(3, city="Bern"), person(30, city="Bern")])
+    return made
+
+
+def ids(dataset: Dataset) -> set[str]:
+    return set(dataset.to_arrow().column("id").to_pylist())
+
+
+def test_rows_of_base_and_of_changes_are_found_and_hidden(dataset: Dataset) -> None:
+    before = ids(dataset)
+    ack = dataset.tombstone(where="city = 'Bern' OR n = 7", actor="dpo", reason="request 9")
+    assert ack == Ack(sequence=3, rows=3)
+    assert before - ids(dataset) == {key(3), key(7), key(30)}
+    listed = dataset.tombstones()
+    assert {row["id"] for row in listed} == {key(3), key(7), key(30)}
+    assert {(row["actor"], row["reason"]) for row in listed} == {("dpo", "request 9")}
+    dataset.compact()
+    assert before - ids(dataset) == {key(3), key(7), key(30)}
+
+
+def test_a_row_that_no_longer_fits_stays(dataset: Dataset) -> None:
+    """The merged view decides: in base the row with n = 3 is of another city."""
+    dataset.tombstone(where="city = 'city 3'")
+    assert key(3) in ids(dataset)
+    assert key(10) not in ids(dataset)
+
+
+def test_a_condition_that_holds_for_none_writes_nothing(dataset: Dataset) -> None:
+    before = dataset.status()
+    assert dataset.tombstone(where="n = -1") == Ack(sequence=None, rows=0, applied=False)
+    assert dataset.status().sequence == before.sequence
+    assert dataset.status().unreferenced_files == before.unreferenced_files
+
+
+def test_what_the_condition_says_is_in_no_file(dataset: Dataset) -> None:
+    dataset.upsert([person(40, city="Secretville")])
+    dataset.compact(purge=True)
+    dataset.tombstone(where="city = 'Secretville'")
+    dataset.compact(purge=True)
+    assert not [path for path in dataset.path.rglob("*") if path.is_file() and b"Secretville" in path.read_bytes()]
+
+
+def test_a_producer_hides_once(dataset: Dataset) -> None:
+    left = dataset.status().unreferenced_files
+    first = dataset.tombstone(where="n = 1", producer="feed", sequence=1)
+    again = dataset.tombstone(where="n = 2", producer="feed", sequence=1)
+    assert (first.applied, again.applied, again.sequence) == (True, False, first.sequence)
+    assert key(2) in ids(dataset)
+    assert (
+        dataset.status().unreferenced_files == 1
+    )  # the base file that the fixture's fold replaced is not there: see below
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"where": "colour = 'red'"}, "no column 'colour'"),
+        ({"where": "n = 'x' +"}, "cannot be read"),
+        ({"where": "city + 1 > array(1)"}, "Spark refused the condition"),
+        ({"where": "n = 1", "keys": ["a"]}, "one of the two"),
+        ({}, "one of the two"),
+        ({"where": "n = 1", "producer": "p"}, "needs both"),
+    ],
+)
+def test_a_condition_that_does_not_fit_changes_nothing(
+    dataset: Dataset, given: dict[str, object], message: str
+) -> None:
+    before = dataset.status()
+    with pytest.raises(InvalidRequest, match=message):
+        dataset.tombstone(**given)  # type: ignore[arg-type]
+    assert dataset.status().sequence == before.sequence
+
+
+def test_a_purge_meanwhile_costs_another_try(dataset: Dataset, lake_path: Path, spark: "SparkSession") -> None:
+    other = Lake.open(lake_path, spark=spark).dataset(str(dataset.name))
+    done: list[bool] = []
+    read_at = Dataset.read_at
+
+    def purge_after(self: Dataset, *given: object, **named: object) -> object:
+        frame = read_at(self, *given, **named)  # type: ignore[arg-type]
+        if self is dataset and not done:
+            done.append(True)
+            other.compact(purge=True)
+        return frame
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Dataset, "read_at", purge_after)
+        assert dataset.tombstone(where="n = 5").rows == 1
+    assert done
+    assert key(5) not in ids(dataset)
+
+
+def test_a_crash_before_the_commit_hides_nothing(dataset: Dataset) -> None:
+    before = ids(dataset)
+    with arm("commit.before_entry", "raise"), pytest.raises(OSError, match="fail point"):
+        dataset.tombstone(where="n = 5")
+    assert ids(dataset) == before
