@@ -68,7 +68,6 @@ def test_what_the_condition_says_is_in_no_file(dataset: Dataset) -> None:
 
 
 def test_a_producer_hides_once(dataset: Dataset) -> None:
-    left = dataset.status().unreferenced_files
     first = dataset.tombstone(where="n = 1", producer="feed", sequence=1)
     again = dataset.tombstone(where="n = 2", producer="feed", sequence=1)
     assert (first.applied, again.applied, again.sequence) == (True, False, first.sequence)
