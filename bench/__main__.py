@@ -18,6 +18,7 @@ from bench.measure import Meter
 from bench.merged import bench_merged
 from bench.plan import ROUNDS, Run, parse_sizes
 from bench.results import RESULTS, Report, machine, show, update_results, versions, write_json
+from bench.shell import bench_shell
 from bench.squash import bench_squash
 from bench.upsert import bench_upsert
 from siltstone.storage.spark import session
@@ -27,6 +28,7 @@ BENCHMARKS: Final[dict[str, Callable[[Run], Report]]] = {
     "merged": bench_merged,
     "fold": bench_fold,
     "squash": bench_squash,
+    "shell": bench_shell,
     "growth": bench_growth,
 }
 ALL: Final = "all"
