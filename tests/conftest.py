@@ -33,6 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Take the caller's own settings out of the way; random examples only in a deep run."""
     for name in [name for name in os.environ if name.startswith(ENV_PREFIX) or name in SPARK_VARIABLES]:
         del os.environ[name]
+    os.environ[f"{ENV_PREFIX}SPARK_SHARED"] = "no"  # no test leaves a server behind but those that mean to have one
     if config.option.markexpr == "deep":
         hypothesis_settings.load_profile("deep")
 
@@ -53,6 +54,7 @@ def spark_settings() -> Settings:
         spark_master="local[2]",
         spark_memory_mb=3072,
         spark_short_run=True,
+        spark_shared=False,
         spark={"spark.sql.shuffle.partitions": "2"},
     )
 

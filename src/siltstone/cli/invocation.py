@@ -1,7 +1,8 @@
 """What a command is called with besides its own arguments: which lake, and for whom the answer is."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -39,6 +40,18 @@ class Invocation:
         if self.own_process and not spark:
             _spare_pandas()
         return Lake.open(self.lake_path)
+
+    @contextmanager
+    def working(self, text: str) -> "Iterator[Lake]":
+        """Open the lake for something long on Spark, and show a person that and how it goes on."""
+        with self.open(spark=True) as lake, self.showing(text, lake):
+            yield lake
+
+    @contextmanager
+    def showing(self, text: str, lake: "Lake") -> Iterator[None]:
+        """Show a person at a terminal that something long is under way on Spark, and how far it is."""
+        with render.working(text, as_json=self.as_json) as show, lake.watched(show):
+            yield
 
     def answer(self, data: Any, people: Callable[[], None]) -> None:  # noqa: ANN401
         """Write the answer: as JSON, or as `people` shows it."""

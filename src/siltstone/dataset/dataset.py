@@ -26,7 +26,7 @@ from siltstone.model.names import DatasetName
 from siltstone.model.results import Ack, CompactReport, DatasetInfo, FoldEstimate, LoadReport, Status, VacuumReport
 from siltstone.model.schema import describe, fingerprint
 from siltstone.model.spec import as_names
-from siltstone.storage.spark_failures import is_missing_file, spark_errors
+from siltstone.storage.spark_failures import is_missing_file, noticing_absence, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -128,8 +128,9 @@ class Dataset:
             Gone: the dataset was dropped.
         """
         if _is_spark_frame(rows):
-            frame = check_frame(rows, self.schema, dataset=str(self.name))
-            return self._loader.upsert_frame(frame, producer=producer, sequence=sequence)
+            with noticing_absence():
+                frame = check_frame(rows, self.schema, dataset=str(self.name))
+                return self._loader.upsert_frame(frame, producer=producer, sequence=sequence)
         table = to_table(rows, self.schema, dataset=str(self.name))
         self._check_size(table)
         check_keys(table, self.key, dataset=str(self.name))
@@ -232,9 +233,10 @@ class Dataset:
             if column not in self.schema.names:
                 raise InvalidRequest(f"Dataset {self.name}: order_by column {column!r} is not in the schema.")
         self._store.snapshot()  # a dropped dataset is Gone before Spark starts
-        frame = source_frame(self._spark, source, self.schema, dataset=str(self.name))
         size = source.size_bytes // (CSV_RATIO if source.format is Format.CSV else 1)
-        return self._loader.load(Load(frame=frame, size_bytes=size, rows=source.rows(), order_by=order))
+        with noticing_absence():
+            frame = source_frame(self._spark, source, self.schema, dataset=str(self.name))
+            return self._loader.load(Load(frame=frame, size_bytes=size, rows=source.rows(), order_by=order))
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
@@ -251,7 +253,8 @@ class Dataset:
 
     def read_at(self, snapshot: Snapshot, *, raw: bool = False, once: bool = False) -> "DataFrame":
         """Return the frame of `read` for a snapshot that was taken before; its files may be gone by the time it is used."""
-        return merged_frame(self._spark(), self._store, snapshot, raw=raw, once=once)
+        with noticing_absence():
+            return merged_frame(self._spark(), self._store, snapshot, raw=raw, once=once)
 
     def to_arrow(self, *, raw: bool = False) -> pa.Table:
         """Return the rows of `read` as an Arrow table, without Spark."""

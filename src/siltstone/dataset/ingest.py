@@ -28,7 +28,7 @@ from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.model.results import Ack, LoadReport
 from siltstone.model.schema import MAX_KEY_BYTES
 from siltstone.storage.presence import Presence
-from siltstone.storage.spark_failures import error_line, spark_errors
+from siltstone.storage.spark_failures import away, error_line, is_away, spark_errors
 from siltstone.storage.table import Parent, Table
 
 if TYPE_CHECKING:
@@ -185,6 +185,8 @@ class Loader:
         try:
             write_frame(watched, table.path, folder, schema=schema, key=self._store.spec.key)
         except spark_errors() as error:
+            if is_away(error):
+                raise away(error) from error
             raise InvalidRequest(
                 f"Dataset {self._store.name}: Spark could not read or write the rows: {error_line(error)} Nothing was loaded."
             ) from error

@@ -143,7 +143,7 @@ def ingest(
     """
     call = invocation(context)
     order = [column.strip() for column in order_by.split(",")] if order_by else None
-    with call.open(spark=True) as lake, render.working(f"Loading into {name} on Spark"):
+    with call.working(f"Loading into {name} on Spark") as lake:
         report = lake.dataset(name).ingest(paths, format=file_format, order_by=order)
 
     def people() -> None:
