@@ -30,6 +30,7 @@ LIGHT = [
     ["vacuum", PEOPLE],
     ["drop", PEOPLE, "--dry-run"],
     ["doctor"],
+    ["spark", "status"],
 ]
 SHOW_MODULES = """
 import sys

@@ -61,7 +61,7 @@ def _globals(
     _ = version
     context.obj = Invocation(lake_path=lake, as_json=as_json, own_process=context.obj is _OWN_PROCESS)
     if context.invoked_subcommand is None:
-        sys.stdout.write(f"{context.get_help()}\n")
+        render.write_text(context.get_help())
         raise typer.Exit(InvalidRequest.exit_code)
 
 

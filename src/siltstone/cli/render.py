@@ -107,6 +107,11 @@ def write_line(text: str) -> None:
     sys.stdout.write(f"{printable(text)}\n")
 
 
+def write_text(text: str) -> None:
+    """Write text of our own, line by line as it is."""
+    sys.stdout.write(f"{text}\n")
+
+
 def flush() -> None:
     """Let what was written be seen now."""
     sys.stdout.flush()

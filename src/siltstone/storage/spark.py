@@ -71,12 +71,17 @@ def session(settings: Settings, *, given: "SparkSession | None" = None) -> "Spar
             return running
         if settings.spark_remote:
             started = _join(settings)
-        elif settings.spark_shared and local_cores(settings.spark_master):
+        elif shares(settings):
             started = _join_shared(settings)
         else:
             started = _start(settings)
         _quieten_pyspark()
         return started
+
+
+def shares(settings: Settings) -> bool:
+    """Tell whether processes with these settings use the shared server."""
+    return settings.spark_shared and not settings.spark_remote and local_cores(settings.spark_master) > 0
 
 
 def _running() -> "SparkSession | None":

@@ -21,13 +21,19 @@ def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     group = typer.Typer(
         help="The local Spark server that commands share. The first command that needs it starts it.",
-        no_args_is_help=True,
         rich_markup_mode=None,
     )
+    group.callback(invoke_without_command=True)(_help_alone)
     add(group, "start", start)
     add(group, "stop", stop)
     add(group, "status", status)
     app.add_typer(group, name="spark")
+
+
+def _help_alone(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        render.write_text(context.get_help())
+        raise typer.Exit(InvalidRequest.exit_code)
 
 
 def start(context: typer.Context, *, ui: Ui = False) -> None:
@@ -39,7 +45,11 @@ def start(context: typer.Context, *, ui: Ui = False) -> None:
     silt spark start
     silt spark start --ui
     """
+    from siltstone.storage.spark import shares
+
     call = invocation(context)
+    if not shares(_settings(call)):
+        raise InvalidRequest("These settings share no Spark server; see spark_shared, spark_remote and spark_master.")
     shared = _shared(call)
     with render.working("Starting Spark", as_json=call.as_json), shared.join(ui=ui) as member:
         running = member.running
