@@ -26,7 +26,9 @@ def walk(path: str, way: str) -> dict[str, Any]:
     settings = Settings.load(durable=False, **WAYS[way])
     with Lake.open(Path(path) / "lake", settings=settings) as lake:
         dataset = create(lake)
-        seen: dict[str, Any] = {"load": _steady(dataset.ingest(write_people(Path(path) / "in.parquet", LOADED)).to_dict())}
+        seen: dict[str, Any] = {
+            "load": _steady(dataset.ingest(write_people(Path(path) / "in.parquet", LOADED)).to_dict())
+        }
         seen["upsert"] = dataset.upsert([person(number, city="new") for number in UPSERTED]).sequence
         changed = [person(number, city="frame") for number in FROM_FRAME]
         frame = lake.spark().createDataFrame(pa.Table.from_pylist(changed, schema=dataset.schema))
