@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from siltstone.lake import Lake
 
 T = TypeVar("T")
+FIRST_START = " (Spark starts first, in the background; later commands join it)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,8 @@ class Invocation:
     @contextmanager
     def showing(self, text: str, lake: "Lake") -> Iterator[None]:
         """Show a person at a terminal that something long is under way on Spark, and how far it is."""
-        with render.working(text, as_json=self.as_json) as show, lake.watched(show):
+        first = "" if self.as_json or not sys.stderr.isatty() or not _starts_spark(lake) else FIRST_START
+        with render.working(text, as_json=self.as_json, at_first=first) as show, lake.watched(show):
             yield
 
     def answer(self, data: Any, people: Callable[[], None]) -> None:  # noqa: ANN401
@@ -59,6 +61,14 @@ class Invocation:
             render.write_json(data)
         else:
             people()
+
+
+def _starts_spark(lake: "Lake") -> bool:
+    """Tell whether a command that needs Spark would have to start the shared server."""
+    from siltstone.storage.shared_spark import SharedSpark
+    from siltstone.storage.spark import shares
+
+    return shares(lake.settings) and SharedSpark(lake.settings).running() is None
 
 
 def _spare_pandas() -> None:

@@ -181,11 +181,11 @@ def seconds(duration: float) -> str:
 
 
 @contextmanager
-def working(text: str, *, as_json: bool) -> "Iterator[Callable[[Progress], None] | None]":
+def working(text: str, *, as_json: bool, at_first: str = "") -> "Iterator[Callable[[Progress], None] | None]":
     """Show that something long is under way, to a person at a terminal and to nobody else.
 
-    Yields a function that shows how far it has come, or None where nobody looks. The spinner writes to a copy of standard
-    error, because the start of a JVM borrows the original.
+    `at_first` is shown until there is progress. Yields a function that shows that, or None where nobody looks. The
+    spinner writes to a copy of standard error, because the start of a JVM borrows the original.
     """
     if as_json or not sys.stderr.isatty():
         yield None
@@ -194,7 +194,7 @@ def working(text: str, *, as_json: bool) -> "Iterator[Callable[[Progress], None]
 
     with (
         os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal,
-        Console(file=terminal).status(printable(text)) as line,
+        Console(file=terminal).status(printable(f"{text}{at_first}")) as line,
     ):
         yield lambda progress: line.update(printable(f"{text}: {progress_line(progress)}"))
 

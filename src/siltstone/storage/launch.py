@@ -73,6 +73,7 @@ def launch_options(settings: Settings, *, java: Java, role: str) -> dict[str, st
     java_options = [
         *archive_options(cache / "appcds", key),
         *(["-XX:TieredStopAtLevel=1"] if settings.spark_short_run else []),
+        *(["-XX:+ExitOnOutOfMemoryError"] if role == "connect" else []),  # a server that many use is sound or gone
         *("-XX:-UsePerfData", "-Xlog:disable", "-Xlog:all=error:stderr"),
         *_log_options(cache, settings),
     ]

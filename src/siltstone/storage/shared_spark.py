@@ -288,7 +288,10 @@ def prepare(folder: Path) -> None:
     for path in (folder.parent, folder):
         found = path.stat()
         if found.st_uid != os.getuid():
-            raise Unavailable(f"{path} belongs to another user. Set XDG_CACHE_HOME to a folder of your own.")
+            raise Unavailable(
+                f"{path} belongs to another user. Set XDG_CACHE_HOME to a folder of your own, or the setting "
+                "spark_shared to false."
+            )
         if found.st_mode & OTHERS:
             path.chmod(0o700)
 

@@ -25,7 +25,8 @@ import socket
 import sys
 import threading
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 CONNECT_PORT: Final = 15002
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
+NO_PROXY: Final = "no_grpc_proxy"
+"""Where gRPC looks, before ``no_proxy``, for hosts that are asked directly."""
 LOCAL_RETRIES: Final = 4
 """Tries of a call to the shared server, within 5 seconds: on one machine nobody who is away comes back."""
 REMOTE_RETRIES: Final = 8
@@ -116,7 +119,8 @@ def _join(settings: Settings) -> "SparkSession":
 def _join_shared(settings: Settings) -> "SparkSession":
     """Join the shared server; its options are those of the settings already, they are part of what names it."""
     member = SharedSpark(settings).join()
-    joined = _connected(member.running.connection, retries=LOCAL_RETRIES)
+    with _past_proxies():
+        joined = _connected(member.running.connection, retries=LOCAL_RETRIES)
     _joined.append((joined, member))
     return joined
 
@@ -130,6 +134,21 @@ def _connected(address: str, *, retries: int) -> "SparkSession":
     joined.client.set_retry_policies([DefaultPolicy(max_retries=retries, max_backoff=LONGEST_BACKOFF_MS)])
     atexit.register(_release, joined)  # runs before PySpark's own, which would ask a server that is gone
     return joined
+
+
+@contextmanager
+def _past_proxies() -> Iterator[None]:
+    """Let a channel to this machine be made without the network's proxy: gRPC would ask it for ``localhost`` too."""
+    before = os.environ.get(NO_PROXY)
+    others = before if before is not None else os.environ.get("no_proxy", "")
+    os.environ[NO_PROXY] = ",".join(filter(None, [others, "localhost"]))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[NO_PROXY]
+        else:
+            os.environ[NO_PROXY] = before
 
 
 def _release(session: "SparkSession") -> None:
