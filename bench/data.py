@@ -47,7 +47,7 @@ MEMORY_MB: Final = 6000
 
 def settings(*, durable: bool) -> Settings:
     """Return the lake's settings: defaults, with or without fsync."""
-    return Settings(durable=durable, spark_memory_mb=MEMORY_MB)
+    return Settings(durable=durable, spark_memory_mb=MEMORY_MB, spark_shared=False)
 
 
 def change_rows(base_rows: int, count: int, *, seed: int) -> pa.Table:

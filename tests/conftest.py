@@ -29,10 +29,16 @@ hypothesis_settings.load_profile("normal")
 SPARK_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE", "SPARK_API_MODE", "MASTER")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let the same tests run on the other kind of session; a process can have only one kind."""
+    parser.addoption("--spark-session", choices=["classic", "connect"], default="classic", help="kind of the session")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Take the caller's own settings out of the way; random examples only in a deep run."""
     for name in [name for name in os.environ if name.startswith(ENV_PREFIX) or name in SPARK_VARIABLES]:
         del os.environ[name]
+    os.environ[f"{ENV_PREFIX}SPARK_SHARED"] = "no"  # no test leaves a server behind but those that mean to have one
     if config.option.markexpr == "deep":
         hypothesis_settings.load_profile("deep")
 
@@ -53,16 +59,23 @@ def spark_settings() -> Settings:
         spark_master="local[2]",
         spark_memory_mb=3072,
         spark_short_run=True,
+        spark_shared=False,
         spark={"spark.sql.shuffle.partitions": "2"},
     )
 
 
 @pytest.fixture(scope="session")
-def spark(spark_settings: Settings) -> "Iterator[SparkSession]":
-    """The classic session of this run."""
-    started = session(spark_settings)
-    yield started
-    started.stop()
+def spark(spark_settings: Settings, request: pytest.FixtureRequest) -> "Iterator[SparkSession]":
+    """The session of this run: a classic one, unless ``--spark-session connect`` asks for the other kind."""
+    if request.config.getoption("--spark-session") == "classic":
+        started = session(spark_settings)
+        yield started
+        started.stop()
+        return
+    with start_connect_server(spark_settings) as server:
+        started = session(replace(spark_settings, spark_remote=server.address))
+        yield started
+        started.stop()
 
 
 @pytest.fixture(scope="session")

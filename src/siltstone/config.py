@@ -62,6 +62,10 @@ class Settings:
     """Memory of the driver JVM that Siltstone starts; 0 fits it to the machine."""
     spark_jars: str = ""
     """A folder with the Delta jars, for machines without network; empty means the user cache."""
+    spark_shared: bool = True
+    """Share one local Spark server among processes, in the background; if not, each process starts a JVM of its own."""
+    spark_idle_minutes: float = 15.0
+    """How long the shared Spark server stays when nobody uses it."""
     spark_short_run: bool = False
     """Start the JVM with the quick compiler only: faster start, slower steady state."""
     spark: Mapping[str, str] = field(default_factory=dict)

@@ -179,7 +179,7 @@ def run(
     if tour.root.exists() and (not tour.root.is_dir() or any(tour.root.iterdir())):
         raise InvalidRequest(f"{tour.root} is not an empty folder. Choose another path for --keep.")
     guide = _Guide(say, clock or SystemClock())
-    chosen = settings or Settings.load(spark_short_run=True)
+    chosen = settings or Settings.load(spark_short_run=True, spark_shared=False)  # a tour leaves nothing running
     with Lake.open(tour.lake, settings=chosen) as lake:
         people, calls = _load(guide, lake, tour)
         _write(guide, lake, tour, people)

@@ -5,8 +5,9 @@ background thread after the acknowledgement; `close` waits for them.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +30,7 @@ from siltstone.model.spec import Spec, as_names
 from siltstone.storage.handle import LogMoved
 from siltstone.storage.layout import Layout
 from siltstone.storage.log import list_log
+from siltstone.storage.progress import Show, Watcher, watching
 from siltstone.storage.spark import session
 from siltstone.storage.table import Table
 from siltstone.storage.upkeep import try_tidy_log
@@ -53,6 +55,7 @@ class Lake:
         self._layout = layout
         self._clock = clock
         self._given = spark
+        self._watcher: Watcher | None = None
         self._compactor = Compactor(spark=self.spark)
         self._upkeep = _Upkeep(settings, clock, self._compactor)
         self._registry = Registry(
@@ -77,7 +80,8 @@ class Lake:
         Args:
             path: the lake's folder.
             settings: otherwise read from the environment and the lake's ``silt.toml``.
-            spark: the session to use; otherwise the active one, otherwise one is started when it is needed.
+            spark: the session to use, classic or Connect; otherwise the active one, otherwise one on the local server
+                that all commands share, which is joined or started when it is needed.
             clock: where time comes from; tests hold it still.
         """
         layout = Layout.at(path)
@@ -95,7 +99,23 @@ class Lake:
 
     def spark(self) -> "SparkSession":
         """Return the Spark session, starting one if there is none."""
-        return session(self.settings, given=self._given)
+        found = session(self.settings, given=self._given)
+        if self._watcher is not None:
+            self._watcher.attach(found)
+        return found
+
+    @contextmanager
+    def watched(self, show: Show | None) -> Iterator[None]:
+        """Tell `show` how Spark comes along with what is done inside the block; on Connect sessions only."""
+        if show is None:
+            yield
+            return
+        with watching(show) as watcher:
+            self._watcher = watcher
+            try:
+                yield
+            finally:
+                self._watcher = None
 
     def create(
         self,

@@ -14,7 +14,10 @@ from tests.e2e.silt import silt
 
 TEXT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 ROOT: Any = typer.main.get_command(app)
-COMMANDS: dict[str, Any] = ROOT.commands
+GROUPS: dict[str, Any] = {name: command for name, command in ROOT.commands.items() if hasattr(command, "commands")}
+COMMANDS: dict[str, Any] = {name: command for name, command in ROOT.commands.items() if name not in GROUPS} | {
+    f"{group} {name}": command for group in GROUPS for name, command in GROUPS[group].commands.items()
+}
 ERRORS = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, errors.SiltstoneError)]
 
 
@@ -51,7 +54,8 @@ def test_no_argument_stands_in_brackets_twice(command: str):
 
 
 def test_every_documented_command_exists():
-    assert set(re.findall(r"^### `silt (\w+)", TEXT, re.MULTILINE)) == set(COMMANDS)
+    groups = "|".join(GROUPS)
+    assert set(re.findall(rf"^### `silt ((?:(?:{groups}) )?\w+)", TEXT, re.MULTILINE)) == set(COMMANDS)
 
 
 def test_every_documented_option_exists():

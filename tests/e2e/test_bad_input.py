@@ -305,3 +305,12 @@ def test_a_setting_that_does_not_fit(untouched: Path, monkeypatch: pytest.Monkey
 def test_nothing_called_shows_the_help(capsys: pytest.CaptureFixture[str]):
     assert main([]) == 2
     assert "Usage: silt" in capsys.readouterr().out
+
+
+def test_a_spark_server_that_nobody_would_join_is_not_started(untouched: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SILT_SPARK_SHARED", "no")
+    refused(untouched, "invalid_request", "share no Spark server", "spark", "start")
+    monkeypatch.setenv("SILT_SPARK_SHARED", "yes")
+    monkeypatch.setenv("SILT_SPARK_MASTER", "spark://host:7077")
+    refused(untouched, "invalid_request", "share no Spark server", "spark", "start", "--ui")
+    refused(untouched, "invalid_request", "There is no Spark UI", "spark", "status", "--ui")

@@ -31,6 +31,7 @@ LIGHT = [
     ["vacuum", PEOPLE],
     ["drop", PEOPLE, "--dry-run"],
     ["doctor"],
+    ["spark", "status"],
 ]
 SHOW_MODULES = """
 import sys

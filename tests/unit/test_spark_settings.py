@@ -9,7 +9,7 @@ from siltstone.config import Settings
 from siltstone.errors import Unavailable
 from siltstone.storage import jvm
 from siltstone.storage.jars import cache_folder, coordinate, delta_jars
-from siltstone.storage.spark import local_cores, options
+from siltstone.storage.launch import local_cores, options
 
 
 def chosen(settings: Settings, *java_options: str) -> dict[str, str]:

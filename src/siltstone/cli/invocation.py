@@ -1,7 +1,8 @@
 """What a command is called with besides its own arguments: which lake, and for whom the answer is."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from siltstone.lake import Lake
 
 T = TypeVar("T")
+FIRST_START = " (Spark starts first, in the background; later commands join it)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +42,33 @@ class Invocation:
             _spare_pandas()
         return Lake.open(self.lake_path)
 
+    @contextmanager
+    def working(self, text: str) -> "Iterator[Lake]":
+        """Open the lake for something long on Spark, and show a person that and how it goes on."""
+        with self.open(spark=True) as lake, self.showing(text, lake):
+            yield lake
+
+    @contextmanager
+    def showing(self, text: str, lake: "Lake") -> Iterator[None]:
+        """Show a person at a terminal that something long is under way on Spark, and how far it is."""
+        first = "" if self.as_json or not sys.stderr.isatty() or not _starts_spark(lake) else FIRST_START
+        with render.working(text, as_json=self.as_json, at_first=first) as show, lake.watched(show):
+            yield
+
     def answer(self, data: Any, people: Callable[[], None]) -> None:  # noqa: ANN401
         """Write the answer: as JSON, or as `people` shows it."""
         if self.as_json:
             render.write_json(data)
         else:
             people()
+
+
+def _starts_spark(lake: "Lake") -> bool:
+    """Tell whether a command that needs Spark would have to start the shared server."""
+    from siltstone.storage.shared_spark import SharedSpark
+    from siltstone.storage.spark import shares
+
+    return shares(lake.settings) and SharedSpark(lake.settings).running() is None
 
 
 def _spare_pandas() -> None:

@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.commands import datasets, environment, maintenance, reading, writing
+from siltstone.cli.commands import datasets, environment, maintenance, reading, spark, writing
 from siltstone.cli.interrupts import INTERRUPTED, KIND, MESSAGE, Interrupts
 from siltstone.cli.invocation import Invocation
 from siltstone.errors import InvalidRequest, SiltstoneError, Unavailable
@@ -34,7 +34,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (datasets, writing, reading, maintenance, environment):
+for group in (datasets, writing, reading, maintenance, spark, environment):
     group.register(app)
 
 
@@ -63,7 +63,7 @@ def _globals(
     if context.invoked_subcommand is None and lake not in (None, os.environ.get("SILT_LAKE")):
         raise InvalidRequest(f"Nothing but --lake {lake} was given: name a command. Try '{PROGRAM} --help'.")
     if context.invoked_subcommand is None:
-        sys.stdout.write(f"{context.get_help()}\n")
+        render.write_text(context.get_help())
         raise typer.Exit(InvalidRequest.exit_code)
 
 

@@ -12,12 +12,14 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from siltstone.storage.progress import Progress
 
 MAX_CELL_CHARS: Final = 120
 """What people see of one value; machines get all of it."""
@@ -110,6 +112,11 @@ def write_note(text: str) -> None:
     sys.stderr.write(f"{printable(text)}\n")
 
 
+def write_text(text: str) -> None:
+    """Write text of our own, line by line as it is."""
+    sys.stdout.write(f"{text}\n")
+
+
 def flush() -> None:
     """Let what was written be seen now."""
     sys.stdout.flush()
@@ -179,18 +186,28 @@ def seconds(duration: float) -> str:
 
 
 @contextmanager
-def working(text: str) -> Iterator[None]:
+def working(text: str, *, as_json: bool, at_first: str = "") -> "Iterator[Callable[[Progress], None] | None]":
     """Show that something long is under way, to a person at a terminal and to nobody else.
 
-    The spinner writes to a copy of standard error, because the start of a JVM borrows the original.
+    `at_first` is shown until there is progress. Yields a function that shows that, or None where nobody looks. The
+    spinner writes to a copy of standard error, because the start of a JVM borrows the original.
     """
-    if not sys.stderr.isatty():
-        yield
+    if as_json or not sys.stderr.isatty():
+        yield None
         return
     from rich.console import Console
 
-    with os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal, Console(file=terminal).status(printable(text)):
-        yield
+    with (
+        os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal,
+        Console(file=terminal).status(printable(f"{text}{at_first}")) as line,
+    ):
+        yield lambda progress: line.update(printable(f"{text}: {progress_line(progress)}"))
+
+
+def progress_line(progress: "Progress") -> str:
+    """Return how far Spark has come, as people say it."""
+    read = f", {size(progress.bytes_read)} read" if progress.bytes_read else ""
+    return f"{number(progress.tasks_done)} of {counted(progress.tasks, 'task')}{read}"
 
 
 def _console() -> "Console":

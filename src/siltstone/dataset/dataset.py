@@ -40,7 +40,7 @@ from siltstone.model.results import (
 )
 from siltstone.model.schema import as_schema, as_type, describe, fingerprint
 from siltstone.model.spec import as_names
-from siltstone.storage.spark_failures import error_line, is_missing_file, spark_errors
+from siltstone.storage.spark_failures import error_line, is_missing_file, noticing_absence, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -179,8 +179,9 @@ class Dataset:
         """
         parts = self._now()
         if _is_spark_frame(rows):
-            frame = check_frame(rows, parts.store.schema, dataset=str(self.name))
-            return parts.loader.upsert_frame(frame, producer=producer, sequence=sequence)
+            with noticing_absence():
+                frame = check_frame(rows, parts.store.schema, dataset=str(self.name))
+                return parts.loader.upsert_frame(frame, producer=producer, sequence=sequence)
         table = to_table(rows, parts.store.schema, dataset=str(self.name))
         self._check_batch(table, parts.store)
         return _write(parts, table, Op.UPSERT, producer=producer, sequence=sequence)
@@ -279,9 +280,10 @@ class Dataset:
                 raise InvalidRequest(
                     f"Dataset {self.name}: column {column!r}, which is to order the rows, is not in the schema."
                 )
-        frame = source_frame(self._spark, source, parts.store.schema, dataset=str(self.name))
         size = source.size_bytes // (CSV_RATIO if source.format is Format.CSV else 1)
-        return parts.loader.load(Load(frame=frame, size_bytes=size, rows=source.rows(), order_by=order))
+        with noticing_absence():
+            frame = source_frame(self._spark, source, parts.store.schema, dataset=str(self.name))
+            return parts.loader.load(Load(frame=frame, size_bytes=size, rows=source.rows(), order_by=order))
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
@@ -317,7 +319,8 @@ class Dataset:
 
     def read_at(self, snapshot: Snapshot, *, raw: bool = False, once: bool = False) -> "DataFrame":
         """Return the frame of `read` for a snapshot that was taken before; its files may be gone by the time it is used."""
-        return merged_frame(self._spark(), self._store, snapshot, raw=raw, once=once)
+        with noticing_absence():
+            return merged_frame(self._spark(), self._store, snapshot, raw=raw, once=once)
 
     def to_arrow(self, *, raw: bool = False) -> pa.Table:
         """Return the rows of `read` as an Arrow table, without Spark."""

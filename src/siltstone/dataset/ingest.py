@@ -29,7 +29,7 @@ from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.model.results import Ack, LoadReport
 from siltstone.model.schema import MAX_KEY_BYTES
 from siltstone.storage.presence import Presence
-from siltstone.storage.spark_failures import error_line, is_missing_file, spark_errors
+from siltstone.storage.spark_failures import away, error_line, is_away, is_missing_file, spark_errors
 from siltstone.storage.table import Parent, Table
 
 if TYPE_CHECKING:
@@ -220,6 +220,8 @@ class Loader:
             discard(table.path, folder)
             if keys_only and is_missing_file(error):
                 raise  # the keys are of a snapshot whose files are gone by now: take a new one
+            if is_away(error):
+                raise away(error) from error
             raise InvalidRequest(
                 f"Dataset {self._store.name}: Spark could not read or write the rows: {error_line(error)} Nothing was loaded."
             ) from error

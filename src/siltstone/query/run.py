@@ -2,14 +2,14 @@
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from siltstone.dataset.dataset import SNAPSHOT_TRIES, Dataset
 from siltstone.errors import InvalidRequest, Unavailable
 from siltstone.query.gate import TableReference, references, rewritten
 from siltstone.query.result import QueryResult
-from siltstone.storage.spark_failures import error_line, is_missing_file, spark_errors
+from siltstone.storage.spark_failures import away, error_line, is_away, is_missing_file, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,6 +25,7 @@ def run_sql(
     Raises:
         InvalidRequest: the query is not allowed or Spark refuses it.
         NotFound: it names a dataset that does not exist.
+        Unavailable: Spark went away.
     """
     if not 1 <= max_rows <= MAX_ROWS:
         raise InvalidRequest(
@@ -40,6 +41,8 @@ def run_sql(
         except FileNotFoundError as error:
             failure = error
         except spark_errors() as error:
+            if is_away(error):
+                raise away(error) from error
             if not is_missing_file(error):
                 raise InvalidRequest(f"Spark refused the query: {error_line(error)}") from error
             failure = error
@@ -63,11 +66,21 @@ def _answer(
             views.append((reference, made[which]))
         table = session.sql(rewritten(text, views)).limit(max_rows + 1).toArrow()
     finally:
-        for view in made.values():
-            session.catalog.dropTempView(view)
+        _drop(session, made.values())
     return QueryResult(
         table=table.slice(0, max_rows),
         engine="spark",
         truncated=table.num_rows > max_rows,
         seconds=time.monotonic() - started,
     )
+
+
+def _drop(session: "SparkSession", views: Iterable[str]) -> None:
+    """Drop the query's views; where Spark is gone, so are they."""
+    for view in views:
+        try:
+            session.catalog.dropTempView(view)
+        except spark_errors() as error:
+            if not is_away(error):
+                raise
+            return

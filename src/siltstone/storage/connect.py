@@ -18,14 +18,17 @@ from siltstone.clock import Clock, SystemClock
 from siltstone.config import Settings
 from siltstone.errors import Unavailable
 from siltstone.storage.jars import spark_home
-from siltstone.storage.jvm import Java, find_java
-from siltstone.storage.spark import APP_NAME, launch_options
+from siltstone.storage.jvm import find_java
+from siltstone.storage.launch import APP_NAME, launch_options, local_cores, ui_options
 
 SERVER_CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
+TOKEN_VARIABLE: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105  # its name, not its value
 SERVER_START_SECONDS: Final = 180.0
 SERVER_STOP_SECONDS: Final = 30.0
 """Longer than a JVM takes to write its class archive on the way out."""
 POLL_SECONDS: Final = 0.05
+LOG_END_BYTES: Final = 16_384
+"""How much of a log is read for its last lines."""
 
 
 class ConnectServer:
@@ -40,9 +43,10 @@ class ConnectServer:
     """
     """Run the server, and end it when standard input closes: a killed parent closes it too."""
 
-    def __init__(self, process: subprocess.Popen[bytes], *, port: int, log: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], *, port: int, log: Path, keep_log: bool) -> None:
         self._process = process
         self._log = log
+        self._keep_log = keep_log
         self.port: Final = port
         self.address: Final = f"sc://127.0.0.1:{port}"
         atexit.register(self.stop)
@@ -53,15 +57,11 @@ class ConnectServer:
 
     def accepts(self) -> bool:
         """Tell whether the server takes connections."""
-        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
-            return True
-        return False
+        return listens(self.port)
 
     def last_words(self) -> str:
         """Return the end of what the server wrote to its log."""
-        with suppress(OSError):
-            return " ".join(self._log.read_text(errors="replace").splitlines()[-5:])
-        return ""
+        return " ".join(last_lines(self._log, 5))
 
     def stop(self) -> None:
         """End the server and wait until it is gone; a second call does nothing."""
@@ -73,7 +73,8 @@ class ConnectServer:
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-        self._log.unlink(missing_ok=True)
+        if not self._keep_log:
+            self._log.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self
@@ -82,22 +83,41 @@ class ConnectServer:
         self.stop()
 
 
-def connect_server(settings: Settings, *, port: int = 0, clock: Clock | None = None) -> ConnectServer:
-    """Start a local Spark Connect server on 127.0.0.1 and wait until it accepts; port 0 takes a free one.
+def connect_server(
+    settings: Settings,
+    *,
+    port: int = 0,
+    token: str = "",
+    ui_port: int = 0,
+    log: Path | None = None,
+    clock: Clock | None = None,
+) -> ConnectServer:
+    """Start a local Spark Connect server on 127.0.0.1 and wait until it accepts.
+
+    Args:
+        settings: what decides about its JVM.
+        port: where it listens; 0 takes a free port.
+        token: what clients must show; without one, whoever reaches the port is served.
+        ui_port: where Spark's UI listens; 0 for none.
+        log: where it writes what it says; otherwise a file that goes when the server does.
+        clock: tests hold it still.
 
     Raises:
         Unavailable: it ended or did not accept in time; the message carries its last words.
     """
     clock = SystemClock() if clock is None else clock
-    port = port or _free_port()
+    port = port or free_port()
     java = find_java()
     chosen = {"spark.master": settings.spark_master, "spark.app.name": APP_NAME}
-    chosen |= launch_options(settings, java=java, role="connect")
+    chosen |= launch_options(settings, java=java, role="connect") | ui_options(ui_port)
     chosen |= {"spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.grpc.binding.port": str(port)}
     command = [str(spark_home() / "bin" / "spark-submit"), "--class", SERVER_CLASS]
     for name, value in chosen.items():
         command += ["--conf", f"{name}={value}"]
-    server = _launch(command, java=java, port=port)
+    given = {"JAVA_HOME": str(java.home)} | ({TOKEN_VARIABLE: token} if token else {})
+    if local_cores(settings.spark_master):
+        given["SPARK_LOCAL_IP"] = "127.0.0.1"  # Spark's UI listens there, and would everywhere
+    server = _launch(command, given, port=port, log=log)
     deadline = clock.monotonic_seconds() + SERVER_START_SECONDS
     while not server.accepts():
         if not server.alive() or clock.monotonic_seconds() > deadline:
@@ -108,23 +128,46 @@ def connect_server(settings: Settings, *, port: int = 0, clock: Clock | None = N
     return server
 
 
-def _launch(command: list[str], *, java: Java, port: int) -> ConnectServer:
-    descriptor, log = tempfile.mkstemp(prefix="siltstone-connect-", suffix=".log")
-    unwanted = {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE"}
+def _launch(command: list[str], given: dict[str, str], *, port: int, log: Path | None) -> ConnectServer:
+    """Start the process. A token is in its environment, which other users cannot see, unlike a command line."""
+    path = log or _temporary_log()
+    unwanted = {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE", TOKEN_VARIABLE}
     environment = {name: value for name, value in os.environ.items() if name not in unwanted}
-    with os.fdopen(descriptor, "wb") as output:
+    with path.open("ab") as output:
         process = subprocess.Popen(  # noqa: S603
             ["/bin/sh", "-c", ConnectServer.WRAPPER, "sh", *command],
-            env={"PYSPARK_PYTHON": sys.executable} | environment | {"JAVA_HOME": str(java.home)},
+            env={"PYSPARK_PYTHON": sys.executable} | environment | given,
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
             start_new_session=True,
         )
-    return ConnectServer(process, port=port, log=Path(log))
+    return ConnectServer(process, port=port, log=path, keep_log=log is not None)
 
 
-def _free_port() -> int:
+def _temporary_log() -> Path:
+    descriptor, name = tempfile.mkstemp(prefix="siltstone-connect-", suffix=".log")
+    os.close(descriptor)
+    return Path(name)
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that nobody uses at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def listens(port: int) -> bool:
+    """Tell whether somebody takes connections at a port of 127.0.0.1."""
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+def last_lines(log: Path, count: int) -> list[str]:
+    """Return the end of a log; nothing if it cannot be read."""
+    with suppress(OSError), log.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_END_BYTES))
+        return file.read().decode(errors="replace").splitlines()[-count:]
+    return []

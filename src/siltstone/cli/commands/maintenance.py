@@ -146,7 +146,7 @@ def compact(
         if purge:
             which = ", ".join(str(dataset.name) for dataset in datasets)
             confirm(f"Purge {which}: delete its history from disk?", yes=yes)
-        with render.working("Compacting on Spark"):
+        with call.showing("Compacting on Spark", lake):
             done, failures = each(datasets, lambda dataset: dataset.compact(purge=purge))
     if call.as_json:
         _write_json(name, done)

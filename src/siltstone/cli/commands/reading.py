@@ -59,7 +59,7 @@ def sql(
     if as_csv and call.as_json:
         raise InvalidRequest("--csv and --json exclude each other.")
     text = sys.stdin.read() if query == STANDARD_INPUT else query
-    with call.open(spark=True) as lake, render.working("Asking Spark"):
+    with call.working("Asking Spark") as lake:
         result = lake.sql(text, max_rows=max_rows)
     if as_csv:
         render.write_csv(result.columns, result.rows)

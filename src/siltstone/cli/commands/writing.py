@@ -129,7 +129,7 @@ def _hide_matching(call: Invocation, name: str, where: str, given: dict[str, Any
     with call.open(spark=True) as lake:
         dataset = lake.dataset(name)
         if dry_run or not yes:
-            with render.working("Counting on Spark"):
+            with call.showing("Counting on Spark", lake):
                 rows = dataset.matching(where).count()
             if dry_run:
                 call.answer(
@@ -138,7 +138,7 @@ def _hide_matching(call: Invocation, name: str, where: str, given: dict[str, Any
                 )
                 return
             confirm(f"Hide {render.counted(rows, 'row')} of {name}?", yes=yes)
-        with render.working("Hiding on Spark"):
+        with call.showing("Hiding on Spark", lake):
             ack = dataset.tombstone(where=where, **given)
     hidden = f"Hid {render.counted(ack.rows, 'row')} of {name}, sequence {ack.sequence}."
     call.answer(
@@ -186,7 +186,7 @@ def ingest(
     """
     call = invocation(context)
     order = [column.strip() for column in order_by.split(",")] if order_by else None
-    with call.open(spark=True) as lake, render.working(f"Loading into {name} on Spark"):
+    with call.working(f"Loading into {name} on Spark") as lake:
         report = lake.dataset(name).ingest(paths, format=file_format, order_by=order)
 
     def people() -> None:

@@ -1,0 +1,160 @@
+"""The Spark server that commands share: spark start, spark stop, spark status."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from siltstone.cli import render
+from siltstone.cli.invocation import Invocation, invocation
+from siltstone.cli.registration import add
+from siltstone.errors import Conflict, InvalidRequest
+
+if TYPE_CHECKING:
+    from siltstone.config import Settings
+    from siltstone.storage.shared_spark import Running, SharedSpark
+
+Ui = Annotated[bool, typer.Option("--ui", help="With Spark's UI: its address.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    group = typer.Typer(
+        help="The local Spark server that commands share. The first command that needs it starts it.",
+        rich_markup_mode=None,
+    )
+    group.callback(invoke_without_command=True)(_help_alone)
+    add(group, "start", start)
+    add(group, "stop", stop)
+    add(group, "status", status)
+    app.add_typer(group, name="spark")
+
+
+def _help_alone(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        render.write_text(context.get_help())
+        raise typer.Exit(InvalidRequest.exit_code)
+
+
+def start(context: typer.Context, *, ui: Ui = False) -> None:
+    r"""Start the shared Spark server now, so that no command has to wait for it.
+
+    It ends by itself when nobody has used it for the setting spark_idle_minutes.
+
+    \b
+    silt spark start
+    silt spark start --ui
+    """
+    from siltstone.storage.spark import shares
+
+    call = invocation(context)
+    if not shares(_settings(call)):
+        raise InvalidRequest("These settings share no Spark server; see spark_shared, spark_remote and spark_master.")
+    shared = _shared(call)
+    with render.working("Starting Spark", as_json=call.as_json), shared.join(ui=ui) as member:
+        running = member.running
+    if ui and running.ui is None:
+        raise Conflict("The shared Spark server runs without a UI. Stop it with silt spark stop, then start it again.")
+    _show(call, shared, running, in_use=shared.in_use())
+
+
+def stop(
+    context: typer.Context,
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Also if another process uses it.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Also those that run with other settings.")] = False,
+) -> None:
+    r"""End the shared Spark server and wait until it is gone.
+
+    Refused while another process uses it, unless forced; what runs there then fails and changes nothing.
+
+    \b
+    silt spark stop
+    silt spark stop --all
+    """
+    from siltstone.storage.shared_spark import SharedSpark, every_place
+
+    call = invocation(context)
+    settings = _settings(call)
+    chosen = [SharedSpark(settings, folder=folder) for folder in every_place()] if every else [SharedSpark(settings)]
+    stopped = sum(one.stop(force=force) for one in chosen)
+    text = f"Stopped {render.counted(stopped, 'Spark server')}." if stopped else "No shared Spark server was running."
+    call.answer({"stopped": stopped}, lambda: render.write_line(text))
+
+
+def status(context: typer.Context, *, ui: Ui = False) -> None:
+    r"""Show whether the shared Spark server runs, since when, whether it is in use, and its log.
+
+    \b
+    silt spark status
+    silt spark status --ui
+    silt spark status --json
+    """
+    call = invocation(context)
+    shared = _shared(call)
+    running = shared.running()
+    if ui and (running is None or running.ui is None):
+        raise InvalidRequest(
+            "There is no Spark UI. Start a server that has one: silt spark stop; silt spark start --ui."
+        )
+    if ui and running is not None and not call.as_json:
+        render.write_line(running.ui or "")
+        return
+    _show(call, shared, running, in_use=shared.in_use())
+
+
+def _settings(call: Invocation) -> "Settings":
+    """Return the settings of the lake if one is named, else of the environment alone."""
+    from siltstone.config import Settings
+
+    return Settings.load(lake=Path(call.lake_path).expanduser() if call.lake_path else None)
+
+
+def _shared(call: Invocation) -> "SharedSpark":
+    from siltstone.storage.shared_spark import SharedSpark
+
+    return SharedSpark(_settings(call))
+
+
+def _show(call: Invocation, shared: "SharedSpark", running: "Running | None", *, in_use: bool) -> None:
+    facts = _facts(shared, running, in_use=in_use)
+    words = shared.last_words()
+
+    def people() -> None:
+        if running is None:
+            render.write_line("No shared Spark server runs; the first command that needs Spark starts it.")
+        else:
+            render.write_facts(_for_people(facts))
+        if words:
+            render.write_line(f"Last lines of {shared.log}:")
+            for word in words:
+                render.write_line(f"  {word}")
+
+    call.answer(facts | {"last_lines": words}, people)
+
+
+def _facts(shared: "SharedSpark", running: "Running | None", *, in_use: bool) -> dict[str, Any]:
+    if running is None:
+        return {"running": False, "log": str(shared.log)}
+    return {
+        "running": True,
+        "address": running.address,
+        "pid": shared.keeper_pid(),
+        "started_at": running.started_at,
+        "uptime_seconds": shared.uptime_seconds(),
+        "idle_minutes": running.idle_minutes,
+        "in_use": in_use,
+        "ui": running.ui,
+        "log": str(shared.log),
+    }
+
+
+def _for_people(facts: dict[str, Any]) -> dict[str, Any]:
+    up, idle = facts["uptime_seconds"] or 0, facts["idle_minutes"]
+    shown = {
+        "address": facts["address"],
+        "keeper": f"process {facts['pid']}, for {up // 60} min {up % 60} s",
+        "in use": "yes" if facts["in_use"] else f"no; ends when nobody used it for {idle:g} minutes",
+        "log": facts["log"],
+    }
+    return shown | ({"Spark UI": facts["ui"]} if facts["ui"] else {})

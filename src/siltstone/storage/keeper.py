@@ -1,0 +1,169 @@
+"""The keeper: a process in the background that starts a Spark server, watches over it and ends it when it is not needed.
+
+`shared_spark.py` starts it and says what its files mean. Flow:
+
+1. lock ``keeper.lock`` for life, and write the process id into it;
+2. start the server on 127.0.0.1 with a fresh token, and write ``server.json``;
+3. tell the process that waits on standard output, and let go of it;
+4. watch. Nobody held ``clients.lock`` for the setting `spark_idle_minutes`: remove ``server.json`` while holding that lock
+   alone, and end the server. The server ended by itself, or SIGTERM came: the same, at once.
+
+A keeper whose folder was deleted serves the clients it has and then ends; one whose ``server.json`` was damaged writes
+it anew. A killed keeper leaves ``server.json`` behind, which nobody trusts without its lock, and takes the server with it.
+"""
+
+import fcntl
+import json
+import os
+import secrets
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from siltstone.clock import Clock, SystemClock
+from siltstone.config import Settings
+from siltstone.errors import SiltstoneError, Unavailable
+from siltstone.storage.connect import ConnectServer, connect_server, free_port
+from siltstone.storage.shared_spark import (
+    CLIENTS_LOCK,
+    KEEPER_LOCK,
+    LOG_FILE,
+    STATE_FILE,
+    Running,
+    lock,
+    prepare,
+    read_state,
+    write_state,
+)
+
+TOKEN_BYTES: Final = 32
+WATCH_SECONDS: Final = 0.5
+LOCK_TRIES: Final = 100
+"""Whoever only asks whether the keeper lives holds its lock for a moment."""
+SECONDS_PER_MINUTE: Final = 60.0
+
+
+class Keeper:
+    """Serves one place, from its start to its end."""
+
+    def __init__(self, folder: Path, settings: Settings, *, ui: bool, clock: Clock | None = None) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._clock = SystemClock() if clock is None else clock
+        self._ui = ui or settings.spark.get("spark.ui.enabled") == "true"
+        prepare(folder)
+        self._own = self._own_lock()
+        self._clients = lock(folder / CLIENTS_LOCK, fcntl.LOCK_SH)
+        fcntl.flock(self._clients, fcntl.LOCK_UN)
+
+    def _own_lock(self) -> int:
+        for _ in range(LOCK_TRIES):
+            with suppress(BlockingIOError):
+                handle = lock(self._folder / KEEPER_LOCK, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.truncate(handle, 0)
+                os.write(handle, str(os.getpid()).encode())
+                return handle
+            self._clock.sleep(0.05)
+        raise Unavailable(f"Another keeper serves {self._folder}.")
+
+    def start(self) -> tuple[ConnectServer, Running]:
+        """Start the server and let clients find it.
+
+        Raises:
+            Unavailable: it did not start.
+        """
+        token = secrets.token_hex(TOKEN_BYTES)
+        ui_port = int(self._settings.spark.get("spark.ui.port", 0)) or free_port() if self._ui else 0
+        server = connect_server(self._settings, token=token, ui_port=ui_port, log=self._folder / LOG_FILE)
+        running = Running(
+            port=server.port,
+            token=token,
+            started_at=self._clock.now().isoformat(timespec="seconds"),
+            idle_minutes=self._settings.spark_idle_minutes,
+            ui_port=ui_port,
+        )
+        write_state(self._folder, running)
+        return server, running
+
+    def watch(self, server: ConnectServer, running: Running) -> None:
+        """Return when the server has to end, or has ended; no client can find it any more then."""
+        idle_since = self._clock.monotonic_seconds()
+        while server.alive():
+            now = self._clock.monotonic_seconds()
+            if self._alone():
+                due = now - idle_since >= running.idle_minutes * SECONDS_PER_MINUTE
+                if due or self._orphaned():
+                    self._forget()
+                    return
+                fcntl.flock(self._clients, fcntl.LOCK_UN)
+            else:
+                idle_since = now
+            if not self._orphaned() and read_state(self._folder) != running:
+                write_state(self._folder, running)
+            self._clock.sleep(WATCH_SECONDS)
+        self._forget()
+
+    def _alone(self) -> bool:
+        """Take the clients' lock if no client is there."""
+        with suppress(BlockingIOError):
+            fcntl.flock(self._clients, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        return False
+
+    def _orphaned(self) -> bool:
+        """True if the folder was deleted: whoever comes next finds another keeper there, or none."""
+        try:
+            return not os.path.samestat(os.fstat(self._own), (self._folder / KEEPER_LOCK).stat())
+        except FileNotFoundError:
+            return True
+
+    def _forget(self) -> None:
+        """Let no client find the server; then whoever waits for the clients' lock may go on."""
+        self.withdraw()
+        fcntl.flock(self._clients, fcntl.LOCK_UN)
+
+    def withdraw(self) -> None:
+        """Remove ``server.json``, unless it is another keeper's."""
+        if not self._orphaned():
+            (self._folder / STATE_FILE).unlink(missing_ok=True)
+
+
+def keep(folder: Path, order: dict[str, Any]) -> None:
+    """Live a keeper's life."""
+    keeper = Keeper(folder, Settings(**order["settings"]), ui=order["ui"])
+    os.chdir(folder)  # the caller's folder may go
+    server, running = keeper.start()
+    with server:
+        try:
+            _tell("")
+            keeper.watch(server, running)
+        finally:
+            keeper.withdraw()
+
+
+def _tell(failure: str) -> None:
+    """Say to the process that waits how the start went, and let go of it."""
+    with suppress(BrokenPipeError):
+        sys.stdout.write(json.dumps({"failure": failure}))
+        sys.stdout.flush()
+    os.dup2(os.open(os.devnull, os.O_RDWR), sys.stdout.fileno())
+
+
+def main() -> None:
+    """Keep a server in the folder that is named; the order comes on standard input."""
+    order = json.load(sys.stdin)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
+    for ignored in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        keep(Path(sys.argv[1]), order)
+    except (SiltstoneError, OSError) as error:
+        _tell(str(error))
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

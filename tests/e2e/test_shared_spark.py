@@ -1,0 +1,185 @@
+"""The Spark server that commands share, as a user meets it: one server, joined by all, gone when it should be."""
+
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from siltstone.clock import SystemClock
+from siltstone.storage.connect import listens
+from siltstone.storage.jars import cache_folder
+from siltstone.storage.shared_spark import STATE_FILE, Running, read_state
+from tests.e2e.silt import Result, process
+
+NAME = "a.b.c"
+COUNT = f"SELECT count(*) FROM {NAME}"
+GONE_SECONDS = 90
+WORKING_CLIENT = """
+import sys
+from siltstone import Lake, Unavailable
+from siltstone.storage.spark_failures import noticing_absence
+
+heard = []
+
+def show(progress):
+    if not heard:
+        heard.append(progress)
+        print("tasks:", progress.tasks, flush=True)
+
+with Lake.open(sys.argv[1]) as lake:
+    with lake.watched(show):
+        spark = lake.spark()
+        print("joined", flush=True)
+        sys.stdin.readline()
+        try:
+            with noticing_absence():
+                spark.range(0, 10**13, 1, 2).selectExpr("sum(id % 7)").collect()
+        except Unavailable as error:
+            print("unavailable", flush=True)
+    print(lake.sql("SELECT count(*) FROM a.b.c").rows[0][0], flush=True)
+"""
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("shared_spark")]
+
+
+class User:
+    """Somebody with a cache of their own, which borrows jars and class archives from ours, and a lake."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cache = folder / "cache" / "siltstone"
+        self.cache.mkdir(parents=True)
+        for shared in ("jars", "appcds"):
+            (cache_folder() / shared).mkdir(parents=True, exist_ok=True)
+            (self.cache / shared).symlink_to(cache_folder() / shared)
+        self.environment = {
+            "XDG_CACHE_HOME": str(self.cache.parent),
+            "SILT_SPARK_SHARED": "yes",
+            "SILT_SPARK_MASTER": "local[2]",
+            "SILT_SPARK_MEMORY_MB": "2048",
+            "SILT_SPARK_SHORT_RUN": "yes",
+            "SILT_LAKE": str(folder / "lake"),
+        }
+        self.silt("create", NAME, "--key", "id", "--schema", "id STRING")
+        self.silt("upsert", NAME, "--row", '{"id": "x"}', "--row", '{"id": "y"}')
+        (folder / "lake" / "silt.toml").write_text('[spark]\n"spark.ui.enabled" = true\n')
+
+    def silt(self, *call: object, **environment: str) -> Result:
+        return process("--json", *call, **{**self.environment, **environment})
+
+    @property
+    def place(self) -> Path:
+        (found,) = (self.cache / "connect").iterdir()
+        return found
+
+    def running(self) -> Running:
+        found = read_state(self.place)
+        assert found is not None
+        return found
+
+    def pid(self) -> int:
+        return int(self.silt("spark", "status").data["pid"])
+
+
+@pytest.fixture(scope="module")
+def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[User]:
+    made = User(tmp_path_factory.mktemp("user"))
+    yield made
+    made.silt("spark", "stop", "--all", "--force")
+
+
+@pytest.fixture(scope="module")
+def first_two(user: User) -> list[Result]:
+    """Two commands that both need Spark, at the same moment, and find none."""
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(lambda _: user.silt("sql", COUNT), range(2)))
+
+
+def wait_until_gone(user: User) -> None:
+    clock = SystemClock()
+    deadline = clock.monotonic_seconds() + GONE_SECONDS
+    while user.silt("spark", "status").data["running"]:
+        assert clock.monotonic_seconds() < deadline
+        clock.sleep(0.5)
+
+
+def test_two_commands_at_once_start_one_server_and_the_third_joins_it(user: User, first_two: list[Result]):
+    assert [result.data["rows"] for result in first_two] == [[[2]], [[2]]], first_two
+    before = user.pid()
+    assert user.silt("sql", COUNT).data["rows"] == [[2]]
+    status = user.silt("spark", "status").data
+    assert (status["running"], status["in_use"], status["pid"]) == (True, False, before)
+    assert status["address"] == f"sc://localhost:{user.running().port}"
+
+
+@pytest.mark.usefixtures("first_two")
+def test_the_token_is_seen_by_nobody_else(user: User):
+    token = user.running().token
+    shown = user.silt("spark", "status")
+    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if os.access(path, os.R_OK)]
+    assert token not in shown.out + shown.err + (user.place / "server.log").read_text()
+    assert not any(token.encode() in line for line in lines)
+    assert {path.stat().st_mode & 0o077 for path in [user.place, *user.place.iterdir()]} == {0}
+
+
+@pytest.mark.usefixtures("first_two")
+def test_whoever_shows_another_token_is_refused(user: User):
+    refused = user.silt("sql", COUNT, SILT_SPARK_REMOTE=f"{user.running().address}/;token=other")
+    assert (refused.code, refused.error["kind"]) == (5, "unavailable"), refused
+
+
+@pytest.mark.usefixtures("first_two")
+def test_the_ui_answers_on_this_machine_only(user: User):
+    shown = process("spark", "status", "--ui", **user.environment)
+    with urllib.request.urlopen(shown.out.strip(), timeout=30) as page:
+        assert page.status == 200
+    port = f"{user.running().ui_port:04X}"
+    listening = [line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines() if " 0A " in line]
+    listening += [line.split()[1] for line in Path("/proc/net/tcp6").read_text().splitlines() if " 0A " in line]
+    assert {where.split(":")[0][-8:] for where in listening if where.endswith(f":{port}")} == {"0100007F"}
+
+
+@pytest.mark.usefixtures("first_two")
+def test_a_damaged_state_is_mended_and_the_server_kept(user: User):
+    before = user.pid()
+    (user.place / STATE_FILE).write_text("garbage")
+    assert user.silt("sql", COUNT).data["rows"] == [[2]]
+    (user.place / STATE_FILE).chmod(0o644)
+    assert user.silt("spark", "start").data["pid"] == before
+
+
+@pytest.mark.usefixtures("first_two")
+def test_a_client_whose_server_dies_is_told_soon_and_gets_another(user: User):
+    """The client is at work, and hears of it, when the keeper is killed; the server that it gets next ends with it."""
+    before = user.running()
+    environment = os.environ | user.environment | {"SILT_SPARK_IDLE_MINUTES": "0.03"}
+    client = subprocess.Popen(
+        [sys.executable, "-c", WORKING_CLIENT, user.environment["SILT_LAKE"]],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    assert client.stdin is not None
+    assert client.stdout is not None
+    with client:
+        assert client.stdout.readline() == "joined\n"
+        refused = user.silt("spark", "stop")
+        assert (refused.code, refused.error["kind"]) == (4, "conflict")
+        client.stdin.write("\n")
+        client.stdin.flush()
+        assert client.stdout.readline() == "tasks: 2\n"
+        killed = SystemClock().monotonic_seconds()
+        os.kill(user.pid(), signal.SIGKILL)
+        assert client.stdout.readline() == "unavailable\n"
+        assert SystemClock().monotonic_seconds() - killed < 60
+        assert client.stdout.readline() == "2\n"
+    assert not listens(before.port)
+    wait_until_gone(user)  # the new one was told to end soon after its last client
+    assert user.silt("spark", "stop").data == {"stopped": 0}
+    assert user.silt("spark", "status", "--ui").error["kind"] == "invalid_request"

@@ -1,0 +1,71 @@
+"""Everything of the core says the same on a classic session and on a Connect one."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from siltstone.storage.connect import ConnectServer
+from tests.support.children import Child
+from tests.support.core import HIDDEN, WAYS, expected_rows, walk
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[2]
+CORE = ("tests/spark/test_merged_view.py", "tests/spark/test_fold.py", "tests/spark/test_ingest.py", "tests/property")
+WHOLE_RUN_SECONDS = 3600
+FILES_ADDED = {"changes as Arrow": 2, "changes read by executors": 1, "by position": 2}
+"""In place, new keys have a file of their own; a shuffle brings all into one."""
+
+pytestmark = pytest.mark.spark
+every_way = pytest.mark.parametrize("way", WAYS)
+
+
+def check(seen: dict[str, Any], way: str) -> None:
+    """Both kinds of session are held against the same figures."""
+    rows, raw = expected_rows(), expected_rows(raw=True)
+    assert len(raw) - len(rows) == len(HIDDEN)
+    assert seen["load"] == {"rows": 200, "files": 1, "sequence": 0, "first_load": True}
+    assert [seen[step] for step in ("upsert", "upsert of a frame", "tombstone")] == [1, 2, 3]
+    for moment in ("before the fold", "after the fold", "after the purge"):
+        visible = raw if moment == "before the fold" else rows
+        assert seen[moment] == {
+            "rows": rows,
+            "raw": visible,
+            "counts": [len(rows), len(visible)],
+            "without Spark": rows,
+        }
+    fold = seen["fold"]
+    figures = ("base_rows", "change_rows", "batches_folded", "upserts_applied", "tombstones_applied", "final_rows")
+    assert [fold[figure] for figure in figures] == [200, 25, 3, 21, 3, len(rows)], fold
+    assert (fold["rows_dropped_by_tombstones"], fold["files_removed"], fold["files_added"]) == (2, 1, FILES_ADDED[way])
+    assert (seen["purge"]["purged"], seen["purge"]["final_rows"]) == (True, len(rows))
+
+
+@every_way
+@pytest.mark.usefixtures("spark")
+def test_the_core_on_a_classic_session(tmp_path: Path, way: str):
+    check(walk(str(tmp_path), way), way)
+
+
+@every_way
+def test_the_core_on_a_connect_session(connect_server: ConnectServer, tmp_path: Path, way: str):
+    child = Child("tests.support.core:walk", {"path": str(tmp_path), "way": way}, remote=connect_server.address)
+    check(child.value(), way)
+
+
+def test_a_lake_takes_a_session_that_it_is_given(spark: "SparkSession", lake_path: Path):
+    from siltstone import Lake
+
+    with Lake.open(lake_path, spark=spark) as lake:
+        assert lake.spark() is spark
+
+
+@pytest.mark.deep
+def test_every_test_of_the_core_passes_on_a_connect_session():
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "not deep", "--spark-session", "connect", *CORE]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=WHOLE_RUN_SECONDS)
+    assert done.returncode == 0, done.stdout[-5000:]

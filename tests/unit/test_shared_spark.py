@@ -1,0 +1,283 @@
+"""The shared server's place: what is trusted, who is alive, when a keeper ends. No JVM is started."""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from siltstone.clock import SystemClock
+from siltstone.config import Settings
+from siltstone.errors import Conflict, Unavailable
+from siltstone.storage import shared_spark
+from siltstone.storage.keeper import Keeper
+from siltstone.storage.shared_spark import (
+    CLIENTS_LOCK,
+    KEEPER_LOCK,
+    LOG_FILE,
+    STATE_FILE,
+    Running,
+    SharedSpark,
+    lock,
+    place_of,
+    prepare,
+    read_state,
+    write_state,
+)
+
+RUNNING = Running(port=1, token="t" * 64, started_at="2026-11-16T00:00:00+00:00", idle_minutes=15.0)
+
+
+class Ticking:
+    """A clock that passes only while somebody sleeps; each sleep lets something happen."""
+
+    def __init__(self, *happenings: Callable[[], object]) -> None:
+        self._passed_seconds = 0.0
+        self._happenings = list(happenings)
+        self._real = SystemClock()
+        self.now = self._real.now
+        self.new_id = self._real.new_id
+        self.jitter = self._real.jitter
+
+    def monotonic_seconds(self) -> float:
+        return self._passed_seconds
+
+    def sleep(self, seconds: float) -> None:
+        self._passed_seconds += seconds
+        if self._happenings:
+            self._happenings.pop(0)()
+
+
+@dataclass
+class FakeServer:
+    """Stands for a server that lives until it is told otherwise."""
+
+    lives: bool = True
+
+    def alive(self) -> bool:
+        return self.lives
+
+    def end(self) -> None:
+        self.lives = False
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    folder = tmp_path / "connect" / "key"
+    prepare(folder)
+    return folder
+
+
+def keeper(place: Path, clock: Ticking) -> Keeper:
+    return Keeper(place, Settings(), ui=False, clock=clock)
+
+
+def watch(place: Path, server: FakeServer, clock: Ticking, running: Running = RUNNING) -> None:
+    write_state(place, running)
+    keeper(place, clock).watch(server, running)  # type: ignore[arg-type]
+
+
+# ---- which place --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"spark_memory_mb": 2000},
+        {"spark_master": "local[1]"},
+        {"spark_jars": "/jars"},
+        {"spark": {"spark.sql.shuffle.partitions": "3"}},
+        {"spark_short_run": True},
+    ],
+)
+def test_what_decides_about_the_jvm_has_a_place_of_its_own(changed: dict[str, Any]):
+    assert place_of(replace(Settings(), **changed)) != place_of(Settings())
+
+
+def test_what_does_not_decide_about_the_jvm_shares_the_place():
+    other = Settings(durable=False, spark_idle_minutes=1, max_rows=5)
+    assert place_of(other) == place_of(Settings())
+
+
+def test_another_java_or_configuration_has_a_place_of_its_own():
+    given = {"XDG_CACHE_HOME": "/x"}
+    places = {place_of(Settings(), given | more) for more in ({}, {"JAVA_HOME": "/j"}, {"HADOOP_CONF_DIR": "/h"})}
+    assert len(places) == 3
+    assert all(place.parent == Path("/x/siltstone/connect") for place in places)
+
+
+# ---- what is trusted ----------------------------------------------------------------------------------------------
+
+
+def test_a_place_is_for_its_owner_only(tmp_path: Path):
+    folder = tmp_path / "connect" / "key"
+    folder.mkdir(parents=True)
+    folder.chmod(0o755)
+    prepare(folder)
+    write_state(folder, RUNNING)
+    assert [path.stat().st_mode & 0o777 for path in (folder.parent, folder, folder / STATE_FILE)] == [
+        0o700,
+        0o700,
+        0o600,
+    ]
+
+
+def test_what_a_keeper_wrote_is_read_back(place: Path):
+    write_state(place, RUNNING)
+    assert read_state(place) == RUNNING
+    assert RUNNING.token not in repr(RUNNING)
+
+
+WRONG_TYPES = json.dumps({"port": "x", "token": 1, "started_at": "", "idle_minutes": 1})
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"port": 1}', '{"unknown": 1}', WRONG_TYPES])
+def test_garbage_is_no_server(place: Path, text: str):
+    write_state(place, RUNNING)
+    (place / STATE_FILE).write_text(text)
+    assert read_state(place) is None
+
+
+def test_a_state_that_others_can_read_is_not_trusted(place: Path):
+    write_state(place, RUNNING)
+    (place / STATE_FILE).chmod(0o644)
+    assert read_state(place) is None
+
+
+def test_a_link_is_not_followed(place: Path, tmp_path: Path):
+    write_state(place, RUNNING)
+    (place / STATE_FILE).rename(tmp_path / "elsewhere")
+    (place / STATE_FILE).symlink_to(tmp_path / "elsewhere")
+    assert read_state(place) is None
+
+
+# ---- who is alive -------------------------------------------------------------------------------------------------
+
+
+def test_a_state_without_a_living_keeper_is_no_server(place: Path):
+    write_state(place, RUNNING)
+    (place / KEEPER_LOCK).write_text(str(os.getpid()))
+    shared = SharedSpark(Settings(), folder=place)
+    assert (shared.running(), shared.keeper_pid(), shared.stop()) == (None, None, False)
+
+
+def test_of_two_keepers_one_serves(place: Path):
+    first = keeper(place, Ticking())
+    assert SharedSpark(Settings(), folder=place).keeper_pid() == os.getpid()
+    with pytest.raises(Unavailable, match="Another keeper"):
+        keeper(place, Ticking())
+    del first
+
+
+def test_a_server_in_use_is_not_stopped_unless_forced(place: Path):
+    held = [lock(place / name, fcntl.LOCK_EX) for name in (KEEPER_LOCK, CLIENTS_LOCK)]
+    shared = SharedSpark(Settings(), folder=place)
+    assert shared.in_use()
+    with pytest.raises(Conflict, match="--force"):
+        shared.stop()
+    for handle in held:
+        os.close(handle)
+    assert not shared.in_use()
+
+
+DEAF_KEEPER = """
+import fcntl, os, signal, sys, time
+from pathlib import Path
+from siltstone.storage.shared_spark import lock
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+handle = lock(Path(sys.argv[1]), fcntl.LOCK_EX)
+os.write(handle, str(os.getpid()).encode())
+print(flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_keeper_that_does_not_end_is_unavailable(place: Path):
+    with subprocess.Popen(
+        [sys.executable, "-c", DEAF_KEEPER, str(place / KEEPER_LOCK)], stdout=subprocess.PIPE
+    ) as deaf:
+        assert deaf.stdout is not None
+        deaf.stdout.readline()
+        with pytest.raises(Unavailable, match=f"process {deaf.pid}"):
+            SharedSpark(Settings(), folder=place, clock=Ticking()).stop()
+        deaf.kill()
+
+
+def test_a_server_that_cannot_start_says_why_and_where_its_log_is(tmp_path: Path):
+    shared = SharedSpark(Settings(spark_jars=str(tmp_path)), folder=tmp_path / "connect" / "key")
+    with pytest.raises(Unavailable, match=r"did not start: .*has no delta-spark.*Log: .*server\.log"):
+        shared.join()
+    assert not shared.in_use()
+
+
+def test_a_cache_that_cannot_be_written_names_the_way_out(tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(Unavailable, match="XDG_CACHE_HOME, or the setting spark_shared"):
+        SharedSpark(Settings(), folder=tmp_path / "file" / "key").join()
+
+
+# ---- when a keeper ends -------------------------------------------------------------------------------------------
+
+
+def test_a_keeper_ends_when_nobody_came_for_the_idle_time(place: Path):
+    clock = Ticking()
+    watch(place, FakeServer(), clock)
+    assert clock.monotonic_seconds() == pytest.approx(15 * 60, abs=1)
+    assert not (place / STATE_FILE).exists()
+
+
+def test_a_client_keeps_the_server_however_long_it_stays(place: Path):
+    clients: list[int] = []
+    come = [lambda: clients.append(lock(place / CLIENTS_LOCK, fcntl.LOCK_SH))]
+    stay: list[Callable[[], object]] = [lambda: None] * 5000
+    clock = Ticking(*come, *stay, lambda: os.close(clients.pop()))
+    watch(place, FakeServer(), clock)
+    assert clock.monotonic_seconds() > 5000 * 0.5 + 15 * 60
+
+
+def test_a_keeper_whose_server_ended_withdraws_at_once(place: Path):
+    server = FakeServer()
+    clock = Ticking(server.end)
+    watch(place, server, clock)
+    assert clock.monotonic_seconds() < 2
+    assert not (place / STATE_FILE).exists()
+
+
+def test_a_damaged_state_is_written_anew(place: Path):
+    seen: list[Running | None] = []
+    server = FakeServer()
+    damage = (place / STATE_FILE).write_text
+    clock = Ticking(lambda: damage("garbage"), lambda: seen.append(read_state(place)), server.end)
+    watch(place, server, clock)
+    assert seen == [RUNNING]
+
+
+def test_a_keeper_whose_folder_was_deleted_ends_after_its_clients_and_leaves_its_successor_alone(place: Path):
+    client = lock(place / CLIENTS_LOCK, fcntl.LOCK_SH)
+    successor = replace(RUNNING, port=2)
+
+    def delete() -> None:
+        place.rename(place.with_name("deleted"))
+        prepare(place)
+        (place / KEEPER_LOCK).touch()
+        write_state(place, successor)
+
+    clock = Ticking(delete, lambda: None, lambda: os.close(client))
+    watch(place, FakeServer(), clock)
+    assert clock.monotonic_seconds() < 3
+    assert read_state(place) == successor
+
+
+def test_the_log_of_the_server_before_is_kept(tmp_path: Path):
+    shared = SharedSpark(Settings(spark_jars=str(tmp_path)), folder=tmp_path / "connect" / "key")
+    prepare(shared.folder)
+    (shared.folder / LOG_FILE).write_text("old\n")
+    with pytest.raises(Unavailable):
+        shared.join()
+    assert (shared.folder / shared_spark.PREVIOUS_LOG).read_text() == "old\n"
