@@ -51,6 +51,8 @@ class Snapshot:
     changes: Pinned
     base: Pinned
     watermark: int
+    past: bool = False
+    """True if it is not of now: what is worked out for it is of no use to later reads."""
 
     @property
     def sequence(self) -> int:

@@ -28,6 +28,7 @@ class CommitKind(StrEnum):
     SQUASH = "squash"
     CLUSTER = "cluster"
     REGISTER = "register"
+    EXPORT = "export"
     EPOCH = "epoch"
     METADATA = "metadata"
 
