@@ -1,6 +1,6 @@
 """Exports: the merged view of one snapshot, written by Spark's executors into a folder outside the lake.
 
-Flow, with T the target and W = ``.T.<owner>.export`` beside it:
+Flow, with T the target and W = ``.T.<owner>.export`` beside it (``.T.<owner>.live`` is locked for as long as the owner lives):
 
 1. Spark writes ``W/data``; its side files go, every Parquet footer is read back, rows must be as many as were counted;
 2. for a Delta table, ``W`` becomes one: version 0 has the user's columns, one commit of the one commit path adds the files;
@@ -27,7 +27,7 @@ import pyarrow as pa
 from siltstone.dataset.merge import merged_frame
 from siltstone.dataset.store import Snapshot, Store
 from siltstone.dataset.written import house_settings, write_frame
-from siltstone.errors import Conflict, Corruption, InvalidRequest, SiltstoneError, Unavailable
+from siltstone.errors import Conflict, Corruption, InvalidRequest, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.model.results import ExportReport
@@ -35,7 +35,7 @@ from siltstone.model.schema import type_name
 from siltstone.storage.durable import sync_directory, sync_file
 from siltstone.storage.layout import DATA, LOG, local_folder
 from siltstone.storage.parquet import data_file
-from siltstone.storage.presence import is_live
+from siltstone.storage.presence import Presence, is_live, remove_dead
 from siltstone.storage.spark_failures import error_line, is_missing_file, spark_errors
 from siltstone.storage.table import TURN, Table
 from siltstone.storage.upkeep import Retention
@@ -53,7 +53,7 @@ CSV_OPTIONS: Final = {
 }
 """Values come back as they were: quotes doubled, blanks kept, microseconds kept; null is an empty field, no text is ``""``."""
 MAX_FILES: Final = 100_000
-_SIDE: Final = re.compile(r"\.(?P<name>.+)\.(?P<owner>[0-9a-f]{32})\.(export|old)\Z")
+_SIDE: Final = re.compile(r"\.(?P<name>.+)\.(?P<owner>[0-9a-f]{32})\.(export|old|live)\Z")
 
 
 class ExportFormat(StrEnum):
@@ -145,8 +145,9 @@ def export_snapshot(spark: "SparkSession", store: Store, snapshot: Snapshot, exp
         Unavailable: Spark or the disk failed. Nothing is at the target that was not there before.
     """
     started = store.clock.monotonic_seconds()
-    with store.presence() as owner:
-        work = _side(export.target, owner.owner, "export")
+    owner = store.clock.new_id()
+    with _presence(export.target, owner):
+        work = _side(export.target, owner, "export")
         try:
             rows, files = _written(spark, store, snapshot, export, work)
             ready = work
@@ -156,7 +157,7 @@ def export_snapshot(spark: "SparkSession", store: Store, snapshot: Snapshot, exp
             else:
                 ready = work / DATA
             _sync(ready, durable=store.settings.durable)
-            _put_in_place(ready, export, owner.owner)
+            _put_in_place(ready, export, owner)
         except BaseException:
             shutil.rmtree(work, ignore_errors=True)
             raise
@@ -164,7 +165,7 @@ def export_snapshot(spark: "SparkSession", store: Store, snapshot: Snapshot, exp
         if store.settings.durable:
             sync_directory(export.target.parent)
         shutil.rmtree(work, ignore_errors=True)
-    _sweep(export.target, store)
+    _sweep(export.target)
     return ExportReport(
         dataset=str(store.name),
         path=str(export.target),
@@ -175,6 +176,14 @@ def export_snapshot(spark: "SparkSession", store: Store, snapshot: Snapshot, exp
         bytes=sum(file.size_bytes for file in files),
         seconds=store.clock.monotonic_seconds() - started,
     )
+
+
+def _presence(target: Path, owner: str) -> Presence:
+    """Show beside the target that its owner lives: the lake is only read."""
+    try:
+        return Presence(target.parent, _side(target, owner, "live").name)
+    except OSError as error:
+        raise Unavailable(f"{target.parent} cannot be written ({error}); nothing was exported.") from error
 
 
 def _side(target: Path, owner: str, end: str) -> Path:
@@ -193,7 +202,7 @@ def _written(
 
     seen = Observation()
     with _failures(store):
-        work.mkdir(parents=True)
+        work.mkdir()
         frame = merged_frame(spark, store, snapshot, raw=export.raw, once=True)
         if export.files is not None:
             frame = frame.repartition(export.files)
@@ -297,7 +306,7 @@ def _put_in_place(ready: Path, export: Export, owner: str) -> None:
     except OSError as error:
         if replaces and not target.exists():
             aside.rename(target)
-        if target.is_dir() and not replaces:
+        if not replaces and target.is_dir() and any(target.iterdir()):
             raise Conflict(
                 f"Export target {target} was filled by somebody else meanwhile; nothing was exported."
             ) from error
@@ -306,10 +315,13 @@ def _put_in_place(ready: Path, export: Export, owner: str) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _sweep(target: Path, store: Store) -> None:
-    """Delete what crashed exports to this target left beside it."""
-    with contextlib.suppress(OSError, SiltstoneError):
-        for found in target.parent.iterdir():
-            side = _SIDE.match(found.name)
-            if side and side["name"] == target.name and not is_live(store.layout.work, side["owner"]):
-                shutil.rmtree(found, ignore_errors=True)
+def _sweep(target: Path) -> None:
+    """Delete what crashed exports to this target left beside it; what cannot be deleted stays for the next one."""
+    with contextlib.suppress(OSError):
+        sides = [side for path in target.parent.iterdir() if (side := _SIDE.match(path.name))]
+        for owner in {side["owner"] for side in sides if side["name"] == target.name}:
+            shown = _side(target, owner, "live")
+            if not is_live(target.parent, shown.name):
+                shutil.rmtree(_side(target, owner, "export"), ignore_errors=True)
+                shutil.rmtree(_side(target, owner, "old"), ignore_errors=True)
+                remove_dead(shown)

@@ -12,6 +12,7 @@ from siltstone.errors import InvalidRequest
 from siltstone.model.columns import APP_FOLD, COMMIT_KIND, COMMIT_PID, ROWS_REMOVED, SEQ, TOMBSTONES
 from siltstone.model.files import CommitKind
 from siltstone.model.results import HistoryEntry
+from siltstone.model.spec import Kind
 from siltstone.storage.layout import CHANGES
 from siltstone.storage.log import LogEntry, list_log, read_entry
 from siltstone.storage.table import Table
@@ -27,12 +28,13 @@ def history(store: Store, limit: int | None = None) -> list[HistoryEntry]:
     if limit is not None and (isinstance(limit, bool) or limit < 1):
         raise InvalidRequest(f"Dataset {store.name}: limit must be at least 1, not {limit!r}.")
     store.snapshot()
-    timed = [pair for table in (store.changes, store.base) for pair in _timed(table, limit)]
+    written = "upsert" if store.spec.kind is Kind.KEYED else "append"
+    timed = [pair for table in (store.changes, store.base) for pair in _timed(table, limit, written=written)]
     timed.sort(key=lambda pair: pair[0], reverse=True)
     return [entry for _, entry in timed[:limit]]
 
 
-def _timed(table: Table, limit: int | None) -> Iterator[tuple[tuple[int, int], HistoryEntry]]:
+def _timed(table: Table, limit: int | None, *, written: str) -> Iterator[tuple[tuple[int, int], HistoryEntry]]:
     """Yield entries with what orders them: their time, never before that of an older version; then the version."""
     versions = list_log(table.path).entries
     latest_ms = 0
@@ -42,10 +44,10 @@ def _timed(table: Table, limit: int | None) -> Iterator[tuple[tuple[int, int], H
         except FileNotFoundError:
             continue  # cleaned since it was listed
         latest_ms = max(latest_ms, entry.at_ms)
-        yield (latest_ms, version), _told(entry, table.path.name)
+        yield (latest_ms, version), _told(entry, table.path.name, written=written)
 
 
-def _told(entry: LogEntry, table: str) -> HistoryEntry:
+def _told(entry: LogEntry, table: str, *, written: str) -> HistoryEntry:
     rows = sum(file.rows for file in entry.files)
     tombstones = _number(entry, TOMBSTONES) or 0
     sequences = [int(file.partition[SEQ] or 0) for file in entry.files if file.partition.get(SEQ)]
@@ -53,7 +55,7 @@ def _told(entry: LogEntry, table: str) -> HistoryEntry:
         at=datetime.datetime.fromtimestamp(entry.at_ms / 1000, datetime.UTC).isoformat(timespec="milliseconds"),
         table=table,
         version=entry.version,
-        what=_what(entry, table, rows=rows, tombstones=tombstones),
+        what=_what(entry, table, written, only_tombstones=tombstones == rows),
         first_sequence=min(sequences, default=None),
         last_sequence=max(sequences, default=None),
         folded_to=entry.transactions.get(APP_FOLD),
@@ -71,14 +73,16 @@ def _told(entry: LogEntry, table: str) -> HistoryEntry:
     )
 
 
-def _what(entry: LogEntry, table: str, *, rows: int, tombstones: int) -> str:
+def _what(entry: LogEntry, table: str, written: str, *, only_tombstones: bool) -> str:
     """Say it in the words of the commands; another program's commit keeps its own."""
     kind = _text(entry, COMMIT_KIND)
     if kind is None:
         return _text(entry, "operation") or "unknown"
-    if kind != CommitKind.APPEND or table != CHANGES or not tombstones:
-        return "upsert" if kind == CommitKind.APPEND and table == CHANGES else kind
-    return "tombstone" if tombstones == rows else "upsert and tombstone"
+    if kind != CommitKind.APPEND or table != CHANGES:
+        return kind
+    if not _number(entry, TOMBSTONES):
+        return written
+    return "tombstone" if only_tombstones else f"{written} and tombstone"
 
 
 def _text(entry: LogEntry, name: str) -> str | None:

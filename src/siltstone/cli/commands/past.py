@@ -123,7 +123,7 @@ def changes(
 def export(  # noqa: PLR0913  # the options of a command
     context: typer.Context,
     name: Name,
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="A folder that does not exist, or is empty.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="A folder that does not exist, or is empty.")],
     *,
     format_name: Annotated[str, typer.Option("--format", metavar="FORMAT", help="parquet, csv or delta.")] = "parquet",
     at: Annotated[
@@ -144,7 +144,7 @@ def export(  # noqa: PLR0913  # the options of a command
     call = invocation(context)
     with call.open(spark=True) as lake:
         dataset = lake.dataset(name)
-        if overwrite and target.is_dir() and any(target.iterdir()):
+        if overwrite and Path(target).is_dir() and any(Path(target).iterdir()):
             confirm(f"Replace what is in {target}?", yes=yes)
         with render.working("Exporting on Spark"):
             done = dataset.export(target, format=format_name, at=at, raw=raw, files=files, overwrite=overwrite)
