@@ -356,6 +356,60 @@ def test_a_clock_that_was_set_back_never_mixes_states(timed: Dataset, clock: Set
     assert counts == [0, 0, 0, 2, 2, 3]
 
 
+def test_a_time_that_only_base_remembers_is_exact_where_nothing_was_written_after_a_fold(
+    timed: Dataset, clock: SetClock
+):
+    counts = {0: 0}
+    for hour in (1, 2, 3, 4):  # two batches and a fold, then a quiet time
+        for minute in (1, 2):
+            clock.set(hour * 60 + minute)
+            timed.upsert([person(hour * 60 + minute), person(hour)])
+        clock.set(hour * 60 + 10)
+        fold_here(timed)
+        counts[hour] = timed.to_arrow().num_rows
+    clock.set(5 * 60)
+    timed.upsert([person(500)])
+    clock.set(6 * 60)
+
+    def check() -> None:
+        for hour, count in counts.items():
+            for minute in (2, 5, 10, 59):
+                if hour or minute > 2:
+                    assert timed.to_arrow(at=START + datetime.timedelta(hours=hour, minutes=minute)).num_rows == count
+
+    check()
+    cut_log(timed, "changes")
+    check()
+    for hour in counts:
+        if hour:  # between the two batches: that state is not there any more, and no other is shown for it
+            with pytest.raises(NotFound, match=r"can be read: sequence 0, 2, 4, 6, 8 to 9"):
+                timed.to_arrow(at=START + datetime.timedelta(hours=hour, minutes=1.5))
+    cut_log(timed, "base")
+    with pytest.raises(NotFound, match="is not kept"):
+        timed.to_arrow(at=START + datetime.timedelta(hours=3, minutes=30))
+    assert timed.to_arrow(at=START + datetime.timedelta(hours=4, minutes=30)).num_rows == counts[4]
+    assert timed.to_arrow(at=START + datetime.timedelta(hours=5)).num_rows == counts[4] + 1
+
+
+def test_a_squash_that_hides_when_the_first_change_came_leaves_no_guess(timed: Dataset, clock: SetClock):
+    clock.set(1)
+    timed.upsert([person(1)])
+    clock.set(2)
+    fold_here(timed)
+    for minute in (10, 20, 30):
+        clock.set(minute)
+        timed.upsert([person(minute)])
+    squash_here(timed)
+    clock.set(40)
+    fold_here(timed)
+    cut_log(timed, "changes")
+    clock.set(60)
+    with pytest.raises(NotFound, match="is not kept"):  # between 2 and 10 it was sequence 1, but nobody knows of the 10
+        timed.to_arrow(at=START + datetime.timedelta(minutes=5))
+    assert timed.to_arrow(at=1).num_rows == 1
+    assert timed.to_arrow(at=START + datetime.timedelta(minutes=45)).num_rows == 4
+
+
 def test_a_time_before_the_log_of_changes_names_what_can_be_read(timed: Dataset, clock: SetClock):
     for minute in (1, 2, 3):
         clock.set(minute)
@@ -365,7 +419,8 @@ def test_a_time_before_the_log_of_changes_names_what_can_be_read(timed: Dataset,
     cut_log(timed, "changes")
     clock.set(10)
     with pytest.raises(NotFound, match=r"sequence 0, 2 to 3, times from 2026-11-16T08:03:00Z on"):
-        timed.to_arrow(at=START + datetime.timedelta(minutes=2.5))
+        timed.to_arrow(at=START + datetime.timedelta(minutes=1.5))
+    assert timed.to_arrow(at=START + datetime.timedelta(minutes=2.5)).num_rows == 2
     assert timed.to_arrow(at=START + datetime.timedelta(minutes=3)).num_rows == 3
     assert timed.to_arrow(at=2).num_rows == 2
 

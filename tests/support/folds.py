@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from siltstone import Dataset
 from siltstone.clock import SystemClock
-from siltstone.compaction.commit import prune
+from siltstone.compaction.commit import fold_info, prune
 from siltstone.dataset.local import latest_per_key, merged_table, unfolded_rows
 from siltstone.dataset.store import Store, sequence_of
 from siltstone.model.columns import APP_FOLD, ROW_SEQ, SEQ
@@ -42,6 +42,7 @@ def fold_here(dataset: Dataset, *, pruned: bool = True) -> int:
         removes=snapshot.base.files,
         transactions={APP_FOLD: snapshot.sequence},
         depends=frozenset({APP_FOLD}),
+        info=fold_info(snapshot.changed_ms),
     )
     store.base.commit(lambda _: commit)
     if pruned:

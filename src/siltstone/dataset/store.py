@@ -71,6 +71,13 @@ class Snapshot:
         return sum(file.rows for file in self.unfolded)
 
     @property
+    def changed_ms(self) -> tuple[int, int] | None:
+        """When the first and the last unfolded change were committed; None if a squash has hidden the first one's time."""
+        times = [file.modified_ms for file in self.unfolded]
+        first = [file.modified_ms for file in self.unfolded if sequence_of(file) == self.watermark + 1]
+        return (min(first), max(times)) if first and all(times) else None
+
+    @property
     def epoch(self) -> int:
         """The highest epoch that has committed to base."""
         return self.base.transactions.get(APP_EPOCH, 0)

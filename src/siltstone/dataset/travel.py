@@ -13,9 +13,11 @@ logs still know decides whether it can be had:
 So the pair (c, v) is a snapshot that a reader could have taken, cut at s. Whatever is missing makes the point *not found*,
 with the points that can be read: never a guess.
 
-As of a time t: the newest sequence whose commit, like every commit before it, has a time of at most t. Rows that came without
-a sequence (a first load, another program's commit on base) count by the time of their commit. Clocks decide nothing else:
-folds do not change what a dataset says, so theirs is not asked for.
+As of a time t: the newest sequence whose commit, like every commit before it, has a time of at most t. The log of `changes`
+tells it; for longer ago base's does, because a fold notes when the first and the last of its changes were committed: if t lies
+after the last of one fold and before the first of the next, the state is that of the fold. Rows that came without a sequence (a
+first load, another program's commit on base) count by the time of their commit. Clocks decide nothing else: folds do not
+change what a dataset says, so their own time is not asked for.
 """
 
 import datetime
@@ -27,7 +29,7 @@ from typing import Final
 from siltstone.clock import epoch_ms
 from siltstone.dataset.store import Snapshot, Store, sequence_of
 from siltstone.errors import InvalidRequest, NotFound, Unavailable
-from siltstone.model.columns import APP_CONTENT, APP_EPOCH, APP_FOLD, APP_PRUNE, APP_SEQ
+from siltstone.model.columns import APP_CONTENT, APP_EPOCH, APP_FOLD, APP_PRUNE, APP_SEQ, CHANGED_FROM, CHANGED_TO
 from siltstone.model.files import DataFile
 from siltstone.model.points import Point, as_point
 from siltstone.storage.handle import LogMoved
@@ -46,13 +48,15 @@ NAMED_RANGES: Final = 8
 class Moment:
     """One kept version of a table: the latest time of it and all before it, and where its transactions stood.
 
-    It `speaks` if it changed what the dataset says without a sequence.
+    It `speaks` if it changed what the dataset says without a sequence. A fold has `changed_ms`, when the first and the last of
+    its changes were committed.
     """
 
     version: int
     at_ms: int
     transactions: Mapping[str, int]
     speaks: bool
+    changed_ms: tuple[int, int] | None = None
 
 
 class _OutOfReach(Exception):  # noqa: N818
@@ -117,10 +121,9 @@ class Past:
         limit_ms = epoch_ms(moment)
         changes = [found for found in self._changes if found.at_ms <= limit_ms]
         base = self._base_until(limit_ms)
-        if not changes:
-            raise self.not_kept(moment)
         try:
-            return self._state(_number(changes[-1], APP_SEQ), base)
+            sequence = _number(changes[-1], APP_SEQ) if changes else self._folded_at(limit_ms)
+            return self._state(sequence, base)
         except _OutOfReach as error:
             raise self.not_kept(moment) from error
 
@@ -133,6 +136,41 @@ class Past:
             if found.at_ms > limit_ms and (found.speaks or not number):
                 return self._base[:number]
         return self._base
+
+    def _folded_at(self, limit_ms: int) -> int:
+        """Return the sequence of a time that only base remembers.
+
+        Raises:
+            _OutOfReach: a change may have come between the last fold before it and that time.
+        """
+        folds = [found for found, _ in self._steps()]
+        untils = [found.changed_ms[0] if found.changed_ms else None for found in folds[1:]]
+        known = [
+            (_number(fold, APP_FOLD), until)
+            for (fold, since), until in zip(self._steps(), [*untils, self._next_change_ms(folds[-1])], strict=True)
+            if since is not None and since <= limit_ms
+        ]
+        if not known or known[-1][1] is None or known[-1][1] <= limit_ms:
+            raise _OutOfReach
+        return known[-1][0]
+
+    def _steps(self) -> Iterator[tuple[Moment, int | None]]:
+        """Yield the first version of each watermark, with the latest time of the changes up to there, None if it is not known."""
+        latest_ms, before = 0, -1
+        for found in self._base:
+            if (watermark := _number(found, APP_FOLD)) == before:
+                continue
+            before = watermark
+            latest_ms = max(latest_ms, *(found.changed_ms or (0,)))
+            yield found, latest_ms if found.changed_ms or not found.version else None
+
+    def _next_change_ms(self, fold: Moment) -> int | None:
+        """Return when the first change after the newest fold came; the log of `changes` begins later than what is asked for."""
+        watermark, oldest = _number(fold, APP_FOLD), self._changes[0]
+        if _number(oldest, APP_SEQ) <= watermark:
+            return oldest.at_ms
+        files = self._open(self._store.changes, oldest.version).files
+        return min((file.modified_ms for file in files if sequence_of(file) == watermark + 1), default=None)
 
     def _state(self, sequence: int, versions: Sequence[Moment]) -> Snapshot:
         """Put the state after a sequence together, from one of these versions of base.
@@ -224,7 +262,13 @@ def _told_by(entries: Sequence[LogEntry], start: Mapping[str, int], apps: Sequen
             at_ms=at_ms,
             transactions=dict(transactions),
             speaks=foreign or APP_CONTENT in entry.transactions,
+            changed_ms=_changed_ms(entry),
         )
+
+
+def _changed_ms(entry: LogEntry) -> tuple[int, int] | None:
+    texts = [str(entry.info.get(name, "")) for name in (CHANGED_FROM, CHANGED_TO)]
+    return (int(texts[0]), int(texts[1])) if all(text.isdigit() for text in texts) else None
 
 
 def _number(found: Moment, app: str) -> int:

@@ -155,6 +155,7 @@ def _added(action: Mapping[str, Any]) -> DataFile:
         size_bytes=int(action.get("size") or 0),
         rows=int(stats.get("numRecords") or 0),
         partition=dict(action.get("partitionValues") or {}),
+        modified_ms=int(action.get("modificationTime") or 0),
     )
 
 
