@@ -14,7 +14,7 @@ from siltstone.errors import (
     Unavailable,
 )
 from siltstone.lake import Lake
-from siltstone.model.results import Ack, CompactReport, LoadReport, Status, VacuumReport
+from siltstone.model.results import Ack, CompactReport, ExportReport, HistoryEntry, LoadReport, Status, VacuumReport
 
 __all__ = [
     "Ack",
@@ -23,8 +23,10 @@ __all__ = [
     "Conflict",
     "Corruption",
     "Dataset",
+    "ExportReport",
     "Fenced",
     "Gone",
+    "HistoryEntry",
     "InvalidRequest",
     "Lake",
     "LoadReport",

@@ -50,6 +50,11 @@ FAILPOINTS: Final = frozenset(
         "purge.after_checkpoint",
         "purge.after_log_clean",
         "vacuum.before_delete",
+        "export.after_write",
+        "export.after_commit",
+        "export.before_rename",
+        "export.after_aside",
+        "export.after_rename",
     }
 )
 

@@ -1,7 +1,8 @@
 """Every place where a process can die, and which of the two allowed states it leaves.
 
 `count` chooses the commit where one operation makes several: a fold commits to base, then prunes `changes`; a drop
-commits to the registry, then marks both tables.
+commits to the registry, then marks both tables. `export_again` is an export that replaces the one it has just made: where the
+old one has stepped aside and the new one is not yet in its place, there is none, as before.
 """
 
 from dataclasses import dataclass
@@ -130,6 +131,14 @@ CASES: Final = [
             "purge.after_log_clean#2",
         ),
     ),
+    *_cases(
+        "export",
+        "pending",
+        before=("export.after_write", "commit.before_entry", "export.after_commit", "export.before_rename"),
+        after=("export.after_rename",),
+        spark=True,
+    ),
+    *_cases("export_again", "pending", before=("export.after_aside",), spark=True),
     *_cases("vacuum", "folded", after=("vacuum.before_delete", "purge.during_delete")),
 ]
 """Checkpoints in the background are in `test_checkpoint`: there the moment of the crash is not the caller's."""

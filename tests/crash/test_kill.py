@@ -114,6 +114,7 @@ def settle(path: Path, worker: Worker) -> None:
     assert (status.backlog_files, status.unreferenced_files) == (0, 0)
     assert len(incarnations(path)) == 1
     assert list((path / "_system" / "work").iterdir()) == []
+    assert [found.name for found in path.parent.iterdir() if found.name.startswith(".")] == []
 
 
 def tidy(path: Path) -> None:

@@ -55,11 +55,49 @@ def test_a_malformed_name(untouched: Path, name: str):
         ("vacuum", "crm.sales.nobody"),
         ("drop", "crm.sales.nobody", "--yes"),
         ("ingest", "crm.sales.nobody", "x.parquet"),
+        ("history", "crm.sales.nobody"),
+        ("changes", "crm.sales.nobody"),
+        ("export", "crm.sales.nobody", "out"),
         ("sql", "SELECT * FROM crm.sales.nobody"),
     ],
 )
 def test_an_unknown_dataset(untouched: Path, call: tuple[str, ...]):
     refused(untouched, "not_found", "There is no dataset crm.sales.nobody", *call)
+
+
+@pytest.mark.parametrize(
+    ("kind", "says", "call"),
+    [
+        ("invalid_request", "without a zone", ("head", PEOPLE, "--at", "2026-11-16")),
+        ("invalid_request", "not 'noon'", ("head", PEOPLE, "--at", "noon")),
+        ("invalid_request", "has not come yet", ("head", PEOPLE, "--at", "2999-01-01T00:00Z")),
+        ("not_found", "sequence 1 is not there; the newest is 0", ("head", PEOPLE, "--at", "1")),
+        ("not_found", "was not there yet", ("head", PEOPLE, "--at", "2001-01-01T00:00Z")),
+        ("invalid_request", "limit must be at least 1", ("history", PEOPLE, "--limit", "0")),
+        ("invalid_request", "be a valid integer", ("history", PEOPLE, "--limit", "all")),
+        ("invalid_request", "limit must be at least 1", ("changes", PEOPLE, "--limit", "-1")),
+        ("invalid_request", "since must be a sequence", ("changes", PEOPLE, "--since", "-1")),
+        ("not_found", "sequence 7 is not there", ("changes", PEOPLE, "--since", "7")),
+        ("invalid_request", "not 'xml'", ("export", PEOPLE, "out", "--format", "xml")),
+        ("invalid_request", "Column 'tags' is of type array<string>", ("export", PEOPLE, "out", "--format", "csv")),
+        ("invalid_request", "files must be 1 to", ("export", PEOPLE, "out", "--files", "0")),
+        ("invalid_request", "folder on this machine", ("export", PEOPLE, "s3://bucket/out")),
+        ("invalid_request", "outside of the lake", ("export", PEOPLE, "/")),
+        ("not_found", "sequence 9 is not there", ("export", PEOPLE, "out", "--at", "9")),
+    ],
+)
+def test_a_point_of_the_past_or_an_export_that_cannot_be(untouched: Path, kind: str, says: str, call: tuple[str, ...]):
+    refused(untouched, kind, says, *call)
+
+
+def test_an_export_into_the_lake_or_over_something_else(untouched: Path, tmp_path: Path):
+    (tmp_path / "letter.txt").write_text("mine")
+    refused(untouched, "invalid_request", "outside of the lake", "export", PEOPLE, str(untouched / "out"))
+    refused(untouched, "invalid_request", "is not empty", "export", PEOPLE, str(tmp_path))
+    replace = ("export", PEOPLE, str(tmp_path), "--overwrite")
+    refused(untouched, "invalid_request", "pass --yes", *replace)
+    refused(untouched, "invalid_request", "'letter.txt', which is not of an export", *replace, "--yes")
+    assert (tmp_path / "letter.txt").read_text() == "mine"
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import datetime
 import json
 from pathlib import Path
 
@@ -276,3 +277,64 @@ def test_small_files_of_changes_are_squashed(lake: Path):
     status = silt("--lake", lake, "--json", "status", NEW).data
     assert (status["backlog_files"], status["backlog_batches"]) == (1, 3)
     assert "no small files" in silt("--lake", lake, "compact", NEW, "--squash").out
+
+
+def test_head_shows_an_earlier_moment(lake: Path):
+    for name in ("Ada", "Grace", "Edsger"):
+        silt("--lake", lake, "upsert", PEOPLE, "--row", json.dumps({"id": "p1", "name": name}))
+    silt("--lake", lake, "tombstone", PEOPLE, "p1")
+    names = [[row["name"] for row in rows_of(lake, PEOPLE, "--at", str(number))] for number in range(5)]
+    assert names == [[], ["Ada"], ["Grace"], ["Edsger"], []]
+    assert [row["name"] for row in rows_of(lake, PEOPLE, "--at", "4", "--raw")] == ["Edsger"]
+    now = datetime.datetime.now(datetime.UTC).isoformat()  # noqa: TID251
+    assert rows_of(lake, PEOPLE, "--at", now) == []
+
+
+def test_history_tells_commits_for_people_and_for_machines(lake: Path):
+    silt("--lake", lake, "upsert", PEOPLE, "--row", '{"id": "a"}', "--row", '{"id": "b"}')
+    silt("--lake", lake, "tombstone", PEOPLE, "a", "--actor", "Grace Hopper")
+    told = silt("--lake", lake, "--json", "history", PEOPLE).data
+    assert [entry["what"] for entry in told] == ["tombstone", "upsert", "create", "create"]
+    assert told[1] | {"at": "", "pid": 0, "who": "", "bytes_added": 1} == {
+        "at": "",
+        "table": "changes",
+        "version": 1,
+        "what": "upsert",
+        "first_sequence": 1,
+        "last_sequence": 1,
+        "folded_to": None,
+        "rows_added": 2,
+        "rows_removed": 0,
+        "tombstones": 0,
+        "files_added": 1,
+        "files_removed": 0,
+        "bytes_added": 1,
+        "bytes_removed": 0,
+        "who": "",
+        "pid": 0,
+        "engine": "siltstone",
+        "foreign": False,
+    }
+    shown = silt("--lake", lake, "history", PEOPLE, "--limit", "2").out
+    assert [line.split()[1:4] for line in shown.splitlines()[2:]] == [
+        ["changes", "2", "tombstone"],
+        ["changes", "1", "upsert"],
+    ]
+    assert "Grace" not in shown
+
+
+def test_changes_can_be_followed_page_by_page(lake: Path):
+    for number in range(4):
+        rows = [json.dumps({"id": f"{number}-{row}"}) for row in range(3)]
+        silt("--lake", lake, "upsert", PEOPLE, *[part for row in rows for part in ("--row", row)])
+    silt("--lake", lake, "tombstone", PEOPLE, "0-0", "--actor", "dpo", "--reason", "request 17")
+    since, seen = 0, []
+    while page := silt("--lake", lake, "--json", "changes", PEOPLE, "--since", since, "--limit", 5).data:
+        assert len(page) <= 5
+        since = page[-1]["_seq"]
+        seen += [(row["_seq"], row["_op"], row["id"]) for row in page]
+    assert len(seen) == 13
+    assert seen[-1] == (5, "D", "0-0")
+    shown = silt("--lake", lake, "changes", PEOPLE, "--since", 4).out
+    assert "request 17" in shown
+    assert "dpo" in shown

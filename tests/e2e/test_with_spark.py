@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from siltstone.storage.connect import ConnectServer
 from tests.e2e.silt import Result, contents, process
@@ -52,6 +53,15 @@ def test_load_ask_change_fold_and_purge(connect_server: ConnectServer, lake_path
     assert (answer["rows"], answer["engine"], answer["truncated"]) == ([[99, 101]], "spark", False)
     estimate = silt("compact", NAME, "--dry-run").data
     assert (estimate["batches"], estimate["change_rows"], estimate["files_touched_at_most"]) == (3, 5, 1)
+    out = lake_path.parent / "out"
+    exported = silt("export", NAME, out, "--format", "csv", "--files", "1", "--at", "1").data
+    assert (exported["rows"], exported["files"], exported["sequence"], exported["format"]) == (101, 1, 1, "csv")
+    [file] = out.iterdir()
+    assert len(file.read_text().splitlines()) == 102
+    assert silt("export", NAME, out).error["kind"] == "invalid_request"
+    told = silt("export", NAME, out, "--format", "delta", "--overwrite", "--yes").data
+    assert (told["rows"], told["sequence"]) == (99, 3)
+    assert DeltaTable(out).to_pyarrow_table().num_rows == 99
     report = silt("compact", NAME, "--purge", "--yes").data
     assert (report["base_rows"], report["final_rows"], report["rows_dropped_by_tombstones"]) == (100, 99, 2)
     assert report["delta_rows"] == report["change_rows"] == 5

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from deltalake import DeltaTable
+
 from siltstone import Lake
 from siltstone.config import Settings
 from siltstone.dataset.dataset import Dataset
@@ -17,6 +19,9 @@ NAME: Final = "crash.test.people"
 SCHEMA: Final = "id STRING NOT NULL, n BIGINT, note STRING"
 LOADED: Final = "loaded.parquet"
 """A Parquet file beside the lake that `ingest` loads."""
+
+EXPORTED: Final = "exported"
+"""A folder beside the lake that `export` makes."""
 
 State = dict[str, Any]
 
@@ -43,6 +48,7 @@ def observe(dataset: Dataset) -> State:
         "sequence": status.sequence,
         "watermark": status.watermark,
         "tombstones": sorted([found["id"], found["sequence"]] for found in dataset.tombstones()),
+        "exported": _exported(dataset),
     }
 
 
@@ -59,6 +65,12 @@ def state(path: str) -> State | None:
             return observe(lake.dataset(NAME))
         except NotFound:
             return None
+
+
+def _exported(dataset: Dataset) -> list[list[Any]] | None:
+    """Return the rows of the export beside the lake, read as any Delta reader would; None if there is no such folder."""
+    target = dataset.path.parents[4] / EXPORTED
+    return _plain(DeltaTable(target).to_pyarrow_table().to_pylist()) if target.exists() else None
 
 
 # ---- what is done ------------------------------------------------------------------------------------------------
@@ -108,6 +120,15 @@ def _purge(lake: Lake) -> None:
     lake.dataset(NAME).compact(purge=True)
 
 
+def _export(lake: Lake) -> None:
+    lake.dataset(NAME).export(lake.path.parent / EXPORTED, format="delta", overwrite=True)
+
+
+def _export_again(lake: Lake) -> None:
+    _export(lake)
+    _export(lake)
+
+
 def _vacuum(lake: Lake) -> None:
     lake.dataset(NAME).vacuum(retention_hours=0)
 
@@ -124,6 +145,8 @@ OPERATIONS: Final[dict[str, Callable[[Lake], None]]] = {
     "fold": _fold,
     "purge": _purge,
     "vacuum": _vacuum,
+    "export": _export,
+    "export_again": _export_again,
 }
 
 

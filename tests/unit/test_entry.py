@@ -1,5 +1,6 @@
 """Writing one log entry: whole or not at all, and once."""
 
+import getpass
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -96,6 +97,9 @@ def test_a_commit_is_written_as_delta_has_it():
     info, add, remove, producer, sequence = lines(commit)
     assert (info["commitInfo"]["siltstone.commit"], info["commitInfo"]["why"]) == ("ab12", "test")
     assert info["commitInfo"]["timestamp"] == 99
+    told = info["commitInfo"]
+    assert (told["siltstone.kind"], told["siltstone.rows_removed"]) == ("fold", "2")
+    assert (told["userName"], told["siltstone.pid"]) == (getpass.getuser(), str(os.getpid()))
     assert add["add"] == {
         "path": "data/a.parquet",
         "partitionValues": {"_seq": "3"},

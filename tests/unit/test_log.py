@@ -1,11 +1,12 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from siltstone.errors import Corruption
 from siltstone.storage.layout import LOG, entry_name, has_versions, owner_of
-from siltstone.storage.log import check_entries, entries_between, list_log, read_entry
+from siltstone.storage.log import LogListing, check_entries, entries_between, list_log, read_entry, readable_versions
 
 
 def write(table: Path, version: int, *actions: dict[str, object]) -> None:
@@ -211,3 +212,34 @@ def test_a_table_is_there_once_it_has_a_version(tmp_path: Path, names: tuple[str
 )
 def test_a_file_names_its_owner_by_its_path(path: str, owner: str | None):
     assert owner_of(path) == owner
+
+
+@pytest.mark.parametrize(
+    ("entries", "checkpoints", "readable"),
+    [
+        ([0, 1, 2], [], [0, 1, 2]),
+        ([0, 1, 2], [1], [0, 1, 2]),
+        ([3, 4, 5], [3], [3, 4, 5]),
+        ([4, 5], [3], [3, 4, 5]),
+        ([3, 4, 5, 6], [5], [5, 6]),
+        ([1, 2, 3], [], []),
+        ([0, 1, 4, 5], [4], [0, 1, 4, 5]),
+        ([0, 2, 3], [], [0]),
+        ([], [], []),
+    ],
+)
+def test_a_version_can_be_opened_from_a_checkpoint_or_the_first_entry_on_without_a_gap(
+    entries: list[int], checkpoints: list[int], readable: list[int]
+):
+    listing = LogListing(entries=tuple(entries), checkpoints=dict.fromkeys(checkpoints, ("",)))
+    assert list(readable_versions(listing)) == readable
+
+
+def test_an_entry_without_a_time_has_that_of_its_file(tmp_path: Path):
+    (tmp_path / LOG).mkdir()
+    write(tmp_path, 0, {"commitInfo": {"timestamp": 1234}})
+    write(tmp_path, 1, {"remove": {"path": "a", "size": 7}}, {"remove": {"path": "b"}})
+    os.utime(tmp_path / LOG / entry_name(1), (5678, 5678))
+    assert read_entry(tmp_path, 0).at_ms == 1234
+    assert read_entry(tmp_path, 1).at_ms == 5_678_000
+    assert read_entry(tmp_path, 1).removed_bytes == 7

@@ -11,13 +11,16 @@ MODULES = [
     *[f"siltstone.model.{found.name}" for found in pkgutil.iter_modules(siltstone.model.__path__)],
     "siltstone.storage.layout",
     "siltstone.compaction.planner",
+    "siltstone.dataset.travel",
 ]
 WITH_EXAMPLES = {
     "siltstone.model.names",
+    "siltstone.model.points",
     "siltstone.model.schema",
     "siltstone.model.spec",
     "siltstone.storage.layout",
     "siltstone.compaction.planner",
+    "siltstone.dataset.travel",
 }
 
 

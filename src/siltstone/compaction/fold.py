@@ -156,6 +156,7 @@ def _plan(store: Store, snapshot: Snapshot, rewrite: Rewrite, matched: dict[str,
         dropped=sum(found.dropped for found in matched.values()),
         base_rows=snapshot.base.rows,
         base_bytes=snapshot.base.size_bytes,
+        changed_ms=snapshot.changed_ms,
     )
 
 

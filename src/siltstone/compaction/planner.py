@@ -41,6 +41,7 @@ class FoldPlan:
     dropped: int
     base_rows: int
     base_bytes: int
+    changed_ms: tuple[int, int] | None = None
 
     @property
     def new_rows(self) -> int:

@@ -69,7 +69,7 @@ def squash(store: Store, *, many: int, dry_run: bool = False) -> SquashReport:
 def _replace(store: Store, snapshot: Snapshot, taken: tuple[DataFile, ...]) -> DataFile:
     with store.presence() as owner:
         relative = squashed_file(owner.owner)
-        written = _staged(store, snapshot, taken, relative)
+        written = _staged(store, taken, relative)
         commit = Commit(kind=CommitKind.SQUASH, plan_version=snapshot.changes.version, adds=(written,), removes=taken)
         try:
             committed = store.changes.commit(lambda _: commit)
@@ -86,10 +86,10 @@ def _replace(store: Store, snapshot: Snapshot, taken: tuple[DataFile, ...]) -> D
     return written
 
 
-def _staged(store: Store, snapshot: Snapshot, taken: tuple[DataFile, ...], relative: str) -> DataFile:
+def _staged(store: Store, taken: tuple[DataFile, ...], relative: str) -> DataFile:
     path = store.changes.path / relative
     try:
-        written = _written(store, snapshot, taken, relative)
+        written = _written(store, taken, relative)
         reach("squash.after_write")
     except FileNotFoundError as error:
         path.unlink(missing_ok=True)
@@ -100,9 +100,8 @@ def _staged(store: Store, snapshot: Snapshot, taken: tuple[DataFile, ...], relat
     return written
 
 
-def _written(store: Store, snapshot: Snapshot, taken: tuple[DataFile, ...], relative: str) -> DataFile:
-    rows = change_rows_in(store, taken)
-    rows = squashed_rows(rows.filter(pc.greater(rows.column(SEQ), snapshot.watermark)), store)
+def _written(store: Store, taken: tuple[DataFile, ...], relative: str) -> DataFile:
+    rows = squashed_rows(change_rows_in(store, taken), store)
     path = store.changes.path / relative
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(rows, path, key=store.spec.key)

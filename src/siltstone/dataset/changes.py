@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from siltstone.dataset.store import Store
 from siltstone.errors import Conflict, Corruption, Gone, InvalidRequest, Unavailable
 from siltstone.failpoints import reach
-from siltstone.model.columns import APP_PRODUCER, APP_SEQ, SEQ
+from siltstone.model.columns import APP_PRODUCER, APP_SEQ, OP, SEQ, TOMBSTONES, Op
 from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.model.results import Ack
 from siltstone.storage.layout import DATA
@@ -42,6 +43,7 @@ class Batch:
 
     files: tuple[DataFile, ...]
     rows: int
+    tombstones: int = 0
     producer: str | None = None
     producer_sequence: int = 0
 
@@ -67,8 +69,15 @@ class ChangeWriter:
         with self._store.presence(batch_id):
             file = self._stage(rows, f"{DATA}/{batch_id}.parquet")
             reach("upsert.after_stage")
+            hidden = pc.sum(pc.equal(rows.column(OP), Op.TOMBSTONE.value)).as_py() or 0
             return self.submit(
-                Batch(files=(file,), rows=rows.num_rows, producer=producer, producer_sequence=number or 0)
+                Batch(
+                    files=(file,),
+                    rows=rows.num_rows,
+                    tombstones=hidden,
+                    producer=producer,
+                    producer_sequence=number or 0,
+                )
             )
 
     def _stage(self, rows: pa.Table, relative: str) -> DataFile:
@@ -121,6 +130,7 @@ class ChangeWriter:
         """Give each batch its sequence on this parent; repeats of a producer get their first acknowledgement back."""
         sequence = parent.transaction(APP_SEQ) or 0
         adds: list[DataFile] = []
+        tombstones = 0
         transactions: dict[str, int] = {}
         for batch in batches:
             app = f"{APP_PRODUCER}{batch.producer}"
@@ -135,6 +145,7 @@ class ChangeWriter:
             if batch.producer is not None:
                 transactions |= {app: batch.producer_sequence, app + _ACK: sequence}
             adds += [replace(file, partition={SEQ: str(sequence)}) for file in batch.files]
+            tombstones += batch.tombstones
             acks.append(Ack(sequence=sequence, rows=batch.rows))
         if not adds:
             raise _AllApplied
@@ -143,6 +154,7 @@ class ChangeWriter:
             plan_version=parent.version,
             adds=tuple(adds),
             transactions=transactions | {APP_SEQ: sequence},
+            info={TOMBSTONES: str(tombstones)} if tombstones else {},
         )
 
 

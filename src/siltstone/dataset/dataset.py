@@ -5,6 +5,7 @@ maintenance object that `Lake` passes in folds, purges and vacuums. A handle sta
 then every call raises Gone.
 """
 
+import datetime
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ import pyarrow.compute as pc
 
 from siltstone.dataset.alter import alter
 from siltstone.dataset.changes import ChangeWriter, check_producer
+from siltstone.dataset.export import ExportFormat, check_export, export_snapshot
+from siltstone.dataset.feed import change_frame, change_table, changes_since
+from siltstone.dataset.history import history
 from siltstone.dataset.ingest import Load, Loader
 from siltstone.dataset.local import head_table, latest_per_key, merged_table, unfolded_rows
 from siltstone.dataset.merge import merged_frame
@@ -23,6 +27,7 @@ from siltstone.dataset.registry import Registration
 from siltstone.dataset.rows import change_rows, check_keys, to_table
 from siltstone.dataset.sources import Format, check_frame, find_source, source_frame
 from siltstone.dataset.store import Snapshot, Store
+from siltstone.dataset.travel import snapshot_at
 from siltstone.errors import InvalidRequest, Unavailable
 from siltstone.model.columns import ACTOR, OP, REASON, SEQ, WRITTEN_AT, Op
 from siltstone.model.evolution import Alteration
@@ -32,7 +37,9 @@ from siltstone.model.results import (
     AlterReport,
     CompactReport,
     DatasetInfo,
+    ExportReport,
     FoldEstimate,
+    HistoryEntry,
     LoadReport,
     SquashReport,
     Status,
@@ -46,6 +53,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 T = TypeVar("T")
+At = int | str | datetime.datetime
+"""A moment of a dataset's past: a sequence, or a time."""
 
 SNAPSHOT_TRIES: Final = 5
 """A reader that meets a removed file takes a new snapshot; five purges during one read mean something else is wrong."""
@@ -287,12 +296,18 @@ class Dataset:
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
-    def read(self, *, raw: bool = False, once: bool = False) -> "DataFrame":
-        """Return the merged view as a Spark frame, pinned to this moment.
+    def read(self, *, raw: bool = False, once: bool = False, at: At | None = None) -> "DataFrame":
+        """Return the merged view as a Spark frame, pinned to this moment, or as it was `at` an earlier one.
 
-        With `raw`: base plus unfolded upserts, tombstones not applied. With `once`, nothing is worked out for later reads.
+        Args:
+            raw: base plus unfolded upserts, tombstones not applied.
+            once: nothing is worked out for later reads.
+            at: a sequence, a time with its zone, or either as text. See docs/guarantees.md for what is kept how long.
+
+        Raises:
+            NotFound: that moment was never there or is not kept any more; the message says what can be read.
         """
-        return self._with_snapshot(lambda snapshot: self.read_at(snapshot, raw=raw, once=once))
+        return self._with_snapshot(lambda snapshot: self.read_at(snapshot, raw=raw, once=once), at=at)
 
     def matching(self, where: str) -> "DataFrame":
         """Return the rows of `read` for which a condition in Spark's words holds.
@@ -313,20 +328,20 @@ class Dataset:
                 raise
             raise InvalidRequest(f"Dataset {self.name}: Spark refused the condition: {error_line(error)}") from error
 
-    def snapshot(self) -> Snapshot:
-        """Pin this moment, for several frames of `read_at` that must agree."""
-        return self._store.snapshot()
+    def snapshot(self, at: At | None = None) -> Snapshot:
+        """Pin this moment or an earlier one, for several frames of `read_at` that must agree."""
+        return self._store.snapshot() if at is None else snapshot_at(self._store, at)
 
     def read_at(self, snapshot: Snapshot, *, raw: bool = False, once: bool = False) -> "DataFrame":
         """Return the frame of `read` for a snapshot that was taken before; its files may be gone by the time it is used."""
         with noticing_absence():
             return merged_frame(self._spark(), self._store, snapshot, raw=raw, once=once)
 
-    def to_arrow(self, *, raw: bool = False) -> pa.Table:
+    def to_arrow(self, *, raw: bool = False, at: At | None = None) -> pa.Table:
         """Return the rows of `read` as an Arrow table, without Spark."""
-        return self._with_snapshot(lambda snapshot: merged_table(self._store, snapshot, raw=raw))
+        return self._with_snapshot(lambda snapshot: merged_table(self._store, snapshot, raw=raw), at=at)
 
-    def head(self, rows: int = 10, *, raw: bool = False) -> pa.Table:
+    def head(self, rows: int = 10, *, raw: bool = False, at: At | None = None) -> pa.Table:
         """Return the first rows of `to_arrow`, reading little more than those.
 
         Raises:
@@ -334,7 +349,7 @@ class Dataset:
         """
         if rows < 0:
             raise InvalidRequest(f"Dataset {self.name}: the number of rows must not be negative, it is {rows}.")
-        return self._with_snapshot(lambda snapshot: head_table(self._store, snapshot, rows, raw=raw))
+        return self._with_snapshot(lambda snapshot: head_table(self._store, snapshot, rows, raw=raw), at=at)
 
     def tombstones(self) -> list[dict[str, Any]]:
         """Return the tombstones that hide a row now and are not yet folded: key, actor, reason, time, sequence."""
@@ -349,11 +364,65 @@ class Dataset:
 
         return self._with_snapshot(listed)
 
-    def _with_snapshot(self, use: Callable[[Snapshot], T]) -> T:
+    def changes(self, *, since: int = 0) -> "DataFrame":
+        """Return every change above a sequence as a Spark frame, in no order.
+
+        Columns: the user's, ``_op`` (U upsert, D tombstone), ``_pos``, ``_batch_id``, ``_written_at``, ``_actor``,
+        ``_reason``, ``_seq``. To apply them, go by (``_seq``, ``_pos``).
+
+        Raises:
+            NotFound: changes above it are not kept any more; the message says from which sequence on they are.
+        """
+        return self._with_changes(since, lambda snapshot: change_frame(self._spark(), self._store, snapshot))
+
+    def changes_to_arrow(self, *, since: int = 0, limit: int | None = None) -> pa.Table:
+        """Return the rows of `changes` as an Arrow table, in the order of application, without Spark.
+
+        With a limit: whole sequences of about so many rows, at least one, so that the last ``_seq`` is the next `since`.
+        """
+        return self._with_changes(since, lambda snapshot: change_table(self._store, snapshot, limit=limit))
+
+    def history(self, limit: int | None = None) -> list[HistoryEntry]:
+        """Return the commits to this dataset that its logs still know, newest first."""
+        return history(self._store, limit)
+
+    def export(
+        self,
+        path: str | Path,
+        *,
+        format: str = ExportFormat.PARQUET,  # noqa: A002
+        at: At | None = None,
+        raw: bool = False,
+        files: int | None = None,
+        overwrite: bool = False,
+    ) -> ExportReport:
+        """Write the rows of `read` into a folder outside the lake, on Spark: all of them under that name, or nothing.
+
+        Args:
+            path: the folder; it must not exist, or be empty.
+            format: ``parquet``, ``csv`` (not with nested or binary columns), or ``delta``, a plain Delta table.
+            at: an earlier moment, as for `read`.
+            raw: tombstones are not applied.
+            files: how many files to write; otherwise as Spark finds them.
+            overwrite: replace an earlier export; anything else in the folder is refused.
+
+        Raises:
+            InvalidRequest: the format or the target. Nothing is written.
+        """
+        asked = check_export(self._store, path, format_name=format, raw=raw, files=files, overwrite=overwrite)
+        return self._with_snapshot(lambda found: export_snapshot(self._spark(), self._store, found, asked), at=at)
+
+    def _with_changes(self, since: object, use: Callable[[Snapshot], T]) -> T:
+        return self._retried(lambda: changes_since(self._store, since), use)
+
+    def _with_snapshot(self, use: Callable[[Snapshot], T], *, at: At | None = None) -> T:
         """Use a snapshot; if a file or version it needs is gone, take a new one: never a guess."""
+        return self._retried(lambda: self.snapshot(at), use)
+
+    def _retried(self, take: Callable[[], Snapshot], use: Callable[[Snapshot], T]) -> T:
         failure: Exception | None = None
         for _ in range(SNAPSHOT_TRIES):
-            snapshot = self._store.snapshot()
+            snapshot = take()
             try:
                 return use(snapshot)
             except FileNotFoundError as error:

@@ -46,6 +46,8 @@ def merged_frame(
     state = (snapshot.changes.version, snapshot.base.version, raw)
     if snapshot.unfolded_rows > store.settings.arrow_changes_rows:
         over = _large(spark, store, snapshot, raw=raw)
+    elif snapshot.past:
+        over = _small(spark, store, snapshot, raw=raw)
     elif not once and can_hide(store, snapshot):
         hidden = store.frames.get(
             ("positions", *state),

@@ -51,6 +51,8 @@ class Snapshot:
     changes: Pinned
     base: Pinned
     watermark: int
+    past: bool = False
+    """True if it is not of now: what is worked out for it is of no use to later reads."""
 
     @property
     def sequence(self) -> int:
@@ -67,6 +69,13 @@ class Snapshot:
     def unfolded_rows(self) -> int:
         """How many change rows those files hold."""
         return sum(file.rows for file in self.unfolded)
+
+    @property
+    def changed_ms(self) -> tuple[int, int] | None:
+        """When the first and the last unfolded change were committed; None if a squash has hidden the first one's time."""
+        times = [file.modified_ms for file in self.unfolded]
+        first = [file.modified_ms for file in self.unfolded if sequence_of(file) == self.watermark + 1]
+        return (min(first), max(times)) if first and all(times) else None
 
     @property
     def epoch(self) -> int:

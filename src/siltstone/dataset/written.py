@@ -37,12 +37,12 @@ def attempt_folder(owner: str, attempt: int) -> str:
 
 def write_frame(frame: "DataFrame", root: Path, folder: str, *, schema: pa.Schema, key: Sequence[str]) -> None:
     """Let Spark write the frame into the folder as Parquet in the house's layout."""
-    with _house_settings(frame.sparkSession):
+    with house_settings(frame.sparkSession):
         frame.write.options(**spark_options(schema, key)).mode("error").parquet(str(root / folder))
 
 
 @contextlib.contextmanager
-def _house_settings(spark: "SparkSession") -> Iterator[None]:
+def house_settings(spark: "SparkSession") -> Iterator[None]:
     """Hold the settings that decide about right and wrong while a session that is not ours writes."""
     before = {name: spark.conf.get(name, None) for name in HOUSE_SETTINGS}
     changed = {name: value for name, value in HOUSE_SETTINGS.items() if before[name] != value}

@@ -16,6 +16,8 @@ class DataFile:
     rows: int
     partition: Mapping[str, str | None] = field(default_factory=dict)
     stats: str = ""
+    modified_ms: int = field(default=0, compare=False)
+    """When it was committed, as its log says; 0 if it does not."""
 
 
 class CommitKind(StrEnum):
@@ -28,6 +30,7 @@ class CommitKind(StrEnum):
     SQUASH = "squash"
     CLUSTER = "cluster"
     REGISTER = "register"
+    EXPORT = "export"
     EPOCH = "epoch"
     METADATA = "metadata"
 

@@ -170,3 +170,45 @@ class DatasetInfo(_Plain):
     incarnation: str
     created_at: str
     columns: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryEntry(_Plain):
+    """One commit of one of a dataset's tables.
+
+    `rows_removed` is None if another program did not say; `folded_to` is the watermark that a fold set. `foreign` commits were
+    made by another program.
+    """
+
+    at: str
+    table: str
+    version: int
+    what: str
+    first_sequence: int | None
+    last_sequence: int | None
+    folded_to: int | None
+    rows_added: int
+    rows_removed: int | None
+    tombstones: int
+    files_added: int
+    files_removed: int
+    bytes_added: int
+    bytes_removed: int
+    who: str | None
+    pid: int | None
+    engine: str | None
+    foreign: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportReport(_Plain):
+    """What an export wrote, and the sequence that it shows."""
+
+    dataset: str
+    path: str
+    format: str
+    sequence: int
+    rows: int
+    files: int
+    bytes: int
+    seconds: float

@@ -10,15 +10,17 @@ removes it.
 """
 
 import contextlib
+import getpass
 import json
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 from siltstone.failpoints import reach
-from siltstone.model.columns import APP_PRODUCER, COMMIT_ID
+from siltstone.model.columns import APP_PRODUCER, COMMIT_ID, COMMIT_KIND, COMMIT_PID, ROWS_REMOVED
 from siltstone.model.files import Commit, DataFile
 from siltstone.storage.layout import LOG, entry_name
 
@@ -63,7 +65,11 @@ def _actions(commit: Commit, commit_id: str, now_ms: int) -> Iterator[dict[str, 
             "operation": "WRITE",
             "operationParameters": {"mode": "Append"},
             "engineInfo": ENGINE,
+            "userName": _user(),
+            COMMIT_PID: str(os.getpid()),
             COMMIT_ID: commit_id,
+            COMMIT_KIND: commit.kind.value,
+            **({ROWS_REMOVED: str(sum(file.rows for file in commit.removes))} if commit.removes else {}),
             **commit.info,
         }
     }
@@ -76,6 +82,15 @@ def _actions(commit: Commit, commit_id: str, now_ms: int) -> Iterator[dict[str, 
     for app, version in sorted(commit.transactions.items()):
         updated = {"lastUpdated": now_ms} if app.startswith(APP_PRODUCER) else {}
         yield {"txn": {"appId": app, "version": version} | updated}
+
+
+@cache
+def _user() -> str:
+    """Return the name of the system user whose process this is; nothing else is written of who commits."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in a container
+        return str(os.getuid())
 
 
 def _added(file: DataFile, now_ms: int, *, data_change: bool) -> dict[str, Any]:

@@ -119,7 +119,8 @@ def _live_files(handle: DeltaTable) -> tuple[DataFile, ...]:
     actions = pa.table(handle.get_add_actions(flatten=True))
     partitions = [name for name in actions.column_names if name.startswith("partition.")]
     columns: dict[str, list[Any]] = {
-        name: actions.column(name).to_pylist() for name in ("path", "size_bytes", "num_records", *partitions)
+        name: actions.column(name).to_pylist()
+        for name in ("path", "size_bytes", "num_records", "modification_time", *partitions)
     }
     return tuple(
         DataFile(
@@ -127,6 +128,7 @@ def _live_files(handle: DeltaTable) -> tuple[DataFile, ...]:
             size_bytes=columns["size_bytes"][row],
             rows=columns["num_records"][row] or 0,
             partition={name[10:]: _text(columns[name][row]) for name in partitions},
+            modified_ms=columns["modification_time"][row] or 0,
         )
         for row, path in enumerate(columns["path"])
     )

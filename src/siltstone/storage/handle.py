@@ -28,7 +28,7 @@ from siltstone.clock import Clock, epoch_ms
 from siltstone.errors import Corruption, Gone, NotFound, Unavailable
 from siltstone.model.files import DataFile
 from siltstone.model.spec import PROPERTY_DROPPED, check_properties
-from siltstone.storage.follow import Followed, LogMoved
+from siltstone.storage.follow import Followed, LogMoved, late_reads
 from siltstone.storage.layout import LOG
 from siltstone.storage.log import LAST_CHECKPOINT, Mark, check_entries, file_mark, list_log, removals
 from siltstone.storage.upkeep import heal_checkpoint
@@ -89,6 +89,17 @@ class TableHandle:
     def _pin(self, version: int, apps: tuple[str, ...]) -> Pinned:
         found = {app: number for app in apps if (number := self.transaction(app)) is not None}
         return Pinned(version=version, files=self.files(), transactions=found, schema=self.schema())
+
+    def at(self, version: int, *apps: str) -> Pinned:
+        """Return an older version with the files that were live then, which may be gone, and the named app transactions.
+
+        Raises:
+            LogMoved: the log does not reach back to it any more.
+        """
+        with late_reads():
+            past = Followed(self.path, DeltaTable(self.path, version=version), opened_seconds=0.0)
+        found = {app: number for app in apps if (number := past.transaction(app)) is not None}
+        return Pinned(version=version, files=past.files(), transactions=found, schema=past.schema)
 
     def check_there(self) -> None:
         """Look, without waiting for anybody, whether the table's log is still there.

@@ -38,18 +38,7 @@ class Layout:
         Raises:
             InvalidRequest: the path is a file, or an address that is not a local path.
         """
-        text = str(path)
-        if not text or "://" in text:
-            raise InvalidRequest(f"Lake path {text!r} must be a folder on this machine.")
-        root = Path(text).expanduser().absolute()
-        if strange := sorted(set(str(root)) & set("[]{}*?%\\")):
-            raise InvalidRequest(f"Lake path {root}: Spark takes {strange[0]!r} for a pattern. Choose another path.")
-        for part in (root, *root.parents):
-            if part.exists():
-                if not part.is_dir():
-                    raise InvalidRequest(f"Lake path {root}: {part} is a file, not a folder. Choose another path.")
-                break
-        return cls(root)
+        return cls(local_folder(path, what="Lake path"))
 
     @property
     def registry(self) -> Path:
@@ -68,6 +57,26 @@ class Layout:
     def is_lake(self) -> bool:
         """True once the first dataset was created."""
         return has_versions(self.registry)
+
+
+def local_folder(path: str | Path, *, what: str) -> Path:
+    """Take a folder of this machine, absolute or relative, that exists or can be made; `what` names it in messages.
+
+    Raises:
+        InvalidRequest: the path is a file, or an address that is not a local path.
+    """
+    text = str(path)
+    if not text or "://" in text:
+        raise InvalidRequest(f"{what} {text!r} must be a folder on this machine.")
+    root = Path(text).expanduser().absolute()
+    if strange := sorted(set(str(root)) & set("[]{}*?%\\")):
+        raise InvalidRequest(f"{what} {root}: Spark takes {strange[0]!r} for a pattern. Choose another path.")
+    for part in (root, *root.parents):
+        if part.exists():
+            if not part.is_dir():
+                raise InvalidRequest(f"{what} {root}: {part} is a file, not a folder. Choose another path.")
+            break
+    return root
 
 
 def entry_name(version: int) -> str:

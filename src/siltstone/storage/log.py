@@ -20,6 +20,7 @@ from siltstone.model.files import DataFile
 from siltstone.storage.layout import LOG, entry_name
 
 LAST_CHECKPOINT: Final = "_last_checkpoint"
+NS_PER_MS: Final = 1_000_000
 _ENTRY: Final = re.compile(r"(\d{20})\.json\Z")
 _DRAFT: Final = re.compile(r"(\d{20})\..+#\d+\Z")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\b.*\.parquet\Z")
@@ -45,6 +46,13 @@ class LogEntry:
     commit_id: str | None
     info: Mapping[str, Any]
     mark: Mark = ()
+    removed_bytes: int = 0
+
+    @property
+    def at_ms(self) -> int:
+        """When it was written, by its writer's clock; where the writer did not say, by the file's time."""
+        told = self.info.get("timestamp")
+        return told if isinstance(told, int) else self.mark[1] // NS_PER_MS if self.mark else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +144,7 @@ def _entry(version: int, actions: list[dict[str, Any]], mark: Mark) -> LogEntry:
         commit_id=info.get(COMMIT_ID),
         info=info,
         mark=mark,
+        removed_bytes=sum(int(a["remove"].get("size") or 0) for a in actions if "remove" in a),
     )
 
 
@@ -146,6 +155,7 @@ def _added(action: Mapping[str, Any]) -> DataFile:
         size_bytes=int(action.get("size") or 0),
         rows=int(stats.get("numRecords") or 0),
         partition=dict(action.get("partitionValues") or {}),
+        modified_ms=int(action.get("modificationTime") or 0),
     )
 
 
@@ -165,6 +175,31 @@ def entries_between(table: Path, *, after: int, until: int) -> Iterator[LogEntry
             raise Corruption(
                 f"Log entry {entry_name(version)} of {table} is missing although version {until} exists. Restore it."
             ) from error
+
+
+def readable_versions(listing: LogListing) -> tuple[int, ...]:
+    """Return the versions that can still be opened, oldest first: from a checkpoint, or the first entry, on without a gap."""
+    entries = set(listing.entries)
+    known = sorted({*entries, *listing.checkpoints})
+    found: list[int] = []
+    whole = known[:1] == [0]  # before version 0 there is nothing, and that is known
+    for version in range(known[0], known[-1] + 1) if known else ():
+        whole = version in listing.checkpoints or (whole and version in entries)
+        if whole:
+            found.append(version)
+    return tuple(found)
+
+
+def readable_entries(table: Path) -> tuple[LogEntry, ...]:
+    """Return the entries of every version that can still be opened and whose entry is there, oldest first.
+
+    Raises:
+        FileNotFoundError: the log was cleaned on the way; look again.
+        Corruption: an entry is broken.
+    """
+    listing = list_log(table)
+    entries = set(listing.entries)
+    return tuple(read_entry(table, version) for version in readable_versions(listing) if version in entries)
 
 
 def removals(table: Path) -> dict[str, int]:

@@ -73,10 +73,11 @@ def sweep_dead(folder: Path) -> int:
     """
     if not folder.is_dir():
         return 0
-    return sum(_remove_dead(path) for path in folder.iterdir())
+    return sum(remove_dead(path) for path in folder.iterdir())
 
 
-def _remove_dead(path: Path) -> bool:
+def remove_dead(path: Path) -> bool:
+    """Remove one presence file if its owner died; return whether that was done."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -34,7 +34,7 @@ from siltstone.clock import Clock, epoch_ms
 from siltstone.config import Settings
 from siltstone.errors import CommitUnknown, Conflict, Corruption, Fenced, Unavailable
 from siltstone.failpoints import reach
-from siltstone.model.columns import APP_EPOCH, COMMIT_ID
+from siltstone.model.columns import APP_EPOCH, COMMIT_ID, COMMIT_KIND
 from siltstone.model.files import Commit, CommitKind, Committed, DataFile
 from siltstone.model.schema import to_struct_json, type_name
 from siltstone.storage.durable import SyncedLog, sync_directory, sync_file
@@ -129,7 +129,7 @@ class Table(TableHandle):
                 partition_by=partition_by,
                 configuration=dict(properties),
                 raise_if_key_not_exists=False,
-                commit_properties=CommitProperties(max_commit_retries=0),
+                commit_properties=CommitProperties(max_commit_retries=0, custom_metadata={COMMIT_KIND: "create"}),
                 post_commithook_properties=_NO_HOOKS,
             )
             _declare_invariants(made)
@@ -206,7 +206,10 @@ class Table(TableHandle):
                 lambda commit_id: handle.alter.set_table_properties(
                     dict(properties),
                     raise_if_not_exists=False,
-                    commit_properties=CommitProperties(max_commit_retries=0, custom_metadata={COMMIT_ID: commit_id}),
+                    commit_properties=CommitProperties(
+                        max_commit_retries=0,
+                        custom_metadata={COMMIT_ID: commit_id, COMMIT_KIND: CommitKind.METADATA.value},
+                    ),
                     post_commithook_properties=_NO_HOOKS,
                 ),
             )
@@ -435,7 +438,7 @@ def _declare_invariants(table: DeltaTable) -> None:
     table.alter.add_feature(
         [TableFeatures.Invariants],
         allow_protocol_versions_increase=True,
-        commit_properties=CommitProperties(max_commit_retries=0),
+        commit_properties=CommitProperties(max_commit_retries=0, custom_metadata={COMMIT_KIND: "create"}),
         post_commithook_properties=_NO_HOOKS,
     )
 

@@ -26,16 +26,20 @@ def head(
     *,
     rows: Annotated[int, typer.Option("--rows", "-n", metavar="N", help="How many rows.")] = 10,
     raw: Annotated[bool, typer.Option("--raw", help="Do not apply tombstones.")] = False,
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="WHEN", help="A sequence, or a time such as 2026-11-16T08:00:00Z.")
+    ] = None,
 ) -> None:
-    r"""Show the first rows of the merged view, without Spark.
+    r"""Show the first rows of the merged view, as it is now or was at an earlier moment, without Spark.
 
     \b
     silt head crm.sales.candidates -n 3
+    silt head crm.sales.candidates --at 41
     silt head crm.sales.candidates --json | silt upsert crm.sales.copy -
     """
     call = invocation(context)
     with call.open() as lake:
-        table = lake.dataset(name).head(rows, raw=raw)
+        table = lake.dataset(name).head(rows, raw=raw, at=at)
     found = table.to_pylist()
     call.answer(found, lambda: render.write_table(table.column_names, [list(row.values()) for row in found]))
 

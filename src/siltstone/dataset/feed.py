@@ -1,0 +1,109 @@
+"""The changes of a dataset above a sequence, for whoever follows it.
+
+What is not folded is live in `changes`. What was folded and pruned is served for as long as the log of `changes` names it and its
+files are on disk; after that a follower has to read the dataset anew, and is told from where on it can follow.
+
+A row's sequence is its own also where several batches were squashed into one file. A squash keeps the last row of each key
+alone, so rows that were replaced may be missing: whoever applies what is there, in order, ends with the same rows.
+Rows of a first load have no sequence and are not changes: a follower starts with a read, and goes on from its sequence.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from siltstone.dataset.frames import arrow_frame, changes_frame
+from siltstone.dataset.local import unfolded_rows
+from siltstone.dataset.store import Snapshot, Store, sequence_of
+from siltstone.dataset.travel import LOOKS, all_there
+from siltstone.errors import InvalidRequest, NotFound, Unavailable
+from siltstone.model.columns import APP_PRUNE
+from siltstone.model.files import DataFile
+from siltstone.model.points import as_sequence
+from siltstone.storage.handle import LogMoved
+from siltstone.storage.log import readable_entries
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def changes_since(store: Store, since: object) -> Snapshot:
+    """Return a snapshot whose unfolded rows are the changes above the sequence.
+
+    Raises:
+        InvalidRequest: it is not a sequence.
+        NotFound: it is not there yet, or changes above it are not kept any more.
+    """
+    sequence = as_sequence(since, what="since")
+    for _ in range(LOOKS):
+        now = store.snapshot()
+        if sequence > now.sequence:
+            raise NotFound(f"Dataset {store.name}: sequence {sequence} is not there; the newest is {now.sequence}.")
+        files = now.changes.files
+        try:
+            if sequence < now.changes.transactions.get(APP_PRUNE, 0):
+                files = _kept(store, sequence)
+        except (FileNotFoundError, LogMoved):
+            continue
+        chosen = tuple(file for file in files if sequence_of(file) > sequence)
+        return Snapshot(changes=replace(now.changes, files=chosen), base=now.base, watermark=sequence, past=True)
+    raise Unavailable(f"Dataset {store.name}: its log was cleaned again and again while it was read. Try again.")
+
+
+def _kept(store: Store, since: int) -> tuple[DataFile, ...]:
+    """Return every file that holds changes above the sequence, pruned ones too.
+
+    What was live at the oldest version that can be opened, and all that was appended later, is each change once: a squash, which
+    both removes and adds, brings nothing new.
+    """
+    entries = readable_entries(store.changes.path)
+    if not entries:
+        raise LogMoved(f"{store.changes.path} has no entries that can be read")
+    oldest = store.changes.at(entries[0].version, APP_PRUNE)
+    files = (*oldest.files, *(file for entry in entries[1:] if not entry.removes for file in entry.files))
+    lost = [sequence_of(file) for file in files if not all_there(store.changes, [file])]
+    floor = max(oldest.transactions.get(APP_PRUNE, 0), *lost, 0)
+    if since < floor:
+        raise NotFound(
+            f"Dataset {store.name}: not all changes since sequence {since} are kept; they are from sequence {floor} on. "
+            "Read the dataset, and follow it from the sequence of that read."
+        )
+    return files
+
+
+def change_table(store: Store, snapshot: Snapshot, *, limit: int | None) -> pa.Table:
+    """Return the changes in order, without Spark; with a limit, whole sequences of about so many rows, one at least.
+
+    Raises:
+        InvalidRequest: the limit is less than 1.
+    """
+    if limit is not None:
+        if isinstance(limit, bool) or limit < 1:
+            raise InvalidRequest(f"Dataset {store.name}: limit must be at least 1, not {limit!r}.")
+        last = _last_within(snapshot.unfolded, limit)
+        files = tuple(file for file in snapshot.unfolded if sequence_of(file) <= last)
+        snapshot = replace(snapshot, changes=replace(snapshot.changes, files=files))
+    return unfolded_rows(store, snapshot)
+
+
+def _last_within(files: Sequence[DataFile], limit: int) -> int:
+    rows: Counter[int] = Counter()
+    for file in files:
+        rows[sequence_of(file)] += file.rows
+    total = last = 0
+    for number, sequence in enumerate(sorted(rows)):
+        total += rows[sequence]
+        if number and total > limit:
+            break
+        last = sequence
+    return last
+
+
+def change_frame(spark: "SparkSession", store: Store, snapshot: Snapshot) -> "DataFrame":
+    """Return the changes as a Spark frame, in no order."""
+    if not snapshot.unfolded:
+        return arrow_frame(spark, unfolded_rows(store, snapshot))
+    return changes_frame(spark, store, snapshot)
