@@ -24,6 +24,7 @@ from siltstone.model.names import DatasetName
 from siltstone.model.results import DatasetInfo
 from siltstone.model.schema import from_struct_json
 from siltstone.model.spec import Spec, as_names
+from siltstone.storage.kept import KeptReads
 from siltstone.storage.layout import Layout
 from siltstone.storage.log import list_log
 from siltstone.storage.spark import session
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from siltstone.query.result import QueryResult
 
+BYTES_PER_MB: Final = 1024 * 1024
 LIVE_FILES_PER_COMMIT: Final = 1000
 """A checkpoint costs by live files, so a table with many waits longer: one commit for each thousand."""
 
@@ -49,7 +51,13 @@ class Lake:
         self._clock = clock
         self._given = spark
         self._upkeep = _Upkeep(settings, clock)
-        self._registry = Registry(layout, settings=settings, clock=clock, after_commit=self._upkeep.notice)
+        self._registry = Registry(
+            layout,
+            settings=settings,
+            clock=clock,
+            after_commit=self._upkeep.notice,
+            reads=KeptReads(settings.lookup_cache_mb * BYTES_PER_MB),
+        )
         self._compactor = Compactor(spark=self.spark)
 
     @classmethod

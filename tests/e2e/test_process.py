@@ -60,6 +60,12 @@ def test_a_command_that_needs_no_spark_loads_nothing_heavy(lake: Path, call: lis
     assert loaded("--lake", lake, *call) == ""
 
 
+def test_a_lookup_in_a_new_process_sees_what_was_written_and_loads_nothing_heavy(lake: Path):
+    silt("--lake", lake, "upsert", PEOPLE, "--row", '{"id": "a", "age": 7}')
+    assert loaded("--lake", lake, "get", PEOPLE, "a") == ""
+    assert process("--lake", lake, "--json", "get", PEOPLE, "a", "--columns", "age").data == [{"age": 7}]
+
+
 def test_create_with_text_loads_the_parser_and_nothing_else(lake_path: Path):
     assert loaded("--lake", lake_path, "create", "a.b.c", "--key", "id", "--schema", "id STRING") == "sqlglot"
 

@@ -33,6 +33,7 @@ from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.model.names import DatasetName
 from siltstone.model.schema import canonical, change_schema, check_key, fingerprint
 from siltstone.model.spec import FORMAT_VERSION, PROPERTY_DROPPED, PROPERTY_FORMAT, Spec
+from siltstone.storage.kept import KeptReads
 from siltstone.storage.layout import BASE, CHANGES, DATA, LOG, SYSTEM, Layout
 from siltstone.storage.parquet import write_file
 from siltstone.storage.presence import Presence
@@ -77,13 +78,20 @@ class Registry:
     """Creates, finds, lists and drops datasets."""
 
     def __init__(
-        self, layout: Layout, *, settings: Settings, clock: Clock, after_commit: Callable[[Table, int], None]
+        self,
+        layout: Layout,
+        *,
+        settings: Settings,
+        clock: Clock,
+        after_commit: Callable[[Table, int], None],
+        reads: KeptReads,
     ) -> None:
         """Remember where the lake is; nothing is read or written yet."""
         self._layout = layout
         self._settings = settings
         self._clock = clock
         self._after_commit = after_commit
+        self._reads = reads
         self._table = Table(
             layout.registry,
             settings=settings,
@@ -159,6 +167,7 @@ class Registry:
             settings=self._settings,
             clock=self._clock,
             after_commit=self._after_commit,
+            reads=self._reads,
         )
 
     # ---- create --------------------------------------------------------------------------------------------------
@@ -341,6 +350,7 @@ class Registry:
             except SiltstoneError:
                 continue  # already marked, or already removed: both are what is wanted
         reach("drop.after_marks")
+        store.forget()
         grave = store.path.with_name(self._clock.new_id())  # renamed first: nobody may meet a log that is half deleted
         with contextlib.suppress(FileNotFoundError):
             store.path.rename(grave)

@@ -1,0 +1,68 @@
+"""A fold without Spark, for tests of readers: the whole merged view written anew, by Arrow, as base files of any layout."""
+
+import itertools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from siltstone import Dataset
+from siltstone.clock import SystemClock
+from siltstone.compaction.commit import prune
+from siltstone.model.columns import APP_FOLD
+from siltstone.model.files import Commit, CommitKind, DataFile
+
+
+def fold_by_arrow(
+    dataset: Dataset,
+    *,
+    files: int = 1,
+    group_rows: int = 32_768,
+    shuffled: bool = False,
+    statistics: bool | list[str] = True,
+    with_prune: bool = True,
+) -> None:
+    """Bring every change into base: sorted by key, or `shuffled` as a foreign writer might leave it."""
+    store = dataset._store
+    snapshot = store.snapshot()
+    rows = dataset.to_arrow()
+    order = np.random.default_rng(7).permutation(rows.num_rows) if shuffled else _key_order(rows, dataset.key)
+    rows = rows.take(pa.array(order, pa.int64()))
+    cuts = np.linspace(0, rows.num_rows, files + 1).astype(int)
+    parts = [rows.slice(low, high - low) for low, high in itertools.pairwise(cuts)]
+    written = tuple(
+        _write(dataset, part, row_group_size=group_rows, write_statistics=statistics) for part in parts if part.num_rows
+    )
+    store.base.commit(
+        lambda _: Commit(
+            kind=CommitKind.FOLD,
+            plan_version=snapshot.base.version,
+            adds=written,
+            removes=snapshot.base.files,
+            transactions={APP_FOLD: snapshot.sequence},
+            epoch=snapshot.epoch,
+        )
+    )
+    if with_prune:
+        prune(store)
+
+
+def _key_order(rows: pa.Table, key: Sequence[str]) -> pa.Array:
+    ready = [
+        rows.column(n).cast(pa.int8()) if pa.types.is_boolean(rows.column(n).type) else rows.column(n) for n in key
+    ]
+    names = [str(number) for number in range(len(key))]
+    return pc.sort_indices(pa.table(ready, names=names), sort_keys=[(n, "ascending") for n in names])
+
+
+def _write(dataset: Dataset, rows: pa.Table, **options: Any) -> DataFile:  # noqa: ANN401
+    relative = f"data/{SystemClock().new_id()}.parquet"
+    path = dataset.path / "base" / relative
+    path.parent.mkdir(exist_ok=True)
+    pq.write_table(rows, path, store_schema=False, coerce_timestamps="us", **options)
+    stats = json.dumps({"numRecords": rows.num_rows})
+    return DataFile(path=relative, size_bytes=path.stat().st_size, rows=rows.num_rows, stats=stats)
