@@ -86,7 +86,7 @@ def bench_lookup(run: Run) -> Report:
         rows=tuple(_row(summaries, case, before=step(sizes, case.rows)) for case in summaries),
         notes=(
             "A peer's ratio is its median over ours: with memory, without, with 1% unfolded.",
-            f"Siltstone comes after {LOOKUPS_BEFORE} other lookups and may keep 128 MB; without memory only its tables are open.",
+            f"Siltstone comes after {LOOKUPS_BEFORE} other lookups and may keep 256 MB; without memory only its tables are open.",
             "The peers read base alone: they know nothing of the unfolded changes.",
             *(_percentiles(case, samples) for case, samples in found.items()),
         ),
@@ -219,8 +219,8 @@ def _checks(found: dict[Case, Summary], case: Case) -> Iterator[Check]:
         if case.keys == 1:
             yield Check(ratio=found[case].seconds / AIM_SECONDS, of="5 ms", sense=Sense.AT_MOST, aim=1.0)
         return
-    must = 1.0 if case.name in MUST_BEAT else None
     for name in (OURS, COLD, CHANGED):
+        must = 1.0 if case.name in MUST_BEAT and name != COLD else None
         ratio = found[case].seconds / found[Case(case.rows, case.keys, name)].seconds
         yield Check(ratio=ratio, of=name.removeprefix(f"{OURS}, "), sense=Sense.AT_LEAST, must=must)
 

@@ -15,7 +15,7 @@ speed alone: what a binary search does not find is compared row by row.
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -32,6 +32,8 @@ from siltstone.storage.row_groups import FileReader, GroupedFile, Numbers
 
 READ_THREADS: Final = 4
 """Files and row groups that are read at once; Arrow works outside Python's lock."""
+FEW_FOOTERS: Final = 8
+"""So many footers are read sooner than threads are started."""
 LISTED_ROWS: Final = 20_000
 """The keys of a change file of up to this many rows are kept as a dict: hundreds of such files cost a lookup next to nothing."""
 LISTED_ROW_BYTES: Final = 300
@@ -59,6 +61,8 @@ class Place:
     group: int
     row: int
     keep: bool
+    known: pa.Table | None = field(default=None, compare=False)
+    """Columns of the row group that this lookup has read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +264,8 @@ def _changes(table: pa.Table, file: DataFile, group: int, rows: Iterable[int], *
 def _base_places(files: _Files, asked: Asked, missing: Set[int]) -> dict[int, Place]:
     """Find keys in base."""
     readers = [files.reader(_base_path(file)) for file in files.snapshot.base.files]
-    footers = _each(lambda reader: reader.footer(), readers, lambda reader: reader.has_footer())
+    few = len(readers) <= FEW_FOOTERS
+    footers = _each(lambda reader: reader.footer(), readers, lambda reader: few or reader.has_footer())
     fits = sum(footer.size_bytes for footer in footers) <= files.visit.reads.limit_bytes
     parts = [
         (reader, group, numbers)
@@ -273,7 +278,7 @@ def _base_places(files: _Files, asked: Asked, missing: Set[int]) -> dict[int, Pl
         again = reader.has_columns(group, asked.key)
         rows = reader.columns(group, asked.key)
         return [
-            (number, Place(reader.path, group, row, fits and again))
+            (number, Place(reader.path, group, row, fits and again, rows))
             for number, row in matches(rows, asked, numbers, unique=True)
         ]
 
@@ -327,7 +332,8 @@ def _rows(files: _Files, places: Mapping[int, Place], columns: Sequence[str]) ->
     def read(wanted: list[tuple[int, int]]) -> pa.Table:
         place = places[wanted[0][1]]
         rows: Numbers = np.array([row for row, _ in wanted], np.int64)
-        return files.reader(place.path).rows(place.group, rows, columns, keep=place.keep).cast(schema)
+        reader = files.reader(place.path)
+        return reader.rows(place.group, rows, columns, keep=place.keep, known=place.known).cast(schema)
 
     def kept(wanted: list[tuple[int, int]]) -> bool:
         place = places[wanted[0][1]]

@@ -8,7 +8,7 @@ groups tell as much. Missing statistics mean "may contain".
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -83,8 +83,7 @@ class FileReader:
         """Return the footer, and keep it."""
         found: GroupedFile | None = self.visit.find(self.path, _FOOTER)
         if found is None:
-            full = self.root / self.path
-            with readable(full), pq.ParquetFile(full) as file:
+            with self._opened_with(None) as file:
                 metadata = file.metadata
             found = GroupedFile(metadata=metadata, groups=_ranges(metadata, self.key))
             self.visit.keep(self.path, _FOOTER, found, metadata.serialized_size * FOOTER_GROWTH)
@@ -112,14 +111,27 @@ class FileReader:
                 self.visit.keep(self.path, (group, tuple(names)), found, found.nbytes)
         return found
 
-    def rows(self, group: int, rows: Numbers, names: Sequence[str], *, keep: bool) -> pa.Table:
-        """Return rows of a row group by their ascending numbers; with `keep` the whole row group is read and kept."""
+    def rows(
+        self, group: int, rows: Numbers, names: Sequence[str], *, keep: bool, known: pa.Table | None = None
+    ) -> pa.Table:
+        """Return rows of a row group by their ascending numbers; with `keep` the whole row group is read and kept.
+
+        Columns of the row group that are `known` need not be read again.
+        """
         table = self._kept_columns(group, names)
         if table is None and keep:
             table = self.columns(group, self.schema.names).select(list(names))
         if table is not None:
             return table.take(pa.array(rows))
-        return self._typed(self._first_rows(group, rows, names), names)
+        table = known if known is not None else pa.table({})
+        there = [name for name in names if name in table.column_names]
+        table = table.select(there)
+        parts = [table.take(pa.array(rows))] if there else []
+        missing = [name for name in names if name not in there]
+        if missing:
+            parts.append(self._typed(self._first_rows(group, rows, missing), missing))
+        columns = {name: part.column(name) for part in parts for name in part.column_names}
+        return pa.table([columns[name] for name in names], schema=self._schema_of(names))
 
     def _first_rows(self, group: int, rows: Numbers, names: Sequence[str]) -> pa.Table:
         """Read as far as the last row."""
@@ -137,15 +149,24 @@ class FileReader:
                     break
         return pa.concat_tables(parts)
 
+    def _opened(self) -> AbstractContextManager[pq.ParquetFile]:
+        return self._opened_with(self.footer().metadata)
+
     @contextmanager
-    def _opened(self) -> Iterator[pq.ParquetFile]:
-        metadata = self.footer().metadata
+    def _opened_with(self, metadata: pq.FileMetaData | None) -> Iterator[pq.ParquetFile]:
         full = self.root / self.path
-        with readable(full), pq.ParquetFile(full, metadata=metadata, pre_buffer=False) as file:
+        with (
+            readable(full),
+            pa.OSFile(str(full)) as source,  # a path would be asked for its file system first
+            pq.ParquetFile(source, metadata=metadata, pre_buffer=False) as file,
+        ):
             yield file
 
     def _typed(self, table: pa.Table, names: Sequence[str]) -> pa.Table:
-        return table.select(list(names)).cast(pa.schema([self.schema.field(name) for name in names]))
+        return table.select(list(names)).cast(self._schema_of(names))
+
+    def _schema_of(self, names: Sequence[str]) -> pa.Schema:
+        return pa.schema([self.schema.field(name) for name in names])
 
 
 def _ranges(metadata: pq.FileMetaData, key: Sequence[str]) -> tuple[tuple[KeyRange, ...], ...]:
