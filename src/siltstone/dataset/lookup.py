@@ -15,7 +15,7 @@ speed alone: what a binary search does not find is compared row by row.
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -55,14 +55,20 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a row stands; with `keep`, its row group may stay in memory."""
+    """Where a change row stands; with `keep`, its row group may stay in memory."""
 
     path: str
     group: int
     row: int
     keep: bool
-    known: pa.Table | None = field(default=None, compare=False)
-    """Columns of the row group that this lookup has read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Rows of one row group, and the numbers of the keys that they have."""
+
+    numbers: list[int]
+    rows: pa.Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +152,10 @@ def lookup(
     asked = Asked(keys, store.spec.key)
     files = _Files(store, snapshot, visit)
     changed = _last_changes(files, asked, raw=raw)
-    places = {number: change.place for number, change in changed.items() if change.is_upsert}
+    found = _change_rows(files, {n: change.place for n, change in changed.items() if change.is_upsert}, columns)
     if len(changed) < len(asked.number):
-        places |= _base_places(files, asked, set(asked.number.values()) - set(changed))
-    return _rows(files, places, columns)
+        found += _base_rows(files, asked, set(asked.number.values()) - set(changed), columns)
+    return _in_order(found, pa.schema([store.schema.field(name) for name in columns]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,11 +264,26 @@ def _changes(table: pa.Table, file: DataFile, group: int, rows: Iterable[int], *
     ]
 
 
+def _change_rows(files: _Files, places: Mapping[int, Place], columns: Sequence[str]) -> list[Found]:
+    """Read the change rows at these places."""
+    groups: dict[tuple[str, int, bool], list[tuple[int, int]]] = {}
+    for number, place in places.items():
+        groups.setdefault((place.path, place.group, place.keep), []).append((place.row, number))
+
+    def read(part: tuple[str, int, bool]) -> Found:
+        path, group, keep = part
+        wanted = sorted(groups[part])
+        rows: Numbers = np.array([row for row, _ in wanted], np.int64)
+        return Found([number for _, number in wanted], files.reader(path).rows(group, rows, columns, keep=keep))
+
+    return _each(read, list(groups), lambda part: files.reader(part[0]).has_columns(part[1], columns))
+
+
 # ---- base --------------------------------------------------------------------------------------------------------
 
 
-def _base_places(files: _Files, asked: Asked, missing: Set[int]) -> dict[int, Place]:
-    """Find keys in base."""
+def _base_rows(files: _Files, asked: Asked, missing: Set[int], columns: Sequence[str]) -> list[Found]:
+    """Find keys in base, and read their rows."""
     readers = [files.reader(_base_path(file)) for file in files.snapshot.base.files]
     few = len(readers) <= FEW_FOOTERS
     footers = _each(lambda reader: reader.footer(), readers, lambda reader: few or reader.has_footer())
@@ -273,17 +294,19 @@ def _base_places(files: _Files, asked: Asked, missing: Set[int]) -> dict[int, Pl
         for group, numbers in asked.groups(footer, missing)
     ]
 
-    def search(part: tuple[FileReader, int, list[int]]) -> list[tuple[int, Place]]:
+    def read(part: tuple[FileReader, int, list[int]]) -> Found | None:
         reader, group, numbers = part
-        again = reader.has_columns(group, asked.key)
-        rows = reader.columns(group, asked.key)
-        return [
-            (number, Place(reader.path, group, row, fits and again, rows))
-            for number, row in matches(rows, asked, numbers, unique=True)
-        ]
+        again = reader.has_columns(group, asked.key)  # then it is worth more than this one lookup
+        keys = reader.columns(group, asked.key)
+        hits = sorted((row, number) for number, row in matches(keys, asked, numbers, unique=True))
+        if not hits:
+            return None
+        rows: Numbers = np.array([row for row, _ in hits], np.int64)
+        table = reader.rows(group, rows, columns, keep=fits and again, known=keys)
+        return Found([number for _, number in hits], table)
 
-    found = _each(search, parts, lambda part: part[0].has_columns(part[1], asked.key))
-    return {number: place for hits in found for number, place in hits}
+    found = _each(read, parts, lambda part: part[0].has_columns(part[1], columns))
+    return [one for one in found if one is not None]
 
 
 def matches(table: pa.Table, asked: Asked, numbers: Sequence[int], *, unique: bool) -> list[tuple[int, int]]:
@@ -319,28 +342,10 @@ def _searched_places(rows: pa.Array, values: pa.Array) -> list[int] | None:
 # ---- rows --------------------------------------------------------------------------------------------------------
 
 
-def _rows(files: _Files, places: Mapping[int, Place], columns: Sequence[str]) -> pa.Table:
-    """Read the rows at these places, in the order of the keys' numbers."""
-    schema = pa.schema([files.store.schema.field(name) for name in columns])
-    if not places:
-        return schema.empty_table()
-    groups: dict[tuple[str, int], list[tuple[int, int]]] = {}
-    for number, place in places.items():
-        groups.setdefault((place.path, place.group), []).append((place.row, number))
-    parts = [sorted(wanted) for wanted in groups.values()]
-
-    def read(wanted: list[tuple[int, int]]) -> pa.Table:
-        place = places[wanted[0][1]]
-        rows: Numbers = np.array([row for row, _ in wanted], np.int64)
-        reader = files.reader(place.path)
-        return reader.rows(place.group, rows, columns, keep=place.keep, known=place.known).cast(schema)
-
-    def kept(wanted: list[tuple[int, int]]) -> bool:
-        place = places[wanted[0][1]]
-        return files.reader(place.path).has_columns(place.group, columns)
-
-    table = pa.concat_tables(_each(read, parts, kept))
-    order = np.argsort([number for wanted in parts for _, number in wanted])
+def _in_order(found: Sequence[Found], schema: pa.Schema) -> pa.Table:
+    """Bring the rows into the order of the keys."""
+    table = pa.concat_tables([schema.empty_table(), *(one.rows.cast(schema) for one in found)])
+    order = np.argsort([number for one in found for number in one.numbers], kind="stable").astype(np.int64)
     return table.take(pa.array(order)).combine_chunks()
 
 
