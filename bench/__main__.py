@@ -14,6 +14,7 @@ from rich.console import Console
 from bench.data import Stage, settings
 from bench.fold import bench_fold
 from bench.growth import bench_growth
+from bench.lookup import bench_lookup
 from bench.measure import Meter
 from bench.merged import bench_merged
 from bench.plan import ROUNDS, Run, parse_sizes
@@ -27,6 +28,7 @@ BENCHMARKS: Final[dict[str, Callable[[Run], Report]]] = {
     "upsert": bench_upsert,
     "merged": bench_merged,
     "fold": bench_fold,
+    "lookup": bench_lookup,
     "squash": bench_squash,
     "shell": bench_shell,
     "growth": bench_growth,

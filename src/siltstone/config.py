@@ -48,6 +48,8 @@ class Settings:
     """From this many base rows on, reads hide changed rows by their position, which is found once for each state."""
     upsert_rows: int = 1_000_000
     """The largest batch of dicts, Arrow or pandas rows in one call; more belongs into `ingest` or a Spark frame."""
+    lookup_cache_mb: int = 256
+    """Memory for what `get` has read, shared by all datasets of a lake; 0 keeps nothing."""
     target_file_bytes: int = 128 * 1024 * 1024
     """The size of a base file that a load or a fold aims at."""
     vacuum_floor_hours: float = 1.0

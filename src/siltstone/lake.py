@@ -28,6 +28,7 @@ from siltstone.model.results import DatasetInfo
 from siltstone.model.schema import as_schema
 from siltstone.model.spec import Spec, as_names
 from siltstone.storage.handle import LogMoved
+from siltstone.storage.kept import KeptReads
 from siltstone.storage.layout import Layout
 from siltstone.storage.log import list_log
 from siltstone.storage.progress import Show, Watcher, watching
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 SQUASH_LOOK_COMMITS: Final = 8
 """Every so many commits to a dataset's changes, its small files are counted."""
+BYTES_PER_MB: Final = 1024 * 1024
 LIVE_FILES_PER_COMMIT: Final = 1000
 """A checkpoint costs by live files, so a table with many waits longer: one commit for each thousand."""
 
@@ -64,6 +66,7 @@ class Lake:
             clock=clock,
             after_commit=self._upkeep.notice,
             after_write=self._upkeep.notice_write,
+            reads=KeptReads(settings.lookup_cache_mb * BYTES_PER_MB),
         )
 
     @classmethod

@@ -19,7 +19,7 @@ from siltstone.dataset.rows import change_rows, to_table
 from siltstone.model.columns import APP_CONTENT, APP_FOLD, Op
 from siltstone.model.files import Commit, CommitKind
 from siltstone.storage.upkeep import Retention, clean_log, forget_history, write_checkpoint
-from tests.support.folds import fold_here, squash_here, stage
+from tests.support.folds import fold_by_arrow, squash_here, stage
 from tests.support.people import NAME, SCHEMA, create, key, people, person
 
 QUIET = Settings(durable=False, checkpoint_interval_commits=1_000_000)
@@ -126,7 +126,7 @@ def test_every_sequence_can_be_read_while_the_logs_are_kept(dataset: Dataset):
         dataset.tombstone([key(number - 1)])
         oracle[dataset.status().sequence] = rows_of(dataset.to_arrow())
         if number % 3 == 2:
-            fold_here(dataset, pruned=number % 2 == 0)
+            fold_by_arrow(dataset, with_prune=number % 2 == 0)
     assert readable(dataset, oracle) == set(range(25))
     assert followed(dataset, oracle) == set(range(25))
 
@@ -137,7 +137,7 @@ def test_folds_stay_readable_when_changes_has_forgotten(dataset: Dataset):
         dataset.upsert([person(number), person(number % 3, city=f"round {number}")])
         oracle[number + 1] = rows_of(dataset.to_arrow())
         if number % 3 == 1:
-            fold_here(dataset)
+            fold_by_arrow(dataset)
     cut_log(dataset, "changes")
     assert readable(dataset, oracle) == {2, 5, 8, 9}
     assert followed(dataset, oracle) == {8, 9}
@@ -165,7 +165,7 @@ def test_a_squashed_range_can_be_read_at_its_end_and_before_while_the_log_knows_
     cut_log(dataset, "changes")
     assert readable(dataset, oracle) == {7, 8}
     assert followed(dataset, oracle) == set(oracle)  # what a squash left out was replaced before its end
-    fold_here(dataset)
+    fold_by_arrow(dataset)
     assert readable(dataset, oracle) == {7, 8}
     assert followed(dataset, oracle) == set(oracle)
 
@@ -195,10 +195,10 @@ def test_a_batch_of_a_group_is_read_without_the_others(dataset: Dataset):
 @pytest.mark.parametrize("table", ["base", "changes"])
 def test_a_state_whose_files_were_deleted_is_not_found(dataset: Dataset, table: str):
     dataset.upsert([person(1)])
-    fold_here(dataset)
+    fold_by_arrow(dataset)
     dataset.upsert([person(2)])
     dataset.upsert([person(3)])
-    fold_here(dataset)
+    fold_by_arrow(dataset)
     store = dataset._store
     doomed = store.base.at(1).files if table == "base" else store.changes.at(3).files
     assert doomed
@@ -214,9 +214,9 @@ def test_files_that_disappear_during_the_read_of_an_old_state_are_a_clear_error(
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ):
     dataset.upsert([person(1)])
-    fold_here(dataset)
+    fold_by_arrow(dataset)
     dataset.upsert([person(2)])
-    fold_here(dataset)
+    fold_by_arrow(dataset)
     read = local.unfolded_rows
 
     def vacuumed_meanwhile(*arguments: object, **named: object) -> pa.Table:
@@ -232,9 +232,9 @@ def test_files_that_disappear_during_the_read_of_an_old_state_are_a_clear_error(
 def test_after_a_purge_the_past_is_gone(dataset: Dataset):
     for number in range(4):
         dataset.upsert([person(number)])
-    fold_here(dataset)
+    fold_by_arrow(dataset)
     dataset.upsert([person(9)])
-    fold_here(dataset)
+    fold_by_arrow(dataset)
     dataset.compact(purge=True)
     for sequence in range(5):
         with pytest.raises(NotFound, match=r"can be read: sequence 5\."):
@@ -261,9 +261,9 @@ def test_a_random_history_is_read_back_or_not_found_and_never_wrong(dataset: Dat
             case "tombstone":
                 dataset.tombstone([key(rng.randrange(12))])
             case "fold":
-                fold_here(dataset)
+                fold_by_arrow(dataset)
             case "late":
-                fold_here(dataset, pruned=False)
+                fold_by_arrow(dataset, with_prune=False)
             case "squash":
                 if dataset.status().backlog_files > 1:
                     squash_here(dataset)
@@ -315,7 +315,7 @@ def test_a_time_shows_the_newest_state_of_then(timed: Dataset, clock: SetClock):
         counts[minute] = timed.to_arrow().num_rows
         if minute in (3, 6):
             clock.set(minute + 0.5)
-            fold_here(timed)
+            fold_by_arrow(timed)
     clock.set(60)
     for minute, count in counts.items():
         for seconds in (0, 29, 59):
@@ -339,7 +339,7 @@ def test_a_first_load_is_seen_from_its_own_time_on(timed: Dataset, clock: SetClo
     counts = [timed.to_arrow(at=START + datetime.timedelta(minutes=n)).num_rows for n in range(5)]
     assert counts == [0, 1, 11, 12, 12]
     assert timed.to_arrow(at=0).num_rows == 10  # by sequence, a first load comes before all
-    fold_here(timed)
+    fold_by_arrow(timed)
     assert [timed.to_arrow(at=START + datetime.timedelta(minutes=n)).num_rows for n in range(5)] == counts
 
 
@@ -348,7 +348,7 @@ def test_a_clock_that_was_set_back_never_mixes_states(timed: Dataset, clock: Set
     timed.upsert([person(1)])
     clock.set(5)
     timed.upsert([person(2)])
-    fold_here(timed)
+    fold_by_arrow(timed)
     clock.set(12)
     timed.upsert([person(3)])
     clock.set(60)
@@ -365,7 +365,7 @@ def test_a_time_that_only_base_remembers_is_exact_where_nothing_was_written_afte
             clock.set(hour * 60 + minute)
             timed.upsert([person(hour * 60 + minute), person(hour)])
         clock.set(hour * 60 + 10)
-        fold_here(timed)
+        fold_by_arrow(timed)
         counts[hour] = timed.to_arrow().num_rows
     clock.set(5 * 60)
     timed.upsert([person(500)])
@@ -395,13 +395,13 @@ def test_a_squash_that_hides_when_the_first_change_came_leaves_no_guess(timed: D
     clock.set(1)
     timed.upsert([person(1)])
     clock.set(2)
-    fold_here(timed)
+    fold_by_arrow(timed)
     for minute in (10, 20, 30):
         clock.set(minute)
         timed.upsert([person(minute)])
     squash_here(timed)
     clock.set(40)
-    fold_here(timed)
+    fold_by_arrow(timed)
     cut_log(timed, "changes")
     clock.set(60)
     with pytest.raises(NotFound, match="is not kept"):  # between 2 and 10 it was sequence 1, but nobody knows of the 10
@@ -415,7 +415,7 @@ def test_a_time_before_the_log_of_changes_names_what_can_be_read(timed: Dataset,
         clock.set(minute)
         timed.upsert([person(minute)])
         if minute == 2:
-            fold_here(timed)
+            fold_by_arrow(timed)
     cut_log(timed, "changes")
     clock.set(10)
     with pytest.raises(NotFound, match=r"sequence 0, 2 to 3, times from 2026-11-16T08:03:00Z on"):
@@ -509,7 +509,7 @@ def test_a_limit_never_cuts_a_batch(dataset: Dataset):
 def test_history_tells_what_each_commit_did(dataset: Dataset):
     dataset.upsert([person(1), person(2)])
     dataset.tombstone([key(1)], actor="dpo", reason="a person's request")
-    fold_here(dataset)
+    fold_by_arrow(dataset)
     dataset.upsert([person(3)])
     told = dataset.history()
     by_table: dict[str, list[str]] = {"changes": [], "base": []}
@@ -538,7 +538,7 @@ def test_history_tells_what_each_commit_did(dataset: Dataset):
 def test_a_log_never_says_who_asked_for_a_tombstone(dataset: Dataset):
     dataset.upsert([person(1)])
     dataset.tombstone([key(1)], actor="Grace Hopper", reason="a private reason")
-    fold_here(dataset)
+    fold_by_arrow(dataset)
     log = b"".join(path.read_bytes() for path in dataset.path.glob("*/_delta_log/*"))
     assert b"tombstones" in log
     assert b"Grace" not in log
@@ -548,7 +548,7 @@ def test_a_log_never_says_who_asked_for_a_tombstone(dataset: Dataset):
 def test_history_after_a_purge_is_that_of_the_purge_alone(dataset: Dataset):
     for number in range(3):
         dataset.upsert([person(number)])
-    fold_here(dataset)
+    fold_by_arrow(dataset)
     assert len(dataset.history()) == 7
     dataset.compact(purge=True)
     assert [(entry.table, entry.what) for entry in dataset.history()] == [("base", "epoch"), ("changes", "prune")]
@@ -558,7 +558,7 @@ def test_history_shows_a_foreign_commit_as_what_it_is(dataset: Dataset):
     from deltalake import write_deltalake
 
     dataset.upsert([person(1)])
-    fold_here(dataset)
+    fold_by_arrow(dataset)
     write_deltalake(dataset.path / "base", people(3, start=100), mode="append")
     [newest, *_] = [entry for entry in dataset.history() if entry.table == "base"]
     assert (newest.what, newest.foreign, newest.rows_added) == ("WRITE", True, 3)

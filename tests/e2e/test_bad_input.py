@@ -47,6 +47,7 @@ def test_a_malformed_name(untouched: Path, name: str):
     [
         ("describe", "crm.sales.nobody"),
         ("head", "crm.sales.nobody"),
+        ("get", "crm.sales.nobody", "a"),
         ("status", "crm.sales.nobody"),
         ("upsert", "crm.sales.nobody", "--row", A_ROW),
         ("tombstone", "crm.sales.nobody", "a"),
@@ -266,6 +267,20 @@ def test_a_vacuum_below_the_floor(untouched: Path):
 def test_what_destroys_is_not_done_without_an_answer(untouched: Path):
     refused(untouched, "invalid_request", "pass --yes", "drop", PEOPLE)
     refused(untouched, "invalid_request", "pass --yes", "compact", PEOPLE, "--purge")
+
+
+def test_a_lookup_of_keys_or_columns_that_cannot_be(untouched: Path, tmp_path: Path):
+    refused(untouched, "invalid_request", "at least one key", "get", PEOPLE)
+    refused(untouched, "invalid_request", "no column 'nope'", "get", PEOPLE, "a", "--columns", "id,nope")
+    refused(untouched, "invalid_request", "each once", "get", PEOPLE, "a", "--columns", "id,id")
+    refused(untouched, "invalid_request", "JSON array or object of sku, store", "get", PRICES, "a")
+    refused(untouched, "invalid_request", "1024 at most", "get", PEOPLE, "x" * 2000)
+    refused(untouched, "not_found", "There is no file", "get", PEOPLE, "--file", str(tmp_path / "nothing"))
+
+
+def test_a_lookup_of_nothing_but_unknown_keys(untouched: Path):
+    refused(untouched, "not_found", "no row with that key", "get", PEOPLE, "nobody")
+    refused(untouched, "not_found", "any of those keys", "get", PRICES, '["a", 1]', '{"sku": "b", "store": 2}')
 
 
 def test_a_negative_number_of_rows(untouched: Path):

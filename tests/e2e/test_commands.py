@@ -119,6 +119,51 @@ def test_key_text_is_read_as_the_type_of_the_key(lake: Path, kind: str, value: o
     assert rows_of(lake, "a.b.c") == []
 
 
+def test_get_shows_the_rows_of_keys_in_their_order(lake: Path, tmp_path: Path):
+    silt("--lake", lake, "upsert", PEOPLE, "-", stdin=json.dumps([ADA, {"id": "p2"}, {"id": "p3", "name": "Eve"}]))
+    silt("--lake", lake, "tombstone", PEOPLE, "p2")
+    (tmp_path / "keys").write_text("p3\n\np2\n")
+    found = silt("--lake", lake, "--json", "get", PEOPLE, "p1", "--file", tmp_path / "keys", "--columns", "name,age")
+    assert (found.code, found.err) == (0, "")
+    assert found.data == [{"name": "Ada", "age": 36}, {"name": "Eve", "age": None}]
+    raw = silt("--lake", lake, "--json", "get", PEOPLE, "--file", "-", "--raw", stdin="p2\np1\np2\n").data
+    assert [row["id"] for row in raw] == ["p2", "p1"]
+    assert raw[1] == ADA
+
+
+def test_get_names_the_keys_that_are_not_there(lake: Path):
+    silt("--lake", lake, "upsert", PEOPLE, "--row", '{"id": "a"}')
+    found = silt("--lake", lake, "get", PEOPLE, "x\x1b", "a", "y", "--columns", "name")
+    assert (found.code, found.err) == (0, "Not found: x\\x1b, y.\n")
+    many = silt("--lake", lake, "get", PEOPLE, "a", *map(str, range(12)))
+    assert many.err == "Not found: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more.\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "texts"),
+    [
+        ("BIGINT", 42, ["42"]),
+        ("DATE", "2024-02-29", ["2024-02-29"]),
+        ("TIMESTAMP", "2024-01-02T03:04:05+00:00", ["2024-01-02T03:04:05Z", "2024-01-02T04:04:05+01:00"]),
+        ("DECIMAL(6,2)", "1.50", ["1.50", "1.5"]),
+        ("BOOLEAN", True, ["true"]),
+    ],
+)
+def test_get_reads_key_text_as_the_type_of_the_key(lake: Path, kind: str, value: object, texts: list[str]):
+    silt("--lake", lake, "create", "a.b.c", "--key", "k", "--schema", f"k {kind}")
+    silt("--lake", lake, "upsert", "a.b.c", "--row", json.dumps({"k": value}))
+    found = silt("--lake", lake, "get", "a.b.c", *texts)
+    assert (found.code, found.err) == (0, "")
+    assert silt("--lake", lake, "--json", "get", "a.b.c", *texts).data == [{"k": value}]
+
+
+def test_get_finds_composite_keys(lake: Path):
+    rows = [{"sku": s, "store": n} for s in "ab" for n in (1, 2)]
+    silt("--lake", lake, "upsert", PRICES, "-", stdin=json.dumps(rows))
+    found = silt("--lake", lake, "--json", "get", PRICES, '["b", 2]', '{"store": 1, "sku": "a"}', '["c", 1]').data
+    assert [(row["sku"], row["store"]) for row in found] == [("b", 2), ("a", 1)]
+
+
 def test_columns_can_be_taken_from_a_file(lake: Path, tmp_path: Path):
     pq.write_table(pa.table({"id": ["a"], "n": [1]}), tmp_path / "x.parquet")
     (tmp_path / "x.csv").write_text("id,n\na,1\n")

@@ -15,7 +15,7 @@ from typing import IO
 
 import pytest
 
-from siltstone import __version__
+from siltstone import Lake, __version__
 from tests.e2e.conftest import PEOPLE
 from tests.e2e.silt import COMMAND, TIMEOUT_SECONDS, process, silt
 
@@ -63,6 +63,23 @@ def loaded(*call: object) -> str:
 @pytest.mark.parametrize("call", LIGHT, ids=lambda call: call[0])
 def test_a_command_that_needs_no_spark_loads_nothing_heavy(lake: Path, call: list[str]):
     assert loaded("--lake", lake, *call) == ""
+
+
+def test_a_lookup_in_a_new_process_sees_what_was_written_and_loads_nothing_heavy(lake: Path):
+    silt("--lake", lake, "upsert", PEOPLE, "--row", '{"id": "a", "age": 7}')
+    assert loaded("--lake", lake, "get", PEOPLE, "a") == ""
+    assert process("--lake", lake, "--json", "get", PEOPLE, "a", "--columns", "age").data == [{"age": 7}]
+
+
+def test_a_handle_that_has_looked_up_before_sees_what_another_process_writes(lake: Path):
+    with Lake.open(lake) as opened:
+        people = opened.dataset(PEOPLE)
+        assert people.get(["a"]).num_rows == 0
+        for age in (7, 8):
+            process("--lake", lake, "upsert", PEOPLE, "--row", f'{{"id": "a", "age": {age}}}')
+            assert people.get(["a"], columns=["age"]).to_pylist() == [{"age": age}]
+        process("--lake", lake, "tombstone", PEOPLE, "a")
+        assert people.get(["a"]).num_rows == 0
 
 
 def test_create_with_text_loads_the_parser_and_nothing_else(lake_path: Path):

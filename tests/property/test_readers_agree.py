@@ -3,6 +3,7 @@
 import datetime
 import random
 import shutil
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,7 @@ def check_readers(seed: int, kind: Kind, folder: Path, spark: "SparkSession", *,
     write_random(dataset, model, rng, batches=4)
 
     merged, raw = expected(model.rows), expected(model.raw)
+    assert_looked_up(dataset, model, rng)
     assert arrow_rows(dataset.to_arrow()) == merged
     assert arrow_rows(dataset.to_arrow(raw=True)) == raw
     assert arrow_rows(dataset.read().toArrow()) == merged
@@ -97,8 +99,23 @@ def check_readers(seed: int, kind: Kind, folder: Path, spark: "SparkSession", *,
         folded = folded_copy(path, folder / f"copy{number}", settings, model, spark)
         assert arrow_rows(folded.to_arrow()) == arrow_rows(folded.to_arrow(raw=True)) == merged
         assert duckdb_rows(folded) == merged
+        folded_model = deepcopy(model)
+        folded_model.fold()
+        assert_looked_up(folded, folded_model, rng)
         if thorough or not number:
             assert_found_by_key(folded, model)
+
+
+def assert_looked_up(dataset: Dataset, model: Model, rng: random.Random) -> None:
+    """Lookups of present and absent keys, alone and together, give what the oracle has; twice, as the second uses memory."""
+    kind = model.kind
+    for keys in ([rng.choice(kind.keys)], rng.sample(kind.keys, len(kind.keys)), rng.sample(kind.keys, 2)) * 2:
+        asked = [dict(zip(kind.key, key, strict=True)) for key in keys]
+        for rows, raw in ((model.rows, False), (model.raw, True)):
+            there = [rows[known] for key in asked if (known := model.key_of(key)) in rows]
+            found = dataset.get(asked, raw=raw).to_pylist()
+            assert plain_rows(found) == plain_rows(there)
+            assert [model.key_of(row) for row in found] == [model.key_of(row) for row in there]
 
 
 def duckdb_rows(dataset: Dataset) -> list[tuple[Any, ...]]:

@@ -279,3 +279,24 @@ def test_vacuum_deletes_orphans_of_dead_owners_only(dataset: Dataset) -> None:
     assert dataset.vacuum().bytes == len(b"left by a crash")
     assert not orphan.parent.parent.exists()
     assert dataset.to_arrow().num_rows == 1000
+
+
+def test_lookups_find_the_same_rows_before_and_after_a_fold_and_a_purge_empties_their_memory(
+    small_files: Lake, tmp_path: Path
+) -> None:
+    dataset = create(small_files)
+    dataset.ingest(write_people(tmp_path / "in.parquet", 3000))
+    dataset.upsert(small_files.spark().createDataFrame(people(50, start=2990).to_pandas()))
+    dataset.upsert([person(7, city="changed")])
+    dataset.tombstone([key(8), key(2995)])
+    asked = [key(number) for number in (3039, 7, 8, 1500, 2995, 2991, 5000)]
+    before = dataset.get(asked)
+    assert before.column("n").to_pylist() == [3039, 7, 1500, 2991]
+    dataset.compact()
+    assert len(base_files(dataset)) > 1
+    assert dataset.get(asked).equals(before)
+    dataset.tombstone([key(7)])
+    assert dataset.get([key(7)]).num_rows == 0
+    assert small_files.dataset(NAME).compact(purge=True).purged
+    assert dataset._store.reads.size_bytes == 0
+    assert dataset.get(asked).column("n").to_pylist() == [3039, 1500, 2991]

@@ -1,18 +1,76 @@
-"""Folds and squashes without Spark, through the real commit path: what they leave in the logs is the real thing."""
+"""A fold without Spark, for tests of readers: the whole merged view written anew, by Arrow, as base files of any layout."""
 
+import itertools
 import json
+from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from siltstone import Dataset
 from siltstone.clock import SystemClock
 from siltstone.compaction.commit import fold_info, prune
-from siltstone.dataset.local import latest_per_key, merged_table, unfolded_rows
-from siltstone.dataset.store import Store, sequence_of
-from siltstone.model.columns import APP_FOLD, ROW_SEQ, SEQ
+from siltstone.dataset.store import Store
+from siltstone.model.columns import APP_FOLD
 from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.storage.parquet import write_file
 from siltstone.storage.table import Table
+
+
+def fold_by_arrow(
+    dataset: Dataset,
+    *,
+    files: int = 1,
+    group_rows: int = 32_768,
+    shuffled: bool = False,
+    statistics: bool | list[str] = True,
+    with_prune: bool = True,
+) -> int:
+    """Bring every change into base: sorted by key, or `shuffled` as a foreign writer might leave it; return the watermark."""
+    store = dataset._store
+    snapshot = store.snapshot()
+    rows = dataset.to_arrow()
+    order = np.random.default_rng(7).permutation(rows.num_rows) if shuffled else _key_order(rows, dataset.key)
+    rows = rows.take(pa.array(order, pa.int64()))
+    cuts = np.linspace(0, rows.num_rows, files + 1).astype(int)
+    parts = [rows.slice(low, high - low) for low, high in itertools.pairwise(cuts)]
+    written = tuple(
+        _write(dataset, part, row_group_size=group_rows, write_statistics=statistics) for part in parts if part.num_rows
+    )
+    store.base.commit(
+        lambda _: Commit(
+            kind=CommitKind.FOLD,
+            plan_version=snapshot.base.version,
+            adds=written,
+            removes=snapshot.base.files,
+            transactions={APP_FOLD: snapshot.sequence},
+            epoch=snapshot.epoch,
+            info=fold_info(snapshot.changed_ms),
+        )
+    )
+    if with_prune:
+        prune(store)
+    return snapshot.sequence
+
+
+def _key_order(rows: pa.Table, key: Sequence[str]) -> pa.Array:
+    ready = [
+        rows.column(n).cast(pa.int8()) if pa.types.is_boolean(rows.column(n).type) else rows.column(n) for n in key
+    ]
+    names = [str(number) for number in range(len(key))]
+    return pc.sort_indices(pa.table(ready, names=names), sort_keys=[(n, "ascending") for n in names])
+
+
+def _write(dataset: Dataset, rows: pa.Table, **options: Any) -> DataFile:  # noqa: ANN401
+    relative = f"data/{SystemClock().new_id()}.parquet"
+    path = dataset.path / "base" / relative
+    path.parent.mkdir(exist_ok=True)
+    pq.write_table(rows, path, store_schema=False, coerce_timestamps="us", **options)
+    stats = json.dumps({"numRecords": rows.num_rows})
+    return DataFile(path=relative, size_bytes=path.stat().st_size, rows=rows.num_rows, stats=stats)
 
 
 def stage(store: Store, table: Table, rows: pa.Table, partition: dict[str, str | None]) -> DataFile:
@@ -30,40 +88,8 @@ def stage(store: Store, table: Table, rows: pa.Table, partition: dict[str, str |
     )
 
 
-def fold_here(dataset: Dataset, *, pruned: bool = True) -> int:
-    """Fold everything into one base file and return the watermark; with `pruned`, prune what was folded."""
-    store = dataset._store
-    snapshot = store.snapshot()
-    rows = merged_table(store, snapshot)
-    commit = Commit(
-        kind=CommitKind.FOLD,
-        plan_version=snapshot.base.version,
-        adds=(stage(store, store.base, rows, {}),) if rows.num_rows else (),
-        removes=snapshot.base.files,
-        transactions={APP_FOLD: snapshot.sequence},
-        depends=frozenset({APP_FOLD}),
-        info=fold_info(snapshot.changed_ms),
-    )
-    store.base.commit(lambda _: commit)
-    if pruned:
-        prune(store)
-    return snapshot.sequence
-
-
 def squash_here(dataset: Dataset) -> tuple[int, int]:
     """Squash all unfolded change files into one, and return the range of sequences that it stands for."""
-    store = dataset._store
-    snapshot = store.snapshot()
-    files = snapshot.unfolded
-    last = max(sequence_of(file) for file in files)
-    latest = latest_per_key(unfolded_rows(store, snapshot), store.spec.key)
-    rows = latest.drop_columns([SEQ]).append_column(ROW_SEQ, latest.column(SEQ))
-    squashed = rows.select(store.change_schema.names).cast(store.change_schema)
-    commit = Commit(
-        kind=CommitKind.SQUASH,
-        plan_version=snapshot.changes.version,
-        adds=(stage(store, store.changes, squashed, {SEQ: str(last)}),),
-        removes=files,
-    )
-    store.changes.commit(lambda _: commit)
-    return snapshot.watermark + 1, last
+    snapshot = dataset._store.snapshot()
+    assert dataset.squash().files_added == 1
+    return snapshot.watermark + 1, snapshot.sequence

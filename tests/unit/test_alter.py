@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from siltstone import Conflict, Dataset, InvalidRequest, Lake
 from siltstone.failpoints import arm
 from siltstone.model.schema import default_of
+from tests.support.folds import fold_by_arrow
 from tests.support.tables import FAST
 
 SCHEMA = "id BIGINT NOT NULL, n INT, f FLOAT"
@@ -211,3 +212,20 @@ def test_tombstones_and_raw_rows_work_over_an_alteration(dataset: Dataset):
     assert [row["id"] for row in rows(dataset)] == [2]
     assert dataset.to_arrow(raw=True).num_rows == 2
     assert len(dataset.tombstones()) == 1
+
+
+def test_lookups_show_old_rows_in_the_new_columns(dataset: Dataset):
+    dataset.upsert([{"id": number, "n": number} for number in range(10)])
+    fold_by_arrow(dataset)
+    dataset.upsert([{"id": 3, "n": 33}])
+    assert dataset.get([3, 4]).column("n").to_pylist() == [33, 4]  # what is kept of files has the narrow type
+    dataset.alter(add="x INT, y STRING", defaults={"x": 7}, widen={"n": "BIGINT"})
+    dataset.upsert([{"id": 5, "n": 2**40, "x": 1}])
+    for _ in range(3):
+        assert dataset.get([3, 4, 5]).to_pylist() == [
+            {"id": 3, "n": 33, "f": None, "x": 7, "y": None},
+            {"id": 4, "n": 4, "f": None, "x": 7, "y": None},
+            {"id": 5, "n": 2**40, "f": None, "x": 1, "y": None},
+        ]
+        assert dataset.get([4], columns=["x"]).to_pylist() == [{"x": 7}]
+        assert dataset.get([4], columns=["y", "n"]).to_pylist() == [{"y": None, "n": 4}]

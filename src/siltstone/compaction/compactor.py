@@ -51,7 +51,7 @@ class Compactor:
         if store.snapshot().epoch < epoch:  # nothing was folded, here or because another fold was quicker
             raise_epoch(store, epoch)
         reach("purge.after_fold")
-        store.frames.forget()
+        store.forget()
         files, size = purge_files(store)
         seconds = store.clock.monotonic_seconds() - started
         return replace(report, purged=True, files_deleted=files, bytes_deleted=size, seconds=seconds)

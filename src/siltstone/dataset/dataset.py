@@ -22,13 +22,14 @@ from siltstone.dataset.feed import change_frame, change_table, changes_since
 from siltstone.dataset.history import history
 from siltstone.dataset.ingest import Load, Loader
 from siltstone.dataset.local import head_table, latest_per_key, merged_table, unfolded_rows
+from siltstone.dataset.lookup import lookup
 from siltstone.dataset.merge import merged_frame
 from siltstone.dataset.registry import Registration
 from siltstone.dataset.rows import change_rows, check_keys, to_table
 from siltstone.dataset.sources import Format, check_frame, find_source, source_frame
 from siltstone.dataset.store import Snapshot, Store
 from siltstone.dataset.travel import snapshot_at
-from siltstone.errors import InvalidRequest, Unavailable
+from siltstone.errors import Gone, InvalidRequest, Unavailable
 from siltstone.model.columns import ACTOR, OP, REASON, SEQ, WRITTEN_AT, Op
 from siltstone.model.evolution import Alteration
 from siltstone.model.names import DatasetName
@@ -58,6 +59,8 @@ At = int | str | datetime.datetime
 
 SNAPSHOT_TRIES: Final = 5
 """A reader that meets a removed file takes a new snapshot; five purges during one read mean something else is wrong."""
+MAX_LOOKUP_KEYS: Final = 100_000
+"""More keys than this touch most of a dataset: that is a join, not a lookup."""
 CSV_RATIO: Final = 4
 """How much smaller rows are as compressed Parquet than as CSV, for choosing the number of files."""
 
@@ -230,8 +233,7 @@ class Dataset:
                 )
             )
         parts = self._now()
-        key_schema = pa.schema([parts.store.schema.field(name) for name in self.key])
-        table = to_table(self._key_rows(keys), key_schema, dataset=str(self.name))
+        table = self._key_table(keys, parts.store.schema)
         self._check_batch(table, parts.store)
         return _write(parts, table, Op.TOMBSTONE, actor=actor, reason=reason, producer=producer, sequence=sequence)
 
@@ -244,6 +246,20 @@ class Dataset:
                 "Pass a Spark frame or use ingest."
             )
         check_keys(table, self.key, dataset=str(self.name))
+
+    def key_table(self, keys: Any) -> pa.Table:  # noqa: ANN401
+        """Return keys in the dataset's types, one row for each.
+
+        Raises:
+            InvalidRequest: one of them does not fit; the message names it.
+        """
+        table = self._key_table(keys, self.schema)
+        check_keys(table, self.key, dataset=str(self.name))
+        return table
+
+    def _key_table(self, keys: Any, schema: pa.Schema) -> pa.Table:  # noqa: ANN401
+        key_schema = pa.schema([schema.field(name) for name in self.key])
+        return to_table(self._key_rows(keys), key_schema, dataset=str(self.name))
 
     def _key_rows(self, keys: Any) -> Any:  # noqa: ANN401
         if isinstance(keys, str | bytes) or not isinstance(keys, Sequence):
@@ -350,6 +366,50 @@ class Dataset:
         if rows < 0:
             raise InvalidRequest(f"Dataset {self.name}: the number of rows must not be negative, it is {rows}.")
         return self._with_snapshot(lambda snapshot: head_table(self._store, snapshot, rows, raw=raw), at=at)
+
+    def get(self, keys: Any, *, columns: Sequence[str] | None = None, raw: bool = False) -> pa.Table:  # noqa: ANN401
+        """Return the rows of these keys, without Spark, reading little more than those.
+
+        Args:
+            keys: key values; for a composite key tuples or dicts of its columns. Arrow and pandas work too.
+            columns: the columns to return, in this order; all unless told.
+            raw: do not apply tombstones.
+
+        Returns:
+            The rows that were found, in the order of the keys: a repeated key once, an unknown one not at all.
+
+        Raises:
+            InvalidRequest: a key or a column does not fit the dataset, or there are too many keys.
+            Gone: the dataset was dropped.
+        """
+        try:
+            return self._get(keys, columns, raw=raw)
+        except Gone:
+            self._parts.store.forget()
+            raise
+
+    def _get(self, keys: Any, columns: Sequence[str] | None, *, raw: bool) -> pa.Table:  # noqa: ANN401
+        store = self._store
+        names = store.schema.names if columns is None else as_names(columns)
+        self._check_columns(names, store.schema)
+        table = self._key_table(keys, store.schema)
+        check_keys(table, self.key, dataset=str(self.name))
+        if table.num_rows > MAX_LOOKUP_KEYS:
+            raise InvalidRequest(
+                f"Dataset {self.name}: {table.num_rows} keys are too many for one lookup ({MAX_LOOKUP_KEYS}). "
+                "Join read() or to_arrow() with them."
+            )
+        since = store.reads.forgets
+        return self._with_snapshot(lambda snapshot: lookup(store, snapshot, table, columns=names, raw=raw, since=since))
+
+    def _check_columns(self, names: Sequence[str], schema: pa.Schema) -> None:
+        unknown = [name for name in names if name not in schema.names]
+        if unknown:
+            raise InvalidRequest(
+                f"Dataset {self.name} has no column {', '.join(map(repr, unknown))}. It has {', '.join(schema.names)}."
+            )
+        if not names or len(set(names)) < len(names):
+            raise InvalidRequest(f"Dataset {self.name}: name at least one column, and each once.")
 
     def tombstones(self) -> list[dict[str, Any]]:
         """Return the tombstones that hide a row now and are not yet folded: key, actor, reason, time, sequence."""

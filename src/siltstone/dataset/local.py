@@ -7,7 +7,6 @@ A row's own sequence is ``coalesce(_row_seq, _seq)``: a squashed file holds rows
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,11 +16,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from siltstone.dataset.store import Snapshot, Store, sequence_of
-from siltstone.errors import Corruption
 from siltstone.model.columns import OP, POS, ROW_SEQ, SEQ, Op
 from siltstone.model.files import DataFile, may_contain
 from siltstone.model.schema import filled
 from siltstone.storage.parquet import key_ranges
+from siltstone.storage.row_groups import readable
 
 READ_THREADS: Final = 4
 """Small change files cost their opening; a few at once hide it."""
@@ -77,20 +76,9 @@ def read_file(path: Path, schema: pa.Schema, names: Sequence[str]) -> pa.Table:
         FileNotFoundError: it was removed since the snapshot.
         Corruption: it is there and cannot be read.
     """
-    with _readable(path):
+    with readable(path):
         table = pq.ParquetFile(path).read(columns=list(names))
     return filled(table, pa.schema([schema.field(n) for n in names]))
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Name the file that cannot be read; one that is gone is not broken."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise Corruption(f"File {path} cannot be read ({error}). Restore it from a copy.") from error
 
 
 def latest_per_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
@@ -136,7 +124,7 @@ def _base_batches(store: Store, snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
     names = store.schema.names
     for file in sorted(snapshot.base.files, key=lambda f: f.path):
         path = store.base.path / file.path
-        with _readable(path), pq.ParquetFile(path) as parquet:
+        with readable(path), pq.ParquetFile(path) as parquet:
             for batch in parquet.iter_batches(HEAD_BATCH_ROWS, columns=names):
                 yield from filled(pa.Table.from_batches([batch]), store.schema).to_batches()
 
@@ -150,7 +138,7 @@ def _whole_rows(store: Store, snapshot: Snapshot, chosen: pa.Table) -> pa.Table:
         path = store.changes.path / file.path
         if not wanted:
             break
-        with _readable(path), pq.ParquetFile(path) as parquet:
+        with readable(path), pq.ParquetFile(path) as parquet:
             for batch in parquet.iter_batches(HEAD_BATCH_ROWS, columns=schema.names):
                 rows = filled(pa.Table.from_batches([batch]), schema)
                 own = pc.coalesce(rows.column(ROW_SEQ), pa.scalar(sequence_of(file), pa.int64()))
@@ -195,7 +183,7 @@ def base_places(store: Store, file: DataFile, keys: pa.Table) -> "np.ndarray[Any
     found = [np.empty(0, np.int64)]
     start = 0
     path = store.base.path / file.path
-    with _readable(path), pq.ParquetFile(path) as parquet:
+    with readable(path), pq.ParquetFile(path) as parquet:
         for number, keys_here in enumerate(key_ranges(parquet.metadata, key[0])):
             if may_contain(keys_here, first):
                 rows = parquet.read_row_group(number, columns=key).select(key)

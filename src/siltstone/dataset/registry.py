@@ -35,6 +35,7 @@ from siltstone.model.names import DatasetName
 from siltstone.model.schema import canonical, change_schema, check_key, differences, fingerprint
 from siltstone.model.spec import FORMAT_VERSION, PROPERTY_DROPPED, PROPERTY_FORMAT, Spec
 from siltstone.storage.durable import sync_directory
+from siltstone.storage.kept import KeptReads
 from siltstone.storage.layout import BASE, CHANGES, DATA, LOG, SYSTEM, Layout
 from siltstone.storage.parquet import write_file
 from siltstone.storage.presence import Presence
@@ -88,6 +89,7 @@ class Registry:
         clock: Clock,
         after_commit: Callable[[Table, int], None],
         after_write: Callable[[Store, int], None],
+        reads: KeptReads,
     ) -> None:
         """Remember where the lake is; nothing is read or written yet."""
         self._layout = layout
@@ -95,6 +97,7 @@ class Registry:
         self._clock = clock
         self._after_commit = after_commit
         self._after_write = after_write
+        self._reads = reads
         self._table = Table(
             layout.registry,
             settings=settings,
@@ -181,6 +184,7 @@ class Registry:
             clock=self._clock,
             after_commit=self._after_commit,
             after_write=self._after_write,
+            reads=self._reads,
         )
 
     # ---- create --------------------------------------------------------------------------------------------------
@@ -369,6 +373,7 @@ class Registry:
             except SiltstoneError:
                 continue  # already marked, or already removed: both are what is wanted
         reach("drop.after_marks")
+        store.forget()
         grave = store.path.with_name(self._clock.new_id())  # renamed first: nobody may meet a log that is half deleted
         with contextlib.suppress(FileNotFoundError):
             store.path.rename(grave)

@@ -24,6 +24,7 @@ from siltstone.model.names import DatasetName
 from siltstone.model.schema import change_schema
 from siltstone.model.spec import Spec
 from siltstone.storage.handle import LogMoved
+from siltstone.storage.kept import KeptReads
 from siltstone.storage.layout import BASE, CHANGES, Layout
 from siltstone.storage.parquet import stat_columns
 from siltstone.storage.presence import Presence
@@ -142,6 +143,8 @@ class Store:
     after_commit: Callable[[Table, int], None]
     after_write: "Callable[[Store, int], None]"
     frames: KeptFrames = field(default_factory=KeptFrames, compare=False, repr=False)
+    reads: KeptReads = field(compare=False, repr=False)
+    """What lookups keep in memory, shared by all datasets of a lake."""
     base: Table = field(init=False, compare=False, repr=False)
     """The compacted rows."""
     changes: Table = field(init=False, compare=False, repr=False)
@@ -197,6 +200,11 @@ class Store:
         changes = self.changes.pin(APP_SEQ, APP_PRUNE)
         base = self.base.pin(APP_FOLD, APP_EPOCH)
         return Snapshot(changes=changes, base=base, watermark=base.transactions.get(APP_FOLD, 0))
+
+    def forget(self) -> None:
+        """Let go of every row that is kept in memory: what a purge or a drop takes from disk must not stay there."""
+        self.frames.forget()
+        self.reads.forget(self.path)
 
     def note_commit(self, table: Table, version: int) -> None:
         """Tell the upkeep of a commit. Whatever fails there comes after the commit and must take nothing back."""
