@@ -334,13 +334,13 @@ def test_a_dropped_dataset_is_gone_and_forgotten(lake_path: Path):
     elsewhere = opened(lake_path)
     for handle in (dataset, elsewhere):
         handle.get([key(1)])
-        assert handle._store.reads.size_bytes > 0
+        assert handle._parts.store.reads.size_bytes > 0
     lake.drop(str(dataset.name))
-    assert dataset._store.reads.size_bytes == 0
+    assert dataset._parts.store.reads.size_bytes == 0
     for handle in (dataset, elsewhere):
         with pytest.raises(Gone):
             handle.get([key(1)])
-        assert handle._store.reads.size_bytes == 0
+        assert handle._parts.store.reads.size_bytes == 0
 
 
 def test_a_file_that_is_removed_between_snapshot_and_read_means_a_new_snapshot(lake_path: Path):

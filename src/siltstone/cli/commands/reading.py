@@ -55,7 +55,7 @@ def get(
     name: Name,
     keys: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY]...", help="Key values; a composite key as a JSON array or object."),
+        typer.Argument(metavar="KEY", help="Key values; a composite key as a JSON array or object."),
     ] = None,
     *,
     file: Annotated[
