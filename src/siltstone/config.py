@@ -4,6 +4,7 @@ A setting comes from, in this order: an argument of `Settings.load`, the environ
 name), the lake's ``silt.toml``, the default below. `docs/settings.md` explains each one; a test keeps it complete.
 """
 
+import difflib
 import os
 import tomllib
 from collections.abc import Mapping
@@ -15,6 +16,8 @@ from siltstone.errors import InvalidRequest
 
 CONFIG_FILE: Final = "silt.toml"
 ENV_PREFIX: Final = "SILT_"
+OTHER_VARIABLES: Final = frozenset({"SILT_LAKE", "SILT_FAILPOINT"})
+"""Variables that are read and are no settings: the lake of the command, and where tests crash."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +109,17 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
+def unknown_variables(environment: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the variables that look like ours and are not, each with the known one nearest to it.
+
+    >>> unknown_variables({"SILT_DURABEL": "no", "SILT_LAKE": "/lake"})
+    {'SILT_DURABEL': 'SILT_DURABLE'}
+    """
+    known = {ENV_PREFIX + name.upper() for name in _names() - {"spark"}} | OTHER_VARIABLES
+    unknown = sorted(name for name in environment if name.startswith(ENV_PREFIX) and name not in known)
+    return {name: next(iter(difflib.get_close_matches(name, known, n=1)), None) for name in unknown}
+
+
 def _fit(name: str, value: Any) -> Any:  # noqa: ANN401
     """Bring one value into the type of its default, or say clearly that it does not fit."""
     if name not in _names():
@@ -116,7 +130,7 @@ def _fit(name: str, value: Any) -> Any:  # noqa: ANN401
     try:
         fitted = _to_bool(value) if kind is bool else kind(value)
     except (TypeError, ValueError) as error:
-        raise InvalidRequest(f"Setting {name!r} takes a {kind.__name__}, not {value!r}.") from error
+        raise InvalidRequest(f"Setting {name!r} takes {_WORDS[kind]}, not {value!r}.") from error
     if kind in (int, float):
         _check_number(name, value, fitted)
     return fitted
@@ -163,5 +177,6 @@ _AT_LEAST_ONE: Final = {
     "upsert_rows",
     "writer_queue_batches",
 }
+_WORDS: Final = {bool: "yes or no", int: "a whole number", float: "a number", str: "text"}
 _LARGEST: Final = 10**12
 _DEFAULTS: Final = Settings()

@@ -138,6 +138,14 @@ class Lake:
         """
         return self._dataset(self._registry.find(DatasetName.parse(name)))
 
+    def require(self) -> None:
+        """Do nothing where there is a lake; a path that was mistyped looks like an empty one otherwise.
+
+        Raises:
+            NotFound: there is none yet.
+        """
+        self._registry.require_lake()
+
     def datasets(self) -> list[DatasetInfo]:
         """List the datasets by name."""
         return [self._dataset(found).info() for found in self._registry.all()]

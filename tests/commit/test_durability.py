@@ -126,6 +126,15 @@ def test_a_new_table_is_synced_with_the_folders_above_it(tmp_path: Path, syncs: 
         assert synced in syncs.paths
 
 
+def test_a_new_catalog_is_on_disk_before_the_registry_names_its_dataset(tmp_path: Path, syncs: Syncs):
+    with Lake.open(tmp_path / "lake", settings=DURABLE) as lake:
+        lake.create("a.b.c", "id STRING", key="id")
+        before = len(syncs.paths)
+        lake.create("fresh.b.c", "id STRING", key="id")
+    later = syncs.paths[before:]
+    assert later.index(tmp_path / "lake") < later.index(tmp_path / "lake" / "_system" / "datasets" / LOG)
+
+
 def test_without_durability_nothing_is_synced(tmp_path: Path, syncs: Syncs):
     path = make_table(tmp_path / "t", settings=FAST, appends=3).path
     table = open_table(path)

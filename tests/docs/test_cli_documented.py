@@ -8,7 +8,9 @@ import pytest
 import typer
 
 from siltstone import errors
-from siltstone.cli.main import INTERRUPTED, app
+from siltstone.cli.interrupts import INTERRUPTED, KIND
+from siltstone.cli.main import app
+from tests.e2e.silt import silt
 
 TEXT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 ROOT: Any = typer.main.get_command(app)
@@ -44,6 +46,13 @@ def test_every_argument_is_named_in_the_heading(command: str):
     assert [name for name in names if name not in heading] == []
 
 
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_no_argument_stands_in_brackets_twice(command: str):
+    shown = silt(*command.split(), "--help").out
+    assert f"Usage: silt {command}" in shown
+    assert not re.search(r"\[\[|\]\]|\{\[|\.\.\.\]?\.\.\.", shown)
+
+
 def test_every_documented_command_exists():
     groups = "|".join(GROUPS)
     assert set(re.findall(rf"^### `silt ((?:(?:{groups}) )?\w+)", TEXT, re.MULTILINE)) == set(COMMANDS)
@@ -66,7 +75,7 @@ def test_every_exit_code_is_documented_with_its_kind(error: type[errors.Siltston
 
 
 def test_an_interrupt_has_its_exit_code_in_the_table():
-    assert re.search(rf"^\| {INTERRUPTED} \|", TEXT, re.MULTILINE)
+    assert re.search(rf"^\| {INTERRUPTED} \| `{KIND}` \|", TEXT, re.MULTILINE)
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))

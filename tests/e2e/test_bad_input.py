@@ -1,6 +1,7 @@
 """Every refusal has a kind, an exit code and a message that says what is wrong; and it changes nothing."""
 
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +13,8 @@ from tests.e2e.conftest import PEOPLE, PRICES
 from tests.e2e.silt import contents, silt
 
 CODES = {"invalid_request": 2, "not_found": 3, "conflict": 4}
+SLIPS = re.compile(r"(?<!\.)\.\.(?=\s)|: :|\b1 (rows|keys|files|hours|columns)\b|\ba [aei]\w|\(s\)|[a-z]= |[a-z]=,")
+"""Slips of the pen: a doubled point or colon, a wrong plural or article, the spelling of Python's arguments."""
 A_ROW = '{"id": "a"}'
 SCHEMA = "id STRING, n INT"
 
@@ -28,6 +31,7 @@ def refused(lake: Path, kind: str, says: str, *call: object, stdin: str = "") ->
     assert (for_people.code, for_people.out) == (CODES[kind], "")
     assert for_people.err.startswith("silt: ")
     assert for_people.err.count("\n") == 1
+    assert not SLIPS.search(for_people.err), for_people.err
 
 
 @pytest.mark.parametrize(
@@ -110,8 +114,20 @@ def test_columns_from_a_file_that_cannot_give_them(untouched: Path, tmp_path: Pa
 
 def test_a_name_that_is_taken_by_a_different_dataset(untouched: Path):
     other = ("create", PRICES, "--key", "sku", "--schema")
-    refused(untouched, "conflict", "another schema", *other, "sku STRING")
-    refused(untouched, "conflict", "key", *other, "sku STRING, store BIGINT NOT NULL, price DECIMAL(10,2)")
+    refused(
+        untouched, "conflict", "also has column 'store', 'price'; its key is sku, store, not sku", *other, "sku STRING"
+    )
+    refused(
+        untouched,
+        "conflict",
+        "its key is sku, store, not sku.",
+        *other,
+        "sku STRING, store BIGINT, price DECIMAL(10,2)",
+    )
+    same = ("create", PRICES, "--key", "sku,store", "--schema")
+    changed = "sku STRING, store INT, price DECIMAL(10,2) NOT NULL, colour STRING"
+    says = "no column 'colour'; its column 'store' is a long, not an integer; its column 'price' may be null."
+    refused(untouched, "conflict", says, *same, changed)
 
 
 @pytest.mark.parametrize(
@@ -122,11 +138,11 @@ def test_a_name_that_is_taken_by_a_different_dataset(untouched: Path):
         ({"id": "a", "nope": 1}, "no column 'nope'"),
         ({"id": "a", "_op": "D"}, "no column '_op'"),
         ({"id": 7}, "column 'id': 7 is not a string"),
-        ({"id": "a", "age": "old"}, "column 'age': 'old' is not a integer"),
-        ({"id": "a", "age": 2**31}, "column 'age': 2147483648 is not a integer"),
+        ({"id": "a", "age": "old"}, "column 'age': 'old' is not an integer"),
+        ({"id": "a", "age": 2**31}, "column 'age': 2147483648 is not an integer"),
         ({"id": "a", "age": 2**70}, "column 'age'"),
-        ({"id": "a", "age": 1.5}, "column 'age': 1.5 is not a integer"),
-        ({"id": "a", "age": True}, "column 'age': True is not a integer"),
+        ({"id": "a", "age": 1.5}, "column 'age': 1.5 is not an integer"),
+        ({"id": "a", "age": True}, "column 'age': True is not an integer"),
         ({"id": "a", "score": "high"}, "column 'score': 'high' is not a double"),
         ({"id": "a", "pay": "much"}, "column 'pay': 'much' is not a decimal(10,2)"),
         ({"id": "a", "pay": "123456789.00"}, "column 'pay'"),
@@ -152,6 +168,10 @@ def test_a_row_that_does_not_fit(untouched: Path, row: dict[str, object], says: 
         ("7", "not a dict"),
         ("{", "is not JSON"),
         ('{"id": "a"}\nnope\n', "line 2 is not JSON"),
+        ('\n\n{"id": "a"}\n\nnope\n', "line 5 is not JSON"),
+        ('\nnope\n{"id": "a"}\n', "line 2 is not JSON"),
+        ('{"id": "a"\n{"id": "b"}\n', "line 2 is not JSON"),
+        ('\n[{"id": "a"},\n{"id" "b"}]\n', "line 3 is not JSON"),
         ("id,name\na,b\n", "is not JSON"),
     ],
 )
@@ -169,8 +189,8 @@ def test_rows_from_nowhere_and_from_two_places(untouched: Path, tmp_path: Path):
 
 
 def test_half_of_an_idempotent_write(untouched: Path):
-    refused(untouched, "invalid_request", "both producer", "upsert", PEOPLE, "--row", A_ROW, "--producer", "job")
-    refused(untouched, "invalid_request", "both producer", "upsert", PEOPLE, "--row", A_ROW, "--sequence", "1")
+    refused(untouched, "invalid_request", "both a producer", "upsert", PEOPLE, "--row", A_ROW, "--producer", "job")
+    refused(untouched, "invalid_request", "both a producer", "upsert", PEOPLE, "--row", A_ROW, "--sequence", "1")
     negative = ("--producer", "job", "--sequence", "-1")
     refused(untouched, "invalid_request", "whole number from 0", "upsert", PEOPLE, "--row", A_ROW, *negative)
 
@@ -178,7 +198,7 @@ def test_half_of_an_idempotent_write(untouched: Path):
 def test_keys_that_do_not_fit_are_named_and_none_is_written(untouched: Path):
     silt("--lake", untouched, "create", "a.b.numbers", "--key", "n", "--schema", "n INT")
     silt("--lake", untouched, "upsert", "a.b.numbers", "-", stdin='[{"n": 1}, {"n": 2}]')
-    refused(untouched, "invalid_request", "Key 'two' is not a integer", "tombstone", "a.b.numbers", "1", "two")
+    refused(untouched, "invalid_request", "Key 'two' is not an integer", "tombstone", "a.b.numbers", "1", "two")
     refused(untouched, "invalid_request", "'99999999999'", "tombstone", "a.b.numbers", "1", "99999999999")
     refused(untouched, "invalid_request", "at least one key", "tombstone", "a.b.numbers")
 
@@ -202,7 +222,7 @@ def test_maintenance_of_everything_and_of_one_at_once(untouched: Path):
 
 
 def test_a_vacuum_below_the_floor(untouched: Path):
-    refused(untouched, "invalid_request", "at least 1 hours", "vacuum", PEOPLE, "--retention-hours", "0")
+    refused(untouched, "invalid_request", "at least 1 h;", "vacuum", PEOPLE, "--retention-hours", "0")
 
 
 def test_what_destroys_is_not_done_without_an_answer(untouched: Path):
@@ -231,7 +251,7 @@ def test_a_query_that_is_not_allowed(untouched: Path, query: str, says: str):
 
 
 def test_a_query_with_wrong_options(untouched: Path):
-    refused(untouched, "invalid_request", "max_rows must be 1 to", "sql", f"SELECT * FROM {PEOPLE}", "--max-rows", "0")
+    refused(untouched, "invalid_request", "1 to 100,000 rows", "sql", f"SELECT * FROM {PEOPLE}", "--max-rows", "0")
     result = silt("--lake", untouched, "--json", "sql", "SELECT 1", "--csv")
     assert (result.code, result.error["kind"]) == (2, "invalid_request")
 
@@ -245,7 +265,7 @@ def test_files_to_load_that_are_not_there_or_not_known(untouched: Path, tmp_path
     refused(
         untouched,
         "invalid_request",
-        "order_by column 'nope'",
+        "column 'nope'",
         "ingest",
         PEOPLE,
         tmp_path / "x.parquet",
@@ -260,6 +280,14 @@ def test_files_to_load_that_are_not_there_or_not_known(untouched: Path, tmp_path
 )
 def test_a_call_that_cannot_be_read(untouched: Path, call: list[str]):
     refused(untouched, "invalid_request", "--help", *call)
+
+
+@pytest.mark.parametrize("call", [["list", "--lake"], ["list", "--lake", "--json"], ["--lake", "list"]])
+def test_a_lake_option_without_its_value(call: list[str]):
+    result = silt(*call)
+    assert (result.code, result.out) == (2, "")
+    assert "lake" in result.err
+    assert "--help" in result.err
 
 
 def test_no_lake_at_all(monkeypatch: pytest.MonkeyPatch):

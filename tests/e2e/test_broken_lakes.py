@@ -67,6 +67,15 @@ def test_a_path_that_is_a_file_or_below_one(tmp_path: Path):
     assert (tmp_path / "file").read_text() == "mine"
 
 
+def test_a_file_in_the_way_of_a_folder_inside_a_lake(lake: Path, tmp_path: Path):
+    (lake / "a").write_text("mine")
+    failed(lake, "invalid_request", 2, "a file is in the way", *CREATE)
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "_system").write_text("mine")
+    failed(tmp_path / "odd", "invalid_request", 2, "a file is in the way", *CREATE)
+    failed(lake, "not_found", 3, "There is no file", "upsert", PEOPLE, lake / "a" / "rows")
+
+
 def test_an_address_is_not_a_folder():
     assert silt("--lake", "s3://bucket/lake", "--json", "list").code == 2
 

@@ -84,6 +84,11 @@ def test_tombstones_hide_at_once_and_are_listed_until_they_are_folded(lake: Path
     ]
 
 
+def test_a_key_that_no_row_has_is_accepted_and_counted(lake: Path):
+    assert silt("--lake", lake, "tombstone", PEOPLE, "nobody").out.startswith("Hid 1 key of")
+    assert "A key that no row has is accepted" in " ".join(silt("tombstone", "--help").out.split())
+
+
 def test_composite_keys_are_json_arrays_or_objects(lake: Path, tmp_path: Path):
     rows = [{"sku": s, "store": n} for s in "ab" for n in (1, 2)]
     silt("--lake", lake, "upsert", PRICES, "-", stdin=json.dumps(rows))
@@ -186,10 +191,26 @@ def test_drop_shows_what_it_would_take_then_takes_it(lake: Path):
     assert [one["name"] for one in silt("--lake", lake, "--json", "list").data] == [PRICES]
 
 
-def test_a_lake_that_is_not_there_is_an_empty_one(lake_path: Path):
-    assert silt("--lake", lake_path, "--json", "list").data == []
-    assert silt("--lake", lake_path, "--json", "status").data == []
+def test_a_lake_that_is_not_there_is_told_from_an_empty_one(lake_path: Path, tmp_path: Path):
+    (tmp_path / "folder").mkdir()
+    for path in (lake_path, tmp_path / "folder"):
+        says = f"There is no lake at {path} yet; silt create makes it."
+        listed = silt("--lake", path, "--json", "list")
+        assert (listed.code, listed.data, listed.err) == (0, [], "")
+        listed = silt("--lake", path, "list")
+        assert (listed.code, listed.out, listed.err) == (0, "", f"{says}\n")
+        for call in (["status"], ["compact", "--all"], ["vacuum", "--all"], ["describe", PEOPLE], ["head", PEOPLE]):
+            refused = silt("--lake", path, "--json", *call)
+            assert (refused.code, refused.error) == (3, {"kind": "not_found", "message": says}), call
+        assert says in silt("--lake", path, "doctor").out
     assert not lake_path.exists()
+
+
+def test_a_lake_without_datasets_is_an_empty_one(lake: Path):
+    for name in (PEOPLE, PRICES):
+        silt("--lake", lake, "drop", name, "--yes")
+    assert "No datasets" in silt("--lake", lake, "list").out
+    assert silt("--lake", lake, "--json", "status").data == []
 
 
 def test_doctor_looks_at_the_machine_and_the_lake(lake: Path):
@@ -203,6 +224,25 @@ def test_doctor_looks_at_the_machine_and_the_lake(lake: Path):
 
 def test_doctor_fails_where_something_is_wrong(tmp_path: Path):
     (tmp_path / "file").write_text("")
-    found = silt("--lake", tmp_path / "file", "--json", "doctor")
-    assert found.code == 1
-    assert {check["name"]: check["verdict"] for check in found.data["checks"]}["lake"] == "failed"
+    for path in (tmp_path / "file", tmp_path / "file" / "lake"):
+        found = silt("--lake", path, "--json", "doctor")
+        assert found.code == 1
+        checks = {check["name"]: check for check in found.data["checks"]}
+        for name in ("lake", "writable"):
+            assert checks[name]["verdict"] == "failed"
+            assert f"{tmp_path / 'file'} is a file, not a folder" in checks[name]["found"]
+        assert checks["disk"]["verdict"] in ("ok", "note")
+
+
+def test_doctor_notes_variables_that_nobody_reads(monkeypatch: pytest.MonkeyPatch):
+    def environment() -> dict[str, str]:
+        checks: list[dict[str, str]] = silt("--json", "doctor").data["checks"]
+        return next(check for check in checks if check["name"] == "environment")
+
+    assert environment()["verdict"] == "ok"
+    monkeypatch.setenv("SILT_DURABEL", "no")
+    assert environment() == {
+        "name": "environment",
+        "verdict": "note",
+        "found": "SILT_DURABEL is ignored; did you mean SILT_DURABLE?",
+    }

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -117,33 +118,75 @@ def waiting_bytes(pipe: IO[bytes]) -> int:
     return found[0]
 
 
-def test_an_interrupt_ends_with_130(lake: Path):
-    child = subprocess.Popen(
-        [
-            "env",
-            "--default-signal=INT",
-            *COMMAND,
-            "--lake",
-            str(lake),
-            "upsert",
-            PEOPLE,
-            "-",
-        ],  # a shell's job may ignore it
+def interruptible(*call: object) -> "subprocess.Popen[bytes]":
+    """Start a command in a group of its own; a shell's job may ignore interrupts, this one must not."""
+    return subprocess.Popen(
+        ["env", "--default-signal=INT", *COMMAND, *map(str, call)],
         stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        start_new_session=True,
     )
+
+
+def interrupted(child: "subprocess.Popen[bytes]") -> bytes:
+    """Press Ctrl-C, which reaches the whole group; return what the command then says."""
+    os.killpg(child.pid, signal.SIGINT)
+    out, err = child.communicate(timeout=TIMEOUT_SECONDS)
+    assert (child.returncode, out) == (130, b""), err
+    return err
+
+
+def running(group: int) -> list[str]:
+    """Return the names of a group's processes, those that only wait to be buried left out."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
+        except OSError:
+            continue
+        state, _, its_group = rest.split()[:3]
+        if int(its_group) == group and state != "Z":
+            found.append(name)
+    return found
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_an_interrupt_ends_with_130(lake: Path):
+    child = interruptible("--lake", lake, "upsert", PEOPLE, "-")
     assert child.stdin is not None
-    assert child.stderr is not None
-    with child.stdin, child.stderr:
-        child.stdin.write(b'{"id": "a"}\n')
-        child.stdin.flush()
-        while waiting_bytes(child.stdin):
-            time.sleep(0.1)
-        time.sleep(0.5)  # it has the row, and waits for more
-        child.send_signal(signal.SIGINT)
-        assert child.wait(TIMEOUT_SECONDS) == 130
-        assert child.stderr.read() == b""
+    child.stdin.write(b'{"id": "a"}\n')
+    child.stdin.flush()
+    pipe = child.stdin
+    wait_for(lambda: not waiting_bytes(pipe))
+    time.sleep(0.5)  # it has the row, and waits for more
+    assert interrupted(child).startswith(b"silt: Interrupted; ")
     assert silt("--lake", lake, "--json", "head", PEOPLE).data == []
+
+
+SLOW = (
+    "SELECT sum(a.x * b.x) FROM (SELECT explode(sequence(1, 100000)) x) a "
+    "CROSS JOIN (SELECT explode(sequence(1, 1000000)) x) b"
+)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("seconds", [0.0, 1.0, 20.0])
+def test_an_interrupt_of_spark_is_one_line_and_leaves_no_jvm(lake: Path, seconds: float):
+    """At once its JVM is only starting, after a while it is busy with the query."""
+    child = interruptible("--lake", lake, "sql", SLOW)
+    wait_for(lambda: "java" in running(child.pid))
+    time.sleep(seconds)
+    err = interrupted(child)
+    assert err.startswith(b"silt: Interrupted; "), err
+    assert err.count(b"\n") == 1, err
+    wait_for(lambda: not running(child.pid))
 
 
 @pytest.mark.parametrize(("answer", "code", "left"), [("y\n", 0, 1), ("n\n", 1, 2)])

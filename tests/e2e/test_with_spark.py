@@ -23,6 +23,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = {"id": [f"p{n}" for n in range(100)], "n": list(range(100))}
     pq.write_table(pa.table(rows), folder / "good.parquet")
     (folder / "cut.parquet").write_bytes((folder / "good.parquet").read_bytes()[:-50])
+    (folder / "bad.csv").write_text("id,n\np200,200\np201,two\n")
     (folder / "more.csv").write_text("id,n\np100,100\np0,-1\n")
     return folder
 
@@ -38,6 +39,10 @@ def test_load_ask_change_fold_and_purge(connect_server: ConnectServer, lake_path
     refused = silt("ingest", NAME, sources / "cut.parquet")
     assert (refused.code, refused.error["kind"]) == (2, "invalid_request"), refused
     assert "cut.parquet is not a readable Parquet file" in refused.error["message"]
+    refused = silt("ingest", NAME, sources / "bad.csv")
+    assert "bad.csv" in refused.error["message"]
+    assert "p201" in refused.error["message"]
+    assert ": :" not in refused.error["message"]
     assert contents(lake_path) == before
     assert silt("ingest", NAME, sources / "more.csv").data["first_load"] is False
     silt("upsert", NAME, "--row", '{"id": "p1", "n": 1000}')

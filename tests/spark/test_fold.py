@@ -266,7 +266,7 @@ def test_vacuum_keeps_young_files_and_shows_what_it_would_delete(dataset: Datase
     assert dataset.vacuum(dry_run=True).files == ()
     assert dataset.vacuum(retention_hours=1).files == ()
     assert dataset.status().unreferenced_files == left
-    with pytest.raises(InvalidRequest, match="at least 1 hours"):
+    with pytest.raises(InvalidRequest, match="at least 1 h;"):
         dataset.vacuum(retention_hours=0)
 
 

@@ -116,7 +116,9 @@ def test_globs_folders_and_lists_of_files_are_loaded(dataset: Dataset, tmp_path:
 def test_duplicate_keys_are_refused_with_a_count_and_examples(dataset: Dataset, tmp_path: Path) -> None:
     table = pa.concat_tables([people(100), people(3), people(1)])
     pq.write_table(table, tmp_path / "in.parquet")
-    with pytest.raises(InvalidRequest, match=r"7 rows repeat a key \(id\).*P000000.*3 times.*order_by") as refused:
+    with pytest.raises(
+        InvalidRequest, match=r"7 rows with a repeated key \(id\).*P000000.*3 times.*order_by"
+    ) as refused:
         dataset.ingest(tmp_path / "in.parquet")
     assert re.search("Nothing was loaded", str(refused.value))
     assert nothing_was_written(dataset)
@@ -133,7 +135,7 @@ def test_order_by_says_which_duplicate_wins(dataset: Dataset, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (pa.table({"id": ["a", None], "n": [1, 2]}), "1 rows have no key"),
+        (pa.table({"id": ["a", None], "n": [1, 2]}), "there is 1 row without a key"),
         (pa.table({"id": ["a"], "colour": ["red"]}), "'colour'"),
         (pa.table({"n": [1]}), "'id'"),
         (pa.table({"id": ["a"], "n": ["one"]}), "'n' is string"),
@@ -219,7 +221,7 @@ def test_missing_mixed_and_unknown_sources_are_named(dataset: Dataset, tmp_path:
         dataset.ingest(tmp_path / "c.xml")
     with pytest.raises(InvalidRequest, match="'orc' cannot be loaded"):
         dataset.ingest(tmp_path / "c.xml", format="orc")
-    with pytest.raises(InvalidRequest, match="order_by column 'colour'"):
+    with pytest.raises(InvalidRequest, match="column 'colour', which is to order"):
         dataset.ingest(tmp_path / "mixed" / "a.parquet", order_by="colour")
 
 

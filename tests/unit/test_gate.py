@@ -223,3 +223,32 @@ def test_references_come_in_the_order_of_the_text():
         "x.y.b",
         "x.y.d",
     ]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT FROM",
+        "SELECT * FROM a.b.c WHERE (",
+        "SELECT 'x",
+        "SELECT 1 UNION INSERT INTO x VALUES (1)",
+        "SELECT * FROM (INSERT INTO x VALUES (1))",
+        "SELECT CAST(x AS NOTATYPE) FROM a.b.c",
+        "SELECT TRANSFORM(id) USING 'cat' FROM a.b.c",
+        "SHOW TABLES",
+        "EXPLAIN SELECT 1",
+        "ALTER TABLE x FOO BAR",
+    ],
+)
+def test_a_refusal_is_in_plain_words_and_the_parser_says_nothing(query: str, caplog: pytest.LogCaptureFixture):
+    with pytest.raises(InvalidRequest) as refused:
+        references(query)
+    said = str(refused.value)
+    assert not [word for word in ("sqlglot", "Token", "class", "Required keyword", "QUERYTRANSFORM") if word in said]
+    assert said.endswith(".")
+    assert caplog.records == []
+
+
+def test_a_query_that_cannot_be_read_says_where():
+    with pytest.raises(InvalidRequest, match=r"cannot be read at line 2, column 4, near 'FROM'"):
+        references("SELECT *\nFROM")

@@ -26,7 +26,7 @@ def test_other_numbers_are_refused(given: int) -> None:
 
 @pytest.mark.parametrize("name", ["", "p\udcff", "a\nb", "x" * 1000])
 def test_names_that_a_log_cannot_hold_are_refused(name: str) -> None:
-    with pytest.raises(InvalidRequest, match="producer must"):
+    with pytest.raises(InvalidRequest, match="A producer must"):
         check_producer(name, 1)
 
 

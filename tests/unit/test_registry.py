@@ -1,7 +1,9 @@
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from siltstone.dataset.registry import make_folder, remove_empty_parents
 from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound
 from siltstone.lake import Lake
 from siltstone.model.spec import PROPERTY_DROPPED
@@ -172,3 +174,43 @@ def test_a_registry_file_that_is_missing_is_corruption_and_not_a_free_name(lake:
     registry_files(lake)[0].unlink()
     with pytest.raises(Corruption, match="registry"):
         lake.create("a.b.c", SCHEMA, key="id")
+
+
+def test_a_drop_removes_the_folders_above_it_that_are_empty(lake: Lake):
+    for name in ("a.b.c", "a.b.d", "a.x.y"):
+        lake.create(name, SCHEMA, key="id")
+    lake.drop("a.b.c")
+    assert {path.name for path in (lake.path / "a" / "b").iterdir()} == {"d"}
+    lake.drop("a.b.d")
+    assert {path.name for path in (lake.path / "a").iterdir()} == {"x"}
+    lake.drop("a.x.y")
+    assert not (lake.path / "a").exists()
+    assert lake.create("a.b.c", SCHEMA, key="id").info().name == "a.b.c"
+
+
+def test_a_folder_is_made_while_others_remove_the_empty_ones_above_it(tmp_path: Path):
+    layout = Layout.at(tmp_path)
+
+    def make_and_remove(name: str) -> None:
+        for _ in range(1000):
+            folder = tmp_path / "a" / "b" / "c" / name
+            make_folder(folder)
+            folder.rmdir()
+            remove_empty_parents(folder, layout)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(make_and_remove, "wxyz"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_creates_drops_and_sweeps_at_once_leave_nothing(tmp_path: Path):
+    def create_and_drop(table: int) -> None:
+        with Lake.open(tmp_path / "lake", settings=FAST) as own:
+            for _ in range(3):
+                own.create(f"a.b.t{table}", SCHEMA, key="id")
+                own.sweep()
+                own.drop(f"a.b.t{table}")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(create_and_drop, range(4)))
+    assert not (tmp_path / "lake" / "a").exists()

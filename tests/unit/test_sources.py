@@ -90,7 +90,7 @@ def test_the_name_tells_the_format(tmp_path: Path, name: str, expected: Format):
 @pytest.mark.parametrize("name", ["a.txt", "a", "a.xlsx", "a.csv.gz"])
 def test_a_name_that_does_not_tell_needs_the_format(tmp_path: Path, name: str):
     make(tmp_path, name)
-    with pytest.raises(InvalidRequest, match="say format="):
+    with pytest.raises(InvalidRequest, match=r"say it \(--format or format=\)"):
         find_source(tmp_path / name)
     assert find_source(tmp_path / name, format_name="csv").format is Format.CSV
 

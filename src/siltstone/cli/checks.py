@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from siltstone.errors import SiltstoneError
+from siltstone.errors import NotFound, SiltstoneError
 
 if TYPE_CHECKING:
     from siltstone.lake import Lake
@@ -43,6 +43,7 @@ def run_checks(lake_path: str | None, *, open_lake: "Callable[[], Lake]") -> lis
     wanted: dict[str, Callable[[], Check]] = {
         "python": _python,
         "packages": _packages,
+        "environment": _environment,
         "java": _java,
         "delta jars": _jars,
     }
@@ -81,6 +82,19 @@ def _packages() -> Check:
     return Check(name="packages", verdict=Verdict.FAILED if missing else Verdict.OK, found=", ".join(found))
 
 
+def _environment() -> Check:
+    """A variable with a slip in its name is ignored everywhere; here it is named."""
+    from siltstone.config import unknown_variables
+
+    unknown = [
+        f"{name} is ignored" + (f"; did you mean {nearest}?" if nearest else "")
+        for name, nearest in unknown_variables(os.environ).items()
+    ]
+    if unknown:
+        return Check(name="environment", verdict=Verdict.NOTE, found=", ".join(unknown))
+    return Check(name="environment", verdict=Verdict.OK, found="every SILT_ variable is known")
+
+
 def _java() -> Check:
     from siltstone.storage.jvm import find_java
 
@@ -108,16 +122,19 @@ def _jars() -> Check:
 
 def _lake(open_lake: "Callable[[], Lake]") -> Check:
     with open_lake() as lake:
-        there = lake.path.is_dir()
+        try:
+            lake.require()
+        except NotFound as note:
+            return Check(name="lake", verdict=Verdict.NOTE, found=str(note))
         datasets = [lake.dataset(info.name).status() for info in lake.datasets()]
-    if not there:
-        return Check(name="lake", verdict=Verdict.NOTE, found=f"{lake.path} is not there yet; silt create makes it")
     behind = sum(one.backlog_rows for one in datasets)
     return Check(name="lake", verdict=Verdict.OK, found=f"datasets: {len(datasets)}, rows not folded: {behind:,}")
 
 
 def _writable(path: str) -> Check:
     place = _existing(path)
+    if not place.is_dir():
+        return Check(name="writable", verdict=Verdict.FAILED, found=f"{place} is a file, not a folder")
     good = os.access(place, os.R_OK | os.W_OK | os.X_OK)
     text = f"{place} is readable and writable" if good else f"{place} cannot be read and written; check its permissions"
     return Check(name="writable", verdict=Verdict.OK if good else Verdict.FAILED, found=text)
@@ -130,7 +147,7 @@ def _disk(path: str) -> Check:
 
 
 def _existing(path: str) -> Path:
-    """Return the lake's folder, or the nearest folder above it that exists."""
+    """Return the lake's folder, or the nearest place above it that exists."""
     place = Path(path).expanduser().absolute()
     while not place.exists() and place != place.parent:
         place = place.parent

@@ -11,7 +11,7 @@ from typing import IO, Any, Final
 import pyarrow as pa
 
 from siltstone.errors import InvalidRequest, NotFound
-from siltstone.model.schema import type_name
+from siltstone.model.schema import a_type
 
 STANDARD_INPUT: Final = "-"
 
@@ -30,7 +30,7 @@ def opened(source: str) -> Iterator[IO[str]]:
         else:
             with Path(source).open(encoding="utf-8-sig") as file:
                 yield file
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise NotFound(f"There is no file {source}.") from error
     except (IsADirectoryError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"{source} is not a file of UTF-8 text: {error}.") from error
@@ -53,30 +53,40 @@ def read_rows(source: str | None, given: Sequence[str], schema: pa.Schema, *, li
 
 
 def _file_rows(file: IO[str], source: str, *, limit: int) -> list[Any]:
-    """Read a whole array or object, or line by line: the first character that counts tells which."""
+    """Read a whole array or object, or line by line: the first line that is not blank tells which."""
     name = "standard input" if source == STANDARD_INPUT else source
-    first = next((line for line in file if line.strip()), "")
+    numbered = ((number, line) for number, line in enumerate(file, start=1) if line.strip())
+    number, first = next(numbered, (0, ""))
+    if not first:
+        return []
     if first.lstrip().startswith("["):
-        found = _json(first + file.read(), where=name)
+        found = _json(first + file.read(), where=name, line=number)
         return list(found) if isinstance(found, list) else [found]
-    rows: list[Any] = []
     try:
-        rows.append(json.loads(first, parse_float=decimal.Decimal)) if first else None
-    except json.JSONDecodeError:
-        return [_json(first + file.read(), where=name)]  # one object over several lines
-    for number, line in enumerate(file, start=2):
-        if line.strip():
-            rows.append(_json(line, where=f"{name}, line {number}"))
+        rows = [json.loads(first, parse_float=decimal.Decimal)]
+    except (json.JSONDecodeError, RecursionError):
+        return [_json(first + file.read(), where=name, line=number)]  # one object over several lines
+    for number, line in numbered:
+        rows.append(_json(line, where=name, line=number))
         if len(rows) > limit:
             raise InvalidRequest(f"{name} has more than {limit} rows; use silt ingest for that many.")
     return rows
 
 
-def _json(text: str, *, where: str) -> Any:  # noqa: ANN401
+def _json(text: str, *, where: str, line: int | None = None) -> Any:  # noqa: ANN401
+    """Read JSON that starts at a line of a file, or that stands for itself.
+
+    Raises:
+        InvalidRequest: it is none; the message has the line of the file.
+    """
     try:
         return json.loads(text, parse_float=decimal.Decimal)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"{where} is not JSON: {error}. Nothing was written.") from error
+    except json.JSONDecodeError as error:
+        at = where if line is None else f"{where}, line {line + error.lineno - 1}"
+        why = f"{error.msg} at column {error.colno}"
+        raise InvalidRequest(f"{at} is not JSON: {why}. Nothing was written.") from error
+    except RecursionError as error:
+        raise InvalidRequest(f"{where} is not JSON: it is nested too deeply. Nothing was written.") from error
 
 
 def _fitted(row: Any, schema: pa.Schema) -> Any:  # noqa: ANN401
@@ -138,7 +148,7 @@ def _typed(value: Any, kind: pa.DataType, column: str) -> Any:  # noqa: ANN401
         return pa.scalar(value).cast(kind).as_py()
     except pa.ArrowInvalid as error:
         raise InvalidRequest(
-            f"Key {value!r} is not a {type_name(kind)}, which column {column!r} is. Nothing was written."
+            f"Key {value!r} is not {a_type(kind)}, which column {column!r} is. Nothing was written."
         ) from error
 
 

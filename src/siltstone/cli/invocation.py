@@ -124,9 +124,11 @@ def chosen(lake: "Lake", name: str | None, *, every: bool) -> "list[Dataset]":
 
     Raises:
         InvalidRequest: a name and ``--all`` together, or neither.
+        NotFound: there is no such dataset, or no lake.
     """
     if (name is None) != every:
         raise InvalidRequest("Name a dataset, or pass --all; not both.")
+    lake.require()
     return [lake.dataset(info.name) for info in lake.datasets()] if name is None else [lake.dataset(name)]
 
 

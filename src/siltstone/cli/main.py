@@ -18,11 +18,11 @@ import typer
 
 from siltstone.cli import render
 from siltstone.cli.commands import datasets, environment, maintenance, reading, spark, writing
+from siltstone.cli.interrupts import INTERRUPTED, KIND, MESSAGE, Interrupts
 from siltstone.cli.invocation import Invocation
 from siltstone.errors import InvalidRequest, SiltstoneError, Unavailable
 
 PROGRAM = "silt"
-INTERRUPTED = 130
 _OWN_PROCESS = object()
 EPILOG = "--lake and --json may stand before or after the command."
 
@@ -60,6 +60,8 @@ def _globals(
 ) -> None:
     _ = version
     context.obj = Invocation(lake_path=lake, as_json=as_json, own_process=context.obj is _OWN_PROCESS)
+    if context.invoked_subcommand is None and lake not in (None, os.environ.get("SILT_LAKE")):
+        raise InvalidRequest(f"Nothing but --lake {lake} was given: name a command. Try '{PROGRAM} --help'.")
     if context.invoked_subcommand is None:
         render.write_text(context.get_help())
         raise typer.Exit(InvalidRequest.exit_code)
@@ -67,25 +69,50 @@ def _globals(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; without arguments it takes those of the process, which is then its own."""
-    given = hoisted(sys.argv[1:] if arguments is None else list(arguments))
+    given = sys.argv[1:] if arguments is None else list(arguments)
     as_json = "--json" in given[: given.index("--")] if "--" in given else "--json" in given
-    owner = _OWN_PROCESS if arguments is None else None
+    interrupts = Interrupts()
+    if arguments is None:
+        interrupts.watch()
     try:
-        code = typer.main.get_command(app).main(given, prog_name=PROGRAM, standalone_mode=False, obj=owner)
+        code = _run(given, as_json=as_json, own_process=arguments is None, interrupts=interrupts)
+    except BaseException:
+        if not interrupts.happened:
+            raise
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        render.show_error(KIND, MESSAGE, as_json=as_json)
+    return code
+
+
+def _run(given: list[str], *, as_json: bool, own_process: bool, interrupts: Interrupts) -> int:
+    """Run the command; an error becomes its line and its exit code, unless it only came of an interrupt."""
+    owner = _OWN_PROCESS if own_process else None
+    try:
+        command = typer.main.get_command(app)
+        code = command.main(hoisted(given), prog_name=PROGRAM, standalone_mode=False, obj=owner)
         sys.stdout.flush()
-    except SiltstoneError as error:
-        render.show_error(error.kind, str(error), as_json=as_json)
-        return error.exit_code
-    except typer.TyperException as error:
-        return _usage_error(error, as_json=as_json)
     except (typer.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except BrokenPipeError:
-        return _closed_pipe()
-    except OSError as error:
-        render.show_error(Unavailable.kind, f"{error}. Check the path, its permissions and the disk.", as_json=as_json)
-        return Unavailable.exit_code
+    except (SiltstoneError, typer.TyperException, OSError) as error:
+        return INTERRUPTED if interrupts.happened else _failed(error, as_json=as_json)
     return code if isinstance(code, int) else 0
+
+
+def _failed(error: Exception, *, as_json: bool) -> int:
+    """Show an error and return its exit code."""
+    match error:
+        case SiltstoneError():
+            render.show_error(error.kind, str(error), as_json=as_json)
+            return error.exit_code
+        case typer.TyperException():
+            return _usage_error(error, as_json=as_json)
+        case BrokenPipeError():
+            return _closed_pipe()
+        case _:
+            message = f"{error}. Check the path, its permissions and the disk."
+            render.show_error(Unavailable.kind, message, as_json=as_json)
+            return Unavailable.exit_code
 
 
 def hoisted(arguments: Sequence[str]) -> list[str]:
@@ -93,6 +120,9 @@ def hoisted(arguments: Sequence[str]) -> list[str]:
 
     >>> hoisted(["list", "--json", "--lake", "x"])
     ['--json', '--lake', 'x', 'list']
+
+    Raises:
+        InvalidRequest: the lake's path is missing.
     """
     front: list[str] = []
     rest: list[str] = []
@@ -103,16 +133,22 @@ def hoisted(arguments: Sequence[str]) -> list[str]:
         elif argument == "--json" or argument.startswith("--lake="):
             front.append(argument)
         elif argument == "--lake":
-            front += [argument, *([value] if (value := next(remaining, None)) is not None else [])]
+            front += [argument, _value_of(argument, next(remaining, None))]
         else:
             rest.append(argument)
     return front + rest
 
 
+def _value_of(option: str, value: str | None) -> str:
+    if value is None or value.startswith("-"):
+        raise InvalidRequest(f"Option {option} needs a value: {option} PATH. Try '{PROGRAM} --help'.")
+    return value
+
+
 def _usage_error(error: typer.TyperException, *, as_json: bool) -> int:
     """Say what is wrong with the call itself, and where its help is."""
     place = getattr(getattr(error, "ctx", None), "command_path", PROGRAM)
-    message = error.format_message().rstrip(".").replace("\n", " ")
+    message = error.format_message().rstrip(".").replace("\n", " ").replace("argument(s)", "arguments")
     render.show_error(InvalidRequest.kind, f"{message}. Try '{place} --help'.", as_json=as_json)
     return InvalidRequest.exit_code
 

@@ -112,6 +112,11 @@ def write_text(text: str) -> None:
     sys.stdout.write(f"{text}\n")
 
 
+def write_note(text: str) -> None:
+    """Write one line for people beside the answer."""
+    sys.stderr.write(f"{printable(text)}\n")
+
+
 def flush() -> None:
     """Let what was written be seen now."""
     sys.stdout.flush()

@@ -37,6 +37,7 @@ class Compactor:
 
         A purge's epoch fences out every job that was planned before it: such a job may hold rows that are to be forgotten.
         """
+        started = store.clock.monotonic_seconds()
         self.recover(store)
         snapshot = store.snapshot()
         epoch = snapshot.epoch + 1 if purge else None
@@ -48,7 +49,8 @@ class Compactor:
         reach("purge.after_fold")
         store.frames.forget()
         files, size = purge_files(store)
-        return replace(report, purged=True, files_deleted=files, bytes_deleted=size)
+        seconds = store.clock.monotonic_seconds() - started
+        return replace(report, purged=True, files_deleted=files, bytes_deleted=size, seconds=seconds)
 
     def estimate(self, store: Store) -> FoldEstimate:
         """Say what a fold would have to do, without Spark."""

@@ -92,7 +92,7 @@ def vacuum(store: Store, *, retention_hours: float | None, dry_run: bool) -> Vac
     hours = max(floor, store.settings.base_retention_hours) if retention_hours is None else retention_hours
     if not floor <= hours < math.inf:
         raise InvalidRequest(
-            f"A vacuum keeps at least {floor:g} hours; running readers may need those files. To delete at once use "
+            f"The retention of a vacuum is at least {floor:g} h; running readers may need those files. To delete at once use "
             "compact with purge."
         )
     found = leftovers(store)

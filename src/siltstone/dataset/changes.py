@@ -153,11 +153,11 @@ def check_producer(producer: str | None, sequence: int | None) -> int | None:
         InvalidRequest: only one of the two was given, or one is out of range.
     """
     if (producer is None) != (sequence is None):
-        raise InvalidRequest("An idempotent write needs both producer= and sequence=.")
+        raise InvalidRequest("An idempotent write needs both a producer and its sequence.")
     if producer is not None and (not producer or len(producer) > MAX_PRODUCER_CHARS or producer.endswith(_ACK)):
-        raise InvalidRequest(f"producer must be 1 to {MAX_PRODUCER_CHARS} characters and not end with {_ACK!r}.")
+        raise InvalidRequest(f"A producer must be 1 to {MAX_PRODUCER_CHARS} characters and not end with {_ACK!r}.")
     if producer is not None and not producer.isprintable():
-        raise InvalidRequest("producer must not have characters that cannot be printed.")
+        raise InvalidRequest("A producer must not have characters that cannot be printed.")
     if sequence is None:
         return None
     try:

@@ -231,7 +231,9 @@ class Dataset:
         order = as_names(order_by)
         for column in order:
             if column not in self.schema.names:
-                raise InvalidRequest(f"Dataset {self.name}: order_by column {column!r} is not in the schema.")
+                raise InvalidRequest(
+                    f"Dataset {self.name}: column {column!r}, which is to order the rows, is not in the schema."
+                )
         self._store.snapshot()  # a dropped dataset is Gone before Spark starts
         size = source.size_bytes // (CSV_RATIO if source.format is Format.CSV else 1)
         with noticing_absence():

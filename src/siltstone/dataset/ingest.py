@@ -201,14 +201,16 @@ class Loader:
         if not seen["rows"]:
             raise InvalidRequest(f"Dataset {name}: there are no rows to load.")
         if seen["null_keys"]:
-            raise InvalidRequest(f"Dataset {name}: {seen['null_keys']} rows have no key ({key}). Nothing was loaded.")
+            raise InvalidRequest(
+                f"Dataset {name}: {_rows(seen['null_keys'])} without a key ({key}). Nothing was loaded."
+            )
         if seen["null_required"]:
             raise InvalidRequest(
-                f"Dataset {name}: {seen['null_required']} rows lack a value that must not be null. Nothing was loaded."
+                f"Dataset {name}: {_rows(seen['null_required'])} without a value that must not be null. Nothing was loaded."
             )
         if seen["long_keys"]:
             raise InvalidRequest(
-                f"Dataset {name}: {seen['long_keys']} keys take more than {MAX_KEY_BYTES} bytes. Nothing was loaded."
+                f"Dataset {name}: {_rows(seen['long_keys'])} with a key of more than {MAX_KEY_BYTES} bytes. Nothing was loaded."
             )
         if seen["bad_text"]:
             raise InvalidRequest(
@@ -217,9 +219,13 @@ class Loader:
         if seen.get("duplicates"):
             examples = "; ".join(duplicate_examples(load.frame, self._store.spec.key))
             raise InvalidRequest(
-                f"Dataset {name}: {seen['duplicates']} rows repeat a key ({key}), for example {examples}. Say order_by= "
-                "to keep the last of each, or remove them. Nothing was loaded."
+                f"Dataset {name}: {_rows(seen['duplicates'])} with a repeated key ({key}), for example {examples}. "
+                "To keep the last of each say what orders them (--order-by or order_by=), or remove them. Nothing was loaded."
             )
+
+
+def _rows(count: int) -> str:
+    return f"there {'is 1 row' if count == 1 else f'are {count} rows'}"
 
 
 def _resolved(load: Load, store: Store) -> "DataFrame":

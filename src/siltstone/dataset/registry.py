@@ -5,7 +5,8 @@ happened to a name; the app transaction ("dataset/<name>", n) lets exactly one o
 
 * create: make both tables in a fresh incarnation folder, then one registry commit decides who won; a loser removes its
   folder and compares specifications with the winner.
-* drop: one registry commit, then a mark on both tables so that open handles get Gone, then the folder is swept.
+* drop: one registry commit, then a mark on both tables so that open handles get Gone, then the folder is swept, and those
+  above it if they are empty.
 
 A crash between those steps leaves a folder that the registry does not name (create) or no longer names (drop); reads
 and writes are right at every point, and `sweep` removes what is left.
@@ -31,14 +32,17 @@ from siltstone.failpoints import reach
 from siltstone.model.columns import SEQ
 from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.model.names import DatasetName
-from siltstone.model.schema import canonical, change_schema, check_key, fingerprint
+from siltstone.model.schema import canonical, change_schema, check_key, differences, fingerprint
 from siltstone.model.spec import FORMAT_VERSION, PROPERTY_DROPPED, PROPERTY_FORMAT, Spec
+from siltstone.storage.durable import sync_directory
 from siltstone.storage.layout import BASE, CHANGES, DATA, LOG, SYSTEM, Layout
 from siltstone.storage.parquet import write_file
 from siltstone.storage.presence import Presence
 from siltstone.storage.table import Parent, Table
 from siltstone.storage.upkeep import Retention
 
+FOLDER_TRIES: Final = 100
+"""A drop takes a folder away between two system calls; so many times in a row it is a file that is in the way."""
 APP_DATASET: Final = "dataset/"
 _ROW: Final = pa.schema(
     [
@@ -100,10 +104,20 @@ class Registry:
         Raises:
             NotFound: no such dataset, or no lake.
         """
+        self.require_lake()
         found = self._lookup(name)
         if found is None or not found.is_live:
             raise NotFound(f"There is no dataset {name} in lake {self._layout.root}. `silt list` shows what there is.")
         return found
+
+    def require_lake(self) -> None:
+        """Do nothing where there is a lake.
+
+        Raises:
+            NotFound: there is none, or it has never had a dataset.
+        """
+        if not self._layout.is_lake():
+            raise NotFound(f"There is no lake at {self._layout.root} yet; silt create makes it.")
 
     def all(self) -> list[Registration]:
         """Return every live dataset, by name."""
@@ -206,14 +220,15 @@ class Registry:
         except Conflict:
             return
         except OSError as error:
-            raise Unavailable(
-                f"Lake {self._layout.root} cannot be written ({error}). Check its permissions."
-            ) from error
+            raise _unwritable(self._layout, error) from error
 
     def _make_tables(self, folder: Path, schema: pa.Schema, spec: Spec) -> None:
         """Make both tables. Until the registry names them nobody can find them."""
         reach("create.before_tables")
         try:
+            make_folder(folder)
+            if self._settings.durable:
+                sync_directory(self._layout.root)  # it names the catalog, which may be new
             Table.create(
                 folder / CHANGES,
                 pa.schema([pa.field(SEQ, pa.int64()), *change_schema(schema, spec.key)]),
@@ -235,9 +250,7 @@ class Registry:
             )
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
-            raise Unavailable(
-                f"Lake {self._layout.root} cannot be written ({error}). Check its permissions."
-            ) from error
+            raise _unwritable(self._layout, error) from error
         reach("create.after_base")
 
     def _register(self, name: DatasetName, incarnation: str, schema: pa.Schema, spec: Spec) -> Registration:
@@ -345,6 +358,33 @@ class Registry:
         with contextlib.suppress(FileNotFoundError):
             store.path.rename(grave)
         shutil.rmtree(grave, ignore_errors=True)
+        remove_empty_parents(store.path, self._layout)
+
+
+def remove_empty_parents(folder: Path, layout: Layout) -> None:
+    """Remove the folders of table, schema and catalog above an incarnation that is gone, as far as they are empty.
+
+    A create that runs meanwhile tries again until its incarnation's folder is there, and from then on none above it is empty.
+    """
+    for parent in folder.parents:
+        if parent == layout.root:
+            return
+        try:
+            parent.rmdir()
+        except OSError:
+            return  # not empty, or already gone
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of an incarnation and those above it, which a drop may remove while they are still empty."""
+    for attempt in range(1, FOLDER_TRIES + 1):
+        try:
+            folder.mkdir(parents=True)
+        except (FileNotFoundError, FileExistsError):
+            if attempt == FOLDER_TRIES:
+                raise
+        else:
+            return
 
 
 def retention_properties(hours: float) -> dict[str, str]:
@@ -366,15 +406,34 @@ def _check_spec(schema: pa.Schema, spec: Spec) -> None:
 
 
 def _same_or_conflict(existing: Registration, schema: pa.Schema, spec: Spec) -> Registration:
-    ours, theirs = fingerprint(schema), fingerprint(existing.schema)
-    if ours != theirs:
-        raise Conflict(f"Dataset {existing.name} exists with another schema: fingerprint {theirs}, not {ours}.")
-    if spec != existing.spec:
-        raise Conflict(
-            f"Dataset {existing.name} exists with key {list(existing.spec.key)} and subject "
-            f"{list(existing.spec.subject)}, not {list(spec.key)} and {list(spec.subject)}."
+    if spec == existing.spec and fingerprint(schema) == fingerprint(existing.schema):
+        return existing
+    keys = {*spec.key, *existing.spec.key}  # null or not follows from the key, and is no difference beside it
+    columns = differences(_nullable(existing.schema, keys), _nullable(schema, keys))
+    others = [
+        f"its {what} is {', '.join(theirs) or 'nothing'}, not {', '.join(ours) or 'nothing'}"
+        for what, theirs, ours in (
+            ("key", existing.spec.key, spec.key),
+            ("subject", existing.spec.subject, spec.subject),
         )
-    return existing
+        if theirs != ours
+    ]
+    raise Conflict(
+        f"Dataset {existing.name} exists with another {'schema' if columns else 'specification'}: "
+        f"{'; '.join([*columns, *others])}. Choose another name, or drop it first."
+    )
+
+
+def _nullable(schema: pa.Schema, names: set[str]) -> pa.Schema:
+    return pa.schema([f.with_nullable(True) if f.name in names else f for f in schema])  # noqa: FBT003
+
+
+def _unwritable(layout: Layout, error: OSError) -> SiltstoneError:
+    if isinstance(error, NotADirectoryError | FileExistsError):
+        return InvalidRequest(
+            f"Lake {layout.root}: a file is in the way where a folder must be ({error}). Move it away, or choose another name."
+        )
+    return Unavailable(f"Lake {layout.root} cannot be written ({error}). Check its permissions.")
 
 
 def _refuse_foreign_folder(layout: Layout) -> None:

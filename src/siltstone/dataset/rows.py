@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from siltstone.errors import InvalidRequest
 from siltstone.model.columns import CHANGE_FIELDS, Op
-from siltstone.model.schema import MAX_KEY_BYTES, type_name
+from siltstone.model.schema import MAX_KEY_BYTES, a_type, type_name
 
 _MISFITS: Final = (
     pa.ArrowInvalid,
@@ -78,7 +78,9 @@ def _from_dicts(rows: Sequence[Any], schema: pa.Schema, dataset: str) -> pa.Tabl
     names: dict[str, None] = {}
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
-            raise InvalidRequest(f"Dataset {dataset}: row {number} is a {type(row).__name__}, not a dict.")
+            raise InvalidRequest(
+                f"Dataset {dataset}: row {number} is of type {type(row).__name__}, not a dict (an object, in JSON)."
+            )
         names |= dict.fromkeys(row)
     unknown = [name for name in names if name not in schema.names]
     if unknown:
@@ -146,7 +148,7 @@ def _misfit(values: list[Any], field: pa.Field, dataset: str, error: Exception) 
             pa.array([_read_value(value, field.type)], field.type)
         except _MISFITS:
             return InvalidRequest(
-                f"Dataset {dataset}: row {row}, column {field.name!r}: {value!r} is not a {type_name(field.type)}."
+                f"Dataset {dataset}: row {row}, column {field.name!r}: {value!r} is not {a_type(field.type)}."
             )
     return InvalidRequest(f"Dataset {dataset}: column {field.name!r} does not fit {type_name(field.type)}: {error}")
 
@@ -160,12 +162,12 @@ def _column(given: pa.Table, field: pa.Field, dataset: str) -> pa.ChunkedArray:
     if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(field.type):
         if (column.type.tz is None) != (field.type.tz is None):
             raise InvalidRequest(
-                f"Dataset {dataset}: column {field.name!r} is a {type_name(field.type)}; the given times "
+                f"Dataset {dataset}: column {field.name!r} is {a_type(field.type)}; the given times "
                 f"{'have no' if column.type.tz is None else 'have a'} time zone."
             )
     elif _loses_meaning(column.type, field.type):
         raise InvalidRequest(
-            f"Dataset {dataset}: column {field.name!r} is a {type_name(field.type)}, the given column is {column.type}."
+            f"Dataset {dataset}: column {field.name!r} is {a_type(field.type)}, the given column is {column.type}."
         )
     try:
         return column.cast(field.type, safe=True)

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from siltstone.dataset.frames import spark_schema
 from siltstone.errors import InvalidRequest, NotFound
-from siltstone.model.schema import type_name
+from siltstone.model.schema import a_type, type_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -107,7 +107,7 @@ def _format(files: Sequence[Path], given: str | None) -> Format:
     unknown = [file for file in files if file.suffix.lower() not in _SUFFIXES]
     if unknown:
         raise InvalidRequest(
-            f"The format of {unknown[0]} is not known by its name; say format=, one of {', '.join(Format)}."
+            f"The format of {unknown[0]} is not known by its name; say it (--format or format=), one of {', '.join(Format)}."
         )
     found = {_SUFFIXES[file.suffix.lower()] for file in files}
     if len(found) > 1:
@@ -136,7 +136,9 @@ def _parquet(spark: "Callable[[], SparkSession]", source: Source, schema: pa.Sch
         try:
             found = pq.read_schema(file)
         except (pa.ArrowInvalid, OSError) as error:
-            raise InvalidRequest(f"{file} is not a readable Parquet file: {error}. Nothing was loaded.") from error
+            raise InvalidRequest(
+                f"{file} is not a readable Parquet file: {str(error).rstrip('.')}. Nothing was loaded."
+            ) from error
         _check_names(file, found.names, schema, dataset)
         for field in found:
             _check_type(file, field, schema.field(field.name), dataset)
@@ -169,9 +171,7 @@ def _csv(spark: "Callable[[], SparkSession]", source: Source, schema: pa.Schema,
     assert header is not None  # noqa: S101  # a source has at least one file
     nested = [n for n in header if pa.types.is_nested(schema.field(n).type) or pa.types.is_binary(schema.field(n).type)]
     if nested:
-        raise InvalidRequest(
-            f"Column {nested[0]!r} is a {type_name(schema.field(nested[0]).type)}; CSV cannot carry that."
-        )
+        raise InvalidRequest(f"Column {nested[0]!r} is {a_type(schema.field(nested[0]).type)}; CSV cannot carry that.")
     frame = (
         spark()
         .read.schema(spark_schema(pa.schema([schema.field(n) for n in header])))
@@ -188,7 +188,9 @@ def _csv_header(file: Path) -> list[str]:
     except StopIteration as error:
         raise InvalidRequest(f"{file} is empty; a CSV file starts with its column names.") from error
     except (UnicodeDecodeError, csv.Error) as error:
-        raise InvalidRequest(f"{file} is not a readable CSV file: {error}. Nothing was loaded.") from error
+        raise InvalidRequest(
+            f"{file} is not a readable CSV file: {str(error).rstrip('.')}. Nothing was loaded."
+        ) from error
 
 
 def _check_names(file: Path, names: Sequence[str], schema: pa.Schema, dataset: str) -> None:
@@ -272,7 +274,7 @@ def check_frame(frame: "DataFrame", schema: pa.Schema, *, dataset: str) -> "Data
         wanted = schema.field(field.name)
         if not _fits(field.type, wanted.type) and not pa.types.is_null(field.type):
             raise InvalidRequest(
-                f"Dataset {dataset}: column {field.name!r} is a {type_name(wanted.type)}, the frame has {type_name(field.type)}. "
+                f"Dataset {dataset}: column {field.name!r} is {a_type(wanted.type)}, the frame has {type_name(field.type)}. "
                 "Cast it first."
             )
     return fitted(frame, schema)

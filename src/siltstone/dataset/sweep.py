@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from siltstone.dataset.registry import Registry
+from siltstone.dataset.registry import Registry, remove_empty_parents
 from siltstone.storage.layout import DATA, SYSTEM, Layout
 from siltstone.storage.presence import is_live
 
@@ -38,16 +38,24 @@ def _sweep_folders(registry: Registry, layout: Layout) -> list[Path]:
             registry.bury(dropped[path])
         else:
             shutil.rmtree(path, ignore_errors=True)
+            remove_empty_parents(path, layout)
     return removed
 
 
 def _incarnations(layout: Layout) -> list[Path]:
     """Return every folder that was made for a dataset, by its place and shape."""
-    return [
-        path
-        for path in layout.root.glob("*/*/*/*")
-        if path.relative_to(layout.root).parts[0] != SYSTEM and INCARNATION.fullmatch(path.name)
-    ]
+    found = [catalog for catalog in _inside(layout.root) if catalog.name != SYSTEM]
+    for _ in ("schema", "table", "incarnation"):
+        found = [inner for folder in found for inner in _inside(folder)]
+    return [path for path in found if INCARNATION.fullmatch(path.name)]
+
+
+def _inside(folder: Path) -> list[Path]:
+    """List a folder; one that a drop has just removed is empty."""
+    try:
+        return list(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _sweep_rows(registry: Registry, layout: Layout) -> None:

@@ -7,10 +7,11 @@ otherwise, because the parser takes a tenth of a second to load.
 from typing import Final
 
 import pyarrow as pa
-import sqlglot
 from sqlglot import exp
+from sqlglot.errors import SqlglotError
 
 from siltstone.errors import InvalidRequest
+from siltstone.model.parsing import statements
 from siltstone.model.schema import MAX_DECIMAL_DIGITS
 
 _TYPES: Final[dict[str, pa.DataType]] = {
@@ -42,8 +43,8 @@ def parse_ddl(text: str) -> pa.Schema:
         InvalidRequest: the text cannot be read or names a type that cannot be stored.
     """
     try:
-        parsed = sqlglot.parse(f"CREATE TABLE t ({text}\n)", dialect="spark")
-    except sqlglot.errors.SqlglotError as error:
+        parsed = statements(f"CREATE TABLE t ({text}\n)")
+    except SqlglotError as error:
         raise _unreadable(text) from error
     create = parsed[0] if len(parsed) == 1 else None
     if not isinstance(create, exp.Create) or create.args.get("expression") or create.args.get("properties"):

@@ -73,6 +73,16 @@ def type_name(kind: pa.DataType) -> str:
     raise InvalidRequest(f"Type {kind} cannot be stored.")
 
 
+def a_type(kind: pa.DataType) -> str:
+    """Return the name of a type with its article, for messages.
+
+    >>> a_type(pa.int32()), a_type(pa.string())
+    ('an integer', 'a string')
+    """
+    name = type_name(kind)
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
 def canonical_type(kind: pa.DataType, *, column: str) -> pa.DataType:
     """Return the storable type that holds every value of `kind`, or refuse it by name.
 
@@ -166,6 +176,24 @@ def fingerprint(schema: pa.Schema) -> str:
     """
     lines = sorted(f"{f.name}:{type_name(f.type)}:{str(f.nullable).lower()}" for f in schema)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:FINGERPRINT_HEX_DIGITS]
+
+
+def differences(there: pa.Schema, given: pa.Schema) -> list[str]:
+    """Say how the schema that is there differs from the one that was given, a phrase for each way.
+
+    >>> differences(pa.schema([("a", pa.int64()), ("b", pa.string())]), pa.schema([("a", pa.string()), ("c", pa.string())]))
+    ["it has no column 'c'", "it also has column 'b'", "its column 'a' is a long, not a string"]
+    """
+    added = [repr(name) for name in given.names if name not in there.names]
+    missing = [repr(name) for name in there.names if name not in given.names]
+    found = [f"it has no column {', '.join(added)}"] if added else []
+    found += [f"it also has column {', '.join(missing)}"] if missing else []
+    for old, new in ((there.field(name), given.field(name)) for name in there.names if name in given.names):
+        if old.type != new.type:
+            found.append(f"its column {old.name!r} is {a_type(old.type)}, not {a_type(new.type)}")
+        elif old.nullable != new.nullable:
+            found.append(f"its column {old.name!r} {'may' if old.nullable else 'must not'} be null")
+    return found
 
 
 def describe(schema: pa.Schema) -> list[dict[str, Any]]:

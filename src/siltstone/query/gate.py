@@ -7,11 +7,12 @@ the name of a view over that dataset's merged frame.
 from dataclasses import dataclass
 from typing import Final
 
-import sqlglot
 from sqlglot import exp
+from sqlglot.errors import ParseError, SqlglotError
 
 from siltstone.errors import InvalidRequest
 from siltstone.model.names import RAW_PREFIX, DatasetName
+from siltstone.model.parsing import statements
 
 MAX_QUERY_CHARS: Final = 100_000
 _FORBIDDEN: Final = frozenset({"java_method", "reflect", "try_reflect", "input_file_name", "input_file_block_start"})
@@ -52,7 +53,8 @@ def references(text: str) -> list[TableReference]:
         if function.name.lower() in _FORBIDDEN:
             raise InvalidRequest(f"Function {function.name} is not allowed in a query.")
     for node in select.find_all(*_NOT_A_SELECT):
-        raise InvalidRequest(f"A query only selects; {node.key.upper()} is not allowed in it.")
+        what = "TRANSFORM" if isinstance(node, exp.QueryTransform) else node.key.upper()
+        raise InvalidRequest(f"A query only selects; {what} is not allowed in it.")
     found = [
         _reference(table)
         for table in select.find_all(exp.Table)
@@ -85,13 +87,21 @@ def _one_select(text: str) -> exp.Query:
     if len(text) > MAX_QUERY_CHARS:
         raise InvalidRequest(f"A query has at most {MAX_QUERY_CHARS} characters.")
     try:
-        statements = sqlglot.parse(text, dialect="spark")
-        parsed = [one for one in statements if one is not None and not isinstance(one, exp.Semicolon)]
-    except sqlglot.errors.SqlglotError as error:
-        raise InvalidRequest(f"The query cannot be read: {str(error).splitlines()[0]}") from error
+        parsed = [one for one in statements(text) if one is not None and not isinstance(one, exp.Semicolon)]
+    except SqlglotError as error:
+        raise InvalidRequest(f"The query cannot be read{_place(error)}.") from error
     if len(parsed) != 1 or not isinstance(parsed[0], exp.Query):
         raise InvalidRequest("A query must be exactly one SELECT.")
     return parsed[0]
+
+
+def _place(error: SqlglotError) -> str:
+    """Say where the parser stopped; its own words are about its classes."""
+    if not isinstance(error, ParseError) or not error.errors:
+        return ": a quote, a name or a comment in it may not be closed"
+    where = error.errors[0]
+    at = f" at line {where['line']}, column {where['col']}"
+    return f"{at}, near {where['highlight']!r}" if where["highlight"] else at
 
 
 def _reference(table: exp.Table) -> TableReference:

@@ -28,7 +28,9 @@ def run_sql(
         Unavailable: Spark went away.
     """
     if not 1 <= max_rows <= MAX_ROWS:
-        raise InvalidRequest(f"max_rows must be 1 to {MAX_ROWS}, not {max_rows}.")
+        raise InvalidRequest(
+            f"A query returns 1 to {MAX_ROWS:,} rows at most, not {max_rows} (--max-rows or max_rows=)."
+        )
     named = references(text)
     opened = {str(reference.name): dataset(str(reference.name)) for reference in named}
     session = spark()

@@ -16,9 +16,11 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -41,6 +43,10 @@ ARCHIVE_MAGIC: Final = (0xF00BABA8).to_bytes(4, sys.byteorder)
 ARCHIVES_KEPT: Final = 4
 """Each takes some 100 MB; a machine rarely has more than two environments in use."""
 PARTIAL_KEPT_SECONDS: Final = 3600
+
+END_SECONDS: Final = 5.0
+"""A JVM that was asked to end removes its temporary files first; this long it may take."""
+POLL_SECONDS: Final = 0.02
 
 NOISE: Final = re.compile(rb"Using incubator modules|\[warning\]\[cds|VM warning: .*(CDS|[Ss]har|[Aa]rchive)")
 """What a healthy JVM of Spark's says on standard error, and no user can act upon."""
@@ -217,6 +223,39 @@ def _forward(read_end: int, shown: int, tail: deque[str]) -> None:
                 tail.append(line.decode(errors="replace").rstrip())
                 with suppress(OSError):
                     os.write(shown, line)
+
+
+def children() -> set[int]:
+    """Return this process's children, as far as the system tells."""
+    found: set[int] = set()
+    with suppress(OSError):
+        for task in Path("/proc/self/task").iterdir():
+            found |= {int(child) for child in (task / "children").read_text().split()}
+    return found
+
+
+def end_children(spared: Iterable[int] = ()) -> None:
+    """Ask this process's children to end, wait a little, and kill those that have not."""
+    doomed = children() - set(spared)
+    _signal(doomed, signal.SIGTERM)
+    deadline = time.monotonic() + END_SECONDS
+    while doomed and time.monotonic() < deadline:
+        doomed = {child for child in doomed if _runs(child)}
+        time.sleep(POLL_SECONDS)
+    _signal(doomed, signal.SIGKILL)
+
+
+def _signal(processes: Iterable[int], number: signal.Signals) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, number)
+
+
+def _runs(child: int) -> bool:
+    try:
+        return os.waitpid(child, os.WNOHANG) == (0, 0)
+    except ChildProcessError:
+        return False
 
 
 def main() -> None:

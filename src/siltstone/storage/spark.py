@@ -26,14 +26,13 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from siltstone.config import Settings
 from siltstone.errors import InvalidRequest, Unavailable
-from siltstone.storage.jvm import filtered_stderr, find_java
+from siltstone.storage.jvm import children, end_children, filtered_stderr, find_java
 from siltstone.storage.launch import APP_NAME, SESSION_OPTIONS, launch_options, local_cores
 from siltstone.storage.shared_spark import Membership, SharedSpark
 
@@ -189,30 +188,31 @@ def _start(settings: Settings) -> "SparkSession":
     builder = SparkSession.builder.master(settings.spark_master).appName(APP_NAME)
     for name, value in launch_options(settings, java=java, role="classic").items():
         builder = builder.config(name, value)
-    others = _children()
+    others, handler = children(), signal.getsignal(signal.SIGINT)
     with filtered_stderr() as said:
         try:
             return builder.getOrCreate()
         except KeyboardInterrupt:
-            for child in _children() - others:  # the JVM ignores the interrupt, and would outlive us
-                with suppress(ProcessLookupError):
-                    os.kill(child, signal.SIGKILL)
+            end_children(spared=others)  # the JVM ignores the interrupt, and would outlive us
             raise
         except (PySparkException, OSError) as error:
             failure = error
+        finally:
+            _restore(handler)
     raise Unavailable(
         f"Spark did not start on {settings.spark_master}: {_first_line(failure)} {' '.join(list(said)[-3:])} "
         "Check the settings spark_master, spark_memory_mb and spark."
     ) from failure
 
 
-def _children() -> set[int]:
-    """Return this process's children, as far as the system tells."""
-    found: set[int] = set()
-    with suppress(OSError):
-        for task in Path("/proc/self/task").iterdir():
-            found |= {int(child) for child in (task / "children").read_text().split()}
-    return found
+def _restore(handler: object) -> None:
+    """Give a program that handles interrupts itself its handler back; all others keep PySpark's, which cancels jobs."""
+    if callable(handler) and handler is not signal.default_int_handler and _in_main_thread():
+        signal.signal(signal.SIGINT, handler)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _quieten_pyspark() -> None:

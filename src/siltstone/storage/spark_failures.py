@@ -1,5 +1,6 @@
 """What Spark raises, seen from outside: which exceptions are Spark's, and what a person can use of their text."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -19,6 +20,11 @@ _MISSING: Final = (
     "FileNotFoundError",
     "PATH_NOT_FOUND",
 )
+_CAUSED_BY: Final = "Caused by: "
+_PYTHON_ERROR: Final = re.compile(r"(\w+\.)*\w*(Error|Exception): ")
+_CLASS: Final = re.compile(r"^(: |\()?(\w+\.)+\w+(: |\) |$)")
+_CODE: Final = re.compile(r"\[[A-Z][A-Z0-9_]+(\.[A-Z0-9_]+)*\]\s*")
+_STATE: Final = re.compile(r"\s*SQLSTATE: \w+.*$")
 
 _AWAY: Final = (
     "INVALID_HANDLE.SESSION_",
@@ -28,6 +34,8 @@ _AWAY: Final = (
     "Error while sending or receiving",
     "Answer from Java side is empty",
 )
+_DETAILS: Final = re.compile(r'details = "([^"]+?)\.?"')
+"""What gRPC says besides its code."""
 _AWAY_CODES: Final = ("UNAVAILABLE", "UNAUTHENTICATED")
 """gRPC's words for: nobody answers; somebody else answers."""
 
@@ -60,9 +68,10 @@ def is_away(error: Exception) -> bool:
 
 def away(error: Exception) -> Unavailable:
     """Return what to raise when Spark is gone."""
+    found = _DETAILS.search(str(error))
+    said = found[1] if found else error_line(error).rstrip(".")
     return Unavailable(
-        f"Spark went away while it was needed ({error_line(error)}). Try again; the log of a shared Spark server is shown by "
-        "silt spark status."
+        f"Spark went away while it was needed: {said}. Try again; silt spark status shows the log of a shared Spark server."
     )
 
 
@@ -78,7 +87,30 @@ def noticing_absence() -> Iterator[None]:
 
 
 def error_line(error: Exception) -> str:
-    """Return the line of a Spark error that says what is wrong; its tasks and stack are of no use to a person."""
+    """Return what a Spark error says is wrong, as sentences in one line; its tasks and stack are of no use to a person.
+
+    An error of a Python worker is the last line of its traceback. Any other is told from the outermost cause, which names the
+    file, to the innermost, which names the value.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if "[" in line and "]" in line and "Lost task" not in line]
-    return (telling or lines or [type(error).__name__])[0][:MAX_LINE_CHARS]
+    raised = [line for line in lines if _PYTHON_ERROR.match(line)]
+    if raised and any(line.startswith("Traceback") for line in lines):
+        return _bounded([raised[-1]])
+    coded = [line for line in lines if _CODE.search(line) and "Lost task" not in line]
+    causes = [line for line in lines if line.startswith(_CAUSED_BY) and "Lost task" not in line]
+    told = [*coded[:1], *[line for line in causes if line not in coded[:1]]] or lines or [type(error).__name__]
+    return _bounded(told if coded or causes else told[:1])
+
+
+def _bounded(lines: list[str]) -> str:
+    """Join what the lines say, each once and as a sentence."""
+    told = dict.fromkeys(filter(None, map(_plain, lines)))
+    text = " ".join(told)
+    return text if len(text) <= MAX_LINE_CHARS else f"{text[:MAX_LINE_CHARS]}..."
+
+
+def _plain(line: str) -> str:
+    """Leave out what only a program can use: class names, error codes, SQL states."""
+    text = _CODE.sub("", _CLASS.sub("", line.removeprefix(_CAUSED_BY)), count=1)
+    text = _STATE.sub("", text).strip(" :")
+    return text if not text or text.endswith((".", "?", "!")) else f"{text}."

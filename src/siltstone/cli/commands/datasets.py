@@ -70,6 +70,11 @@ def list_datasets(context: typer.Context) -> None:
         found = lake.datasets()
 
     def people() -> None:
+        try:
+            lake.require()
+        except NotFound as note:  # nothing is wrong with an empty list, but perhaps with the path
+            render.write_note(str(note))
+            return
         if not found:
             render.write_line(f"No datasets in lake {lake.path}.")
             return
@@ -163,7 +168,7 @@ def schema_of(file: Path) -> "pa.Schema":
             case _:
                 raise InvalidRequest(f"{file}: columns can be taken from a .parquet or a .csv file.")
     except (pa.ArrowException, OSError) as error:
-        raise InvalidRequest(f"{file} cannot be read: {error}.") from error
+        raise InvalidRequest(f"{file} cannot be read: {str(error).rstrip('.')}.") from error
 
 
 def _names(text: str) -> list[str]:

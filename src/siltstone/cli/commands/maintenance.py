@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from siltstone.dataset.dataset import Dataset
     from siltstone.model.results import CompactReport, FoldEstimate, Status, VacuumReport
 
-OptionalName = Annotated[str | None, typer.Argument(metavar="[NAME]", help="catalog.schema.table")]
+OptionalName = Annotated[str | None, typer.Argument(metavar="NAME", help="catalog.schema.table")]
 All = Annotated[bool, typer.Option("--all", help="Every dataset of the lake.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
 
@@ -138,12 +138,17 @@ def _told(report: "CompactReport") -> str:
     text = f"{report.dataset}: nothing to fold, {render.counted(report.final_rows, 'row')}"
     if report.batches_folded:
         text = (
-            f"{report.dataset}: {render.number(report.base_rows)} → {render.number(report.final_rows)} rows, "
-            f"{render.counted(report.batches_folded, 'batch')} folded ({render.number(report.upserts_applied)} upserts, "
-            f"{render.number(report.tombstones_applied)} tombstones), {report.files_removed} files replaced by "
-            f"{report.files_added}, {render.size(report.bytes_before)} → {render.size(report.bytes_after)}"
+            f"{report.dataset}: {render.number(report.base_rows)} → {render.counted(report.final_rows, 'row')}, "
+            f"{render.counted(report.batches_folded, 'batch')} folded ({render.counted(report.upserts_applied, 'upsert')}, "
+            f"{render.counted(report.tombstones_applied, 'tombstone')}), "
+            f"{render.counted(report.files_removed, 'file')} replaced by {report.files_added}, "
+            f"{render.size(report.bytes_before)} → {render.size(report.bytes_after)}"
         )
-    purged = f"; purged {report.files_deleted} files, {render.size(report.bytes_deleted)}" if report.purged else ""
+    purged = (
+        f"; purged {render.counted(report.files_deleted, 'file')}, {render.size(report.bytes_deleted)}"
+        if report.purged
+        else ""
+    )
     return f"{text}{purged}, {render.seconds(report.seconds)}."
 
 
@@ -219,4 +224,4 @@ def _show_vacuum(report: "VacuumReport") -> None:
             render.write_line(file)
     verb = "would delete" if report.dry_run else "deleted"
     files = f"{render.counted(len(report.files), 'file')}, {render.size(report.bytes)}"
-    render.write_line(f"{report.dataset}: {verb} {files}; {report.retention_hours:g} hours kept.")
+    render.write_line(f"{report.dataset}: {verb} {files}; the last {report.retention_hours:g} h are kept.")

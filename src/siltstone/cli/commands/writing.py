@@ -28,7 +28,7 @@ def upsert(  # one parameter for each option
     context: typer.Context,
     name: Name,
     file: Annotated[
-        str | None, typer.Argument(metavar="[FILE]", help="A JSON array, or one object a line; - is standard input.")
+        str | None, typer.Argument(metavar="FILE", help="A JSON array, or one object a line; - is standard input.")
     ] = None,
     *,
     row: Annotated[list[str] | None, typer.Option("--row", metavar="JSON", help="A row; may be repeated.")] = None,
@@ -64,7 +64,7 @@ def tombstone(  # one parameter for each option
     name: Name,
     keys: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY]...", help="Key values; a composite key as a JSON array or object."),
+        typer.Argument(metavar="KEY", help="Key values; a composite key as a JSON array or object."),
     ] = None,
     *,
     file: Annotated[
@@ -77,7 +77,8 @@ def tombstone(  # one parameter for each option
 ) -> None:
     r"""Hide rows by key at once; the next compact drops them, compact --purge removes them from disk.
 
-    One key that does not fit refuses the whole call, and nothing is written.
+    One key that does not fit refuses the whole call, and nothing is written. A key that no row has is accepted, and counted
+    like the others.
 
     \b
     silt tombstone crm.sales.candidates CAND-000001 CAND-000002 --actor dpo --reason 'request 17'
@@ -125,7 +126,7 @@ def tombstones(context: typer.Context, name: Name) -> None:
 def ingest(
     context: typer.Context,
     name: Name,
-    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files, folders or globs.")],
+    paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Files, folders or globs.")],
     *,
     file_format: Annotated[
         str | None, typer.Option("--format", metavar="FORMAT", help="parquet or csv, if the names do not tell.")

@@ -1,0 +1,33 @@
+"""Reading text in Spark's dialect of SQL with sqlglot, quietly: what is odd in it is the caller's to judge and to say."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import sqlglot
+from sqlglot import exp
+
+
+def statements(text: str) -> list[exp.Expr | None]:
+    """Return the statements of a text.
+
+    Raises:
+        sqlglot.errors.SqlglotError: the text cannot be read.
+    """
+    with _quiet():
+        return sqlglot.parse(text, dialect="spark")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the parser's warnings from standard error; each call has a filter of its own, so threads do not meet."""
+
+    def nothing(_record: logging.LogRecord) -> bool:
+        return False
+
+    logger = logging.getLogger("sqlglot")
+    logger.addFilter(nothing)
+    try:
+        yield
+    finally:
+        logger.removeFilter(nothing)
