@@ -111,7 +111,8 @@ def wait_until_gone(user: User) -> None:
 def test_two_commands_at_once_start_one_server_and_the_third_joins_it(user: User, first_two: list[Result]):
     assert [result.data["rows"] for result in first_two] == [[[2]], [[2]]], first_two
     before = user.pid()
-    assert user.silt("sql", COUNT).data["rows"] == [[2]]
+    nobody = "http://127.0.0.1:9"
+    assert user.silt("sql", COUNT, http_proxy=nobody, https_proxy=nobody).data["rows"] == [[2]]
     status = user.silt("spark", "status").data
     assert (status["running"], status["in_use"], status["pid"]) == (True, False, before)
     assert status["address"] == f"sc://localhost:{user.running().port}"

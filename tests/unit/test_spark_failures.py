@@ -1,41 +1,6 @@
-"""What a person gets to read of a Spark error, and which errors mean that Spark is gone."""
+"""What a person gets to read of a Spark error."""
 
-import grpc
-import pytest
-from pyspark.errors.exceptions.connect import SparkConnectGrpcException
-
-from siltstone.errors import Unavailable
-from siltstone.storage.spark_failures import error_line, is_away, noticing_absence
-
-
-def failure(code: grpc.StatusCode, text: str = "refused") -> SparkConnectGrpcException:
-    return SparkConnectGrpcException(message=text, grpc_status_code=code)
-
-
-AWAY = [
-    failure(grpc.StatusCode.UNAVAILABLE),
-    failure(grpc.StatusCode.UNAUTHENTICATED),
-    failure(grpc.StatusCode.INTERNAL, "[INVALID_HANDLE.SESSION_CHANGED] The handle is invalid."),
-]
-
-
-@pytest.mark.parametrize("error", AWAY, ids=lambda error: error.getGrpcStatusCode().name)
-def test_nobody_or_somebody_else_answers(error: SparkConnectGrpcException):
-    assert is_away(error)
-    with pytest.raises(Unavailable, match="Spark went away"), noticing_absence():
-        raise error
-
-
-def test_an_error_in_what_was_asked_stays_what_it_is():
-    error = failure(grpc.StatusCode.INTERNAL, "[DIVIDE_BY_ZERO] Division by zero.")
-    with pytest.raises(SparkConnectGrpcException), noticing_absence():
-        raise error
-
-
-def test_an_error_of_another_kind_passes():
-    with pytest.raises(ValueError, match="UNAVAILABLE"), noticing_absence():
-        raise ValueError("UNAVAILABLE")
-
+from siltstone.storage.spark_failures import error_line
 
 BAD_CSV = """\
 An error occurred while calling o186.parquet.

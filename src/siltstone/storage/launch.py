@@ -61,6 +61,7 @@ REPEATED_BY_THE_EXCEPTION: Final = (
     "org.apache.spark.sql.execution.datasources.FileFormatWriter",
     "org.apache.spark.sql.delta.files",
     "org.apache.spark.util.ShutdownHookManager",
+    "org.apache.spark.sql.connect.utils.ErrorUtils",
 )
 """Loggers that print as an error what the caller gets as an exception anyway."""
 

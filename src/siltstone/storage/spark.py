@@ -44,9 +44,9 @@ CONNECT_TIMEOUT_SECONDS: Final = 10.0
 NO_PROXY: Final = "no_grpc_proxy"
 """Where gRPC looks, before ``no_proxy``, for hosts that are asked directly."""
 LOCAL_RETRIES: Final = 4
-"""Tries of a call to the shared server, within 5 seconds: on one machine nobody who is away comes back."""
+"""Tries of a call to the shared server, within about ten seconds: on one machine nobody who is away comes back."""
 REMOTE_RETRIES: Final = 8
-"""Tries of a call to a server elsewhere, within about a minute."""
+"""Tries of a call to a server elsewhere, within one or two minutes."""
 LONGEST_BACKOFF_MS: Final = 15_000
 
 QUERY_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")

@@ -34,6 +34,8 @@ _AWAY: Final = (
     "Error while sending or receiving",
     "Answer from Java side is empty",
 )
+_DETAILS: Final = re.compile(r'details = "([^"]+?)\.?"')
+"""What gRPC says besides its code."""
 _AWAY_CODES: Final = ("UNAVAILABLE", "UNAUTHENTICATED")
 """gRPC's words for: nobody answers; somebody else answers."""
 
@@ -66,9 +68,10 @@ def is_away(error: Exception) -> bool:
 
 def away(error: Exception) -> Unavailable:
     """Return what to raise when Spark is gone."""
+    found = _DETAILS.search(str(error))
+    said = found[1] if found else error_line(error).rstrip(".")
     return Unavailable(
-        f"Spark went away while it was needed ({error_line(error)}). Try again; the log of a shared Spark server is shown by "
-        "silt spark status."
+        f"Spark went away while it was needed: {said}. Try again; silt spark status shows the log of a shared Spark server."
     )
 
 
