@@ -249,7 +249,7 @@ def test_after_a_purge_the_past_is_gone(dataset: Dataset):
         dataset.to_arrow(at=datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC))
 
 
-@pytest.mark.parametrize("steps", [40, pytest.param(600, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("steps", [40, pytest.param(100, marks=pytest.mark.deep)])
 def test_a_random_history_is_read_back_or_not_found_and_never_wrong(dataset: Dataset, steps: int):
     rng = random.Random(7)
     oracle = {0: rows_of(dataset.to_arrow())}

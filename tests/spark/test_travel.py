@@ -1,6 +1,7 @@
 """The past on Spark: the same rows as without it, and as they were."""
 
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from siltstone import Dataset, Lake, NotFound, Settings
+from siltstone.clock import SystemClock
 from siltstone.storage.upkeep import forget_history, write_checkpoint
 from tests.support.folds import squash_here
 from tests.support.people import by_id, create, key, person, write_people
@@ -116,3 +118,17 @@ def test_an_old_frame_whose_files_were_purged_says_that_a_file_is_missing(lake: 
         frame.toArrow()
     with pytest.raises(NotFound, match="sequence 1 is not kept"):
         dataset.read(at=1)
+
+
+def test_a_quiet_time_after_a_fold_is_found_when_changes_has_forgotten(lake: Lake) -> None:
+    dataset = create(lake)
+    dataset.upsert([person(1), person(2)])
+    dataset.compact()
+    time.sleep(0.01)
+    quiet = SystemClock().now()
+    time.sleep(0.01)
+    dataset.upsert([person(3)])
+    dataset.compact()
+    write_checkpoint(dataset.path / "changes", durable=False)
+    forget_history(dataset.path / "changes")
+    assert dataset.read(at=quiet).count() == dataset.to_arrow(at=quiet).num_rows == 2

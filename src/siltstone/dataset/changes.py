@@ -65,16 +65,16 @@ class ChangeWriter:
     def write(self, rows: pa.Table, *, batch_id: str, producer: str | None = None, sequence: int | None = None) -> Ack:
         """Stage and commit one batch of change rows; return when it is durable."""
         number = check_producer(producer, sequence)
+        tombstones = pc.sum(pc.equal(rows.column(OP), Op.TOMBSTONE.value)).as_py() or 0
         self._store.changes.check_there()  # a dropped dataset is Gone before a file is written
         with self._store.presence(batch_id):
             file = self._stage(rows, f"{DATA}/{batch_id}.parquet")
             reach("upsert.after_stage")
-            hidden = pc.sum(pc.equal(rows.column(OP), Op.TOMBSTONE.value)).as_py() or 0
             return self.submit(
                 Batch(
                     files=(file,),
                     rows=rows.num_rows,
-                    tombstones=hidden,
+                    tombstones=tombstones,
                     producer=producer,
                     producer_sequence=number or 0,
                 )
