@@ -400,6 +400,10 @@ class Table(TableHandle):
             raise self._gone()
         try:
             self._verified.verify(files, expected=expected, exact=exact)
+        except Corruption as error:
+            if not has_versions(self.path):  # a drop took the files between the look above and this
+                raise self._gone() from error
+            raise
         except OSError as error:
             raise Unavailable(f"{self.label}: files cannot be synced ({error}); nothing was changed.") from error
 
