@@ -115,10 +115,11 @@ def _written(store: Store, taken: tuple[DataFile, ...], relative: str) -> DataFi
 
 
 def squashed_rows(rows: pa.Table, store: Store) -> pa.Table:
-    """Return what is left of change rows, in the order of application, as a change file stores it."""
+    """Return what is left of change rows as a change file stores it, sorted by key, so that lookups need not read all of it."""
     upserts = rows.filter(pc.equal(rows.column(OP), Op.UPSERT.value))
     latest = latest_per_key(rows, store.spec.key)
     deleted = latest.filter(pc.equal(latest.column(OP), Op.TOMBSTONE.value))
     kept = pa.concat_tables([latest_per_key(upserts, store.spec.key), deleted])
+    kept = kept.sort_by([(name, "ascending") for name in store.spec.key])
     own = kept.append_column(ROW_SEQ, kept.column(SEQ)).drop_columns([SEQ])
     return own.select(store.change_schema.names).cast(store.change_schema)
