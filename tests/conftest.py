@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,8 +12,10 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from siltstone.config import ENV_PREFIX, Settings
+from siltstone.errors import Unavailable
 from siltstone.storage.connect import ConnectServer
 from siltstone.storage.connect import connect_server as start_connect_server
+from siltstone.storage.jars import fetch_driver
 from siltstone.storage.spark import session
 
 if TYPE_CHECKING:
@@ -59,7 +62,9 @@ def spark_settings() -> Settings:
 
 @pytest.fixture(scope="session")
 def spark(spark_settings: Settings) -> "Iterator[SparkSession]":
-    """The classic session of this run."""
+    """The classic session of this run, with the database driver on its class path if it can be fetched."""
+    with suppress(Unavailable):
+        fetch_driver(spark_settings)
     started = session(spark_settings)
     yield started
     started.stop()

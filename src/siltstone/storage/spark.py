@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 
 from siltstone.config import Settings
 from siltstone.errors import InvalidRequest, Unavailable
-from siltstone.storage.jars import cache_folder, delta_jars, spark_home
+from siltstone.storage.jars import cache_folder, delta_jars, driver_jars, spark_home
 from siltstone.storage.jvm import (
     Java,
     archive_key,
@@ -214,7 +214,7 @@ def _first_line(error: Exception) -> str:
 
 def launch_options(settings: Settings, *, java: Java, role: str) -> dict[str, str]:
     """Compute the options for a JVM that starts now on this machine: fetches jars, records or uses an archive."""
-    jars = delta_jars(settings)
+    jars = (*delta_jars(settings), *driver_jars(settings))
     cache = cache_folder()
     key = archive_key(java, role=role, class_path=jars, spark=f"{spark_home()} {version('pyspark')}")
     java_options = [
