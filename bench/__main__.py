@@ -14,6 +14,7 @@ from rich.console import Console
 from bench.data import Stage, settings
 from bench.fold import bench_fold
 from bench.growth import bench_growth
+from bench.ingest import bench_ingest
 from bench.measure import Meter
 from bench.merged import bench_merged
 from bench.plan import ROUNDS, Run, parse_sizes
@@ -26,6 +27,7 @@ BENCHMARKS: Final[dict[str, Callable[[Run], Report]]] = {
     "merged": bench_merged,
     "fold": bench_fold,
     "growth": bench_growth,
+    "ingest": bench_ingest,
 }
 ALL: Final = "all"
 QUICK_ROWS: Final = "20k,100k"

@@ -95,12 +95,10 @@ class Intake:
         hashes = hash_files(source.files) if remember else {}
         skipped = loaded_before(self._store, hashes)
         new = source.without([*skipped, *_twins(hashes)])
-        if not new.files:
-            return self._nothing_new(len(source.files), self._store.clock.monotonic_seconds() - started)
         checked = check_files(new, self._store.schema, dataset=str(self._store.name))
-        self._put_aside(checked, quarantine)
+        self._put_aside(checked, quarantine, all_new=not skipped)
         loaded = apps_of({file: hashes[file] for file in checked.files if file in hashes})
-        report = self._load(checked, wanted, quarantine, loaded)
+        report = self._load(checked, wanted, quarantine, loaded) if checked.files else self._nothing_new()
         return replace(
             report,
             seconds=self._store.clock.monotonic_seconds() - started,
@@ -123,23 +121,23 @@ class Intake:
             with contextlib.suppress(Unavailable):  # a session that has the driver needs none of ours
                 fetch_driver(self._store.settings)
         name = str(self._store.name)
-        with source.told(name):
-            frame = check_frame(source.frame(self._spark()), self._store.schema, dataset=name)
+        spark = self._spark()
+        with source.told(spark, name):
+            frame = check_frame(source.frame(spark), self._store.schema, dataset=name)
             return load_once(self._loader, Load(frame=frame, size_bytes=0, order_by=order_by, quarantine=aside))
 
-    def _nothing_new(self, skipped: int, seconds: float) -> LoadReport:
+    def _nothing_new(self) -> LoadReport:
         sequence = self._store.snapshot().sequence
-        return LoadReport(
-            rows=0, files=0, bytes=0, sequence=sequence, first_load=False, seconds=seconds, files_skipped=skipped
-        )
+        return LoadReport(rows=0, files=0, bytes=0, sequence=sequence, first_load=False, seconds=0)
 
-    def _put_aside(self, checked: Checked, quarantine: Quarantine | None) -> None:
+    def _put_aside(self, checked: Checked, quarantine: Quarantine | None, *, all_new: bool) -> None:
         if quarantine is None:
             checked.refuse_bad()
         elif checked.bad:
             quarantine.put_files(checked.bad)
             if not checked.files:
                 quarantine.settle()
+            if not checked.files and all_new:
                 raise InvalidRequest(
                     f"None of {len(checked.bad)} files can be loaded; they are in {quarantine.path} with the reasons. "
                     "Nothing was loaded."

@@ -6,6 +6,7 @@ read in part before and in part after.
 """
 
 import contextlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +25,8 @@ FETCH_ROWS: Final = 10_000
 PARTITIONS: Final = 8
 MAX_PARTITIONS: Final = 1_000
 """Each partition is a connection of its own, as many at a time as Spark has cores."""
+_STACK: Final = "spark.sql.pyspark.jvmStacktrace.enabled"
+_DATABASE: Final = re.compile(r"(?:org\.postgresql|java\.sql)[\w.]*Exception: (.+)")
 _NO_DRIVER: Final = ("ClassNotFoundException", "No suitable driver")
 _UNREACHABLE: Final = ("refused", "timed out", "UnknownHost", "could not be resolved", "connection attempt failed")
 
@@ -104,13 +107,17 @@ class JdbcSource:
         return found[0]["low"], found[0]["high"]
 
     @contextlib.contextmanager
-    def told(self, dataset: str) -> Iterator[None]:
+    def told(self, spark: "SparkSession", dataset: str) -> Iterator[None]:
         """Turn what fails inside into an error that a person can use, without the password.
+
+        Spark keeps what the database said in the causes of its own error, which it shows only if it is told to.
 
         Raises:
             Unavailable: the database is out of reach, or Spark has no driver for it.
             InvalidRequest: the database refuses the user, the table or the query.
         """
+        shown = spark.conf.get(_STACK, "false")
+        spark.conf.set(_STACK, "true")
         try:
             yield
         except SiltstoneError as error:
@@ -119,6 +126,8 @@ class JdbcSource:
             raise type(error)(self._hidden(str(error))) from None
         except spark_errors() as error:
             raise self._failure(str(error), error_line(error), dataset) from None  # its text may hold what was passed
+        finally:
+            spark.conf.set(_STACK, shown or "false")
 
     def _failure(self, text: str, line: str, dataset: str) -> SiltstoneError:
         if any(mark in text for mark in _NO_DRIVER):
@@ -127,7 +136,8 @@ class JdbcSource:
                 f"Dataset {dataset}: this Spark session lacks {need}. Add its jar where the session is started "
                 "(spark.jars.packages), or let Siltstone start the session. Nothing was loaded."
             )
-        told = f"Dataset {dataset}: {self.shown} cannot be read: {self._hidden(line)} Nothing was loaded."
+        said = found[1].strip().rstrip(".") + "." if (found := _DATABASE.search(text)) else line
+        told = f"Dataset {dataset}: {self.shown} cannot be read: {self._hidden(said)} Nothing was loaded."
         return Unavailable(told) if any(mark in text for mark in _UNREACHABLE) else InvalidRequest(told)
 
     def _hidden(self, text: str) -> str:
