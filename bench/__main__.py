@@ -14,6 +14,7 @@ from rich.console import Console
 from bench.data import Stage, settings
 from bench.fold import bench_fold
 from bench.growth import bench_growth
+from bench.ingest import bench_ingest
 from bench.lookup import bench_lookup
 from bench.measure import Meter
 from bench.merged import bench_merged
@@ -32,6 +33,7 @@ BENCHMARKS: Final[dict[str, Callable[[Run], Report]]] = {
     "squash": bench_squash,
     "shell": bench_shell,
     "growth": bench_growth,
+    "ingest": bench_ingest,
 }
 ALL: Final = "all"
 QUICK_ROWS: Final = "20k,100k"

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,8 +12,10 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from siltstone.config import ENV_PREFIX, Settings
+from siltstone.errors import Unavailable
 from siltstone.storage.connect import ConnectServer
 from siltstone.storage.connect import connect_server as start_connect_server
+from siltstone.storage.jars import fetch_driver
 from siltstone.storage.spark import session
 
 if TYPE_CHECKING:
@@ -67,6 +70,8 @@ def spark_settings() -> Settings:
 @pytest.fixture(scope="session")
 def spark(spark_settings: Settings, request: pytest.FixtureRequest) -> "Iterator[SparkSession]":
     """The session of this run: a classic one, unless ``--spark-session connect`` asks for the other kind."""
+    with suppress(Unavailable):
+        fetch_driver(spark_settings)  # the database driver is on the class path if it can be fetched
     if request.config.getoption("--spark-session") == "classic":
         started = session(spark_settings)
         yield started

@@ -37,7 +37,7 @@ class Settings:
     changes_retention_hours: float = 0.25
     """How long `changes` and the system tables keep log entries and removed files: at least the longest snapshot."""
     producer_retention_days: float = 7.0
-    """How long the last sequence of an idempotent producer is remembered."""
+    """How long the last sequence of an idempotent producer, and a file that was loaded, are remembered."""
     arrow_changes_rows: int = 200_000
     """Up to this many unfolded rows reach Spark as one Arrow table; more are read by the executors."""
     squash_files: int = 32
@@ -63,7 +63,7 @@ class Settings:
     spark_memory_mb: int = 0
     """Memory of the driver JVM that Siltstone starts; 0 fits it to the machine."""
     spark_jars: str = ""
-    """A folder with the Delta jars, for machines without network; empty means the user cache."""
+    """A folder with the Delta jars, and a database driver if there is one; empty means the user cache."""
     spark_shared: bool = True
     """Share one local Spark server among processes, in the background; if not, each process starts a JVM of its own."""
     spark_idle_minutes: float = 15.0

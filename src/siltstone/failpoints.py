@@ -33,6 +33,7 @@ FAILPOINTS: Final = frozenset(
         "checkpoint.before_write",
         "checkpoint.after_write",
         "ingest.after_write",
+        "ingest.after_quarantine",
         "ingest.after_commit",
         "alter.after_changes",
         "alter.after_base",

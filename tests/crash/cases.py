@@ -88,6 +88,7 @@ CASES: Final = [
         after=("upsert.after_commit", "ingest.after_commit"),
         spark=True,
     ),
+    *_cases("quarantine", "pending", before=("ingest.after_quarantine",), after=("ingest.after_commit",), spark=True),
     *_cases(
         "fold",
         "pending",

@@ -104,6 +104,13 @@ def _ingest(lake: Lake) -> None:
     lake.dataset(NAME).ingest(lake.path.parent / LOADED)
 
 
+def _quarantine(lake: Lake) -> None:
+    beside = lake.path.parent
+    bad = beside / "bad.parquet"
+    bad.write_bytes(b"not Parquet")
+    lake.dataset(NAME).ingest([beside / LOADED, bad], quarantine=beside / "quarantine")
+
+
 def _alter(lake: Lake) -> None:
     lake.dataset(NAME).alter(add="score BIGINT", defaults={"score": 7}, comments={"n": "a number"})
 
@@ -140,6 +147,7 @@ OPERATIONS: Final[dict[str, Callable[[Lake], None]]] = {
     "tombstone": _tombstone,
     "checkpoint": _checkpoint,
     "ingest": _ingest,
+    "quarantine": _quarantine,
     "alter": _alter,
     "squash": _squash,
     "fold": _fold,

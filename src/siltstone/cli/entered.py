@@ -10,6 +10,7 @@ from typing import IO, Any, Final
 
 import pyarrow as pa
 
+from siltstone.dataset.values import json_number
 from siltstone.errors import InvalidRequest, NotFound
 from siltstone.model.schema import a_type
 
@@ -94,23 +95,7 @@ def _fitted(row: Any, schema: pa.Schema) -> Any:  # noqa: ANN401
     if not isinstance(row, dict):
         return row
     kinds = {field.name: field.type for field in schema}
-    return {name: _number(value, kinds.get(name, pa.null())) for name, value in row.items()}
-
-
-def _number(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401
-    """A number with a point stays exact in a decimal column and is a float everywhere else."""
-    match value:
-        case decimal.Decimal():
-            return value if pa.types.is_decimal(kind) else float(value)
-        case list() if pa.types.is_list(kind):
-            return [_number(inner, kind.value_type) for inner in value]
-        case dict() if pa.types.is_struct(kind):
-            inside = {field.name: field.type for field in kind.fields}
-            return {name: _number(inner, inside.get(name, pa.null())) for name, inner in value.items()}
-        case dict() if pa.types.is_map(kind):
-            return {name: _number(inner, kind.item_type) for name, inner in value.items()}
-        case _:
-            return value
+    return {name: json_number(value, kinds.get(name, pa.null())) for name, value in row.items()}
 
 
 def read_keys(texts: Iterable[str], schema: pa.Schema, key: Sequence[str]) -> list[Any]:

@@ -21,6 +21,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from siltstone.dataset.loaded import known_apps
 from siltstone.dataset.store import Store
 from siltstone.errors import Conflict, Corruption, Gone, InvalidRequest, Unavailable
 from siltstone.failpoints import reach
@@ -39,13 +40,14 @@ _ACK: Final = "/ack"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A staged batch: its files, and the producer sequence it must not be applied twice for."""
+    """A staged batch: its files, and what it must not be applied twice for: a producer's sequence, or the files it is of."""
 
     files: tuple[DataFile, ...]
     rows: int
     tombstones: int = 0
     producer: str | None = None
     producer_sequence: int = 0
+    loaded: frozenset[str] = frozenset()
 
 
 class _AllApplied(Exception):  # noqa: N818
@@ -127,12 +129,19 @@ class ChangeWriter:
         return acks
 
     def _round(self, parent: Parent, batches: Sequence[Batch], acks: list[Ack]) -> Commit:
-        """Give each batch its sequence on this parent; repeats of a producer get their first acknowledgement back."""
+        """Give each batch its sequence on this parent; repeats of a producer get their first acknowledgement back.
+
+        A batch of which any file was loaded meanwhile is not applied: its loader plans anew.
+        """
         sequence = parent.transaction(APP_SEQ) or 0
         adds: list[DataFile] = []
         tombstones = 0
         transactions: dict[str, int] = {}
+        remembered = known_apps(self._store.changes, self._store) if any(batch.loaded for batch in batches) else set()
         for batch in batches:
+            if batch.loaded & (remembered | transactions.keys()):
+                acks.append(Ack(sequence=None, rows=batch.rows, applied=False))
+                continue
             app = f"{APP_PRODUCER}{batch.producer}"
             if batch.producer is not None:
                 last = transactions.get(app, parent.transaction(app))
@@ -144,6 +153,7 @@ class ChangeWriter:
             sequence += 1
             if batch.producer is not None:
                 transactions |= {app: batch.producer_sequence, app + _ACK: sequence}
+            transactions |= dict.fromkeys(batch.loaded, 1)
             adds += [replace(file, partition={SEQ: str(sequence)}) for file in batch.files]
             tombstones += batch.tombstones
             acks.append(Ack(sequence=sequence, rows=batch.rows))

@@ -19,14 +19,16 @@ from siltstone.dataset.alter import alter
 from siltstone.dataset.changes import ChangeWriter, check_producer
 from siltstone.dataset.export import ExportFormat, check_export, export_snapshot
 from siltstone.dataset.feed import change_frame, change_table, changes_since
+from siltstone.dataset.fits import check_frame
 from siltstone.dataset.history import history
-from siltstone.dataset.ingest import Load, Loader
+from siltstone.dataset.ingest import Loader
+from siltstone.dataset.intake import Intake, Wanted
+from siltstone.dataset.jdbc import JdbcSource
 from siltstone.dataset.local import head_table, latest_per_key, merged_table, unfolded_rows
 from siltstone.dataset.lookup import lookup
 from siltstone.dataset.merge import merged_frame
 from siltstone.dataset.registry import Registration
 from siltstone.dataset.rows import change_rows, check_keys, to_table
-from siltstone.dataset.sources import Format, check_frame, find_source, source_frame
 from siltstone.dataset.store import Snapshot, Store
 from siltstone.dataset.travel import snapshot_at
 from siltstone.errors import Gone, InvalidRequest, Unavailable
@@ -61,8 +63,6 @@ SNAPSHOT_TRIES: Final = 5
 """A reader that meets a removed file takes a new snapshot; five purges during one read mean something else is wrong."""
 MAX_LOOKUP_KEYS: Final = 100_000
 """More keys than this touch most of a dataset: that is a join, not a lookup."""
-CSV_RATIO: Final = 4
-"""How much smaller rows are as compressed Parquet than as CSV, for choosing the number of files."""
 
 
 class Maintenance(Protocol):
@@ -278,37 +278,89 @@ class Dataset:
             )
         return dict(zip(self.key, values, strict=True))
 
-    def ingest(
+    def ingest(  # one parameter for each way to load
         self,
         paths: str | Path | Sequence[str | Path],
         *,
         format: str | None = None,  # noqa: A002
         order_by: str | Sequence[str] | None = None,
+        quarantine: str | Path | None = None,
+        again: bool = False,
     ) -> LoadReport:
         """Load files on Spark: straight to base while the dataset is empty, as one change batch otherwise.
 
+        Files that were loaded before, by the SHA-256 of their bytes, are left out.
+
         Args:
-            paths: files, folders or globs of Parquet or CSV files (CSV with a header line).
-            format: ``parquet`` or ``csv``, if the names do not tell.
+            paths: files, folders or globs of Parquet, CSV (with a header line), JSON or NDJSON files, text also as ``.gz`` or
+                ``.bz2``. Folders named ``column=value`` above a file are columns.
+            format: ``parquet``, ``csv``, ``json`` or ``ndjson``, if the names do not tell.
             order_by: which of several rows with one key wins: the last by these columns. Without it such a load is
                 refused.
+            quarantine: a folder for files and rows that are bad; the good ones are loaded. Without it they refuse the load.
+            again: load files that were loaded before too; nothing is hashed then.
 
         Raises:
             NotFound: nothing is at the path.
             InvalidRequest: a file cannot be read or does not fit. Nothing is loaded.
         """
-        source = find_source(paths, format_name=format)
-        order = as_names(order_by)
+        given = (paths,) if isinstance(paths, str | Path) else tuple(paths)
         parts = self._now()  # a dropped dataset is Gone before Spark starts
-        for column in order:
-            if column not in parts.store.schema.names:
-                raise InvalidRequest(
-                    f"Dataset {self.name}: column {column!r}, which is to order the rows, is not in the schema."
-                )
-        size = source.size_bytes // (CSV_RATIO if source.format is Format.CSV else 1)
+        wanted = Wanted(
+            paths=given, format_name=format, order_by=as_names(order_by), quarantine=quarantine, again=again
+        )
         with noticing_absence():
-            frame = source_frame(self._spark, source, parts.store.schema, dataset=str(self.name))
-            return parts.loader.load(Load(frame=frame, size_bytes=size, rows=source.rows(), order_by=order))
+            return Intake(parts.store, parts.loader, self._spark).take_files(wanted)
+
+    def ingest_jdbc(  # noqa: PLR0913  # one parameter for each thing to say about a database
+        self,
+        url: str,
+        *,
+        table: str | None = None,
+        query: str | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        partition_column: str | None = None,
+        lower: Any = None,  # noqa: ANN401
+        upper: Any = None,  # noqa: ANN401
+        partitions: int | None = None,
+        order_by: str | Sequence[str] | None = None,
+        quarantine: str | Path | None = None,
+    ) -> LoadReport:
+        """Load a table or the answer to a query from a database on Spark, as `ingest` loads files; nothing is remembered.
+
+        Args:
+            url: the database's address, ``jdbc:postgresql://host:5432/name``, without user and password.
+            table: the table to read, or
+            query: the query whose answer to read.
+            user: who asks.
+            password: the user's password; it appears in no error and in no log.
+            partition_column: a column of numbers, dates or times by which the rows are read in parallel.
+            lower: where its values begin, with
+            upper: where they end; the database is asked unless both are given. Rows outside are read, too.
+            partitions: how many parts are read; 8 unless told.
+            order_by: see `ingest`.
+            quarantine: see `ingest`.
+
+        Raises:
+            InvalidRequest: columns or rows do not fit, or the database refuses. Nothing is loaded.
+            Unavailable: the database is out of reach, or Spark has no driver for it.
+        """
+        source = JdbcSource(
+            url=url,
+            table=table,
+            query=query,
+            user=user,
+            password=password,
+            partition_column=partition_column,
+            lower=lower,
+            upper=upper,
+            partitions=partitions,
+        )
+        parts = self._now()
+        intake = Intake(parts.store, parts.loader, self._spark)
+        with noticing_absence():
+            return intake.take_jdbc(source, order_by=as_names(order_by), quarantine=quarantine)
 
     # ---- reading -------------------------------------------------------------------------------------------------
 

@@ -4,25 +4,33 @@ Flow:
 
 1. the source becomes a frame with the dataset's columns; duplicates are resolved by `order_by` or counted;
 2. Spark writes it, counting rows, null keys, oversized keys and duplicates on the way, into files no log names;
-3. bad counts refuse the load with examples, and the files are removed;
+3. bad counts refuse the load with examples, and the files are removed; with a quarantine, bad rows are left out and written
+   there instead, but for repeated keys, of which nobody can say which one is bad;
 4. first load: one commit on base that depends on "siltstone.fold", so only one can win; the files are sorted by key.
    A loser, and a load into a dataset that has rows, becomes one change batch.
 
 A crash before the commit leaves files of a dead owner for the sweep; after it the load is complete.
 """
 
+import contextlib
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 import pyarrow as pa
 
 from siltstone.dataset.changes import Batch, ChangeWriter, check_producer
-from siltstone.dataset.sources import fitted
+from siltstone.dataset.fits import fitted
+from siltstone.dataset.json_worker import FILE, TEXT, UNREAD
+from siltstone.dataset.loaded import known_apps
+from siltstone.dataset.quarantine import Quarantine
 from siltstone.dataset.store import Snapshot, Store, check_columns
 from siltstone.dataset.written import attempt_folder, collect_files, discard, write_frame
-from siltstone.errors import Conflict, Corruption, Fenced, InvalidRequest
+from siltstone.errors import Conflict, Corruption, Fenced, InvalidRequest, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.columns import ACTOR, APP_CONTENT, APP_FOLD, BATCH_ID, OP, POS, REASON, ROW_SEQ, WRITTEN_AT, Op
 from siltstone.model.files import Commit, CommitKind, DataFile
@@ -33,9 +41,10 @@ from siltstone.storage.spark_failures import away, error_line, is_away, is_missi
 from siltstone.storage.table import Parent, Table
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
 
 EXAMPLES: Final = 3
+EXAMPLE_CHARS: Final = 200
 _COPIES: Final = "_copies"
 BYTES_PER_TASK: Final = 16 * 1024 * 1024
 ROWS_PER_TASK: Final = 250_000
@@ -53,7 +62,10 @@ class Tombstone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """One load: the frame with the dataset's columns, and its size as far as it is known. Tombstones need the key alone."""
+    """One load: the frame with the dataset's columns and marks (see `formats`), and its size as far as it is known.
+
+    `loaded` are the transactions that remember the files it comes from. Tombstones need the key alone.
+    """
 
     frame: "DataFrame"
     size_bytes: int
@@ -61,6 +73,29 @@ class Load:
     order_by: tuple[str, ...] = ()
     refuse_duplicates: bool = True
     tombstone: Tombstone | None = None
+    quarantine: Quarantine | None = None
+    loaded: frozenset[str] = frozenset()
+
+
+class LoadedMeanwhile(Exception):  # noqa: N818
+    """Another process has loaded some of the same files; nothing was committed. Look again which are left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Written:
+    """What Spark has staged, and how many rows were put aside."""
+
+    files: tuple[DataFile, ...]
+    aside: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Done:
+    """What was committed."""
+
+    written: _Written
+    sequence: int
+    first: bool = False
 
 
 class Loader:
@@ -76,31 +111,34 @@ class Loader:
 
         Raises:
             InvalidRequest: null, oversized or duplicate keys, or no rows at all. Nothing is loaded.
+            LoadedMeanwhile: another process was first with a file. Nothing is loaded.
         """
         started = self._store.clock.monotonic_seconds()
         snapshot = self._store.snapshot()
         check_columns(self._store, snapshot)
         if snapshot.base.rows == 0 and snapshot.sequence <= snapshot.watermark:
-            files, sequence, first = self._first_load(load, snapshot)
+            done = self._first_load(load, snapshot)
         else:
-            files, sequence = self._as_changes(load)
-            first = False
+            done = self._as_changes(load)
+        files, aside = done.written.files, done.written.aside
         return LoadReport(
             rows=sum(file.rows for file in files),
             files=len(files),
             bytes=sum(file.size_bytes for file in files),
-            sequence=sequence,
-            first_load=first,
+            sequence=done.sequence,
+            first_load=done.first,
             seconds=self._store.clock.monotonic_seconds() - started,
+            rows_quarantined=aside,
+            quarantine=str(load.quarantine.path) if aside and load.quarantine is not None else None,
         )
 
     def upsert_frame(self, frame: "DataFrame", *, producer: str | None, sequence: int | None) -> Ack:
         """Write a user's frame as one change batch; the last of several rows with one key wins."""
         sequence = check_producer(producer, sequence)
         with self._store.presence() as owner:
-            files, folder = self._write_changes(Load(frame=frame, size_bytes=0, refuse_duplicates=False), owner)
+            written, folder = self._write_changes(Load(frame=frame, size_bytes=0, refuse_duplicates=False), owner)
             try:
-                ack = self._commit_changes(files, producer=producer, sequence=sequence)
+                ack = self._commit_changes(written.files, producer=producer, sequence=sequence)
             except (Conflict, InvalidRequest):
                 discard(self._store.changes.path, folder)
                 raise
@@ -113,109 +151,139 @@ class Loader:
         number = check_producer(producer, sequence)
         load = Load(frame=keys, size_bytes=0, refuse_duplicates=False, tombstone=Tombstone(actor=actor, reason=reason))
         with self._store.presence() as owner:
-            files, folder = self._write_changes(load, owner)
-            if not files:
+            written, folder = self._write_changes(load, owner)
+            if not written.files:
                 discard(self._store.changes.path, folder)
                 return Ack(sequence=None, rows=0, applied=False)
             try:
-                return self._commit_changes(files, producer=producer, sequence=number)
+                return self._commit_changes(written.files, producer=producer, sequence=number)
             except (Conflict, InvalidRequest):
                 discard(self._store.changes.path, folder)
                 raise
 
     # ---- first load ----------------------------------------------------------------------------------------------
 
-    def _first_load(self, load: Load, snapshot: Snapshot) -> tuple[tuple[DataFile, ...], int, bool]:
+    def _first_load(self, load: Load, snapshot: Snapshot) -> _Done:
         store = self._store
         with store.presence() as owner:
             folder = attempt_folder(owner.owner, 0)
-            frame = _sorted(_resolved(load, store), store, partitions=_partitions(load, store))
-            files = self._write(frame, load, store.base, folder)
+            written = self._write(_sorted(load, store), load, store.base, folder)
             reach("ingest.after_write")
+            self._put_aside(load, written, store.base, folder)
 
             def build(parent: Parent) -> Commit:
                 # Rows appear without a sequence, so followers are told by the content version.
                 return Commit(
                     kind=CommitKind.FIRST_LOAD,
                     plan_version=snapshot.base.version,
-                    adds=files,
+                    adds=written.files,
                     transactions={
                         APP_FOLD: snapshot.watermark,
                         APP_CONTENT: (parent.transaction(APP_CONTENT) or 0) + 1,
+                        **dict.fromkeys(load.loaded, 1),
                     },
                     depends=frozenset({APP_FOLD}),
                     epoch=snapshot.epoch,
                 )
 
             try:
+                self._refuse_loaded(load, store.base, folder)
                 committed = store.base.commit(build)
             except (Conflict, Fenced):
-                return self._as_loser(folder, load.frame.sparkSession)
+                return self._as_loser(load, written, folder)
             reach("ingest.after_commit")
             store.note_commit(store.base, committed.version)
-            return files, snapshot.watermark, True
+            return _Done(written=written, sequence=snapshot.watermark, first=True)
 
-    def _as_loser(self, folder: str, spark: "SparkSession") -> tuple[tuple[DataFile, ...], int, bool]:
+    def _as_loser(self, load: Load, written: _Written, folder: str) -> _Done:
         """Another load or fold was first: what was written becomes a change batch."""
         store = self._store
-        staged = spark.read.parquet(str(store.base.path / folder))
-        files, sequence = self._as_changes(Load(frame=staged, size_bytes=0, refuse_duplicates=False))
-        discard(store.base.path, folder)
-        return files, sequence, False
+        self._refuse_loaded(load, store.base, folder)
+        staged = load.frame.sparkSession.read.parquet(str(store.base.path / folder))
+        again = Load(frame=staged, size_bytes=0, refuse_duplicates=False, loaded=load.loaded)
+        try:
+            done = self._as_changes(again)
+        finally:
+            discard(store.base.path, folder)
+        return replace(done, written=replace(done.written, aside=written.aside))
+
+    def _refuse_loaded(self, load: Load, table: Table, folder: str) -> None:
+        """Stop if another process has loaded one of the files since they were looked up."""
+        store = self._store
+        if load.loaded and load.loaded & (known_apps(store.base, store) | known_apps(store.changes, store)):
+            discard(table.path, folder)
+            raise LoadedMeanwhile
 
     # ---- change batch --------------------------------------------------------------------------------------------
 
-    def _as_changes(self, load: Load) -> tuple[tuple[DataFile, ...], int]:
+    def _as_changes(self, load: Load) -> _Done:
         with self._store.presence() as owner:
-            files, _ = self._write_changes(load, owner)
+            written, folder = self._write_changes(load, owner)
             reach("ingest.after_write")
-            ack = self._commit_changes(files)
+            self._put_aside(load, written, self._store.changes, folder)
+            self._refuse_loaded(load, self._store.changes, folder)
+            ack = self._commit_changes(written.files, loaded=load.loaded)
+            if not ack.applied:
+                raise LoadedMeanwhile
             reach("ingest.after_commit")
-        return files, ack.sequence or 0
+        return _Done(written=written, sequence=ack.sequence or 0)
 
-    def _write_changes(self, load: Load, owner: Presence) -> tuple[tuple[DataFile, ...], str]:
+    def _write_changes(self, load: Load, owner: Presence) -> tuple[_Written, str]:
         store = self._store
         folder = attempt_folder(owner.owner, 0)
-        frame = _resolved(load, store)
-        if load.refuse_duplicates and not load.order_by:
-            frame = _sorted(frame, store, partitions=_partitions(load, store))
+        is_sorted = load.refuse_duplicates and not load.order_by
+        frame = _sorted(load, store) if is_sorted else _resolved(load, store)
         frame = _as_change_rows(frame, store, batch_id=owner.owner, tombstone=load.tombstone)
         return self._write(frame, load, store.changes, folder), folder
 
     def _commit_changes(
-        self, files: tuple[DataFile, ...], *, producer: str | None = None, sequence: int | None = None
+        self,
+        files: tuple[DataFile, ...],
+        *,
+        producer: str | None = None,
+        sequence: int | None = None,
+        loaded: frozenset[str] = frozenset(),
     ) -> Ack:
         rows = sum(file.rows for file in files)
-        return self._writer.submit(Batch(files=files, rows=rows, producer=producer, producer_sequence=sequence or 0))
+        return self._writer.submit(
+            Batch(files=files, rows=rows, producer=producer, producer_sequence=sequence or 0, loaded=loaded)
+        )
 
     # ---- writing and judging -------------------------------------------------------------------------------------
 
-    def _write(self, frame: "DataFrame", load: Load, table: Table, folder: str) -> tuple[DataFile, ...]:
+    def _write(self, frame: "DataFrame", load: Load, table: Table, folder: str) -> _Written:
         """Write the frame, and refuse it for what was counted while it passed; what was written must be what was counted."""
         store = self._store
         schema, stats = (store.schema, store.stats) if table is store.base else (store.change_schema, [])
         try:
-            seen = self._watched(frame, table, folder, schema=schema, keys_only=load.tombstone is not None)
+            seen = self._watched(frame, load, table, folder, schema=schema)
             self._refuse_bad(seen, load)
             files = collect_files(table.path, folder, schema=schema, stats=stats)
-            self._refuse_miscount(seen["rows"], sum(file.rows for file in files))
+            self._refuse_miscount(seen["rows"] - seen["bad"], sum(file.rows for file in files))
         except (InvalidRequest, Corruption):
             discard(table.path, folder)
             raise
-        return files
+        return _Written(files=files, aside=seen["bad"])
 
     def _watched(
-        self, frame: "DataFrame", table: Table, folder: str, *, schema: pa.Schema, keys_only: bool
+        self, frame: "DataFrame", load: Load, table: Table, folder: str, *, schema: pa.Schema
     ) -> dict[str, int]:
         """Let Spark write, and return what was counted on the way."""
         from pyspark.sql import Observation
 
         seen = Observation()
-        watched = frame.observe(
-            seen, *_counts(self._store, counted=_COPIES in frame.columns, keys_only=keys_only)
-        ).drop(_COPIES)
+        keys_only = load.tombstone is not None
+        watched = frame.observe(seen, *_counts(self._store, frame.columns, keys_only=keys_only))
+        if load.quarantine is not None:
+            watched = watched.where(bad_reason(self._store, frame.columns).isNull())
+        with self._spark_errors(table, folder, keys_only=keys_only):
+            write_frame(watched.drop(_COPIES, UNREAD), table.path, folder, schema=schema, key=self._store.spec.key)
+        return {name: int(value or 0) for name, value in seen.get.items()}
+
+    @contextlib.contextmanager
+    def _spark_errors(self, table: Table, folder: str, *, keys_only: bool = False) -> Iterator[None]:
         try:
-            write_frame(watched, table.path, folder, schema=schema, key=self._store.spec.key)
+            yield
         except spark_errors() as error:
             discard(table.path, folder)
             if keys_only and is_missing_file(error):
@@ -225,7 +293,35 @@ class Loader:
             raise InvalidRequest(
                 f"Dataset {self._store.name}: Spark could not read or write the rows: {error_line(error)} Nothing was loaded."
             ) from error
-        return {name: int(value or 0) for name, value in seen.get.items()}
+
+    def _put_aside(self, load: Load, written: _Written, table: Table, folder: str) -> None:
+        """Write the bad rows into the quarantine, and make all that lies there durable: before the commit."""
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as F
+
+        if load.quarantine is None:
+            return
+        try:
+            if written.aside:
+                load.quarantine.make()
+                seen = Observation()
+                with self._spark_errors(table, folder):
+                    bad = rejected(load.frame, self._store).observe(seen, F.count(F.lit(1)).alias("rows"))
+                    bad.write.mode("error").parquet(str(load.quarantine.rows))
+                self._refuse_miscount(written.aside, int(seen.get["rows"]))
+            load.quarantine.settle()
+            self._refuse_nothing(load.quarantine, written)
+        except (InvalidRequest, Corruption, Unavailable):
+            discard(table.path, folder)
+            raise
+        reach("ingest.after_quarantine")
+
+    def _refuse_nothing(self, quarantine: Quarantine, written: _Written) -> None:
+        if not written.files:
+            raise InvalidRequest(
+                f"Dataset {self._store.name}: all {written.aside} rows are bad; they are in {quarantine.path}. "
+                "Nothing was loaded."
+            )
 
     def _refuse_miscount(self, counted: int, written: int) -> None:
         if counted != written:
@@ -235,22 +331,8 @@ class Loader:
         name, key = self._store.name, ", ".join(self._store.spec.key)
         if not seen["rows"] and load.tombstone is None:
             raise InvalidRequest(f"Dataset {name}: there are no rows to load.")
-        if seen["null_keys"]:
-            raise InvalidRequest(
-                f"Dataset {name}: {_rows(seen['null_keys'])} without a key ({key}). Nothing was loaded."
-            )
-        if seen["null_required"]:
-            raise InvalidRequest(
-                f"Dataset {name}: {_rows(seen['null_required'])} without a value that must not be null. Nothing was loaded."
-            )
-        if seen["long_keys"]:
-            raise InvalidRequest(
-                f"Dataset {name}: {_rows(seen['long_keys'])} with a key of more than {MAX_KEY_BYTES} bytes. Nothing was loaded."
-            )
-        if seen["bad_text"]:
-            raise InvalidRequest(
-                f"Dataset {name}: {seen['bad_text']} rows hold text that is not UTF-8. Nothing was loaded."
-            )
+        if load.quarantine is None:
+            self._refuse_bad_rows(seen, load)
         if seen.get("duplicates"):
             examples = "; ".join(duplicate_examples(load.frame, self._store.spec.key))
             raise InvalidRequest(
@@ -258,26 +340,53 @@ class Loader:
                 "To keep the last of each say what orders them (--order-by or order_by=), or remove them. Nothing was loaded."
             )
 
+    def _refuse_bad_rows(self, seen: dict[str, int], load: Load) -> None:
+        name = self._store.name
+        if seen["unread"]:
+            examples = "; ".join(unread_examples(load.frame))
+            raise InvalidRequest(
+                f"Dataset {name}: {_rows(seen['unread'])} that cannot be read, for example {examples}. Nothing was loaded."
+            )
+        for count, what in _BAD.items():
+            if seen[count]:
+                text = what.format(key=", ".join(self._store.spec.key))
+                raise InvalidRequest(f"Dataset {name}: {_rows(seen[count])} {text}. Nothing was loaded.")
+
+
+_BAD: Final = {
+    "null_keys": "without a key ({key})",
+    "null_required": "without a value that must not be null",
+    "long_keys": f"with a key of more than {MAX_KEY_BYTES} bytes",
+    "bad_text": "with text that is not UTF-8",
+}
+"""What is wrong with a row, and how it is told."""
+
 
 def _rows(count: int) -> str:
     return f"there {'is 1 row' if count == 1 else f'are {count} rows'}"
 
 
 def _resolved(load: Load, store: Store) -> "DataFrame":
-    """Keep the last row of each key by `order_by`, if it was given."""
+    """Leave out the marks that only people need, and keep the last row of each key by `order_by`, if it was given.
+
+    Bad rows take no part in that: they are counted, whichever key they have.
+    """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
+    frame = load.frame.drop(TEXT, FILE)
     if not load.order_by:
-        return load.frame
-    order = Window.partitionBy(*store.spec.key).orderBy(
+        return frame
+    bad = bad_reason(store, frame.columns).isNotNull()
+    order = Window.partitionBy(*store.spec.key, "_is_bad").orderBy(
         *[F.col(f"`{name}`").desc_nulls_last() for name in load.order_by]
     )
-    return load.frame.withColumn("_rank", F.row_number().over(order)).where("_rank = 1").drop("_rank")
+    ranked = frame.withColumn("_is_bad", bad).withColumn("_rank", F.row_number().over(order))
+    return ranked.where("_rank = 1 OR _is_bad").drop("_rank", "_is_bad")
 
 
-def _sorted(frame: "DataFrame", store: Store, *, partitions: int) -> "DataFrame":
-    """Sort by key into files of the target size, and count each key's copies on the way.
+def _sorted(load: Load, store: Store) -> "DataFrame":
+    """Sort by key into files of the target size, and count each key's copies on the way: of good rows, if bad ones are left out.
 
     Rows of one key meet in one range partition, already sorted, so the count needs no further shuffle.
     """
@@ -285,8 +394,10 @@ def _sorted(frame: "DataFrame", store: Store, *, partitions: int) -> "DataFrame"
     from pyspark.sql import functions as F
 
     key = list(store.spec.key)
-    ranged = frame.repartitionByRange(partitions, *key).sortWithinPartitions(*key)
-    return ranged.withColumn(_COPIES, F.count(F.lit(1)).over(Window.partitionBy(*key)))
+    frame = _resolved(load, store)
+    ranged = frame.repartitionByRange(_partitions(load, store), *key).sortWithinPartitions(*key)
+    counted = F.when(bad_reason(store, frame.columns).isNull(), 1) if load.quarantine is not None else F.lit(1)
+    return ranged.withColumn(_COPIES, F.count(counted).over(Window.partitionBy(*key)))
 
 
 def _partitions(load: Load, store: Store) -> int:
@@ -296,34 +407,55 @@ def _partitions(load: Load, store: Store) -> int:
     return max(1, by_target, min(MIN_TASKS, tasks))
 
 
-def _counts(store: Store, *, counted: bool, keys_only: bool) -> "list[Column]":
+def _conditions(store: Store, columns: Sequence[str], *, keys_only: bool = False) -> "dict[str, Column]":
+    """Return what can be wrong with a row, each as a condition that is never null."""
+    from pyspark.sql import functions as F
+
+    none = F.lit(False)  # noqa: FBT003
+    found = {"unread": F.col(UNREAD).isNotNull() if UNREAD in columns else none, **dict.fromkeys(_BAD, none)}
+    for field in store.schema:
+        if pa.types.is_string(field.type):
+            found["bad_text"] |= ~F.coalesce(F.is_valid_utf8(field.name), F.lit(True))  # noqa: FBT003
+        if field.name in store.spec.key:
+            found["null_keys"] |= F.col(field.name).isNull()
+            if pa.types.is_string(field.type):
+                found["long_keys"] |= F.coalesce(F.octet_length(field.name) > MAX_KEY_BYTES, none)
+        elif not field.nullable and not keys_only:
+            found["null_required"] |= F.col(field.name).isNull()
+    return found
+
+
+def bad_reason(store: Store, columns: Sequence[str]) -> "Column":
+    """Return why a row is bad, null if it is good."""
+    from pyspark.sql import functions as F
+
+    found = _conditions(store, columns)
+    reasons = [
+        F.when(found[name], F.lit("a row " + what.format(key=", ".join(store.spec.key)))) for name, what in _BAD.items()
+    ]
+    return F.coalesce(*([F.col(UNREAD)] if UNREAD in columns else []), *reasons)
+
+
+def rejected(frame: "DataFrame", store: Store) -> "DataFrame":
+    """Return the bad rows with the reason, the file and the text they come from, as the quarantine holds them."""
+    from pyspark.sql import functions as F
+
+    marks = [F.col(mark) if mark in frame.columns else F.lit(None).cast("string").alias(mark) for mark in (FILE, TEXT)]
+    reason = bad_reason(store, frame.columns)
+    return frame.where(reason.isNotNull()).select(reason.alias(REASON), *marks, *store.schema.names)
+
+
+def _counts(store: Store, columns: Sequence[str], *, keys_only: bool) -> "list[Column]":
     from pyspark.sql import functions as F
 
     def total(condition: "Column") -> "Column":
         return F.sum(F.when(condition, 1).otherwise(0))
 
-    key = store.spec.key
-    null_key = F.lit(False)  # noqa: FBT003
-    long_key = F.lit(False)  # noqa: FBT003
-    missing = F.lit(False)  # noqa: FBT003
-    bad_text = F.lit(False)  # noqa: FBT003
-    for field in store.schema:
-        if pa.types.is_string(field.type):
-            bad_text = bad_text | ~F.coalesce(F.is_valid_utf8(field.name), F.lit(True))  # noqa: FBT003
-        if field.name in key:
-            null_key = null_key | F.col(field.name).isNull()
-            if pa.types.is_string(field.type):
-                long_key = long_key | F.coalesce(F.octet_length(field.name) > MAX_KEY_BYTES, F.lit(False))  # noqa: FBT003
-        elif not field.nullable and not keys_only:
-            missing = missing | F.col(field.name).isNull()
-    counts = [
-        F.count(F.lit(1)).alias("rows"),
-        total(null_key).alias("null_keys"),
-        total(long_key).alias("long_keys"),
-        total(missing).alias("null_required"),
-        total(bad_text).alias("bad_text"),
-    ]
-    return [*counts, total(F.col(_COPIES) > 1).alias("duplicates")] if counted else counts
+    found = _conditions(store, columns, keys_only=keys_only)
+    bad = reduce(operator.or_, found.values())
+    counts = [F.count(F.lit(1)).alias("rows"), total(bad).alias("bad")]
+    counts += [total(condition).alias(name) for name, condition in found.items()]
+    return [*counts, total(~bad & (F.col(_COPIES) > 1)).alias("duplicates")] if _COPIES in columns else counts
 
 
 def _as_change_rows(
@@ -334,7 +466,7 @@ def _as_change_rows(
 
     if tombstone is not None:
         frame = fitted(frame, store.schema)  # all but the key is null
-    columns = [*store.schema.names, *([_COPIES] if _COPIES in frame.columns else [])]
+    columns = [*store.schema.names, *[mark for mark in (_COPIES, UNREAD) if mark in frame.columns]]
     op = Op.UPSERT if tombstone is None else Op.TOMBSTONE
     who = tombstone or Tombstone()
     return frame.select(
@@ -353,6 +485,18 @@ def duplicate_examples(frame: "DataFrame", key: Sequence[str]) -> list[str]:
     """Return a few repeated keys with their counts, for an error message."""
     from pyspark.sql import functions as F
 
-    repeated = frame.groupBy(*key).agg(F.count(F.lit(1)).alias(_COPIES)).where(F.col(_COPIES) > 1)
+    good = frame.where(F.col(UNREAD).isNull()) if UNREAD in frame.columns else frame
+    repeated = good.groupBy(*key).agg(F.count(F.lit(1)).alias(_COPIES)).where(F.col(_COPIES) > 1)
     rows = repeated.orderBy(F.col(_COPIES).desc(), *key).limit(EXAMPLES).toArrow().to_pylist()
     return [", ".join(f"{name}={row[name]!r}" for name in key) + f" ({row[_COPIES]} times)" for row in rows]
+
+
+def unread_examples(frame: "DataFrame") -> list[str]:
+    """Return a few rows that could not be read, with their files, for an error message.
+
+    All columns are asked for: what Spark finds wrong with a line of CSV depends on the columns that it has to read.
+    """
+    from pyspark.sql import functions as F
+
+    found = frame.where(F.col(UNREAD).isNotNull()).limit(EXAMPLES).toArrow().to_pylist()
+    return [f"{unquote(row[FILE]).removeprefix('file:')}: {row[UNREAD]} ({row[TEXT][:EXAMPLE_CHARS]})" for row in found]

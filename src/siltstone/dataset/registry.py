@@ -244,6 +244,8 @@ class Registry:
     def _make_tables(self, folder: Path, schema: pa.Schema, spec: Spec) -> None:
         """Make both tables. Until the registry names them nobody can find them."""
         reach("create.before_tables")
+        days = f"interval {self._settings.producer_retention_days:g} days"
+        expiring = {"delta.setTransactionRetentionDuration": days}
         try:
             make_folder(folder)
             if self._settings.durable:
@@ -254,9 +256,7 @@ class Registry:
                 partition_by=[SEQ],
                 properties=spec.to_properties(role=CHANGES)
                 | retention_properties(self._settings.changes_retention_hours)
-                | {
-                    "delta.setTransactionRetentionDuration": f"interval {self._settings.producer_retention_days:g} days"
-                },
+                | expiring,
                 durable=self._settings.durable,
             )
             reach("create.after_changes")
@@ -264,7 +264,9 @@ class Registry:
                 folder / BASE,
                 schema,
                 partition_by=[],
-                properties=spec.to_properties(role=BASE) | retention_properties(self._settings.base_retention_hours),
+                properties=spec.to_properties(role=BASE)
+                | retention_properties(self._settings.base_retention_hours)
+                | expiring,
                 durable=self._settings.durable,
             )
         except OSError as error:

@@ -4,26 +4,16 @@ Nothing here writes. A refusal names the column, the row and the value, and chan
 """
 
 import datetime
-import decimal
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from siltstone.dataset.values import MISFITS, read_value
 from siltstone.errors import InvalidRequest
 from siltstone.model.columns import CHANGE_FIELDS, Op
 from siltstone.model.schema import MAX_KEY_BYTES, a_type, type_name
-
-_MISFITS: Final = (
-    pa.ArrowInvalid,
-    pa.ArrowTypeError,
-    pa.ArrowNotImplementedError,
-    OverflowError,
-    ValueError,
-    TypeError,
-    ArithmeticError,
-)
 
 
 def to_table(rows: Any, schema: pa.Schema, *, dataset: str) -> pa.Table:  # noqa: ANN401
@@ -37,7 +27,7 @@ def to_table(rows: Any, schema: pa.Schema, *, dataset: str) -> pa.Table:  # noqa
     try:
         given = _as_arrow(rows, schema, dataset)
         given.validate(full=True)  # text that is not UTF-8 could be written and never be read
-    except _MISFITS as error:
+    except MISFITS as error:
         raise InvalidRequest(f"Dataset {dataset}: the rows cannot be read as columns of one type: {error}") from error
     if len(set(given.column_names)) != len(given.column_names):
         raise InvalidRequest(f"Dataset {dataset}: a column is given twice ({', '.join(given.column_names)}).")
@@ -94,59 +84,16 @@ def _from_dicts(rows: Sequence[Any], schema: pa.Schema, dataset: str) -> pa.Tabl
 def _array(values: list[Any], field: pa.Field, dataset: str) -> pa.Array:
     """Build one column; text is read as a date, a time or a decimal, because JSON has no such values."""
     try:
-        return pa.array([_read_value(value, field.type) for value in values], field.type)
-    except _MISFITS as error:
+        return pa.array([read_value(value, field.type) for value in values], field.type)
+    except MISFITS as error:
         raise _misfit(values, field, dataset, error) from error
-
-
-def _read_value(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401
-    """Read ISO text, and refuse what Arrow would cut off in silence; a time without a zone is UTC, as everywhere in a lake."""
-    if isinstance(value, list | tuple) and pa.types.is_list(kind):
-        return [_read_value(inner, kind.value_type) for inner in value]
-    if isinstance(value, Mapping) and pa.types.is_struct(kind):
-        inside = {field.name: field.type for field in kind.fields}
-        return {name: _read_value(inner, inside.get(name, pa.null())) for name, inner in value.items()}
-    if _is_cut_off(value, kind):
-        raise ValueError(value)
-    if isinstance(value, datetime.datetime):
-        return value.astimezone(datetime.UTC) if value.tzinfo is not None else value
-    if not isinstance(value, str):
-        return value
-    if pa.types.is_timestamp(kind):
-        moment = datetime.datetime.fromisoformat(value)
-        if kind.tz is None and moment.tzinfo is not None:
-            raise ValueError(value)
-        return moment.astimezone(datetime.UTC) if moment.tzinfo is not None else moment
-    if pa.types.is_date(kind):
-        return datetime.date.fromisoformat(value)
-    if pa.types.is_decimal(kind):
-        return decimal.Decimal(value)
-    return value
-
-
-def _is_cut_off(value: Any, kind: pa.DataType) -> bool:  # noqa: ANN401
-    """True for what Arrow would cut or shift without a word.
-
-    1.5 in a column of integers becomes 1, text in a list is taken apart, a time in a column of dates loses its hours, one with a
-    zone in a column without shifts, and a pandas time loses its nanoseconds.
-    """
-    match value:
-        case float() | decimal.Decimal():
-            return bool(pa.types.is_integer(kind)) and value % 1 != 0
-        case str() | bytes():
-            return bool(pa.types.is_list(kind))
-        case datetime.datetime():
-            shifted = pa.types.is_timestamp(kind) and kind.tz is None and value.tzinfo is not None
-            return bool(pa.types.is_date(kind)) or bool(shifted) or bool(getattr(value, "nanosecond", 0))
-        case _:
-            return False
 
 
 def _misfit(values: list[Any], field: pa.Field, dataset: str, error: Exception) -> InvalidRequest:
     for row, value in enumerate(values):
         try:
-            pa.array([_read_value(value, field.type)], field.type)
-        except _MISFITS:
+            pa.array([read_value(value, field.type)], field.type)
+        except MISFITS:
             return InvalidRequest(
                 f"Dataset {dataset}: row {row}, column {field.name!r}: {value!r} is not {a_type(field.type)}."
             )

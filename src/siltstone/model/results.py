@@ -27,7 +27,11 @@ class Ack(_Plain):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport(_Plain):
-    """What an ingest did: straight to base (`first_load`) or as one change batch."""
+    """What an ingest did: straight to base (`first_load`) or as one change batch.
+
+    `files` and `bytes` are those that were written; `files_skipped` were loaded before, and `files_quarantined` and
+    `rows_quarantined` were put aside in the folder `quarantine`. With nothing new to load `rows` is 0 and nothing changed.
+    """
 
     rows: int
     files: int
@@ -35,6 +39,10 @@ class LoadReport(_Plain):
     sequence: int
     first_load: bool
     seconds: float
+    files_skipped: int = 0
+    files_quarantined: int = 0
+    rows_quarantined: int = 0
+    quarantine: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from siltstone.failpoints import reach
-from siltstone.model.columns import APP_PRODUCER, COMMIT_ID, COMMIT_KIND, COMMIT_PID, ROWS_REMOVED
+from siltstone.model.columns import COMMIT_ID, COMMIT_KIND, COMMIT_PID, EXPIRING_APPS, ROWS_REMOVED
 from siltstone.model.files import Commit, DataFile
 from siltstone.storage.layout import LOG, entry_name
 
@@ -52,7 +52,7 @@ def put_entry(table: Path, version: int, content: bytes, *, draft_id: str, durab
 
 
 def entry_content(commit: Commit, *, commit_id: str, now_ms: int) -> bytes:
-    """Return a commit as the lines of its entry. Producers' transactions carry the time, so that readers can let them expire."""
+    """Return a commit as the lines of its entry. Transactions that expire carry the time."""
     return b"".join(
         json.dumps(action, separators=(",", ":")).encode() + b"\n" for action in _actions(commit, commit_id, now_ms)
     )
@@ -80,7 +80,7 @@ def _actions(commit: Commit, commit_id: str, now_ms: int) -> Iterator[dict[str, 
     for file in commit.removes:
         yield {"remove": _removed(file, now_ms, data_change=data_change)}
     for app, version in sorted(commit.transactions.items()):
-        updated = {"lastUpdated": now_ms} if app.startswith(APP_PRODUCER) else {}
+        updated = {"lastUpdated": now_ms} if app.startswith(EXPIRING_APPS) else {}
         yield {"txn": {"appId": app, "version": version} | updated}
 
 

@@ -30,7 +30,7 @@ from siltstone.model.files import DataFile
 from siltstone.model.spec import PROPERTY_DROPPED, check_properties
 from siltstone.storage.follow import Followed, LogMoved, late_reads
 from siltstone.storage.layout import LOG
-from siltstone.storage.log import LAST_CHECKPOINT, Mark, check_entries, file_mark, list_log, removals
+from siltstone.storage.log import LAST_CHECKPOINT, Mark, check_entries, file_mark, list_log, removals, transaction_times
 from siltstone.storage.upkeep import heal_checkpoint
 
 __all__ = ["LogMoved", "Pinned", "TableHandle"]
@@ -159,6 +159,18 @@ class TableHandle:
         for _ in range(OPEN_TRIES):
             with contextlib.suppress(FileNotFoundError):
                 return {path for path, at_ms in removals(self.path).items() if at_ms > cut_ms}
+        raise Unavailable(f"{self.label}: its log was cleaned again and again while it was read. Try again.")
+
+    def recent(self, prefix: str, *, within_hours: float) -> set[str]:
+        """Return the app transactions whose name starts so and that were set at most so long ago, read from the newest log.
+
+        Raises:
+            Unavailable: they cannot be listed.
+        """
+        cut_ms = epoch_ms(self._clock.now()) - within_hours * MS_PER_HOUR
+        for _ in range(OPEN_TRIES):
+            with contextlib.suppress(FileNotFoundError):
+                return {app for app, at_ms in transaction_times(self.path, prefix).items() if at_ms > cut_ms}
         raise Unavailable(f"{self.label}: its log was cleaned again and again while it was read. Try again.")
 
     # ---- following -----------------------------------------------------------------------------------------------

@@ -1,10 +1,12 @@
-"""The Delta jars that Spark needs beside its own: fetched once, kept in the user's cache, found ever after.
+"""The jars that Spark needs beside its own, Delta's and a database driver: fetched once, kept in the user's cache.
 
 Terms:
 
 * *jars*: Delta's own jars and those of their dependencies that PySpark does not ship already. What PySpark ships wins:
   two versions of one library in a class path are a fault that shows late.
-* *cache*: ``$XDG_CACHE_HOME/siltstone`` or ``~/.cache/siltstone``; the jars are in ``jars/delta-<v>-spark-<v>``.
+* *driver*: PostgreSQL's, for loads over JDBC. It is used where it is there, and fetched when it is first needed.
+* *cache*: ``$XDG_CACHE_HOME/siltstone`` or ``~/.cache/siltstone``; the jars are in ``jars/delta-<v>-spark-<v>`` and
+  ``jars/postgresql-<v>``.
 
 Flow of `delta_jars`:
 
@@ -23,7 +25,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -37,6 +39,8 @@ from siltstone.storage.jvm import find_java
 DELTA_VERSION: Final = "4.4.0"
 SCALA_VERSION: Final = "2.13"
 NEEDED: Final = ("delta-spark", "delta-storage")
+POSTGRES_VERSION: Final = "42.7.7"
+POSTGRES: Final = f"org.postgresql:postgresql:{POSTGRES_VERSION}"
 SHIPPED_BY_SPARK: Final = ("org.apache.hadoop:hadoop-client-api", "org.apache.hadoop:hadoop-client-runtime")
 """Large jars that are not worth the download; smaller ones that Spark ships are dropped after it."""
 FETCH_TIMEOUT_SECONDS: Final = 600.0
@@ -82,8 +86,28 @@ def delta_jars(settings: Settings) -> tuple[Path, ...]:
     spark_version = version("pyspark")
     folder = cache_folder() / "jars" / f"delta-{DELTA_VERSION}-spark-{spark_version}"
     if not folder.is_dir():
-        _fetch(settings, home=home, spark_version=spark_version, folder=folder)
+        _fetch(settings, coordinate(spark_version), home=home, folder=folder, check=_from_folder)
     return _from_folder(folder)
+
+
+def driver_jars(settings: Settings) -> tuple[Path, ...]:
+    """Return the database driver's jars if they are in the cache. A folder that was set holds whatever there is to use."""
+    return () if settings.spark_jars else tuple(sorted(_driver_folder().glob("*.jar")))
+
+
+def fetch_driver(settings: Settings) -> tuple[Path, ...]:
+    """Return the database driver's jars, and fetch them if they are not in the cache; a session that runs does not get them.
+
+    Raises:
+        Unavailable: they could not be fetched.
+    """
+    if not settings.spark_jars and not _driver_folder().is_dir():
+        _fetch(settings, POSTGRES, home=spark_home(), folder=_driver_folder())
+    return driver_jars(settings)
+
+
+def _driver_folder() -> Path:
+    return cache_folder() / "jars" / f"postgresql-{POSTGRES_VERSION}"
 
 
 def _from_folder(folder: Path) -> tuple[Path, ...]:
@@ -97,7 +121,14 @@ def _from_folder(folder: Path) -> tuple[Path, ...]:
     return jars
 
 
-def _fetch(settings: Settings, *, home: Path, spark_version: str, folder: Path) -> None:
+def _fetch(
+    settings: Settings,
+    package: str,
+    *,
+    home: Path,
+    folder: Path,
+    check: Callable[[Path], object] = lambda _: None,
+) -> None:
     """Download into a temporary folder, keep what Spark does not ship, and give the folder its name."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -105,14 +136,14 @@ def _fetch(settings: Settings, *, home: Path, spark_version: str, folder: Path) 
     except OSError as error:
         raise Unavailable(f"The cache {folder.parent} cannot be written: {error}. Set XDG_CACHE_HOME.") from error
     try:
-        _resolve(settings, home=home, spark_version=spark_version, work=work)
+        _resolve(settings, package, home=home, work=work)
         (work / "kept").mkdir()
         shipped = {_artifact(jar.name) for jar in (home / "jars").glob("*.jar")}
         for jar in (work / "jars").glob("*.jar"):
             name = jar.name.split("_", 1)[1]  # the resolver writes group_artifact-version.jar
             if _artifact(name) not in shipped:
                 jar.rename(work / "kept" / name)
-        _from_folder(work / "kept")
+        check(work / "kept")
         with suppress(OSError):  # another process was first
             (work / "kept").rename(folder)
     finally:
@@ -124,12 +155,12 @@ def _artifact(jar: str) -> str:
     return re.sub(r"-\d[^/]*\.jar$", "", jar)
 
 
-def _resolve(settings: Settings, *, home: Path, spark_version: str, work: Path) -> None:
+def _resolve(settings: Settings, package: str, *, home: Path, work: Path) -> None:
     """Run Spark's resolver once: spark-submit with packages, and a main class that ends at once."""
     given = [f"{name}={settings.spark[name]}" for name in RESOLVER_SETTINGS if name in settings.spark]
     command = [
         str(home / "bin" / "spark-submit"),
-        *("--packages", coordinate(spark_version), "--exclude-packages", ",".join(SHIPPED_BY_SPARK)),
+        *("--packages", package, "--exclude-packages", ",".join(SHIPPED_BY_SPARK)),
         *("--conf", f"spark.jars.ivy={work}", "--master", "local[1]"),
         *(word for setting in given for word in ("--conf", setting)),
         *("--class", "org.apache.ivy.Main", "spark-internal", "-version"),
@@ -146,7 +177,7 @@ def _resolve(settings: Settings, *, home: Path, spark_version: str, work: Path) 
         telling = re.compile(r"ERROR|not found|Exception|no answer")
         reasons = [line.strip() for line in said.splitlines() if telling.search(line)][:3] or [said[-300:]]
         raise Unavailable(
-            f"The Delta jars ({coordinate(spark_version)}) could not be fetched: {'; '.join(reasons)}. "
+            f"The jars of {package} could not be fetched: {'; '.join(reasons)}. "
             "Try again with a network, name a mirror in the setting spark (spark.jars.repositories), "
             "or put the jars into a folder and name it in the setting spark_jars."
         )
@@ -155,7 +186,9 @@ def _resolve(settings: Settings, *, home: Path, spark_version: str, work: Path) 
 def main() -> None:
     """Fetch the jars ahead of time and say where they are; exit 5 if that cannot be done."""
     try:
-        found = delta_jars(Settings.load())
+        settings = Settings.load()
+        found = delta_jars(settings)
+        fetch_driver(settings)
     except Unavailable as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from siltstone.config import Settings
-from siltstone.storage.jars import cache_folder, delta_jars, spark_home
+from siltstone.storage.jars import cache_folder, delta_jars, driver_jars, spark_home
 from siltstone.storage.jvm import Java, archive_key, archive_options, fitted_memory_mb, machine_memory_mb
 
 APP_NAME: Final = "siltstone"
@@ -68,7 +68,7 @@ REPEATED_BY_THE_EXCEPTION: Final = (
 
 def launch_options(settings: Settings, *, java: Java, role: str) -> dict[str, str]:
     """Compute the options for a JVM that starts now on this machine: fetches jars, records or uses an archive."""
-    jars = delta_jars(settings)
+    jars = (*delta_jars(settings), *driver_jars(settings))
     cache = cache_folder()
     key = archive_key(java, role=role, class_path=jars, spark=f"{spark_home()} {version('pyspark')}")
     java_options = [

@@ -33,7 +33,8 @@ Mark = tuple[int, ...]
 class LogEntry:
     """What one commit did, as far as a later commit has to know.
 
-    `files` are the added ones; `removes` says of each removed one when that was, in milliseconds.
+    `files` are the added ones; `removes` says of each removed one when that was, in milliseconds; `updated_ms` has the times of
+    those transactions that carry one.
     """
 
     version: int
@@ -41,6 +42,7 @@ class LogEntry:
     adds: frozenset[str]
     removes: Mapping[str, int]
     transactions: Mapping[str, int]
+    updated_ms: Mapping[str, int]
     changes_metadata: bool
     changes_protocol: bool
     commit_id: str | None
@@ -139,6 +141,7 @@ def _entry(version: int, actions: list[dict[str, Any]], mark: Mark) -> LogEntry:
             if "remove" in a
         },
         transactions={a["txn"]["appId"]: int(a["txn"]["version"]) for a in actions if "txn" in a},
+        updated_ms={a["txn"]["appId"]: int(a["txn"].get("lastUpdated") or 0) for a in actions if "txn" in a},
         changes_metadata=any("metaData" in a for a in actions),
         changes_protocol=any("protocol" in a for a in actions),
         commit_id=info.get(COMMIT_ID),
@@ -210,31 +213,53 @@ def removals(table: Path) -> dict[str, int]:
         Corruption: a part of the log is broken.
     """
     listing = list_log(table)
-    found: dict[str, int] = {}
-    for name in listing.checkpoints.get(listing.newest_checkpoint, ()):
-        found |= _checkpoint_removals(table / LOG / name)
-    for version in listing.entries:
-        if version > listing.newest_checkpoint:
-            entry = read_entry(table, version)
-            found |= entry.removes
-            for path in entry.adds:
-                found.pop(path, None)
+    removes = _checkpointed(table, listing, "remove")
+    found = {unquote(r["path"]): int(r.get("deletionTimestamp") or 0) for r in removes if r["path"] is not None}
+    for entry in _newer_entries(table, listing):
+        found |= entry.removes
+        for path in entry.adds:
+            found.pop(path, None)
     return found
 
 
-def _checkpoint_removals(path: Path) -> dict[str, int]:
+def transaction_times(table: Path, prefix: str) -> dict[str, int]:
+    """Return the app transactions whose name starts so, all at once, each with its time in milliseconds.
+
+    Raises:
+        FileNotFoundError: the log was cleaned on the way; look again.
+        Corruption: a part of the log is broken.
+    """
+    listing = list_log(table)
+    known = _checkpointed(table, listing, "txn")
+    found = {t["appId"]: int(t.get("lastUpdated") or 0) for t in known if t["appId"] is not None}
+    for entry in _newer_entries(table, listing):
+        found |= entry.updated_ms
+    return {app: at_ms for app, at_ms in found.items() if app.startswith(prefix)}
+
+
+def _newer_entries(table: Path, listing: LogListing) -> Iterator[LogEntry]:
+    """Yield the entries above the newest checkpoint."""
+    for version in listing.entries:
+        if version > listing.newest_checkpoint:
+            yield read_entry(table, version)
+
+
+def _checkpointed(table: Path, listing: LogListing, action: str) -> list[dict[str, Any]]:
+    """Return the actions of one kind in the newest checkpoint."""
     import pyarrow.parquet as pq
 
-    try:
-        with pq.ParquetFile(path) as file:
-            if "remove" not in file.schema_arrow.names:
-                return {}
-            removes = file.read(columns=["remove"]).column("remove").drop_null().to_pylist()
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise Corruption(f"Checkpoint {path} cannot be read: {error}. Restore it from a copy.") from error
-    return {unquote(r["path"]): int(r.get("deletionTimestamp") or 0) for r in removes if r["path"] is not None}
+    found: list[dict[str, Any]] = []
+    for name in listing.checkpoints.get(listing.newest_checkpoint, ()):
+        path = table / LOG / name
+        try:
+            with pq.ParquetFile(path) as file:
+                if action in file.schema_arrow.names:
+                    found += file.read(columns=[action]).column(action).drop_null().to_pylist()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise Corruption(f"Checkpoint {path} cannot be read: {error}. Restore it from a copy.") from error
+    return found
 
 
 def check_entries(table: Path, *, parse: bool) -> None:

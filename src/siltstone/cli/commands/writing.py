@@ -1,6 +1,7 @@
 """Writing: upsert, tombstone, tombstones, ingest."""
 
-from typing import Annotated, Any
+import os
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -8,6 +9,9 @@ from siltstone.cli import render
 from siltstone.cli.invocation import Invocation, confirm, invocation
 from siltstone.cli.registration import add
 from siltstone.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from siltstone.model.results import LoadReport
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="catalog.schema.table")]
 Producer = Annotated[
@@ -165,34 +169,108 @@ def tombstones(context: typer.Context, name: Name) -> None:
     call.answer(found, people)
 
 
-def ingest(
+def ingest(  # noqa: PLR0913  # one parameter for each option
     context: typer.Context,
     name: Name,
-    paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Files, folders or globs.")],
+    paths: Annotated[list[str] | None, typer.Argument(metavar="PATH", help="Files, folders or globs.")] = None,
     *,
     file_format: Annotated[
-        str | None, typer.Option("--format", metavar="FORMAT", help="parquet or csv, if the names do not tell.")
+        str | None,
+        typer.Option("--format", metavar="FORMAT", help="parquet, csv, json or ndjson, if the names do not tell."),
     ] = None,
     order_by: Annotated[
         str | None,
         typer.Option("--order-by", metavar="A,B", help="Of rows with one key keep the last by these columns."),
+    ] = None,
+    quarantine: Annotated[
+        str | None,
+        typer.Option("--quarantine", metavar="FOLDER", help="Put bad files and rows aside there, and load the rest."),
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Load files that were loaded before, too.")] = False,
+    jdbc: Annotated[
+        str | None,
+        typer.Option("--jdbc", metavar="URL", help="Load from a database: jdbc:postgresql://host:5432/name."),
+    ] = None,
+    table: Annotated[str | None, typer.Option("--table", metavar="TABLE", help="The table to read.")] = None,
+    query: Annotated[str | None, typer.Option("--query", metavar="SQL", help="The query whose answer to read.")] = None,
+    user: Annotated[str | None, typer.Option("--user", metavar="USER", help="The database's user.")] = None,
+    password_env: Annotated[
+        str | None, typer.Option("--password-env", metavar="VAR", help="The variable that holds the password.")
+    ] = None,
+    partition_column: Annotated[
+        str | None, typer.Option("--partition-column", metavar="C", help="Read in parallel by this column.")
+    ] = None,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", metavar="N", help="How many parts are read; 8 unless told.")
     ] = None,
 ) -> None:
     r"""Load files on Spark: straight to base while the dataset is empty, as one batch of changes otherwise.
 
     \b
     silt ingest crm.sales.calls calls/*.parquet
-    silt ingest crm.sales.candidates export.csv --order-by updated_at
+    silt ingest crm.sales.candidates export.csv.gz --order-by updated_at
+    silt ingest crm.sales.candidates 'feed/*.ndjson' --quarantine /data/bad
+    silt ingest crm.sales.candidates --jdbc jdbc:postgresql://db:5432/crm --table candidates --user silt \
+        --password-env CRM_PASSWORD
     """
     call = invocation(context)
     order = [column.strip() for column in order_by.split(",")] if order_by else None
+    database: dict[str, Any] = {
+        "table": table,
+        "query": query,
+        "user": user,
+        "password": _password(password_env),
+        "partition_column": partition_column,
+        "partitions": partitions,
+    }
+    files_only = {"--format": file_format, "--again": again or None}
+    _check_source(paths, jdbc, database=database, files_only=files_only)
     with call.working(f"Loading into {name} on Spark") as lake:
-        report = lake.dataset(name).ingest(paths, format=file_format, order_by=order)
+        dataset = lake.dataset(name)
+        if jdbc is not None:
+            report = dataset.ingest_jdbc(jdbc, order_by=order, quarantine=quarantine, **database)
+        else:
+            report = dataset.ingest(paths or [], format=file_format, order_by=order, quarantine=quarantine, again=again)
 
     def people() -> None:
+        _show_aside(report)
+        if not report.files:
+            render.write_line(f"Nothing new to load into {name}; --again loads the same files once more.")
+            return
         where = "base" if report.first_load else f"changes, sequence {report.sequence}"
         files = f"{render.counted(report.files, 'file')}, {render.size(report.bytes)}"
         rows = render.counted(report.rows, "row")
         render.write_line(f"Loaded {rows} into {name} ({where}): {files}, {render.seconds(report.seconds)}.")
 
     call.answer(report.to_dict(), people)
+
+
+def _show_aside(report: "LoadReport") -> None:
+    """Say what was not loaded, and where it is."""
+    if report.files_skipped:
+        render.write_line(f"{render.counted(report.files_skipped, 'file')} loaded before, left out.")
+    if report.quarantine:
+        files = render.counted(report.files_quarantined, "file")
+        rows = render.counted(report.rows_quarantined, "row")
+        render.write_line(f"Put aside {files} and {rows} in {report.quarantine}.")
+
+
+def _password(variable: str | None) -> str | None:
+    """Return what the variable holds: a password must not be an argument, which every user of the machine can see."""
+    if variable is None:
+        return None
+    if variable not in os.environ:
+        raise InvalidRequest(f"There is no variable {variable} in the environment. Nothing was loaded.")
+    return os.environ[variable]
+
+
+def _check_source(
+    paths: list[str] | None, jdbc: str | None, *, database: dict[str, Any], files_only: dict[str, Any]
+) -> None:
+    """Refuse a call that names no source, or two."""
+    if bool(paths) == (jdbc is not None):
+        raise InvalidRequest("Name the files to load, or a database with --jdbc; one of the two.")
+    if jdbc is None and (given := [option for option, value in database.items() if value is not None]):
+        raise InvalidRequest(f"--{given[0].replace('_', '-')} goes with --jdbc. Nothing was loaded.")
+    if jdbc is not None and (given := [option for option, value in files_only.items() if value is not None]):
+        raise InvalidRequest(f"{given[0]} goes with files, not with --jdbc. Nothing was loaded.")

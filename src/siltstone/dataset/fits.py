@@ -1,0 +1,101 @@
+"""Whether columns fit a dataset's, by name and by type: of files, and of Spark frames. Nothing is cast with loss."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from siltstone.errors import InvalidRequest
+from siltstone.model.evolution import WIDER
+from siltstone.model.schema import a_type, type_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def check_names(names: Sequence[str], schema: pa.Schema, *, dataset: str) -> str | None:
+    """Say what is wrong with a file's column names; None if nothing is."""
+    unknown = [name for name in names if name not in schema.names]
+    if unknown:
+        columns = ", ".join(map(repr, unknown))
+        return f"has column {columns}, which dataset {dataset} does not have ({', '.join(schema.names)})"
+    if len(set(names)) != len(names):
+        return "names a column twice"
+    missing = [f.name for f in schema if not f.nullable and f.name not in names]
+    if missing:
+        return f"lacks column {', '.join(map(repr, missing))}, which must not be null"
+    return None
+
+
+def check_type(found: pa.Field, wanted: pa.Field, *, dataset: str) -> str | None:
+    """Say what is wrong with the type of a file's column; None if nothing is."""
+    if fits(found.type, wanted.type):
+        return None
+    return (
+        f"has column {found.name!r} of type {found.type}; dataset {dataset} has {type_name(wanted.type)}. "
+        "Cast it before loading"
+    )
+
+
+def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """True if every value of a type is one of the other, without a cast that could lose something."""
+    if pa.types.is_dictionary(found):
+        return fits(found.value_type, wanted)
+    if found == wanted or wanted in WIDER.get(found, ()):
+        return True
+    if pa.types.is_large_string(found) or pa.types.is_large_binary(found):
+        return bool(pa.types.is_string(wanted) if pa.types.is_large_string(found) else pa.types.is_binary(wanted))
+    if pa.types.is_timestamp(found) and pa.types.is_timestamp(wanted):
+        return found.unit in ("ms", "us") and (found.tz is None) == (wanted.tz is None)
+    if pa.types.is_list(found) and pa.types.is_list(wanted):
+        return fits(found.value_type, wanted.value_type)
+    if pa.types.is_struct(found) and pa.types.is_struct(wanted):
+        return [f.name for f in found.fields] == [f.name for f in wanted.fields] and all(
+            fits(a.type, b.type) for a, b in zip(found.fields, wanted.fields, strict=True)
+        )
+    if pa.types.is_map(found) and pa.types.is_map(wanted):
+        return fits(found.key_type, wanted.key_type) and fits(found.item_type, wanted.item_type)
+    return False
+
+
+def fitted(frame: "DataFrame", schema: pa.Schema, *, keep: Sequence[str] = ()) -> "DataFrame":
+    """Return the frame with exactly the schema's columns, in its order and types, and those to keep; missing ones are null."""
+    from pyspark.sql import functions as F
+
+    have = set(frame.columns)
+    return frame.select(
+        *[
+            (F.col(f"`{f.name}`") if f.name in have else F.lit(None)).cast(type_name(f.type)).alias(f.name)
+            for f in schema
+        ],
+        *keep,
+    )
+
+
+def check_frame(frame: "DataFrame", schema: pa.Schema, *, dataset: str) -> "DataFrame":
+    """Take a user's Spark frame if every column fits, and bring it into the dataset's columns.
+
+    Raises:
+        InvalidRequest: unknown or missing columns, or a type that would have to be cast with loss.
+    """
+    from siltstone.model.schema import from_struct_json
+
+    given = from_struct_json(frame.schema.jsonValue())
+    unknown = [name for name in given.names if name not in schema.names]
+    if unknown:
+        raise InvalidRequest(
+            f"Dataset {dataset} has no column {', '.join(map(repr, unknown))}. It has {', '.join(schema.names)}."
+        )
+    missing = [f.name for f in schema if not f.nullable and f.name not in given.names]
+    if missing:
+        raise InvalidRequest(
+            f"Dataset {dataset}: the frame lacks column {', '.join(map(repr, missing))}, which must not be null."
+        )
+    for field in given:
+        wanted = schema.field(field.name)
+        if not fits(field.type, wanted.type) and not pa.types.is_null(field.type):
+            raise InvalidRequest(
+                f"Dataset {dataset}: column {field.name!r} is {a_type(wanted.type)}, the frame has {type_name(field.type)}. "
+                "Cast it first."
+            )
+    return fitted(frame, schema)

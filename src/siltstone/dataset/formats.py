@@ -1,0 +1,351 @@
+"""From files to a frame with the dataset's columns: each file is looked into first, then Spark reads those that are right.
+
+Flow:
+
+1. `check_files` looks into every file (footers, header lines, what folders say) without Spark, and says which are bad and why;
+2. `read_files` makes one frame of the good ones.
+
+A frame has the dataset's columns and three marks: ``_unread``, why a row could not be read (null if it could), ``_text``, what
+stood there, and ``_file``. Rows of Parquet can always be read. A frame of JSON is parsed by `json_worker` in Spark's tasks,
+because Spark's own JSON reader rounds, casts and drops in silence.
+"""
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from siltstone.dataset import json_worker, values
+from siltstone.dataset.fits import check_names, check_type, fitted
+from siltstone.dataset.frames import spark_schema
+from siltstone.dataset.json_worker import FILE, TEXT, UNREAD
+from siltstone.dataset.sources import Format, Partition, Source, open_text, partition_of, partition_value
+from siltstone.errors import InvalidRequest
+from siltstone.model.evolution import WIDER
+from siltstone.model.schema import a_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MAX_NAMED: Final = 20
+"""So many bad files an error names; the others are counted."""
+MAX_JSON_BYTES: Final = 256 * 1024 * 1024
+"""A JSON file is read whole by one task; larger ones belong into lines (NDJSON)."""
+MAX_HEADER_BYTES: Final = 1024 * 1024
+CSV_MISFIT: Final = "a field does not fit its column, or there are too many or too few fields"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadFile:
+    """A file that cannot be loaded, and why."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """The files that can be loaded together, what columns they hold and what their folders add; and those that cannot."""
+
+    format: Format
+    files: tuple[Path, ...]
+    columns: pa.Schema
+    partition_names: tuple[str, ...] = ()
+    bad: tuple[BadFile, ...] = ()
+    rows: int = 0
+
+    def refuse_bad(self) -> None:
+        """Refuse the load if a file is bad, and name the first ones.
+
+        Raises:
+            InvalidRequest: there are bad files.
+        """
+        if not self.bad:
+            return
+        named = [f"{bad.path} {bad.reason}" for bad in self.bad[:MAX_NAMED]]
+        if len(self.bad) == 1:
+            raise InvalidRequest(f"{named[0]}. Nothing was loaded.")
+        more = f"; and {len(self.bad) - MAX_NAMED} more" if len(self.bad) > MAX_NAMED else ""
+        raise InvalidRequest(
+            f"{len(self.bad)} of {len(self.bad) + len(self.files)} files cannot be loaded: {'; '.join(named)}{more}. "
+            "Nothing was loaded. To load the others put these aside (--quarantine or quarantine=)."
+        )
+
+
+@dataclass(slots=True)
+class _Found:
+    """What a look into one file found: its columns and its rows, as far as it says."""
+
+    columns: pa.Schema
+    partition: Partition
+    rows: int = 0
+
+
+class _Bad(Exception):  # noqa: N818
+    """A file cannot be loaded; the text says why."""
+
+
+# ---- looking into files --------------------------------------------------------------------------------------------
+
+
+def check_files(source: Source, schema: pa.Schema, *, dataset: str) -> Checked:
+    """Look into every file; what is wrong with one does not keep the others from their turn.
+
+    Raises:
+        InvalidRequest: the format cannot carry a column of the dataset.
+    """
+    if source.format in (Format.JSON, Format.NDJSON):
+        _refuse_binary(schema)
+    look = {Format.PARQUET: _look_parquet, Format.CSV: _look_csv, Format.JSON: _look_json, Format.NDJSON: _look_lines}
+    first: tuple[Path, _Found] | None = None
+    good: list[Path] = []
+    bad: list[BadFile] = []
+    rows = 0
+    for file in source.files:
+        try:
+            found = look[source.format](file, schema, dataset)
+            _check_partition(found.partition, schema, dataset)
+            if first is not None:
+                _check_alike(found, first)
+        except _Bad as error:
+            bad.append(BadFile(path=file, reason=str(error)))
+            continue
+        first = first or (file, found)
+        good.append(file)
+        rows += found.rows
+    return Checked(
+        format=source.format,
+        files=tuple(good),
+        columns=first[1].columns if first else schema,
+        partition_names=first[1].partition.names if first else (),
+        bad=tuple(bad),
+        rows=rows,
+    )
+
+
+def _refuse_binary(schema: pa.Schema) -> None:
+    for field in schema:
+        if "binary" in str(field.type):
+            raise InvalidRequest(
+                f"Column {field.name!r} is {a_type(field.type)}; JSON cannot carry that. Load Parquet."
+            )
+
+
+def _check_alike(found: _Found, first: tuple[Path, _Found]) -> None:
+    other = first[1]
+    if found.partition.names != other.partition.names:
+        raise _Bad(f"lies in folders of other columns ({', '.join(found.partition.names) or 'none'}) than {first[0]}")
+    if found.columns.names != other.columns.names and (
+        set(found.columns.names) != set(other.columns.names) or not found.columns.metadata
+    ):
+        raise _Bad(f"has other columns than {first[0]}")
+    if found.columns.metadata and any(found.columns.field(f.name).type != f.type for f in other.columns):
+        raise _Bad(f"has columns of other types than {first[0]}")
+
+
+def _look_parquet(file: Path, schema: pa.Schema, dataset: str) -> _Found:
+    try:
+        footer = pq.read_metadata(file)
+        found = footer.schema.to_arrow_schema()
+    except (pa.ArrowException, OSError) as error:
+        raise _Bad(f"is not a readable Parquet file: {str(error).rstrip('.')}") from error
+    partition = partition_of(file)
+    _refuse(check_names(_apart(found.names, partition), schema, dataset=dataset))
+    for field in found:
+        _refuse(check_type(field, schema.field(field.name), dataset=dataset))
+    columns = pa.schema([_as_stored(field, schema) for field in found], metadata={"typed": "yes"})
+    return _Found(columns, partition, rows=footer.num_rows)
+
+
+def _as_stored(field: pa.Field, schema: pa.Schema) -> pa.Field:
+    """Read a narrower integer as it was written and widen it after."""
+    wanted = schema.field(field.name)
+    return pa.field(field.name, field.type if field.type in WIDER else wanted.type)
+
+
+def _look_csv(file: Path, schema: pa.Schema, dataset: str) -> _Found:
+    partition = partition_of(file)
+    names = csv_header(file)
+    _refuse(check_names(_apart(names, partition), schema, dataset=dataset))
+    for field in [schema.field(name) for name in names]:
+        if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
+            raise _Bad(f"has column {field.name!r}, which is {a_type(field.type)}; CSV cannot carry that")
+    return _Found(pa.schema([schema.field(name) for name in names]), partition)
+
+
+def csv_header(file: Path) -> list[str]:
+    """Return the names in a CSV file's first line.
+
+    Raises:
+        _Bad: there is none, or it cannot be read.
+    """
+    try:
+        with open_text(file) as handle:
+            start = handle.readline(MAX_HEADER_BYTES)
+        return next(csv.reader(io.StringIO(start.decode("utf-8-sig"), newline="")))
+    except StopIteration as error:
+        raise _Bad("is empty; a CSV file starts with its column names") from error
+    except (UnicodeDecodeError, csv.Error, OSError, EOFError) as error:
+        raise _Bad(f"is not a readable CSV file: {str(error).rstrip('.')}") from error
+
+
+def _look_json(file: Path, schema: pa.Schema, dataset: str) -> _Found:
+    size = file.stat().st_size
+    if size > MAX_JSON_BYTES:
+        raise _Bad(f"has {size} bytes; a JSON file may have {MAX_JSON_BYTES}. Write one object a line (.ndjson)")
+    return _look_lines(file, schema, dataset)
+
+
+def _look_lines(file: Path, schema: pa.Schema, dataset: str) -> _Found:
+    """Names and values of JSON are looked at row by row, by the tasks; here only what concerns the whole file."""
+    partition = partition_of(file)
+    try:
+        with open_text(file) as handle:
+            handle.read(1)
+    except (OSError, EOFError) as error:
+        raise _Bad(f"is not readable: {error}") from error
+    rest = [field for field in schema if field.name not in partition.names]
+    _refuse(check_names([*[field.name for field in rest], *partition.names], schema, dataset=dataset))
+    return _Found(pa.schema(rest), partition)
+
+
+def _apart(names: Sequence[str], partition: Partition) -> list[str]:
+    """Return the columns of a file and of its folders, which must not share one."""
+    twice = [name for name in partition.names if name in names]
+    if twice:
+        raise _Bad(f"has column {', '.join(map(repr, twice))}, which its folder names too")
+    return [*names, *partition.names]
+
+
+def _refuse(reason: str | None) -> None:
+    if reason is not None:
+        raise _Bad(reason)
+
+
+def _check_partition(partition: Partition, schema: pa.Schema, dataset: str) -> None:
+    """Refuse what folders say if it is no value of its column."""
+    for name, text in partition.values:
+        field = schema.field(name)  # the names are known by now
+        value = partition_value(text)
+        if not text or (value is None and not field.nullable):
+            raise _Bad(f"lies in a folder without a value for column {name!r}")
+        if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
+            raise _Bad(f"lies in a folder for column {name!r}, which is {a_type(field.type)}; no folder can name that")
+        if value is not None and not _is_value(value, field.type):
+            raise _Bad(
+                f"lies in a folder {name}={value}, which is not {a_type(field.type)}, as column {name!r} of {dataset} is"
+            )
+
+
+def _is_value(text: str, kind: pa.DataType) -> bool:
+    try:
+        if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
+            pa.scalar(values.read_value(text, kind), kind)
+        else:
+            pa.scalar(text).cast(kind)
+    except values.MISFITS:
+        return False
+    return True
+
+
+# ---- frames --------------------------------------------------------------------------------------------------------
+
+
+def read_files(spark: "Callable[[], SparkSession]", checked: Checked, schema: pa.Schema) -> "DataFrame":
+    """Return the rows of the good files with the dataset's columns and the marks; Spark is asked for only now."""
+    roots: dict[Path, list[str]] = {}
+    for file in checked.files:
+        roots.setdefault(partition_of(file).root if checked.partition_names else Path("/"), []).append(str(file))
+    frames = [_read(spark(), checked, schema, root, files) for root, files in roots.items()]
+    whole = frames[0]
+    for frame in frames[1:]:
+        whole = whole.unionAll(frame)
+    return whole
+
+
+def _read(spark: "SparkSession", checked: Checked, schema: pa.Schema, root: Path, files: Sequence[str]) -> "DataFrame":
+    match checked.format:
+        case Format.PARQUET:
+            frame = _parquet(spark, checked, root, files)
+        case Format.CSV:
+            frame = _csv(spark, checked, root, files)
+        case Format.JSON | Format.NDJSON:
+            frame = _json(spark, checked, root, files)
+    frame = _decoded(frame, checked)
+    marks = [mark for mark in (UNREAD, TEXT, FILE) if mark in frame.columns]
+    return fitted(frame, schema, keep=marks)
+
+
+def _options(checked: Checked, root: Path) -> dict[str, str]:
+    return {"basePath": str(root)} if checked.partition_names else {}
+
+
+def _columns(own: str, checked: Checked) -> str:
+    """Return the columns of the files and, as text, those of their folders."""
+    return ", ".join([own, *[f"`{name}` string" for name in checked.partition_names]])
+
+
+def _parquet(spark: "SparkSession", checked: Checked, root: Path, files: Sequence[str]) -> "DataFrame":
+    from pyspark.sql import functions as F
+
+    read = spark.read.schema(_columns(spark_schema(checked.columns), checked)).options(**_options(checked, root))
+    return read.parquet(*files).withColumn(FILE, F.col("_metadata.file_path"))
+
+
+def _csv(spark: "SparkSession", checked: Checked, root: Path, files: Sequence[str]) -> "DataFrame":
+    from pyspark.sql import functions as F
+
+    own = f"{spark_schema(checked.columns)}, {TEXT} string"
+    frame = (
+        spark.read.schema(_columns(own, checked))
+        .options(header="true", mode="PERMISSIVE", columnNameOfCorruptRecord=TEXT, multiLine="false", escape='"')
+        .options(enforceSchema="true", **_options(checked, root))  # headers were compared file by file
+        .csv(list(files))
+    )
+    unread = F.when(F.col(TEXT).isNotNull(), F.lit(CSV_MISFIT))
+    return frame.withColumn(UNREAD, unread).withColumn(FILE, F.col("_metadata.file_path"))
+
+
+def _json(spark: "SparkSession", checked: Checked, root: Path, files: Sequence[str]) -> "DataFrame":
+    from pyspark import cloudpickle
+    from pyspark.sql import functions as F
+
+    whole = checked.format is Format.JSON
+    texts = (
+        spark.read.schema(_columns("value string", checked))
+        .options(**_options(checked, root))
+        .text(list(files), wholetext=whole)
+        .select(
+            F.col("value").cast("binary").alias(TEXT),
+            F.col("_metadata.file_path").alias(FILE),
+            *[F.col(f"`{name}`") for name in checked.partition_names],
+        )
+    )
+    job = json_worker.JsonJob(
+        schema=checked.columns,
+        called={field.name: a_type(field.type) for field in checked.columns},
+        whole=whole,
+        passed=checked.partition_names,
+    )
+    for module in (json_worker, values):  # the tasks need pyarrow, and nothing of ours
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    return texts.mapInArrow(json_worker.in_tasks(job), spark_schema(json_worker.output(job)))
+
+
+def _decoded(frame: "DataFrame", checked: Checked) -> "DataFrame":
+    """Give columns of folders the values that are meant: Spark unescapes byte by byte, which is not what UTF-8 needs."""
+    from pyspark.sql import functions as F
+
+    for number, name in enumerate(checked.partition_names):
+        texts = {partition_of(file).values[number][1] for file in checked.files}
+        column = F.col(f"`{name}`")
+        for text in sorted(text for text in texts if unquote(text, "latin-1") != unquote(text)):
+            column = F.when(F.col(f"`{name}`") == unquote(text, "latin-1"), F.lit(unquote(text))).otherwise(column)
+        frame = frame.withColumn(name, column)
+    return frame

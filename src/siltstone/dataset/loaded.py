@@ -1,0 +1,58 @@
+"""Which files were loaded before: by the SHA-256 of their bytes, remembered in the same commit that loads their rows.
+
+A loaded file is an app transaction ``loaded/<sha256>`` with the time, on `changes` or, of a first load, on `base`; it expires
+like those of producers (setting `producer_retention_days`). Both tables are looked up before a load, and `changes` again
+inside the commit, so of two processes that load one file at the same time one becomes a no-op. One window of milliseconds
+stays: a first load and a load as changes that commit at the same moment do not see each other, and the rows are there twice
+over: once in base, and the same again as a batch.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from siltstone.dataset.store import Store
+from siltstone.errors import InvalidRequest
+from siltstone.model.columns import APP_LOADED
+from siltstone.storage.table import Table
+
+MAX_REMEMBERED_FILES: Final = 10_000
+"""A load of more files is neither looked up nor remembered: each file is an action in the log until it expires."""
+HASHING_THREADS: Final = 4
+HOURS_PER_DAY: Final = 24
+
+
+def hash_files(files: Sequence[Path]) -> dict[Path, str]:
+    """Return the SHA-256 of each file's bytes in hexadecimal, read by a few threads.
+
+    Raises:
+        InvalidRequest: a file cannot be read.
+    """
+    with ThreadPoolExecutor(HASHING_THREADS) as pool:
+        return dict(zip(files, pool.map(_hash, files), strict=True))
+
+
+def _hash(file: Path) -> str:
+    try:
+        with file.open("rb") as handle:
+            return hashlib.file_digest(handle, "sha256").hexdigest()
+    except OSError as error:
+        raise InvalidRequest(f"{file} cannot be read: {error}. Nothing was loaded.") from error
+
+
+def known_apps(table: Table, store: Store) -> set[str]:
+    """Return the transactions of the files that a table remembers, from its newest log."""
+    return table.recent(APP_LOADED, within_hours=store.settings.producer_retention_days * HOURS_PER_DAY)
+
+
+def loaded_before(store: Store, hashes: Mapping[Path, str]) -> dict[Path, str]:
+    """Return those files whose bytes were loaded into the dataset before."""
+    known = known_apps(store.changes, store) | known_apps(store.base, store)
+    return {file: digest for file, digest in hashes.items() if APP_LOADED + digest in known}
+
+
+def apps_of(hashes: Mapping[Path, str]) -> frozenset[str]:
+    """Return the transactions that remember these files."""
+    return frozenset(APP_LOADED + digest for digest in hashes.values())
