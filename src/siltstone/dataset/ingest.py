@@ -85,7 +85,7 @@ class _Done:
 
     written: _Written
     sequence: int
-    first: bool = False
+    is_first: bool = False
 
 
 class Loader:
@@ -116,7 +116,7 @@ class Loader:
             files=len(files),
             bytes=sum(file.size_bytes for file in files),
             sequence=done.sequence,
-            first_load=done.first,
+            first_load=done.is_first,
             seconds=self._store.clock.monotonic_seconds() - started,
             rows_quarantined=aside,
             quarantine=str(load.quarantine.path) if aside and load.quarantine is not None else None,
@@ -166,7 +166,7 @@ class Loader:
                 return self._as_loser(load, written, folder)
             reach("ingest.after_commit")
             store.note_commit(store.base, committed.version)
-            return _Done(written=written, sequence=snapshot.watermark, first=True)
+            return _Done(written=written, sequence=snapshot.watermark, is_first=True)
 
     def _as_loser(self, load: Load, written: _Written, folder: str) -> _Done:
         """Another load or fold was first: what was written becomes a change batch."""
@@ -232,11 +232,11 @@ class Loader:
             seen = self._watched(frame, load, table, folder, schema=schema)
             self._refuse_bad(seen, load)
             files = collect_files(table.path, folder, schema=schema, stats=stats)
-            self._refuse_miscount(seen["rows"] - seen["bad"], sum(file.rows for file in files))
+            self._refuse_miscount(seen["rows"] - seen.get("bad", 0), sum(file.rows for file in files))
         except (InvalidRequest, Corruption):
             discard(table.path, folder)
             raise
-        return _Written(files=files, aside=seen["bad"])
+        return _Written(files=files, aside=seen.get("bad", 0))
 
     def _watched(
         self, frame: "DataFrame", load: Load, table: Table, folder: str, *, schema: pa.Schema
@@ -245,7 +245,7 @@ class Loader:
         from pyspark.sql import Observation
 
         seen = Observation()
-        watched = frame.observe(seen, *_counts(self._store, frame.columns))
+        watched = frame.observe(seen, *_counts(self._store, frame.columns, aside=load.quarantine is not None))
         if load.quarantine is not None:
             watched = watched.where(bad_reason(self._store, frame.columns).isNull())
         with self._spark_errors():
@@ -412,17 +412,21 @@ def rejected(frame: "DataFrame", store: Store) -> "DataFrame":
     return frame.where(reason.isNotNull()).select(reason.alias(REASON), *marks, *store.schema.names)
 
 
-def _counts(store: Store, columns: Sequence[str]) -> "list[Column]":
+def _counts(store: Store, columns: Sequence[str], *, aside: bool) -> "list[Column]":
+    """Return what is counted; how many rows are bad in one way or another only if these are put aside: it costs."""
     from pyspark.sql import functions as F
 
     def total(condition: "Column") -> "Column":
         return F.sum(F.when(condition, 1).otherwise(0))
 
     found = _conditions(store, columns)
-    bad = reduce(operator.or_, found.values())
-    counts = [F.count(F.lit(1)).alias("rows"), total(bad).alias("bad")]
-    counts += [total(condition).alias(name) for name, condition in found.items()]
-    return [*counts, total(~bad & (F.col(_COPIES) > 1)).alias("duplicates")] if _COPIES in columns else counts
+    counts = [F.count(F.lit(1)).alias("rows"), *[total(condition).alias(name) for name, condition in found.items()]]
+    repeated = F.col(_COPIES) > 1
+    if aside:
+        bad = reduce(operator.or_, found.values())
+        counts.append(total(bad).alias("bad"))
+        repeated &= ~bad
+    return [*counts, total(repeated).alias("duplicates")] if _COPIES in columns else counts
 
 
 def _as_change_rows(frame: "DataFrame", store: Store, *, batch_id: str) -> "DataFrame":
