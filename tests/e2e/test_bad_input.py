@@ -147,8 +147,11 @@ def test_columns_from_a_file_that_cannot_give_them(untouched: Path, tmp_path: Pa
     (tmp_path / "x.parquet").write_bytes(b"PAR1 cut off")
     create = ("create", "a.b.c", "--key", "id", "--like")
     refused(untouched, "not_found", "There is no file", *create, tmp_path / "gone.parquet")
-    refused(untouched, "invalid_request", "a .parquet or a .csv file", *create, tmp_path / "x.txt")
+    refused(untouched, "invalid_request", "a parquet, csv, json, ndjson file", *create, tmp_path / "x.txt")
     refused(untouched, "invalid_request", "cannot be read", *create, tmp_path / "x.parquet")
+    for number, text in enumerate(("", "[1]", "{", '"text"')):
+        (tmp_path / f"{number}.json").write_text(text)
+        refused(untouched, "invalid_request", "cannot be read", *create, tmp_path / f"{number}.json")
 
 
 def test_a_name_that_is_taken_by_a_different_dataset(untouched: Path):
@@ -325,6 +328,24 @@ def test_files_to_load_that_are_not_there_or_not_known(untouched: Path, tmp_path
         "--order-by",
         "nope",
     )
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        ([], "or a database with --jdbc; one of the two"),
+        (["x.csv", "--jdbc", "jdbc:postgresql://host/db"], "one of the two"),
+        (["x.csv", "--table", "t"], "--table goes with --jdbc"),
+        (["x.csv", "--partition-column", "n"], "--partition-column goes with --jdbc"),
+        (["--jdbc", "jdbc:postgresql://host/db", "--table", "t", "--again"], "--again goes with files"),
+        (["--jdbc", "jdbc:postgresql://host/db"], "Name a table or a query"),
+        (["--jdbc", "postgresql://host/db", "--table", "t"], "starts with jdbc:"),
+        (["--jdbc", "jdbc:postgresql://host/db?password=x", "--table", "t"], "Leave user and password out"),
+        (["--jdbc", "jdbc:postgresql://h/db", "--table", "t", "--password-env", "NO_SUCH"], "no variable NO_SUCH"),
+    ],
+)
+def test_a_load_from_nowhere_or_two_places(untouched: Path, call: list[str], says: str):
+    refused(untouched, "invalid_request", says, "ingest", PEOPLE, *call)
 
 
 @pytest.mark.parametrize(

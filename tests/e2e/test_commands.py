@@ -1,4 +1,5 @@
 import datetime
+import gzip
 import json
 from pathlib import Path
 
@@ -167,10 +168,12 @@ def test_get_finds_composite_keys(lake: Path):
 def test_columns_can_be_taken_from_a_file(lake: Path, tmp_path: Path):
     pq.write_table(pa.table({"id": ["a"], "n": [1]}), tmp_path / "x.parquet")
     (tmp_path / "x.csv").write_text("id,n\na,1\n")
-    for suffix in ("parquet", "csv"):
-        made = silt(
-            "--lake", lake, "--json", "create", f"a.b.{suffix}", "--key", "id", "--like", tmp_path / f"x.{suffix}"
-        )
+    (tmp_path / "x.csv.gz").write_bytes(gzip.compress(b"id,n\na,1\n"))
+    (tmp_path / "x.json").write_text('[{"id": "a"}, {"id": "b", "n": 1}]')
+    (tmp_path / "x.ndjson").write_text('{"id": "a", "n": 1}\n{"id": "b"}\n')
+    for number, suffix in enumerate(("parquet", "csv", "csv.gz", "json", "ndjson")):
+        like = tmp_path / f"x.{suffix}"
+        made = silt("--lake", lake, "--json", "create", f"a.b.c{number}", "--key", "id", "--like", like)
         assert {column["name"]: column["type"] for column in made.data["columns"]} == {"id": "string", "n": "long"}
 
 

@@ -26,6 +26,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "cut.parquet").write_bytes((folder / "good.parquet").read_bytes()[:-50])
     (folder / "bad.csv").write_text("id,n\np200,200\np201,two\n")
     (folder / "more.csv").write_text("id,n\np100,100\np0,-1\n")
+    (folder / "mixed.ndjson").write_text('{"id": "p0", "n": -1}\n{"id": "p300", "n": "x"}\n')
     return folder
 
 
@@ -45,14 +46,21 @@ def test_load_ask_change_fold_and_purge(connect_server: ConnectServer, lake_path
     assert "p201" in refused.error["message"]
     assert ": :" not in refused.error["message"]
     assert contents(lake_path) == before
+    assert silt("ingest", NAME, sources / "good.parquet").data["files_skipped"] == 1
+    assert contents(lake_path) == before
     assert silt("ingest", NAME, sources / "more.csv").data["first_load"] is False
+    put_aside = silt("ingest", NAME, sources / "mixed.ndjson", "--quarantine", lake_path.parent / "bad").data
+    assert (put_aside["rows"], put_aside["rows_quarantined"]) == (1, 1)
+    assert Path(put_aside["quarantine"]).is_relative_to(lake_path.parent / "bad")
     silt("upsert", NAME, "--row", '{"id": "p1", "n": 1000}')
     silt("tombstone", NAME, "p2", "p3", "--actor", "dpo", "--reason", "request 17")
     counts = f"SELECT (SELECT count(*) FROM {NAME}), (SELECT count(*) FROM crm.sales.__raw__people)"
     answer = silt("sql", counts).data
     assert (answer["rows"], answer["engine"], answer["truncated"]) == ([[99, 101]], "spark", False)
     estimate = silt("compact", NAME, "--dry-run").data
-    assert (estimate["batches"], estimate["change_rows"], estimate["files_touched_at_most"]) == (3, 5, 1)
+    assert (estimate["batches"], estimate["change_rows"], estimate["files_touched_at_most"]) == (4, 6, 1)
+    dry = silt("tombstone", NAME, "--where", "n = 1000", "--dry-run").data
+    assert dry == {"dataset": NAME, "rows": 1, "dry_run": True}
     out = lake_path.parent / "out"
     exported = silt("export", NAME, out, "--format", "csv", "--files", "1", "--at", "1").data
     assert (exported["rows"], exported["files"], exported["sequence"], exported["format"]) == (101, 1, 1, "csv")
@@ -60,11 +68,11 @@ def test_load_ask_change_fold_and_purge(connect_server: ConnectServer, lake_path
     assert len(file.read_text().splitlines()) == 102
     assert silt("export", NAME, out).error["kind"] == "invalid_request"
     told = silt("export", NAME, out, "--format", "delta", "--overwrite", "--yes").data
-    assert (told["rows"], told["sequence"]) == (99, 3)
+    assert (told["rows"], told["sequence"]) == (99, 4)
     assert DeltaTable(out).to_pyarrow_table().num_rows == 99
     report = silt("compact", NAME, "--purge", "--yes").data
     assert (report["base_rows"], report["final_rows"], report["rows_dropped_by_tombstones"]) == (100, 99, 2)
-    assert report["delta_rows"] == report["change_rows"] == 5
+    assert report["delta_rows"] == report["change_rows"] == 6
     shown = process(
         "--lake",
         lake_path,

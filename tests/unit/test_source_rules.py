@@ -12,8 +12,9 @@ MAY_COLLECT = {
     ("compaction/shuffled.py", "counts"): "two counts",
     ("compaction/shuffled.py", "matched"): "counts per file",
     ("dataset/positions.py", "_joined"): "places of changed rows",
-    ("dataset/ingest.py", "duplicate_examples"): "three keys for an error message",
-    ("dataset/ingest.py", "unread_examples"): "three rows for an error message",
+    ("dataset/judged.py", "duplicate_examples"): "three keys for an error message",
+    ("dataset/jdbc.py", "_bounds"): "the smallest and the largest value of one column",
+    ("dataset/judged.py", "unread_examples"): "three rows for an error message",
     ("query/run.py", "_answer"): "the rows of a query, at most max_rows",
 }
 COMMITTING = {

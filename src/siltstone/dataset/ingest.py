@@ -14,18 +14,25 @@ A crash before the commit leaves files of a dead owner for the sweep; after it t
 
 import contextlib
 import math
-import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
 
 import pyarrow as pa
 
 from siltstone.dataset.changes import Batch, ChangeWriter, check_producer
 from siltstone.dataset.fits import fitted
 from siltstone.dataset.json_worker import FILE, TEXT, UNREAD
+from siltstone.dataset.judged import (
+    BAD,
+    COPIES,
+    bad_reason,
+    counts_of,
+    duplicate_examples,
+    rejected,
+    told_rows,
+    unread_examples,
+)
 from siltstone.dataset.loaded import known_apps
 from siltstone.dataset.quarantine import Quarantine
 from siltstone.dataset.store import Snapshot, Store, check_columns
@@ -35,17 +42,13 @@ from siltstone.failpoints import reach
 from siltstone.model.columns import ACTOR, APP_CONTENT, APP_FOLD, BATCH_ID, OP, POS, REASON, ROW_SEQ, WRITTEN_AT, Op
 from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.model.results import Ack, LoadReport
-from siltstone.model.schema import MAX_KEY_BYTES
 from siltstone.storage.presence import Presence
 from siltstone.storage.spark_failures import away, error_line, is_away, is_missing_file, spark_errors
 from siltstone.storage.table import Parent, Table
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
-EXAMPLES: Final = 3
-EXAMPLE_CHARS: Final = 200
-_COPIES: Final = "_copies"
 BYTES_PER_TASK: Final = 16 * 1024 * 1024
 ROWS_PER_TASK: Final = 250_000
 MIN_TASKS: Final = 4
@@ -95,7 +98,7 @@ class _Done:
 
     written: _Written
     sequence: int
-    first: bool = False
+    is_first: bool = False
 
 
 class Loader:
@@ -126,7 +129,7 @@ class Loader:
             files=len(files),
             bytes=sum(file.size_bytes for file in files),
             sequence=done.sequence,
-            first_load=done.first,
+            first_load=done.is_first,
             seconds=self._store.clock.monotonic_seconds() - started,
             rows_quarantined=aside,
             quarantine=str(load.quarantine.path) if aside and load.quarantine is not None else None,
@@ -193,7 +196,7 @@ class Loader:
                 return self._as_loser(load, written, folder)
             reach("ingest.after_commit")
             store.note_commit(store.base, committed.version)
-            return _Done(written=written, sequence=snapshot.watermark, first=True)
+            return _Done(written=written, sequence=snapshot.watermark, is_first=True)
 
     def _as_loser(self, load: Load, written: _Written, folder: str) -> _Done:
         """Another load or fold was first: what was written becomes a change batch."""
@@ -259,11 +262,11 @@ class Loader:
             seen = self._watched(frame, load, table, folder, schema=schema)
             self._refuse_bad(seen, load)
             files = collect_files(table.path, folder, schema=schema, stats=stats)
-            self._refuse_miscount(seen["rows"] - seen["bad"], sum(file.rows for file in files))
+            self._refuse_miscount(seen["rows"] - seen.get("bad", 0), sum(file.rows for file in files))
         except (InvalidRequest, Corruption):
             discard(table.path, folder)
             raise
-        return _Written(files=files, aside=seen["bad"])
+        return _Written(files=files, aside=seen.get("bad", 0))
 
     def _watched(
         self, frame: "DataFrame", load: Load, table: Table, folder: str, *, schema: pa.Schema
@@ -272,12 +275,12 @@ class Loader:
         from pyspark.sql import Observation
 
         seen = Observation()
-        keys_only = load.tombstone is not None
-        watched = frame.observe(seen, *_counts(self._store, frame.columns, keys_only=keys_only))
-        if load.quarantine is not None:
+        keys_only, aside = load.tombstone is not None, load.quarantine is not None
+        watched = frame.observe(seen, *counts_of(self._store, frame.columns, aside=aside, keys_only=keys_only))
+        if aside:
             watched = watched.where(bad_reason(self._store, frame.columns).isNull())
         with self._spark_errors(table, folder, keys_only=keys_only):
-            write_frame(watched.drop(_COPIES, UNREAD), table.path, folder, schema=schema, key=self._store.spec.key)
+            write_frame(watched.drop(COPIES, UNREAD), table.path, folder, schema=schema, key=self._store.spec.key)
         return {name: int(value or 0) for name, value in seen.get.items()}
 
     @contextlib.contextmanager
@@ -336,7 +339,7 @@ class Loader:
         if seen.get("duplicates"):
             examples = "; ".join(duplicate_examples(load.frame, self._store.spec.key))
             raise InvalidRequest(
-                f"Dataset {name}: {_rows(seen['duplicates'])} with a repeated key ({key}), for example {examples}. "
+                f"Dataset {name}: {told_rows(seen['duplicates'])} with a repeated key ({key}), for example {examples}. "
                 "To keep the last of each say what orders them (--order-by or order_by=), or remove them. Nothing was loaded."
             )
 
@@ -345,25 +348,12 @@ class Loader:
         if seen["unread"]:
             examples = "; ".join(unread_examples(load.frame))
             raise InvalidRequest(
-                f"Dataset {name}: {_rows(seen['unread'])} that cannot be read, for example {examples}. Nothing was loaded."
+                f"Dataset {name}: {told_rows(seen['unread'])} that cannot be read, for example {examples}. Nothing was loaded."
             )
-        for count, what in _BAD.items():
+        for count, what in BAD.items():
             if seen[count]:
                 text = what.format(key=", ".join(self._store.spec.key))
-                raise InvalidRequest(f"Dataset {name}: {_rows(seen[count])} {text}. Nothing was loaded.")
-
-
-_BAD: Final = {
-    "null_keys": "without a key ({key})",
-    "null_required": "without a value that must not be null",
-    "long_keys": f"with a key of more than {MAX_KEY_BYTES} bytes",
-    "bad_text": "with text that is not UTF-8",
-}
-"""What is wrong with a row, and how it is told."""
-
-
-def _rows(count: int) -> str:
-    return f"there {'is 1 row' if count == 1 else f'are {count} rows'}"
+                raise InvalidRequest(f"Dataset {name}: {told_rows(seen[count])} {text}. Nothing was loaded.")
 
 
 def _resolved(load: Load, store: Store) -> "DataFrame":
@@ -397,7 +387,7 @@ def _sorted(load: Load, store: Store) -> "DataFrame":
     frame = _resolved(load, store)
     ranged = frame.repartitionByRange(_partitions(load, store), *key).sortWithinPartitions(*key)
     counted = F.when(bad_reason(store, frame.columns).isNull(), 1) if load.quarantine is not None else F.lit(1)
-    return ranged.withColumn(_COPIES, F.count(counted).over(Window.partitionBy(*key)))
+    return ranged.withColumn(COPIES, F.count(counted).over(Window.partitionBy(*key)))
 
 
 def _partitions(load: Load, store: Store) -> int:
@@ -405,57 +395,6 @@ def _partitions(load: Load, store: Store) -> int:
     by_target = math.ceil(load.size_bytes / store.settings.target_file_bytes)
     tasks = max(math.ceil(load.size_bytes / BYTES_PER_TASK), math.ceil(load.rows / ROWS_PER_TASK))
     return max(1, by_target, min(MIN_TASKS, tasks))
-
-
-def _conditions(store: Store, columns: Sequence[str], *, keys_only: bool = False) -> "dict[str, Column]":
-    """Return what can be wrong with a row, each as a condition that is never null."""
-    from pyspark.sql import functions as F
-
-    none = F.lit(False)  # noqa: FBT003
-    found = {"unread": F.col(UNREAD).isNotNull() if UNREAD in columns else none, **dict.fromkeys(_BAD, none)}
-    for field in store.schema:
-        if pa.types.is_string(field.type):
-            found["bad_text"] |= ~F.coalesce(F.is_valid_utf8(field.name), F.lit(True))  # noqa: FBT003
-        if field.name in store.spec.key:
-            found["null_keys"] |= F.col(field.name).isNull()
-            if pa.types.is_string(field.type):
-                found["long_keys"] |= F.coalesce(F.octet_length(field.name) > MAX_KEY_BYTES, none)
-        elif not field.nullable and not keys_only:
-            found["null_required"] |= F.col(field.name).isNull()
-    return found
-
-
-def bad_reason(store: Store, columns: Sequence[str]) -> "Column":
-    """Return why a row is bad, null if it is good."""
-    from pyspark.sql import functions as F
-
-    found = _conditions(store, columns)
-    reasons = [
-        F.when(found[name], F.lit("a row " + what.format(key=", ".join(store.spec.key)))) for name, what in _BAD.items()
-    ]
-    return F.coalesce(*([F.col(UNREAD)] if UNREAD in columns else []), *reasons)
-
-
-def rejected(frame: "DataFrame", store: Store) -> "DataFrame":
-    """Return the bad rows with the reason, the file and the text they come from, as the quarantine holds them."""
-    from pyspark.sql import functions as F
-
-    marks = [F.col(mark) if mark in frame.columns else F.lit(None).cast("string").alias(mark) for mark in (FILE, TEXT)]
-    reason = bad_reason(store, frame.columns)
-    return frame.where(reason.isNotNull()).select(reason.alias(REASON), *marks, *store.schema.names)
-
-
-def _counts(store: Store, columns: Sequence[str], *, keys_only: bool) -> "list[Column]":
-    from pyspark.sql import functions as F
-
-    def total(condition: "Column") -> "Column":
-        return F.sum(F.when(condition, 1).otherwise(0))
-
-    found = _conditions(store, columns, keys_only=keys_only)
-    bad = reduce(operator.or_, found.values())
-    counts = [F.count(F.lit(1)).alias("rows"), total(bad).alias("bad")]
-    counts += [total(condition).alias(name) for name, condition in found.items()]
-    return [*counts, total(~bad & (F.col(_COPIES) > 1)).alias("duplicates")] if _COPIES in columns else counts
 
 
 def _as_change_rows(
@@ -466,7 +405,7 @@ def _as_change_rows(
 
     if tombstone is not None:
         frame = fitted(frame, store.schema)  # all but the key is null
-    columns = [*store.schema.names, *[mark for mark in (_COPIES, UNREAD) if mark in frame.columns]]
+    columns = [*store.schema.names, *[mark for mark in (COPIES, UNREAD) if mark in frame.columns]]
     op = Op.UPSERT if tombstone is None else Op.TOMBSTONE
     who = tombstone or Tombstone()
     return frame.select(
@@ -479,24 +418,3 @@ def _as_change_rows(
         F.lit(who.actor).cast("string").alias(ACTOR),
         F.lit(who.reason).cast("string").alias(REASON),
     )
-
-
-def duplicate_examples(frame: "DataFrame", key: Sequence[str]) -> list[str]:
-    """Return a few repeated keys with their counts, for an error message."""
-    from pyspark.sql import functions as F
-
-    good = frame.where(F.col(UNREAD).isNull()) if UNREAD in frame.columns else frame
-    repeated = good.groupBy(*key).agg(F.count(F.lit(1)).alias(_COPIES)).where(F.col(_COPIES) > 1)
-    rows = repeated.orderBy(F.col(_COPIES).desc(), *key).limit(EXAMPLES).toArrow().to_pylist()
-    return [", ".join(f"{name}={row[name]!r}" for name in key) + f" ({row[_COPIES]} times)" for row in rows]
-
-
-def unread_examples(frame: "DataFrame") -> list[str]:
-    """Return a few rows that could not be read, with their files, for an error message.
-
-    All columns are asked for: what Spark finds wrong with a line of CSV depends on the columns that it has to read.
-    """
-    from pyspark.sql import functions as F
-
-    found = frame.where(F.col(UNREAD).isNotNull()).limit(EXAMPLES).toArrow().to_pylist()
-    return [f"{unquote(row[FILE]).removeprefix('file:')}: {row[UNREAD]} ({row[TEXT][:EXAMPLE_CHARS]})" for row in found]

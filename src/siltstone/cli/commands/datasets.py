@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from siltstone.model.results import DatasetInfo
 
+LIKE_BYTES = 16 * 1024 * 1024
+"""So much of a text file is looked at for its columns."""
 Name = Annotated[str, typer.Argument(metavar="NAME", help="catalog.schema.table")]
 
 
@@ -34,7 +36,8 @@ def create(
     key: Annotated[str, typer.Option("--key", metavar="A,B", help="The columns that identify a row.")],
     schema: Annotated[str | None, typer.Option("--schema", metavar="DDL", help="The columns in Spark's words.")] = None,
     like: Annotated[
-        Path | None, typer.Option("--like", metavar="FILE", help="Take the columns of a Parquet or CSV file.")
+        Path | None,
+        typer.Option("--like", metavar="FILE", help="Take the columns of a Parquet, CSV, JSON or NDJSON file."),
     ] = None,
     subject: Annotated[
         str | None, typer.Option("--subject", metavar="A,B", help="Columns that identify a person; kept out of logs.")
@@ -220,29 +223,50 @@ def drop(
 
 
 def schema_of(file: Path) -> "pa.Schema":
-    """Return the columns of a Parquet file, or of a CSV file as its first rows suggest.
+    """Return the columns of a Parquet file, or of a text file as its first rows suggest.
 
     Raises:
         NotFound: there is no such file.
-        InvalidRequest: it is neither, or cannot be read.
+        InvalidRequest: it is of another format, or cannot be read.
     """
     import pyarrow as pa
     import pyarrow.csv as pc
     import pyarrow.parquet as pq
 
+    from siltstone.dataset.sources import Format, format_of, open_text
+
     if not file.is_file():
         raise NotFound(f"There is no file {file}.")
     try:
-        match file.suffix.lower():
-            case ".parquet" | ".pq":
+        match format_of(file):
+            case Format.PARQUET:
                 return pq.read_schema(file).remove_metadata()
-            case ".csv":
-                with pc.open_csv(file) as reader:
+            case Format.CSV:
+                with open_text(file) as text, pc.open_csv(text) as reader:
                     return reader.schema
-            case _:
-                raise InvalidRequest(f"{file}: columns can be taken from a .parquet or a .csv file.")
-    except (pa.ArrowException, OSError) as error:
+            case Format.JSON | Format.NDJSON:
+                with open_text(file) as text:
+                    return _suggested(text.read(LIKE_BYTES))
+            case None:
+                raise InvalidRequest(f"{file}: columns can be taken from a {', '.join(Format)} file.")
+    except (pa.ArrowException, OSError, EOFError, ValueError, TypeError) as error:
         raise InvalidRequest(f"{file} cannot be read: {str(error).rstrip('.')}.") from error
+
+
+def _suggested(text: bytes) -> "pa.Schema":
+    """Return the columns that the first objects of a JSON text suggest."""
+    import io
+    import json
+
+    import pyarrow.json as pj
+
+    if text.lstrip().startswith(b"["):
+        if len(text) == LIKE_BYTES:
+            raise ValueError("it is a large array; use --schema, or a file with one object a line")
+        text = "\n".join(map(json.dumps, json.loads(text))).encode()
+    elif len(text) == LIKE_BYTES:
+        text = text[: text.rindex(b"\n")]
+    return pj.read_json(io.BytesIO(text)).schema
 
 
 def _names(text: str) -> list[str]:

@@ -1,0 +1,99 @@
+"""Files that were loaded are remembered in the commit that loads them: once, for a while, and however the log looks."""
+
+import datetime
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from siltstone.clock import SystemClock
+from siltstone.dataset.changes import Batch
+from siltstone.dataset.dataset import Dataset
+from siltstone.dataset.loaded import apps_of, hash_files, loaded_before
+from siltstone.dataset.rows import change_rows
+from siltstone.errors import InvalidRequest
+from siltstone.lake import Lake
+from siltstone.model.columns import Op
+from siltstone.model.results import Ack
+from tests.support.tables import FAST, checkpoint_and_clean
+
+
+@dataclass(frozen=True, slots=True)
+class Later(SystemClock):
+    """A clock that is some days ahead."""
+
+    days: float = 0
+
+    def now(self) -> datetime.datetime:
+        return SystemClock().now() + datetime.timedelta(days=self.days)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    with Lake.open(tmp_path / "lake", settings=FAST) as lake:
+        lake.create("a.b.c", "id BIGINT NOT NULL", key="id")
+    return tmp_path / "lake"
+
+
+def opened(root: Path, *, days: float = 0) -> Dataset:
+    return Lake.open(root, settings=FAST, clock=Later(days=days)).dataset("a.b.c")
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def load(dataset: Dataset, *files: Path) -> Ack:
+    """Commit one row as a batch that was loaded from these files."""
+    parts = dataset._now()
+    batch_id = parts.store.clock.new_id()
+    rows = change_rows(
+        pa.table({"id": [1]}),
+        op=Op.UPSERT,
+        schema=parts.store.change_schema,
+        batch_id=batch_id,
+        written_at=parts.store.clock.now(),
+    )
+    staged = parts.writer._stage(rows, f"data/{batch_id}.parquet")
+    return parts.writer.submit(Batch(files=(staged,), rows=1, loaded=apps_of(hash_files(files))))
+
+
+def known(dataset: Dataset, *files: Path) -> set[Path]:
+    return set(loaded_before(dataset._store, hash_files(files)))
+
+
+@pytest.mark.parametrize("cleaned", [False, True])
+def test_a_file_is_known_by_its_bytes_to_every_handle(root: Path, tmp_path: Path, *, cleaned: bool):
+    first, other = write(tmp_path / "a", "one"), write(tmp_path / "b", "two")
+    assert load(opened(root), first).sequence == 1
+    if cleaned:
+        opened(root).upsert([{"id": 2}])
+        checkpoint_and_clean(opened(root).path / "changes")
+    assert known(opened(root), first, other) == {first}
+    assert known(opened(root), write(tmp_path / "copy", "one")) == {tmp_path / "copy"}
+    assert known(opened(root), write(first, "changed")) == set()
+
+
+def test_a_batch_of_which_one_file_was_loaded_is_not_applied_and_leaves_nothing(root: Path, tmp_path: Path):
+    shared, own = write(tmp_path / "a", "one"), write(tmp_path / "b", "two")
+    load(opened(root), shared)
+    late = opened(root)
+    assert load(late, own, shared) == Ack(sequence=None, rows=1, applied=False)
+    assert known(late, own) == set()
+    assert late.status().unreferenced_files == 0
+    assert late.status().sequence == 1
+
+
+def test_a_file_is_forgotten_when_producers_are(root: Path, tmp_path: Path):
+    file = write(tmp_path / "a", "one")
+    load(opened(root), file)
+    assert known(opened(root, days=FAST.producer_retention_days - 1), file) == {file}
+    assert known(opened(root, days=FAST.producer_retention_days + 1), file) == set()
+    assert load(opened(root, days=FAST.producer_retention_days + 1), file).applied
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path):
+    with pytest.raises(InvalidRequest, match="gone cannot be read"):
+        hash_files([tmp_path / "gone"])
