@@ -46,6 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
         hypothesis_settings.load_profile("deep")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give all tests that share a JVM to one process, so that a run in several processes starts each JVM once."""
     for item in items:
