@@ -105,7 +105,7 @@ CASES: Final = [
     *_cases(
         "alter",
         "pending",
-        before=("commit.before_entry", "commit.after_entry", "alter.after_changes", "commit.after_draft#2"),
+        before=("commit.before_entry", "alter.after_changes", "commit.after_draft#2"),
         after=("commit.after_entry#2", "alter.after_base"),
     ),
     *_cases(

@@ -28,7 +28,8 @@ def check(seen: dict[str, Any], way: str) -> None:
     """Both kinds of session are held against the same figures."""
     rows, raw = expected_rows(), expected_rows(raw=True)
     assert len(raw) - len(rows) == len(HIDDEN)
-    assert seen["load"] == {"rows": 200, "files": 1, "sequence": 0, "first_load": True}
+    load = seen["load"]
+    assert (load["rows"], load["files"], load["sequence"], load["first_load"]) == (200, 1, 0, True)
     assert [seen[step] for step in ("upsert", "upsert of a frame", "tombstone")] == [1, 2, 3]
     for moment in ("before the fold", "after the fold", "after the purge"):
         visible = raw if moment == "before the fold" else rows

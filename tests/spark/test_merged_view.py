@@ -182,7 +182,7 @@ def test_upsert_of_a_spark_frame_that_does_not_fit_changes_nothing(dataset: Data
         (spark.sql("select 'a' id, 'x' n"), "'n' is a long"),
         (spark.sql("select 'a' id, 1L colour"), "'colour'"),
         (spark.sql("select 1L n"), "'id'"),
-        (spark.sql("select cast(null as string) id, 1L n"), "no key"),
+        (spark.sql("select cast(null as string) id, 1L n"), "without a key"),
         (spark.sql("select 'a' id, 1L n where false"), "no rows"),
     ]:
         with pytest.raises(InvalidRequest, match=message):

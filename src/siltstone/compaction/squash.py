@@ -14,6 +14,7 @@ A crash before 3 leaves a file of a dead owner for the sweep; after it the squas
 """
 
 import json
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,6 +30,9 @@ from siltstone.model.results import SquashReport
 from siltstone.storage.layout import squashed_file
 from siltstone.storage.parquet import write_file
 
+SQUASH_ROWS: Final = 200_000
+"""The most rows that one squash holds in memory."""
+
 
 def squash_plan(store: Store, snapshot: Snapshot, *, many: int) -> tuple[DataFile, ...]:
     """Return the files that a squash would take now; none unless there are that many."""
@@ -38,7 +42,7 @@ def squash_plan(store: Store, snapshot: Snapshot, *, many: int) -> tuple[DataFil
         sequence_of,
         many=max(2, many),
         max_bytes=settings.squash_bytes,
-        max_rows=settings.arrow_changes_rows,
+        max_rows=SQUASH_ROWS,
     )
 
 

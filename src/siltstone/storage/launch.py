@@ -68,7 +68,9 @@ REPEATED_BY_THE_EXCEPTION: Final = (
 
 def launch_options(settings: Settings, *, java: Java, role: str) -> dict[str, str]:
     """Compute the options for a JVM that starts now on this machine: fetches jars, records or uses an archive."""
-    jars = (*delta_jars(settings), *driver_jars(settings))
+    jars = tuple(
+        jar.resolve() for jar in (*delta_jars(settings), *driver_jars(settings))
+    )  # an archive knows them by name
     cache = cache_folder()
     key = archive_key(java, role=role, class_path=jars, spark=f"{spark_home()} {version('pyspark')}")
     java_options = [
