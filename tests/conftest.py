@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from siltstone.config import ENV_PREFIX, Settings
 from siltstone.errors import Unavailable
@@ -29,6 +30,12 @@ hypothesis_settings.register_profile(
 )
 hypothesis_settings.load_profile("normal")
 
+ON_THE_SERVER = (
+    "tests/crash/",
+    "tests/concurrency/",
+    "tests/spark/test_scale.py",
+    "tests/e2e/test_with_spark.py",
+)
 SPARK_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE", "SPARK_API_MODE", "MASTER")
 
 
@@ -46,14 +53,38 @@ def pytest_configure(config: pytest.Config) -> None:
         hypothesis_settings.load_profile("deep")
 
 
-@pytest.hookimpl(tryfirst=True)
+def jvm_of(test: str) -> str | None:
+    """Return which JVM a test uses, by its place and name: all that share one run in one process, so that it starts once.
+
+    >>> jvm_of("tests/crash/test_kill.py::test_a"), jvm_of("tests/spark/test_fold.py::test_b"), jvm_of("tests/unit/test_c.py")
+    ('connect_server', 'spark', None)
+    """
+    if test.startswith("tests/e2e/test_shared_spark"):
+        return "shared"
+    if test.startswith(ON_THE_SERVER) or "connect" in test.partition("::")[2]:
+        return "connect_server"
+    return "spark" if test.startswith(("tests/spark/", "tests/property/")) else None
+
+
+class ByJvm(LoadScopeScheduling):  # type: ignore[misc]
+    """Gives tests to processes: those that share a JVM to one, all others to whoever is free."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return jvm_of(nodeid) or nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByJvm:  # noqa: ANN401
+    """Take our own order: xdist's groups do not work with this pytest."""
+    return ByJvm(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give all tests that share a JVM to one process, so that a run in several processes starts each JVM once."""
+    """See that the names are right: a test in the wrong process would start a JVM of its own."""
     for item in items:
-        used = getattr(item, "fixturenames", ())
-        shared = next((jvm for jvm in ("connect_server", "spark") if jvm in used), None)
-        if shared is not None:
-            item.add_marker(pytest.mark.xdist_group(shared))
+        used = {"connect_server", "spark"} & set(getattr(item, "fixturenames", ()))
+        if used - {jvm_of(item.nodeid)}:
+            raise pytest.UsageError(f"{item.nodeid} uses {used}; see jvm_of in tests/conftest.py")
 
 
 @pytest.fixture(scope="session")

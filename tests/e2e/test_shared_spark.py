@@ -45,7 +45,7 @@ with Lake.open(sys.argv[1]) as lake:
     print(lake.sql("SELECT count(*) FROM a.b.c").rows[0][0], flush=True)
 """
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("shared_spark")]
+pytestmark = pytest.mark.spark
 
 
 class User:
