@@ -42,6 +42,7 @@ from siltstone.storage.presence import Presence
 from siltstone.storage.table import Parent, Table
 from siltstone.storage.upkeep import Retention
 
+CREATE_TRIES: Final = 20
 FOLDER_TRIES: Final = 100
 """A drop takes a folder away between two system calls; so many times in a row it is a file that is in the way."""
 APP_DATASET: Final = "dataset/"
@@ -198,6 +199,12 @@ class Registry:
         """
         schema = _required_keys(canonical(schema), spec)
         _check_spec(schema, spec)
+        for _ in range(CREATE_TRIES):
+            with contextlib.suppress(Gone):  # the one that was there was dropped while it was looked at
+                return self._create(name, schema, spec)
+        raise Unavailable(f"Dataset {name} is dropped and created again and again by others. Try again later.")
+
+    def _create(self, name: DatasetName, schema: pa.Schema, spec: Spec) -> Registration:
         existing = self._lookup(name)
         if existing is not None and existing.is_live:
             return self._same_or_conflict(existing, schema, spec)
