@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from siltstone.clock import Clock
 from siltstone.config import CONFIG_FILE, Settings
 from siltstone.dataset.store import CHANGES_LOG_ENTRIES, Store
-from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, SiltstoneError, Unavailable
+from siltstone.errors import Conflict, Corruption, Gone, InvalidRequest, NotFound, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.columns import SEQ
 from siltstone.model.files import Commit, CommitKind, DataFile
