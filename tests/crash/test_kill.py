@@ -38,8 +38,9 @@ def test_every_fail_point_has_a_crash_test():
 
 
 def _weighted(case: Case) -> Any:  # noqa: ANN401
-    """On Spark a child costs seconds: the steps inside a commit, tried there by Spark-free cases, are for the deep run."""
-    deep = case.spark and case.failpoint.startswith("commit.")
+    """On Spark a child costs seconds: each fail point is tried there once, and not those inside a commit; the rest is deep."""
+    first = next(other for other in CASES if other.failpoint == case.failpoint)
+    deep = case.spark and (case.failpoint.startswith("commit.") or case is not first)
     return pytest.param(case, marks=pytest.mark.deep) if deep else pytest.param(case)
 
 

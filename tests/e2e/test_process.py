@@ -197,7 +197,7 @@ SLOW = (
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("seconds", [0.0, 1.0, 20.0])
+@pytest.mark.parametrize("seconds", [0.0, 1.0, pytest.param(20.0, marks=pytest.mark.deep)])
 def test_an_interrupt_of_spark_is_one_line_and_leaves_no_jvm(lake: Path, seconds: float):
     """At once its JVM is only starting, after a while it is busy with the query."""
     child = interruptible("--lake", lake, "sql", SLOW)

@@ -266,7 +266,7 @@ def machine(spark: "SparkSession", folder: Path) -> type[DatasetMachine]:
 
 
 SHORT = hypothesis_settings(
-    max_examples=6,
+    max_examples=4,
     stateful_step_count=14,
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),

@@ -21,7 +21,9 @@ FILES_ADDED = {"changes as Arrow": 2, "changes read by executors": 1, "by positi
 """In place, new keys have a file of their own; a shuffle brings all into one."""
 
 pytestmark = pytest.mark.spark
-every_way = pytest.mark.parametrize("way", WAYS)
+every_way = pytest.mark.parametrize(
+    "way", [next(iter(WAYS)), *[pytest.param(way, marks=pytest.mark.deep) for way in list(WAYS)[1:]]]
+)
 
 
 def check(seen: dict[str, Any], way: str) -> None:
