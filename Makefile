@@ -44,7 +44,7 @@ test: setup ## every test but the long ones
 	@$(PYTHON) -m pytest -q -m "not deep" -n 2 --durations=15
 
 test-deep: setup ## the long ones: crash and property tests at full size
-	@$(PYTHON) -m pytest -q -m deep --durations=15
+	@$(PYTHON) -m pytest -q -m deep -n 2 --durations=15
 
 check: $(STAMP) ## lint, format, types, layers
 	@$(VENV)/bin/ruff check .
