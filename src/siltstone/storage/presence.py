@@ -52,12 +52,17 @@ def _lock(path: Path) -> int:
 
 def is_live(folder: Path, owner: str) -> bool:
     """True while the owner's process holds its lock, this process included."""
+    return is_locked(folder / owner, fcntl.LOCK_SH)
+
+
+def is_locked(path: Path, how: int) -> bool:
+    """Tell whether another handle holds a lock that keeps this one from being taken in the way `how`; no file, no lock."""
     try:
-        handle = os.open(folder / owner, os.O_RDONLY | os.O_CLOEXEC)
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(handle, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     else:

@@ -50,6 +50,7 @@ from siltstone.config import Settings
 from siltstone.errors import Conflict, Unavailable
 from siltstone.storage.connect import SERVER_START_SECONDS, SERVER_STOP_SECONDS, TOKEN_VARIABLE, last_lines, listens
 from siltstone.storage.jars import DELTA_VERSION, cache_folder
+from siltstone.storage.presence import is_locked
 
 FORMAT: Final = 1
 """Part of a place's name: a version that writes other files has other places."""
@@ -177,7 +178,7 @@ class SharedSpark:
 
     def in_use(self) -> bool:
         """Tell whether a client is there."""
-        return is_locked(self.folder / CLIENTS_LOCK)
+        return is_locked(self.folder / CLIENTS_LOCK, fcntl.LOCK_EX)
 
     def join(self, *, ui: bool = False) -> Membership:
         """Return a hold on the server, which is started if it does not run; `ui` asks for one with Spark's UI.
@@ -335,7 +336,7 @@ def _keeper_pid(folder: Path) -> int | None:
 
 def keeper_lives(folder: Path) -> bool:
     """Tell whether a keeper holds its lock: no process id can lie about that."""
-    return is_locked(folder / KEEPER_LOCK)
+    return is_locked(folder / KEEPER_LOCK, fcntl.LOCK_EX)
 
 
 # ---- locks -------------------------------------------------------------------------------------------------------
@@ -350,22 +351,6 @@ def lock(path: Path, how: int) -> int:
         os.close(handle)
         raise
     return handle
-
-
-def is_locked(path: Path) -> bool:
-    """Tell whether another handle holds this lock."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    else:
-        return False
-    finally:
-        os.close(handle)
 
 
 @contextmanager
