@@ -48,6 +48,7 @@ def bench_merged(run: Run) -> Report:
             "Narrow sums one column; wide hashes all columns.",
             "The clean base is read by Spark's own Delta reader, for Arrow by delta-rs; the bars are held against it.",
             "The clean dataset is the same rows by `Dataset.read` with nothing unfolded.",
+            "Writers squash by themselves, as they do by default: the hundred batches lie in fewer files when they are read.",
             "The bars hold for reads of a state that was read before; the first read after one more upsert stands beside them.",
         ),
     )

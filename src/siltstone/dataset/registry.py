@@ -63,7 +63,10 @@ DROPPED: Final = "dropped"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """One row of the registry: what a name means now."""
+    """One row of the registry: what a name means now.
+
+    `schema` are the columns at creation, where a store starts; today's are those of base (`Store.current`).
+    """
 
     name: DatasetName
     n: int
