@@ -32,6 +32,7 @@ FAILPOINTS: Final = frozenset(
         "upsert.after_commit",
         "checkpoint.before_write",
         "checkpoint.after_write",
+        "ingest.after_spread",
         "ingest.after_write",
         "ingest.after_quarantine",
         "ingest.after_commit",

@@ -77,7 +77,7 @@ CASES: Final = [
     *_cases(
         "ingest",
         "empty",
-        before=("ingest.after_write", "commit.before_entry"),
+        before=("ingest.after_spread", "ingest.after_write", "commit.before_entry"),
         after=("commit.after_entry", "ingest.after_commit"),
         spark=True,
     ),

@@ -158,8 +158,14 @@ OPERATIONS: Final[dict[str, Callable[[Lake], None]]] = {
 }
 
 
+SETTINGS: Final[dict[str, dict[str, Any]]] = {
+    "checkpoint": {"checkpoint_interval_commits": 1},
+    "ingest": {"target_file_bytes": 500},  # several files: rows are spread and gathered
+}
+
+
 def _open_for(path: str, operation: str) -> Lake:
-    return open_lake(path, **({"checkpoint_interval_commits": 1} if operation == "checkpoint" else {}))
+    return open_lake(path, **SETTINGS.get(operation, {}))
 
 
 def perform(path: str, operation: str) -> None:

@@ -15,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siltstone.compaction import worker
+from siltstone.dataset import task_files
+from siltstone.dataset.task_files import Target, packed, with_dictionary
 from siltstone.storage.parquet import bloom_columns, writer_options
 
 DAY = datetime.date(2026, 1, 1)
@@ -47,16 +49,13 @@ def changes(of: pa.Schema, keys: Sequence[tuple[Any, ...]], ops: Sequence[str], 
 def job(of: pa.Schema, folder: Path, *, row_group_rows: int = 1000) -> worker.Job:
     key = tuple(of.names[:-2])
     return worker.Job(
-        defaults={},
-        schema=of,
-        key=key,
-        op="_op",
-        upsert="U",
-        folder=str(folder),
-        options=writer_options(of, key),
-        row_group_rows=row_group_rows,
-        durable=True,
+        target=target(of, folder, row_group_rows=row_group_rows), defaults={}, key=key, op="_op", upsert="U"
     )
+
+
+def target(of: pa.Schema, folder: Path, *, row_group_rows: int = 1000) -> Target:
+    options = writer_options(of, of.names[:-2])
+    return Target(schema=of, folder=str(folder), options=options, row_group_rows=row_group_rows, durable=True)
 
 
 def rewritten(folder: Path, names: list[str]) -> pa.Table:
@@ -101,12 +100,12 @@ def test_changes_are_laid_over_a_file_whatever_the_pieces(
     pq.write_table(rows(of, old, 1), folder / "in.parquet", row_group_size=7)
     task = worker.Task(
         inputs=(str(folder / "in.parquet"),),
-        changes=worker.packed(changes(of, new, ops)),
+        changes=packed(changes(of, new, ops)),
         rows_per_file=rows_per_file,
     )
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(worker, "PIECE_ROWS", piece)
-        found = worker.found_in(str(folder / "in.parquet"), worker.packed(changes(of, new, ops).select(["k0"])))
+        found = worker.found_in(str(folder / "in.parquet"), packed(changes(of, new, ops).select(["k0"])))
         names = worker.rewrite(task, job(of, folder), prefix="out")
     assert [new[n] for n in found] == [key for key in new if key in old]
     wanted = expected(old, new, ops)
@@ -124,7 +123,7 @@ def test_composite_keys_are_ordered_column_by_column(tmp_path: Path) -> None:
     pq.write_table(rows(of, old, 1), tmp_path / "in.parquet")
     task = worker.Task(
         inputs=(str(tmp_path / "in.parquet"),),
-        changes=worker.packed(changes(of, new, ["U", "T", "U", "U", "T"])),
+        changes=packed(changes(of, new, ["U", "T", "U", "U", "T"])),
         rows_per_file=100,
     )
     names = worker.rewrite(task, job(of, tmp_path), prefix="out")
@@ -137,7 +136,7 @@ def test_several_files_become_one_in_key_order(tmp_path: Path) -> None:
         pq.write_table(rows(of, [(n,) for n in range(number, 30, 3)], 1), tmp_path / f"{number}.parquet")
     task = worker.Task(
         inputs=tuple(str(tmp_path / f"{number}.parquet") for number in range(3)),
-        changes=worker.packed(changes(of, [(5,), (99,)], ["T", "U"])),
+        changes=packed(changes(of, [(5,), (99,)], ["T", "U"])),
         rows_per_file=100,
     )
     names = worker.rewrite(task, job(of, tmp_path), prefix="out")
@@ -147,7 +146,7 @@ def test_several_files_become_one_in_key_order(tmp_path: Path) -> None:
 
 def test_new_keys_alone_become_a_file(tmp_path: Path) -> None:
     of = schema(pa.int64())
-    task = worker.Task(inputs=(), changes=worker.packed(changes(of, [(1,), (2,)], "UU")), rows_per_file=100)
+    task = worker.Task(inputs=(), changes=packed(changes(of, [(1,), (2,)], "UU")), rows_per_file=100)
     assert values(rewritten(tmp_path, worker.rewrite(task, job(of, tmp_path), prefix="o"))) == [(1, 2), (2, 2)]
 
 
@@ -156,7 +155,7 @@ def test_row_groups_are_whole_and_files_have_the_house_options(tmp_path: Path) -
     pq.write_table(rows(of, [(n,) for n in range(5000)], 1), tmp_path / "in.parquet")
     task = worker.Task(
         inputs=(str(tmp_path / "in.parquet"),),
-        changes=worker.packed(changes(of, [(n,) for n in range(5000, 5100)], "U" * 100)),
+        changes=packed(changes(of, [(n,) for n in range(5000, 5100)], "U" * 100)),
         rows_per_file=3500,
     )
     with pytest.MonkeyPatch.context() as patched:
@@ -173,7 +172,7 @@ def test_row_groups_are_whole_and_files_have_the_house_options(tmp_path: Path) -
 
 def test_only_values_that_repeat_get_a_dictionary() -> None:
     table = pa.table({"many": np.arange(1000), "few": np.arange(1000) % 5, "nested": [[1]] * 1000})
-    assert worker._with_dictionary(table) == ["few"]
+    assert with_dictionary(table) == ["few"]
 
 
 @pytest.mark.parametrize("ids", [[1, 3, 2], [1, 2, 2], [3, 4, 1, 2]])
@@ -181,16 +180,17 @@ def test_a_file_that_is_not_sorted_is_refused(tmp_path: Path, ids: list[int], mo
     monkeypatch.setattr(worker, "PIECE_ROWS", 2)
     pq.write_table(pa.table({"k0": ids}), tmp_path / "in.parquet")
     with pytest.raises(worker.UnsortedFile, match="not in order"):
-        worker.found_in(str(tmp_path / "in.parquet"), worker.packed(pa.table({"k0": [9]})))
+        worker.found_in(str(tmp_path / "in.parquet"), packed(pa.table({"k0": [9]})))
 
 
 def test_wide_rows_are_written_in_smaller_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "PIECE_BYTES", 100_000)
+    monkeypatch.setattr(task_files, "PIECE_BYTES", 100_000)
     of = schema(pa.string())
     pq.write_table(rows(of, [(f"{n:04d}" * 1000,) for n in range(200)], 1), tmp_path / "in.parquet")
     task = worker.Task(
         inputs=(str(tmp_path / "in.parquet"),),
-        changes=worker.packed(changes(of, [("0007" * 1000,)], "T")),
+        changes=packed(changes(of, [("0007" * 1000,)], "T")),
         rows_per_file=1000,
     )
     names = worker.rewrite(task, job(of, tmp_path), prefix="out")
@@ -200,4 +200,4 @@ def test_wide_rows_are_written_in_smaller_pieces(tmp_path: Path, monkeypatch: py
 
 def test_a_missing_file_is_said(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        worker.found_in(str(tmp_path / "none.parquet"), worker.packed(pa.table({"k0": [1]})))
+        worker.found_in(str(tmp_path / "none.parquet"), packed(pa.table({"k0": [1]})))

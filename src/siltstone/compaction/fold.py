@@ -18,11 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from siltstone.compaction.commit import commit_fold, prune
-from siltstone.compaction.in_place import InPlace, WorkersUnfit
+from siltstone.compaction.in_place import InPlace
 from siltstone.compaction.planner import FoldPlan, Matched, touched_files
 from siltstone.compaction.shuffled import Shuffled
 from siltstone.dataset.local import latest_per_key, unfolded_rows
 from siltstone.dataset.store import Snapshot, Store, check_columns
+from siltstone.dataset.tasks import WorkersUnfit
 from siltstone.dataset.written import attempt_folder, collect_files, discard
 from siltstone.errors import Conflict, Corruption, Unavailable
 from siltstone.failpoints import reach

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,33 +19,16 @@ import pyarrow.compute as pc
 from siltstone.compaction import worker
 from siltstone.compaction.planner import FoldPlan, Matched, grouped
 from siltstone.dataset.store import Store
+from siltstone.dataset.task_files import packed
+from siltstone.dataset.tasks import in_numbered_tasks, store_target
 from siltstone.model.columns import OP, Op
 from siltstone.model.files import DataFile, KeyRange
 from siltstone.model.schema import default_of
-from siltstone.storage.parquet import ROW_GROUP_ROWS, writer_options
-from siltstone.storage.spark_failures import spark_errors
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-_UNFIT: Final = (
-    "ModuleNotFoundError",
-    "has no attribute 'search_sorted'",
-    "Cannot run program",
-    "PYTHON_VERSION_MISMATCH",
-    "Python in worker has different version",
-    "PACKAGE_NOT_INSTALLED",
-    "UnsortedFile",
-    "offset overflow",
-    "MemoryError",
-)
-
+    from pyspark.sql import SparkSession
 
 Numbers = np.ndarray[Any, Any]
-
-
-class WorkersUnfit(Exception):  # noqa: N818
-    """Spark's tasks cannot do it: Python or pyarrow is missing there, rows are too wide, or a file is not sorted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +67,7 @@ class InPlace:
         spans = [self._span(self.ranges[file.path]) for file in self.files]
         keys = self.changes.select(self._key)
         sent = [
-            (str(self.store.base.path / file.path), worker.packed(keys.slice(first, last - first)))
+            (str(self.store.base.path / file.path), packed(keys.slice(first, last - first)))
             for file, (first, last) in zip(self.files, spans, strict=True)
         ]
         found: dict[str, Numbers] = {}
@@ -125,15 +108,11 @@ class InPlace:
         target = self.store.base.path / folder
         target.mkdir(parents=True)
         job = worker.Job(
-            schema=self.store.schema,
+            target=store_target(self.store, self.store.schema, target),
             defaults={field.name: default_of(field) for field in self.store.schema},
             key=tuple(self._key),
             op=OP,
             upsert=Op.UPSERT.value,
-            folder=str(target),
-            options=writer_options(self.store.schema, self._key),
-            row_group_rows=ROW_GROUP_ROWS,
-            durable=self.store.settings.durable,
         )
         tasks = list(self._tasks(plan))
 
@@ -163,7 +142,7 @@ class InPlace:
         count = max(1, round(size / self.store.settings.target_file_bytes))
         return worker.Task(
             inputs=tuple(str(self.store.base.path / file.path) for file in files),
-            changes=worker.packed(self.changes.take(pa.array(numbers))),
+            changes=packed(self.changes.take(pa.array(numbers))),
             rows_per_file=max(1, -(-rows // count)),
         )
 
@@ -172,17 +151,4 @@ class InPlace:
     def _each(self, count: int, work: Callable[[int], bytes]) -> Iterator[tuple[int, bytes]]:
         """Run `work` on the numbers below `count`, one a task, and yield what comes back: a little for each."""
         if count:
-            for row in _answers(self.spark.range(0, count, 1, numPartitions=count), work).to_pylist():
-                yield row["id"], row["answer"]
-
-
-def _answers(numbers: "DataFrame", work: Callable[[int], bytes]) -> pa.Table:
-    from pyspark import cloudpickle
-
-    cloudpickle.register_pickle_by_value(worker)  # type: ignore[no-untyped-call]  # the tasks need pyarrow, and nothing of ours
-    try:
-        return numbers.mapInArrow(worker.in_tasks(work), "id long, answer binary").toArrow()
-    except spark_errors() as error:
-        if any(mark in str(error) for mark in _UNFIT):
-            raise WorkersUnfit(str(error)) from error
-        raise
+            yield from in_numbered_tasks(self.spark, count, work, modules=(worker,))

@@ -1,14 +1,14 @@
 """What a fold does inside Spark's Python workers: find changed keys in base files, and write those files anew.
 
-`in_place` sends this module to the workers by value, so that they need pyarrow and nothing of ours: it imports only
-pyarrow, numpy and the standard library. Base files are sorted by key, and so are the changes: a changed key is found by
-binary search, a file is read, merged and written piece by piece, and its order stays. No more than a piece is in memory.
+`in_place` sends this module and `task_files` to the workers by value, so that they need pyarrow and nothing of ours: it
+imports nothing else but pyarrow, numpy and the standard library. Base files are sorted by key, and so are the changes: a
+changed key is found by binary search, a file is read, merged and written piece by piece, and its order stays. No more than a
+piece is in memory.
 """
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -16,30 +16,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from siltstone.dataset.task_files import PIECE_BYTES, Flags, Output, Target, comparable, unpacked
+
 PIECE_ROWS: Final = 262_144
-PIECE_BYTES: Final = 64 * 1024 * 1024
 WIDTH_ROWS: Final = 1024
-SAMPLE_ROWS: Final = 16_384
-DICTIONARY_SHARE: Final = 4
-"""A column is written with a dictionary if at most one in this many sampled values is distinct."""
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
-Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """What all tasks of one rewrite have in common."""
 
-    schema: pa.Schema
+    target: Target
     defaults: Mapping[str, pa.Scalar]
     key: tuple[str, ...]
     op: str
     upsert: str
-    folder: str
-    options: Mapping[str, Any]
-    row_group_rows: int
-    durable: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,32 +44,7 @@ class Task:
     rows_per_file: int
 
 
-def packed(table: pa.Table) -> bytes:
-    """Return a table as bytes."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    return bytes(sink.getvalue())
-
-
-def unpacked(data: bytes) -> pa.Table:
-    """Return the table that was packed."""
-    with pa.ipc.open_stream(data) as stream:
-        return stream.read_all()
-
-
 # ---- what a Spark task runs --------------------------------------------------------------------------------------
-
-
-def in_tasks(work: Callable[[int], bytes]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function for `mapInArrow` over numbers: each number comes back with what the work says to it."""
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            asked = batch.column(0).to_pylist()
-            yield pa.RecordBatch.from_pydict({"id": asked, "answer": [work(number) for number in asked]})
-
-    return run
 
 
 def finder(files: Sequence[tuple[str, bytes]]) -> Callable[[int], bytes]:
@@ -121,7 +89,7 @@ def found_in(path: str, changes: bytes) -> Numbers:
 
 def places(sorted_rows: pa.Table, changed: pa.Table, key: Sequence[str]) -> tuple[Numbers, Flags]:
     """For each changed key: before which row it belongs, and whether that row has this very key."""
-    rows, keys = _comparable(sorted_rows, changed, key)
+    rows, keys = comparable(sorted_rows, changed, key)
     left = pc.search_sorted(rows, keys, side="left").to_numpy(zero_copy_only=False).astype(np.int64)
     right = pc.search_sorted(rows, keys, side="right").to_numpy(zero_copy_only=False).astype(np.int64)
     return left, right > left
@@ -132,31 +100,9 @@ class UnsortedFile(Exception):  # noqa: N818
 
 
 def _check_order(rows: pa.Table, key: Sequence[str], path: str) -> None:
-    keys, _ = _comparable(rows, rows.slice(0, 0), key)
+    keys, _ = comparable(rows, rows.slice(0, 0), key)
     if len(keys) > 1 and not pc.all(pc.less(keys.slice(0, len(keys) - 1), keys.slice(1))).as_py():
         raise UnsortedFile(f"the keys of {path} are not in order")
-
-
-def _comparable(rows: pa.Table, changed: pa.Table, key: Sequence[str]) -> tuple[pa.Array, pa.Array]:
-    """Return both keys as one column each that Arrow can search; what it cannot is replaced by its rank among both."""
-    if len(key) == 1 and not pa.types.is_decimal(changed.schema.field(key[0]).type):
-        wanted = changed.schema.field(key[0]).type
-        return rows.column(key[0]).cast(wanted).combine_chunks(), changed.column(key[0]).combine_chunks()
-    table = pa.concat_tables([_bare(rows, changed, key), _bare(changed, changed, key)]).combine_chunks()
-    order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in key]).to_numpy()
-    ordered = table.take(order)
-    differs = np.zeros(max(0, len(order) - 1), dtype=bool)
-    for name in key:
-        column = ordered.column(name)
-        differs |= pc.not_equal(column.slice(1), column.slice(0, len(differs))).to_numpy(zero_copy_only=False)
-    ranks = np.zeros(len(order), np.int64)
-    ranks[order[1:]] = np.cumsum(differs)
-    return pa.array(ranks[: rows.num_rows]), pa.array(ranks[rows.num_rows :])
-
-
-def _bare(table: pa.Table, like: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Return the key columns in the types of `like`, and nothing said about nulls."""
-    return table.select(list(key)).cast(pa.schema([pa.field(name, like.schema.field(name).type) for name in key]))
 
 
 def _before_the_end(at: Numbers, rows: int) -> int:
@@ -170,7 +116,7 @@ def _before_the_end(at: Numbers, rows: int) -> int:
 def rewrite(task: Task, job: Job, *, prefix: str) -> list[str]:
     """Write the task's files anew and return the names of what was written."""
     changed = unpacked(task.changes)
-    output = _Output(job=job, rows_per_file=task.rows_per_file, prefix=prefix)
+    output = Output(target=job.target, rows_per_file=task.rows_per_file, prefix=prefix)
     for piece, last in _with_last(_pieces(task, job)):
         at, here = places(piece, changed, job.key)
         count = changed.num_rows if last else _before_the_end(at, piece.num_rows)
@@ -189,9 +135,11 @@ def _merged(piece: pa.Table, changed: pa.Table, at: Numbers, here: Flags, job: J
     kept[at[here]] = False
     kept_before = np.concatenate([[0], np.cumsum(kept)])
     order = np.insert(np.flatnonzero(kept), kept_before[at[upserts]], piece.num_rows + np.arange(upserts.sum()))
-    new = changed.filter(pa.array(upserts)).select(job.schema.names).cast(job.schema)  # a tombstone has no values
+    new = (
+        changed.filter(pa.array(upserts)).select(job.target.schema.names).cast(job.target.schema)
+    )  # a tombstone has no values
     rows = pa.concat_tables([piece, new])
-    return rows.take(pa.array(order)) if len(order) else job.schema.empty_table()
+    return rows.take(pa.array(order)) if len(order) else job.target.schema.empty_table()
 
 
 def _pieces(task: Task, job: Job) -> Iterator[pa.Table]:
@@ -199,12 +147,12 @@ def _pieces(task: Task, job: Job) -> Iterator[pa.Table]:
     if len(task.inputs) == 1:
         with pq.ParquetFile(task.inputs[0]) as file:
             if not file.metadata.num_rows:
-                yield job.schema.empty_table()
-            for batch in file.iter_batches(_piece_rows(file), columns=job.schema.names, use_threads=False):
+                yield job.target.schema.empty_table()
+            for batch in file.iter_batches(_piece_rows(file), columns=job.target.schema.names, use_threads=False):
                 yield _filled(pa.Table.from_batches([batch]), job)
         return
-    parts = [pq.ParquetFile(path).read(columns=job.schema.names, use_threads=False) for path in task.inputs]
-    whole = pa.concat_tables([job.schema.empty_table(), *[_filled(part, job) for part in parts]])
+    parts = [pq.ParquetFile(path).read(columns=job.target.schema.names, use_threads=False) for path in task.inputs]
+    whole = pa.concat_tables([job.target.schema.empty_table(), *[_filled(part, job) for part in parts]])
     if whole.num_rows:
         whole = whole.sort_by([(name, "ascending") for name in job.key])
     yield whole
@@ -216,9 +164,9 @@ def _filled(rows: pa.Table, job: Job) -> pa.Table:
         rows.column(f.name).cast(f.type)
         if f.name in rows.column_names
         else pa.repeat(job.defaults[f.name], rows.num_rows)
-        for f in job.schema
+        for f in job.target.schema
     ]
-    return pa.Table.from_arrays(columns, schema=job.schema)
+    return pa.Table.from_arrays(columns, schema=job.target.schema)
 
 
 def _piece_rows(file: pq.ParquetFile) -> int:
@@ -235,76 +183,3 @@ def _with_last(pieces: Iterator[pa.Table]) -> Iterator[tuple[pa.Table, bool]]:
         yield before, False
         before = piece
     yield before, True
-
-
-@dataclass(kw_only=True)
-class _Output:
-    """Files of about so many rows each, in whole row groups; a name is given only once its file is complete."""
-
-    job: Job
-    rows_per_file: int
-    prefix: str
-    names: list[str] = field(default_factory=list)
-    _writer: pq.ParquetWriter | None = None
-    _waiting: list[pa.Table] = field(default_factory=list)
-    _written: int = 0
-
-    def add(self, rows: pa.Table) -> None:
-        """Take rows; whole row groups are written at once."""
-        self._waiting.append(rows)
-        while self._waiting_rows >= min(self.job.row_group_rows, self.rows_per_file) or self._is_wide():
-            waiting = pa.concat_tables(self._waiting)
-            room = min(self.rows_per_file - self._written, waiting.num_rows)
-            ends = room + self._written == self.rows_per_file or self._is_wide()
-            whole = room if ends else room - room % self.job.row_group_rows
-            if not whole:
-                break
-            self._write(waiting.slice(0, whole))
-            self._waiting = [waiting.slice(whole)]
-            if self._written >= self.rows_per_file:
-                self._finish()
-
-    def _is_wide(self) -> bool:
-        """True if fewer rows than a row group take as much memory as a piece may."""
-        return bool(sum(table.nbytes for table in self._waiting) > PIECE_BYTES)
-
-    @property
-    def _waiting_rows(self) -> int:
-        return sum(table.num_rows for table in self._waiting)
-
-    def close(self) -> None:
-        """Write what is left."""
-        if self._waiting_rows:
-            self._write(pa.concat_tables(self._waiting))
-        self._waiting = []
-        self._finish()
-
-    def _write(self, rows: pa.Table) -> None:
-        if self._writer is None:
-            self._path = Path(self.job.folder) / f"{self.prefix}-{len(self.names)}.parquet"
-            options = dict(self.job.options) | {"use_dictionary": _with_dictionary(rows)}
-            self._writer = pq.ParquetWriter(self._path, self.job.schema, **options)
-            self._written = 0
-        self._writer.write_table(rows, row_group_size=self.job.row_group_rows)
-        self._written += rows.num_rows
-
-    def _finish(self) -> None:
-        if self._writer is None:
-            return
-        self._writer.close()
-        self._writer = None
-        self._written = 0
-        if self.job.durable:
-            handle = os.open(self._path, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
-        self.names.append(self._path.name)
-
-
-def _with_dictionary(rows: pa.Table) -> list[str]:
-    """Return the columns whose values repeat: a dictionary of distinct values costs time and space for nothing."""
-    sample = rows.slice(0, SAMPLE_ROWS)
-    flat = [name for name in sample.column_names if not pa.types.is_nested(sample.schema.field(name).type)]
-    return [name for name in flat if len(sample.column(name).unique()) * DICTIONARY_SHARE <= sample.num_rows]

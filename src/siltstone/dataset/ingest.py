@@ -13,13 +13,13 @@ A crash before the commit leaves files of a dead owner for the sweep; after it t
 """
 
 import contextlib
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from siltstone.dataset.arrange import Size, arranged, runs_folder, sorted_by_spark
 from siltstone.dataset.changes import Batch, ChangeWriter, check_producer
 from siltstone.dataset.fits import fitted
 from siltstone.dataset.json_worker import FILE, TEXT, UNREAD
@@ -36,7 +36,7 @@ from siltstone.dataset.judged import (
 from siltstone.dataset.loaded import known_apps
 from siltstone.dataset.quarantine import Quarantine
 from siltstone.dataset.store import Snapshot, Store, check_columns
-from siltstone.dataset.written import attempt_folder, collect_files, discard, write_frame
+from siltstone.dataset.written import attempt_folder, collect_files, discard, house_settings, write_frame
 from siltstone.errors import Conflict, Corruption, Fenced, InvalidRequest, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.columns import ACTOR, APP_CONTENT, APP_FOLD, BATCH_ID, OP, POS, REASON, ROW_SEQ, WRITTEN_AT, Op
@@ -48,11 +48,6 @@ from siltstone.storage.table import Parent, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-BYTES_PER_TASK: Final = 16 * 1024 * 1024
-ROWS_PER_TASK: Final = 250_000
-MIN_TASKS: Final = 4
-"""A load above this many tasks' bytes or rows is sorted by this many tasks at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +66,7 @@ class Load:
     """
 
     frame: "DataFrame"
-    size_bytes: int
-    rows: int = 0
+    size: Size | None = None
     order_by: tuple[str, ...] = ()
     refuse_duplicates: bool = True
     tombstone: Tombstone | None = None
@@ -139,7 +133,7 @@ class Loader:
         """Write a user's frame as one change batch; the last of several rows with one key wins."""
         sequence = check_producer(producer, sequence)
         with self._store.presence() as owner:
-            written, folder = self._write_changes(Load(frame=frame, size_bytes=0, refuse_duplicates=False), owner)
+            written, folder = self._write_changes(Load(frame=frame, refuse_duplicates=False), owner)
             try:
                 ack = self._commit_changes(written.files, producer=producer, sequence=sequence)
             except (Conflict, InvalidRequest):
@@ -152,7 +146,7 @@ class Loader:
     ) -> Ack:
         """Write a tombstone for each key of a frame, as one change batch; no keys are no batch."""
         number = check_producer(producer, sequence)
-        load = Load(frame=keys, size_bytes=0, refuse_duplicates=False, tombstone=Tombstone(actor=actor, reason=reason))
+        load = Load(frame=keys, refuse_duplicates=False, tombstone=Tombstone(actor=actor, reason=reason))
         with self._store.presence() as owner:
             written, folder = self._write_changes(load, owner)
             if not written.files:
@@ -170,7 +164,7 @@ class Loader:
         store = self._store
         with store.presence() as owner:
             folder = attempt_folder(owner.owner, 0)
-            written = self._write(_sorted(load, store), load, store.base, folder)
+            written = self._write_sorted(load, store.base, folder)
             reach("ingest.after_write")
             self._put_aside(load, written, store.base, folder)
 
@@ -203,7 +197,7 @@ class Loader:
         store = self._store
         self._refuse_loaded(load, store.base, folder)
         staged = load.frame.sparkSession.read.parquet(str(store.base.path / folder))
-        again = Load(frame=staged, size_bytes=0, refuse_duplicates=False, loaded=load.loaded)
+        again = Load(frame=staged, refuse_duplicates=False, loaded=load.loaded)
         try:
             done = self._as_changes(again)
         finally:
@@ -234,9 +228,9 @@ class Loader:
     def _write_changes(self, load: Load, owner: Presence) -> tuple[_Written, str]:
         store = self._store
         folder = attempt_folder(owner.owner, 0)
-        is_sorted = load.refuse_duplicates and not load.order_by
-        frame = _sorted(load, store) if is_sorted else _resolved(load, store)
-        frame = _as_change_rows(frame, store, batch_id=owner.owner, tombstone=load.tombstone)
+        if load.refuse_duplicates and not load.order_by:
+            return self._write_sorted(load, store.changes, folder, batch_id=owner.owner), folder
+        frame = _as_change_rows(_resolved(load, store), store, batch_id=owner.owner, tombstone=load.tombstone)
         return self._write(frame, load, store.changes, folder), folder
 
     def _commit_changes(
@@ -254,10 +248,49 @@ class Loader:
 
     # ---- writing and judging -------------------------------------------------------------------------------------
 
+    def _write_sorted(self, load: Load, table: Table, folder: str, *, batch_id: str | None = None) -> _Written:
+        """Write the rows sorted by key, and refuse repeated ones; with `batch_id` as rows of a change batch."""
+        written = self._arranged(load, table, folder, batch_id=batch_id)
+        if written is not None:
+            return written
+        frame = _counted(load, self._store)
+        if batch_id is not None:
+            frame = _as_change_rows(frame, self._store, batch_id=batch_id)
+        return self._write(frame, load, table, folder)
+
+    def _arranged(self, load: Load, table: Table, folder: str, *, batch_id: str | None) -> _Written | None:
+        """Sort a large load in the quick way; None if that is not possible, or the rows are not all good."""
+        store = self._store
+        if load.quarantine is not None or (load.size is not None and load.size.files(store) == 1):
+            return None
+        schema, stats = self._layout(table)
+        frame = _resolved(load, store)
+        bad = bad_reason(store, frame.columns).isNotNull()
+        if batch_id is not None:
+            frame = _as_change_rows(frame, store, batch_id=batch_id)
+        try:
+            with self._spark_errors(table, folder), house_settings(frame.sparkSession):
+                done = arranged(frame, bad, store, load.size, schema=schema, folder=table.path / folder)
+            if done is None:
+                discard(table.path, folder)
+                return None
+            files = collect_files(table.path, folder, schema=schema, stats=stats, names=done.names)
+            self._refuse_miscount(done.rows, sum(file.rows for file in files))
+        except Corruption:
+            discard(table.path, folder)
+            raise
+        finally:
+            discard(table.path, runs_folder(folder))
+        return _Written(files=files)
+
+    def _layout(self, table: Table) -> tuple[pa.Schema, Sequence[str]]:
+        """Return the columns of a table's files, and those with statistics in the log."""
+        store = self._store
+        return (store.schema, store.stats) if table is store.base else (store.change_schema, [])
+
     def _write(self, frame: "DataFrame", load: Load, table: Table, folder: str) -> _Written:
         """Write the frame, and refuse it for what was counted while it passed; what was written must be what was counted."""
-        store = self._store
-        schema, stats = (store.schema, store.stats) if table is store.base else (store.change_schema, [])
+        schema, stats = self._layout(table)
         try:
             seen = self._watched(frame, load, table, folder, schema=schema)
             self._refuse_bad(seen, load)
@@ -375,26 +408,18 @@ def _resolved(load: Load, store: Store) -> "DataFrame":
     return ranked.where("_rank = 1 OR _is_bad").drop("_rank", "_is_bad")
 
 
-def _sorted(load: Load, store: Store) -> "DataFrame":
-    """Sort by key into files of the target size, and count each key's copies on the way: of good rows, if bad ones are left out.
+def _counted(load: Load, store: Store) -> "DataFrame":
+    """Sort by key, and count each key's copies on the way: of good rows, if bad ones are left out.
 
     Rows of one key meet in one range partition, already sorted, so the count needs no further shuffle.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    key = list(store.spec.key)
     frame = _resolved(load, store)
-    ranged = frame.repartitionByRange(_partitions(load, store), *key).sortWithinPartitions(*key)
     counted = F.when(bad_reason(store, frame.columns).isNull(), 1) if load.quarantine is not None else F.lit(1)
-    return ranged.withColumn(COPIES, F.count(counted).over(Window.partitionBy(*key)))
-
-
-def _partitions(load: Load, store: Store) -> int:
-    """Files of the target size, but enough of them to keep a few cores busy with a middling load."""
-    by_target = math.ceil(load.size_bytes / store.settings.target_file_bytes)
-    tasks = max(math.ceil(load.size_bytes / BYTES_PER_TASK), math.ceil(load.rows / ROWS_PER_TASK))
-    return max(1, by_target, min(MIN_TASKS, tasks))
+    by_key = Window.partitionBy(*store.spec.key)
+    return sorted_by_spark(frame, store, load.size).withColumn(COPIES, F.count(counted).over(by_key))
 
 
 def _as_change_rows(

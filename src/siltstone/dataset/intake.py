@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from siltstone.dataset.arrange import Size
 from siltstone.dataset.fits import check_frame
 from siltstone.dataset.formats import Checked, check_files, read_files
 from siltstone.dataset.ingest import Load, LoadedMeanwhile, Loader
@@ -124,7 +125,7 @@ class Intake:
         spark = self._spark()
         with source.told(spark, name):
             frame = check_frame(source.frame(spark), self._store.schema, dataset=name)
-            return load_once(self._loader, Load(frame=frame, size_bytes=0, order_by=order_by, quarantine=aside))
+            return load_once(self._loader, Load(frame=frame, order_by=order_by, quarantine=aside))
 
     def _nothing_new(self) -> LoadReport:
         sequence = self._store.snapshot().sequence
@@ -149,8 +150,7 @@ class Intake:
         frame = read_files(self._spark, checked, self._store.schema)
         load = Load(
             frame=frame,
-            size_bytes=_rows_bytes(checked),
-            rows=checked.rows,
+            size=Size(size_bytes=_rows_bytes(checked), rows=checked.rows),
             order_by=wanted.order_by,
             quarantine=quarantine,
             loaded=loaded,

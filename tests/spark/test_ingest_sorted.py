@@ -1,0 +1,163 @@
+"""Loads of several files: sorted by Arrow inside Spark's tasks, or by Spark where they cannot, with the same outcome."""
+
+import itertools
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from siltstone import Dataset, InvalidRequest, Lake
+from siltstone.config import Settings
+from siltstone.dataset import arrange, ingest
+from siltstone.dataset.tasks import WorkersUnfit
+from tests.support.people import by_id, create, people
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROWS = 3000
+
+
+@pytest.fixture
+def lake(lake_path: Path, spark: "SparkSession") -> Iterator[Lake]:
+    with Lake.open(lake_path, settings=Settings(target_file_bytes=4000), spark=spark) as opened:
+        yield opened
+
+
+@pytest.fixture
+def dataset(lake: Lake) -> Dataset:
+    return create(lake)
+
+
+@pytest.fixture(autouse=True)
+def arranged_by_tasks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Note of each load whether the quick way wrote it."""
+    ways: list[bool] = []
+
+    def noted(*given: object, **named: object) -> arrange.Arranged | None:
+        done = arrange.arranged(*given, **named)  # type: ignore[arg-type]
+        ways.append(done is not None)
+        return done
+
+    monkeypatch.setattr(ingest, "arranged", noted)
+    return ways
+
+
+def shuffled(folder: Path, table: pa.Table, *, files: int = 3) -> Path:
+    """Write a table's rows in no order, as some Parquet files."""
+    order = list(range(table.num_rows))
+    random.Random(5).shuffle(order)
+    folder.mkdir()
+    for number in range(files):
+        pq.write_table(table.take(pa.array(order[number::files], pa.int64())), folder / f"{number}.parquet")
+    return folder
+
+
+def key_spans(dataset: Dataset, table: str) -> list[tuple[str, str]]:
+    """The lowest and the highest key of each file; each file must be sorted."""
+    spans = []
+    for file in (dataset.path / table / "data").rglob("*.parquet"):
+        keys = pq.read_table(file, columns=["id"]).column("id").to_pylist()
+        assert keys == sorted(keys)
+        spans.append((keys[0], keys[-1]))
+    return sorted(spans)
+
+
+def nothing_is_left(dataset: Dataset) -> bool:
+    return not [path for path in dataset.path.rglob("data/*/*") if path.name.endswith("-runs")]
+
+
+def test_first_load_writes_files_of_ranges_that_do_not_meet(
+    dataset: Dataset, tmp_path: Path, arranged_by_tasks: list[bool]
+) -> None:
+    report = dataset.ingest(shuffled(tmp_path / "in", people(ROWS)))
+    assert (report.rows, report.first_load) == (ROWS, True)
+    assert arranged_by_tasks == [True]
+    spans = key_spans(dataset, "base")
+    assert len(spans) == report.files > 3
+    assert all(before[1] < after[0] for before, after in itertools.pairwise(spans))
+    assert by_id(dataset.to_arrow()).equals(people(ROWS))
+    assert nothing_is_left(dataset)
+    assert dataset.status().unreferenced_files == 0
+
+
+def test_a_later_load_is_one_sorted_change_batch(
+    dataset: Dataset, tmp_path: Path, arranged_by_tasks: list[bool]
+) -> None:
+    dataset.upsert(people(10, start=ROWS))
+    report = dataset.ingest(shuffled(tmp_path / "in", people(ROWS)))
+    assert (report.rows, report.first_load, report.sequence) == (ROWS, False, 2)
+    assert arranged_by_tasks == [True]
+    assert by_id(dataset.to_arrow()).equals(people(ROWS + 10))
+    dataset.compact()
+    assert by_id(dataset.to_arrow()).equals(people(ROWS + 10))
+    assert nothing_is_left(dataset)
+
+
+def test_repeated_keys_are_refused_with_the_same_words(
+    dataset: Dataset, tmp_path: Path, arranged_by_tasks: list[bool]
+) -> None:
+    twice = pa.concat_tables([people(ROWS), people(2, start=7)])
+    with pytest.raises(
+        InvalidRequest, match=r"4 rows with a repeated key \(id\), for example id='P000007' \(2 times\)"
+    ):
+        dataset.ingest(shuffled(tmp_path / "in", twice))
+    assert arranged_by_tasks == [False]
+    assert dataset.to_arrow().num_rows == 0
+    assert dataset.status().unreferenced_files == 0
+
+
+def test_bad_rows_are_refused_with_the_same_words(
+    dataset: Dataset, tmp_path: Path, arranged_by_tasks: list[bool]
+) -> None:
+    keyless = pa.table(
+        {"id": pa.array([None, None, "x"], pa.string()), "n": [1, 2, 3], "city": ["a", "b", "c"], "at": [None] * 3}
+    ).cast(people(0).schema.remove(0).insert(0, pa.field("id", pa.string())))
+    folder = shuffled(tmp_path / "in", people(ROWS))
+    pq.write_table(keyless, folder / "keyless.parquet")
+    with pytest.raises(InvalidRequest, match=r"2 rows without a key \(id\)"):
+        dataset.ingest(folder)
+    assert arranged_by_tasks == [False]
+    assert dataset.status().unreferenced_files == 0
+
+
+def test_order_by_still_says_which_row_wins(dataset: Dataset, tmp_path: Path) -> None:
+    old = people(ROWS).set_column(1, "n", pa.array([-1] * ROWS, pa.int64()))
+    dataset.ingest(shuffled(tmp_path / "in", pa.concat_tables([people(ROWS), old])), order_by="n")
+    assert by_id(dataset.to_arrow()).equals(people(ROWS))
+
+
+def test_spark_sorts_where_its_tasks_cannot(
+    dataset: Dataset, tmp_path: Path, arranged_by_tasks: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unfit(*_: object, **__: object) -> None:
+        raise WorkersUnfit
+
+    monkeypatch.setattr(arrange, "_spread", unfit)
+    assert dataset.ingest(shuffled(tmp_path / "in", people(ROWS))).files > 3
+    assert arranged_by_tasks == [False]
+    assert by_id(dataset.to_arrow()).equals(people(ROWS))
+    assert nothing_is_left(dataset)
+
+
+def test_ranges_too_full_to_sort_in_memory_go_to_spark(
+    dataset: Dataset, tmp_path: Path, arranged_by_tasks: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrange, "MAX_SKEW", 0)
+    dataset.ingest(shuffled(tmp_path / "in", people(ROWS)))
+    assert arranged_by_tasks == [False]
+    assert by_id(dataset.to_arrow()).equals(people(ROWS))
+
+
+def test_a_load_of_unknown_size_is_counted_first(
+    dataset: Dataset, spark: "SparkSession", arranged_by_tasks: list[bool]
+) -> None:
+    frame = spark.createDataFrame(people(ROWS))
+    report = dataset._now().loader.load(ingest.Load(frame=frame))
+    assert arranged_by_tasks == [True]
+    assert report.files > 3
+    assert by_id(dataset.to_arrow()).equals(people(ROWS))
