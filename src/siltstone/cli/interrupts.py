@@ -25,7 +25,12 @@ class Interrupts:
         self.happened = False
 
     def watch(self) -> None:
-        """Take the signal over, unless whoever started this process wanted it ignored."""
+        """Take the signal over, unless whoever started this process wanted it ignored.
+
+        Libraries may not log from now on: a command says all it has to say itself, and py4j logs every call that an
+        interrupt ends or that meets no JVM.
+        """
+        logging.disable(logging.CRITICAL)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._interrupt)
 
@@ -33,6 +38,5 @@ class Interrupts:
         if self.happened:
             os._exit(INTERRUPTED)  # pressed again: whoever did it will not wait for the way out
         self.happened = True
-        logging.disable(logging.CRITICAL)  # py4j logs every call that meets no JVM
         end_children()
         raise KeyboardInterrupt
