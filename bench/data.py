@@ -131,6 +131,19 @@ class Stage:
 
         return self._once(f"source-{rows}", build)
 
+    def shuffled(self, rows: int) -> Path:
+        """Return Parquet files with the same rows in no order."""
+
+        def build(path: Path) -> None:
+            from pyspark.sql import functions as F
+
+            frame = self.spark.read.parquet(str(self.source(rows)))
+            files = max(2, rows // 1_000_000)
+            mixed = frame.repartition(files, F.xxhash64(KEY)).sortWithinPartitions(F.xxhash64(KEY))
+            mixed.write.option("compression", "zstd").parquet(str(path))
+
+        return self._once(f"shuffled-{rows}", build)
+
     def lake(self, rows: int) -> Path:
         """Return a lake whose one dataset was loaded from the source; do not change it."""
 

@@ -57,7 +57,7 @@ def _environment(lake: Path, cache: Path) -> dict[str, str]:
 
 def _silt(environment: Mapping[str, str], *arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "siltstone.cli.main", "--json", *arguments],
+        [sys.executable, "-m", "siltstone.cli.entry", "--json", *arguments],
         env=dict(environment),
         capture_output=True,
         text=True,

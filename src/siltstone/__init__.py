@@ -1,20 +1,28 @@
-"""Siltstone: a self-maintaining lakehouse on Spark and Delta Lake."""
+"""Siltstone: a self-maintaining lakehouse on Spark and Delta Lake.
 
-from siltstone.config import Settings
-from siltstone.dataset.dataset import Dataset
-from siltstone.errors import (
-    CommitUnknown,
-    Conflict,
-    Corruption,
-    Fenced,
-    Gone,
-    InvalidRequest,
-    NotFound,
-    SiltstoneError,
-    Unavailable,
-)
-from siltstone.lake import Lake
-from siltstone.model.results import Ack, CompactReport, ExportReport, HistoryEntry, LoadReport, Status, VacuumReport
+What is public is here, and each name brings its module along only when it is asked for: a command that shows its help, or a
+child that needs one room, does not wait for the others.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from siltstone.config import Settings
+    from siltstone.dataset.dataset import Dataset
+    from siltstone.errors import (
+        CommitUnknown,
+        Conflict,
+        Corruption,
+        Fenced,
+        Gone,
+        InvalidRequest,
+        NotFound,
+        SiltstoneError,
+        Unavailable,
+    )
+    from siltstone.lake import Lake
+    from siltstone.model.results import Ack, CompactReport, ExportReport, HistoryEntry, LoadReport, Status, VacuumReport
 
 __all__ = [
     "Ack",
@@ -38,3 +46,31 @@ __all__ = [
     "VacuumReport",
 ]
 __version__ = "0.1.0"
+
+_HOMES: Final = {
+    "siltstone.config": ("Settings",),
+    "siltstone.dataset.dataset": ("Dataset",),
+    "siltstone.lake": ("Lake",),
+    "siltstone.model.results": (
+        "Ack",
+        "CompactReport",
+        "ExportReport",
+        "HistoryEntry",
+        "LoadReport",
+        "Status",
+        "VacuumReport",
+    ),
+}
+_HOME_OF: Final = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(_HOME_OF.get(name, "siltstone.errors")), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

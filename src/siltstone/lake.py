@@ -32,7 +32,6 @@ from siltstone.storage.kept import KeptReads
 from siltstone.storage.layout import Layout
 from siltstone.storage.log import list_log
 from siltstone.storage.progress import Show, Watcher, watching
-from siltstone.storage.spark import session
 from siltstone.storage.table import Table
 from siltstone.storage.upkeep import try_tidy_log
 
@@ -102,6 +101,8 @@ class Lake:
 
     def spark(self) -> "SparkSession":
         """Return the Spark session, starting one if there is none."""
+        from siltstone.storage.spark import session
+
         found = session(self.settings, given=self._given)
         if self._watcher is not None:
             self._watcher.attach(found)

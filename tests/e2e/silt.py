@@ -13,7 +13,7 @@ from typing import Any
 
 from siltstone.cli.main import main
 
-COMMAND = (sys.executable, "-m", "siltstone.cli.main")
+COMMAND = (sys.executable, "-m", "siltstone.cli.entry")
 TIMEOUT_SECONDS = 300
 
 

@@ -13,6 +13,8 @@ import pytest
 from siltstone import Dataset, InvalidRequest, Lake
 from siltstone.config import Settings
 from siltstone.dataset import arrange, ingest
+from siltstone.dataset.formats import check_files
+from siltstone.dataset.sources import find_source
 from siltstone.dataset.tasks import WorkersUnfit
 from tests.support.people import by_id, create, people
 
@@ -161,3 +163,42 @@ def test_a_load_of_unknown_size_is_counted_first(
     assert arranged_by_tasks == [True]
     assert report.files > 3
     assert by_id(dataset.to_arrow()).equals(people(ROWS))
+
+
+def test_tasks_read_parquet_themselves_and_spark_reads_the_rest(
+    dataset: Dataset, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    narrow = people(ROWS).set_column(1, "n", people(ROWS).column("n").cast(pa.int32())).drop_columns(["city"])
+    folder = shuffled(tmp_path / "in", narrow)
+    read_by: list[str] = []
+    ways = {"FileRows": ingest.FileRows, "FrameRows": ingest.FrameRows}
+    for name, way in ways.items():
+        monkeypatch.setattr(ingest, name, lambda _name=name, _way=way, **given: read_by.append(_name) or _way(**given))
+    dataset.ingest(folder)
+    other = create(lake, "crm.sales.others")
+    csv = tmp_path / "in.csv"
+    narrow.select(["id", "n"]).to_pandas().to_csv(csv, index=False)
+    other.ingest(csv)
+    assert read_by == ["FileRows", "FrameRows"]
+    assert (
+        dataset.to_arrow().select(["id", "n"]).sort_by("id").equals(other.to_arrow().select(["id", "n"]).sort_by("id"))
+    )
+    assert by_id(dataset.to_arrow()).column("city").null_count == ROWS
+
+
+@pytest.mark.parametrize(
+    ("said", "plain"),
+    [
+        ({}, True),
+        ({"org.apache.spark.version": "4.2.0"}, True),
+        ({"org.apache.spark.version": "2.4.8"}, False),
+        ({"org.apache.spark.version": "3.5.1", "org.apache.spark.legacyDateTime": ""}, False),
+    ],
+)
+def test_files_of_an_old_calendar_are_left_to_spark(said: dict[str, str], plain: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    table = people(5).replace_schema_metadata(said)
+    with pq.ParquetWriter(tmp_path / "in.parquet", table.schema) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata(said)
+    checked = check_files(find_source(tmp_path / "in.parquet"), people(0).schema, dataset="d")
+    assert bool(checked.plain_files) is plain

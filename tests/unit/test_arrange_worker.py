@@ -133,3 +133,69 @@ def test_ranges_are_even_even_if_tasks_are_not() -> None:
 def test_bounds_do_without_keys_that_are_missing_or_repeated() -> None:
     assert arrange._bounds([(4, pa.table({"k": pa.array([None, 5, 5, 5], pa.int64())}))], ("k",), 4).num_rows == 1
     assert arrange._bounds([(2, pa.table({"k": pa.array([None, None], pa.int64())}))], ("k",), 4).num_rows == 0
+
+
+# ---- files that tasks read themselves ------------------------------------------------------------------------------
+
+WANTED = pa.schema(
+    [
+        pa.field("id", pa.string()),
+        pa.field("n", pa.int64()),
+        pa.field("at", pa.timestamp("us", tz="UTC")),
+        pa.field("note", pa.string()),
+    ]
+)
+
+
+def read(path: Path, *, parts: int = 1, bad: str | None = BAD, schema: pa.Schema = WANTED) -> pa.Table:
+    reading = arrange_worker.Reading(schema=schema, required=("id",), key=("id",), max_key_bytes=10, bad=bad)
+    shares = [arrange_worker.Part(path=str(path), number=number, of=parts) for number in range(parts)]
+    numbers = iter([pa.RecordBatch.from_pydict({"id": [number]}) for number in range(parts)])
+    return pa.Table.from_batches(list(arrange_worker.over_files(lambda rows: rows, shares, reading)(numbers)))
+
+
+def test_narrower_columns_are_widened_and_missing_ones_are_null(tmp_path: Path) -> None:
+    given_rows = pa.table(
+        {
+            "at": pa.array([1000, 2000], pa.timestamp("ms", tz="UTC")),
+            "id": pa.array(["a", "b"], pa.large_string()).dictionary_encode(),
+            "n": pa.array([1, None], pa.int16()),
+        }
+    )
+    pq.write_table(given_rows, tmp_path / "in.parquet")
+    rows = read(tmp_path / "in.parquet")
+    assert rows.drop_columns([BAD]).schema == WANTED
+    assert rows.column("id").to_pylist() == ["a", "b"]
+    assert rows.column("n").to_pylist() == [1, None]
+    assert rows.column("at").cast(pa.int64()).to_pylist() == [1_000_000, 2_000_000]
+    assert rows.column("note").null_count == 2
+    assert rows.column(BAD).to_pylist() == [False, False]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7, 20])
+def test_parts_of_a_file_make_up_the_whole(tmp_path: Path, parts: int) -> None:
+    pq.write_table(pa.table({"id": [str(n) for n in range(100)]}), tmp_path / "in.parquet", row_group_size=13)
+    assert read(tmp_path / "in.parquet", parts=parts).column("id").to_pylist() == [str(n) for n in range(100)]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(["a", None], pa.string()),
+        pa.array(["a", "b" * 11], pa.string()),
+        pa.array(["a", "é" * 6], pa.string()),
+        pa.array([b"a", b"\xff"], pa.binary()).view(pa.string()),
+    ],
+    ids=["no key", "long key", "long in bytes", "not UTF-8"],
+)
+def test_bad_rows_are_marked_with_those_beside_them(tmp_path: Path, column: pa.Array) -> None:
+    pq.write_table(pa.table({"id": column, "n": [1, 2]}), tmp_path / "in.parquet")
+    assert set(read(tmp_path / "in.parquet").column(BAD).to_pylist()) == {True}
+    keys_alone = pa.schema([WANTED.field("id")])
+    assert read(tmp_path / "in.parquet", bad=None, schema=keys_alone).num_rows == 2
+
+
+def test_a_value_that_does_not_fit_is_bad_and_no_crash(tmp_path: Path) -> None:
+    far = pa.table({"id": ["a"], "at": pa.array([2**62], pa.timestamp("ms", tz="UTC"))})
+    pq.write_table(far, tmp_path / "in.parquet")
+    assert read(tmp_path / "in.parquet").column(BAD).to_pylist() == [True]

@@ -157,7 +157,3 @@ def _closed_pipe() -> int:
     """Whoever was reading has seen enough; keep the interpreter from complaining about it on the way out."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,17 +1,14 @@
-"""Keeping one dataset in shape: recovery, folds, purges, vacuums, status. What `Dataset` calls."""
+"""Keeping one dataset in shape: recovery, folds, purges, vacuums, status. What `Dataset` calls.
+
+Every lake has one of these, and most commands ask nothing of it: the rooms that do the work are imported where they are used.
+"""
 
 import datetime
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pyarrow.compute as pc
-
 from siltstone.compaction.commit import prune, raise_epoch
-from siltstone.compaction.fold import estimate, fold
-from siltstone.compaction.reclaim import leftovers, purge_files, sweep_orphans, vacuum
-from siltstone.compaction.squash import squash
-from siltstone.dataset.alter import finish
 from siltstone.dataset.local import read_file
 from siltstone.dataset.store import Store
 from siltstone.failpoints import reach
@@ -31,6 +28,9 @@ class Compactor:
 
     def recover(self, store: Store) -> int:
         """Finish what a crash interrupted, prune what base holds, sweep what nobody will commit; return files swept."""
+        from siltstone.compaction.reclaim import sweep_orphans
+        from siltstone.dataset.alter import finish
+
         finish(store)
         prune(store)
         return sweep_orphans(store)
@@ -40,6 +40,9 @@ class Compactor:
 
         A purge's epoch fences out every job that was planned before it: such a job may hold rows that are to be forgotten.
         """
+        from siltstone.compaction.fold import fold
+        from siltstone.compaction.reclaim import purge_files
+
         started = store.clock.monotonic_seconds()
         self.recover(store)
         store = store.current()
@@ -58,10 +61,15 @@ class Compactor:
 
     def squash(self, store: Store, *, many: int = 2, dry_run: bool = False) -> SquashReport:
         """Bring small change files together, if there are that many."""
+        from siltstone.compaction.squash import squash
+
         return squash(store.current(), many=many, dry_run=dry_run)
 
     def estimate(self, store: Store) -> FoldEstimate:
         """Say what a fold or a purge would have to do, without Spark."""
+        from siltstone.compaction.fold import estimate
+        from siltstone.compaction.reclaim import leftovers
+
         left = leftovers(store)
         return replace(
             estimate(store),
@@ -71,6 +79,8 @@ class Compactor:
 
     def vacuum(self, store: Store, *, retention_hours: float | None, dry_run: bool) -> VacuumReport:
         """Delete removed files that are older than the retention."""
+        from siltstone.compaction.reclaim import vacuum
+
         return vacuum(store, retention_hours=retention_hours, dry_run=dry_run)
 
     def status(self, store: Store) -> Status:
@@ -128,5 +138,4 @@ def _written_at(store: Store, path: str) -> datetime.datetime | None:
         rows = read_file(store.changes.path / path, store.change_schema, [WRITTEN_AT])
     except FileNotFoundError:
         return None
-    first: datetime.datetime | None = pc.min(rows.column(WRITTEN_AT)).as_py()
-    return first
+    return min(rows.column(WRITTEN_AT).to_pylist(), default=None)

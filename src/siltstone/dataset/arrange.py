@@ -2,35 +2,41 @@
 
 Large loads are sorted by Arrow inside Spark's tasks, in three steps: a sample of the keys gives ranges of about as many rows;
 each task spreads its rows over the ranges into a file of its own (a *run*, see `arrange_worker`); then each task gathers some
-ranges from all runs, sorts them one by one and writes one Parquet file. Rows pass through Spark's row format once, on their
-way in, whatever they are read from. Loads that fit one file, and all where tasks cannot do this, are sorted by Spark's shuffle.
+ranges from all runs, sorts them one by one and writes one Parquet file. Tasks read Parquet files themselves where they can
+(`FileRows`); other rows come to them from Spark (`FrameRows`). Loads that fit one file, and all where tasks cannot do this,
+are sorted by Spark's shuffle.
 
 A bad row or a repeated key ends the quick way: the other one counts them and can say which.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from siltstone.dataset import arrange_worker
-from siltstone.dataset.arrange_worker import Gathering, Share, Spreading
+from siltstone.dataset.arrange_worker import Gathering, Part, Reading, Share, Spreading
 from siltstone.dataset.store import Store
 from siltstone.dataset.task_files import Target, packed, unpacked
-from siltstone.dataset.tasks import WorkersUnfit, answers, in_numbered_tasks, store_target
+from siltstone.dataset.tasks import Work, WorkersUnfit, answers, in_numbered_tasks, store_target
 from siltstone.failpoints import reach
+from siltstone.model.schema import MAX_KEY_BYTES
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 BYTES_PER_TASK: Final = 16 * 1024 * 1024
 ROWS_PER_TASK: Final = 250_000
 MIN_TASKS: Final = 4
 """A load above this many tasks' bytes or rows is sorted by this many tasks at least."""
+ROWS_PER_PART: Final = 1_000_000
+BYTES_PER_PART: Final = 128 * 1024 * 1024
+"""What a task reads of a file by itself, if the file has row groups small enough."""
 MAX_SKEW: Final = 8
 """A range with so many times the rows that it should have is not sorted in memory."""
 GUESSED_ROW_BYTES: Final = 64
@@ -79,24 +85,106 @@ def runs_folder(folder: str) -> str:
     return f"{folder}-runs"
 
 
-def arranged(
-    frame: "DataFrame", bad: "Column", store: Store, size: Size | None, *, schema: pa.Schema, folder: Path
-) -> Arranged | None:
-    """Write the frame into the folder, sorted by key; None if a row is bad, a key is repeated or tasks cannot do this."""
+class Rows(Protocol):
+    """The rows of a load, as tasks come by them."""
+
+    @property
+    def spark(self) -> "SparkSession":
+        """The session that runs the tasks."""
+        ...
+
+    def sampled(self, key: tuple[str, ...], work: Work) -> pa.Table:
+        """Let tasks see all rows, of key columns alone."""
+        ...
+
+    def spread(self, work: Work) -> pa.Table:
+        """Let tasks see all rows, with a column `IS_BAD`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameRows:
+    """Rows of a Spark frame; `bad` says which of them are bad."""
+
+    frame: "DataFrame"
+    bad: "Column"
+
+    @property
+    def spark(self) -> "SparkSession":
+        """The frame's session."""
+        return self.frame.sparkSession
+
+    def sampled(self, key: tuple[str, ...], work: Work) -> pa.Table:
+        """Let Spark read the key columns."""
+        return answers(self.frame.select(*key), work, arrange_worker.SAMPLED, modules=(arrange_worker,))
+
+    def spread(self, work: Work) -> pa.Table:
+        """Let Spark read the rows."""
+        return answers(self.frame.withColumn(IS_BAD, self.bad), work, arrange_worker.SPREAD, modules=(arrange_worker,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParquetFile:
+    """A file to load: how many rows it has, and its size."""
+
+    path: Path
+    rows: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRows:
+    """Rows of Parquet files that fit the dataset's columns, read by the tasks: they never become rows of Spark."""
+
+    spark: "SparkSession"
+    files: tuple[ParquetFile, ...]
+    store: Store
+
+    def sampled(self, key: tuple[str, ...], work: Work) -> pa.Table:
+        """Read the key columns."""
+        schema = self.store.schema
+        return self._read(pa.schema([schema.field(name) for name in key]), work, arrange_worker.SAMPLED, bad=None)
+
+    def spread(self, work: Work) -> pa.Table:
+        """Read the rows."""
+        return self._read(self.store.schema, work, arrange_worker.SPREAD, bad=IS_BAD)
+
+    def _read(self, schema: pa.Schema, work: Work, said: str, *, bad: str | None) -> pa.Table:
+        reading = Reading(
+            schema=pa.schema([field.with_nullable(True) for field in schema]),  # noqa: FBT003
+            required=tuple(field.name for field in self.store.schema if not field.nullable),
+            key=self.store.spec.key,
+            max_key_bytes=MAX_KEY_BYTES,
+            bad=bad,
+        )
+        parts = list(self._parts())
+        numbers = self.spark.range(0, len(parts), 1, numPartitions=len(parts))
+        return answers(numbers, arrange_worker.over_files(work, parts, reading), said, modules=(arrange_worker,))
+
+    def _parts(self) -> Iterator[Part]:
+        for file in self.files:
+            count = max(1, math.ceil(file.rows / ROWS_PER_PART), math.ceil(file.size_bytes / BYTES_PER_PART))
+            for number in range(count):
+                yield Part(path=str(file.path), number=number, of=count)
+
+
+def arranged(rows: Rows, store: Store, size: Size | None, *, schema: pa.Schema, folder: Path) -> Arranged | None:
+    """Write rows into the folder, sorted by key; None if one is bad, a key is repeated or tasks cannot do this."""
     runs = folder.parent / runs_folder(folder.name)
     for made in (folder, runs):
         made.mkdir(parents=True)
+    key = store.spec.key
     try:
-        rows, sample = _sampled(frame, store.spec.key)
-        size = size or Size(size_bytes=rows * GUESSED_ROW_BYTES, rows=rows)
+        count, sample = _sampled(rows, key)
+        size = size or Size(size_bytes=count * GUESSED_ROW_BYTES, rows=count)
         if size.files(store) == 1:
             return None
-        bounds = _bounds(sample, store.spec.key, size.ranges(rows, files=size.files(store)))
-        spread = _spread(frame.withColumn(IS_BAD, bad), bounds, store.spec.key, folder=runs)
-        if spread is None or max(spread.counts) > MAX_SKEW * max(ROWS_PER_TASK, rows // len(spread.counts)):
+        bounds = _bounds(sample, key, size.ranges(count, files=size.files(store)))
+        spread = _spread(rows, Spreading(folder=str(runs), key=key, bounds=packed(bounds), bad=IS_BAD))
+        if spread is None or max(spread.counts) > MAX_SKEW * max(ROWS_PER_TASK, count // len(spread.counts)):
             return None
         reach("ingest.after_spread")
-        return _gather(frame, spread, store, size.files(store), target=store_target(store, schema, folder))
+        return _gather(rows.spark, spread, key, size.files(store), target=store_target(store, schema, folder))
     except WorkersUnfit:
         return None
 
@@ -105,11 +193,11 @@ _Sample = list[tuple[int, pa.Table]]
 """Of each task, how many rows it had, and some of their keys."""
 
 
-def _sampled(frame: "DataFrame", key: tuple[str, ...]) -> tuple[int, _Sample]:
+def _sampled(rows: Rows, key: tuple[str, ...]) -> tuple[int, _Sample]:
     """Count the rows and take a sample of their keys."""
-    told = answers(frame.select(*key), arrange_worker.sampler(), arrange_worker.SAMPLED, modules=(arrange_worker,))
-    sample = [(row["rows"], unpacked(row["keys"])) for row in told.to_pylist()]
-    return sum(rows for rows, _ in sample), sample
+    told = rows.sampled(key, arrange_worker.sampler()).to_pylist()
+    sample = [(row["rows"], unpacked(row["keys"])) for row in told]
+    return sum(count for count, _ in sample), sample
 
 
 def _bounds(sample: _Sample, key: tuple[str, ...], wanted: int) -> pa.Table:
@@ -132,18 +220,18 @@ class _Spread:
     counts: list[int]
 
 
-def _spread(frame: "DataFrame", bounds: pa.Table, key: tuple[str, ...], *, folder: Path) -> _Spread | None:
+def _spread(rows: Rows, job: Spreading) -> _Spread | None:
     """Let each task spread its rows over the ranges; None if there is a bad row."""
-    job = Spreading(folder=str(folder), key=key, bounds=packed(bounds), bad=IS_BAD)
-    told = answers(frame, arrange_worker.spreader(job), arrange_worker.SPREAD, modules=(arrange_worker,))
-    done = told.to_pylist()
+    done = rows.spread(arrange_worker.spreader(job)).to_pylist()
     if not done or not all(row["clean"] for row in done):
         return None
     counts = np.sum([np.frombuffer(row["counts"], "<i8") for row in done], axis=0)
-    return _Spread(runs=tuple(str(folder / row["name"]) for row in done), counts=counts.tolist())
+    return _Spread(runs=tuple(f"{job.folder}/{row['name']}" for row in done), counts=counts.tolist())
 
 
-def _gather(frame: "DataFrame", spread: _Spread, store: Store, files: int, *, target: Target) -> Arranged | None:
+def _gather(
+    spark: "SparkSession", spread: _Spread, key: tuple[str, ...], files: int, *, target: Target
+) -> Arranged | None:
     """Let each task gather and sort some ranges; None if a key is repeated."""
     ranges = len(spread.counts)
     files = min(files, ranges)
@@ -151,9 +239,9 @@ def _gather(frame: "DataFrame", spread: _Spread, store: Store, files: int, *, ta
     shares = [
         Share(low=low, high=high, rows=rows) for low, high in pairwise(edges) if (rows := sum(spread.counts[low:high]))
     ]
-    job = Gathering(target=target, key=store.spec.key, runs=spread.runs, ranges=ranges)
+    job = Gathering(target=target, key=key, runs=spread.runs, ranges=ranges)
     work = arrange_worker.gatherer(shares, job)
-    found = [data for _, data in in_numbered_tasks(frame.sparkSession, len(shares), work, modules=(arrange_worker,))]
+    found = [data for _, data in in_numbered_tasks(spark, len(shares), work, modules=(arrange_worker,))]
     if not all(found):
         return None
     return Arranged(names=[name for data in found for name in data.decode().split("\n")], rows=sum(spread.counts))

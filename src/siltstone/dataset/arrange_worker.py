@@ -1,8 +1,9 @@
 """What a sorted load does inside Spark's Python workers: sample keys, spread rows over ranges of keys, gather each range.
 
 `arrange` sends this module and `task_files` to the workers by value: it imports nothing else but pyarrow, numpy and the
-standard library. A spreading task writes one *run*: an Arrow file with a batch for each range of keys, as many times over as
-its rows filled its memory. A gathering task reads its ranges, one after the other, from all runs, and sorts each in memory.
+standard library. Rows come from Spark, or a task reads its parts of Parquet files itself. A spreading task writes one *run*:
+an Arrow file with a batch for each range of keys, as many times over as its rows filled its memory. A gathering task reads
+its ranges, one after the other, from all runs, and sorts each in memory.
 """
 
 import os
@@ -14,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from siltstone.dataset.task_files import (
     PIECE_BYTES,
@@ -29,11 +31,88 @@ from siltstone.dataset.task_files import (
 SAMPLE_KEYS: Final = 8192
 """A task keeps no more keys than this."""
 SPREAD_ROWS: Final = 1_048_576
+READ_ROWS: Final = 131_072
 SAMPLED: Final = "rows long, keys binary"
 SPREAD: Final = "name string, counts binary, clean boolean"
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 Batches = Iterator[pa.RecordBatch]
+
+
+# ---- reading -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One of several equal parts of a Parquet file, by its row groups."""
+
+    path: str
+    number: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How files are read: the columns that are wanted, all of them nullable, and what a good row has."""
+
+    schema: pa.Schema
+    required: tuple[str, ...]
+    key: tuple[str, ...]
+    max_key_bytes: int
+    bad: str | None
+    """The column that says that a row is bad; without it nobody asks."""
+
+
+def over_files(
+    work: Callable[[Batches], Batches], parts: Sequence[Part], reading: Reading
+) -> Callable[[Batches], Batches]:
+    """Return the work that reads the parts whose numbers Spark gives it, and does the same to their rows."""
+
+    def run(batches: Batches) -> Batches:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from work(_read(parts[number], reading))
+
+    return run
+
+
+def _read(part: Part, reading: Reading) -> Batches:
+    with pq.ParquetFile(part.path) as file:
+        groups = range(file.num_row_groups * part.number // part.of, file.num_row_groups * (part.number + 1) // part.of)
+        stored = file.schema_arrow.names
+        wanted = [name for name in reading.schema.names if name in stored]
+        columns = None if len(wanted) == len(stored) else wanted
+        if groups:
+            for batch in file.iter_batches(READ_ROWS, row_groups=list(groups), columns=columns, use_threads=False):
+                yield _fitted(batch, reading)
+
+
+def _fitted(batch: pa.RecordBatch, reading: Reading) -> pa.RecordBatch:
+    """Return rows with the wanted columns, and whether they are bad: one of them or all, Spark finds out which."""
+    try:
+        columns = [
+            batch.column(field.name).cast(field.type)
+            if field.name in batch.schema.names
+            else pa.nulls(batch.num_rows, field.type)
+            for field in reading.schema
+        ]
+        rows = pa.RecordBatch.from_arrays(columns, schema=reading.schema)
+        bad = reading.bad is not None and not _all_good(rows, reading)
+    except pa.ArrowInvalid:
+        rows, bad = pa.RecordBatch.from_pylist([{}], schema=reading.schema), True
+    if reading.bad is None:
+        return rows
+    return rows.append_column(reading.bad, pa.repeat(pa.scalar(bad), rows.num_rows))
+
+
+def _all_good(rows: pa.RecordBatch, reading: Reading) -> bool:
+    if any(rows.column(name).null_count for name in reading.required):
+        return False
+    for field in reading.schema:
+        if pa.types.is_string(field.type):
+            rows.column(field.name).validate(full=True)  # raises where text is not UTF-8
+    keys = [rows.column(name) for name in reading.key if pa.types.is_string(reading.schema.field(name).type)]
+    return all((pc.max(pc.binary_length(column)).as_py() or 0) <= reading.max_key_bytes for column in keys)
 
 
 # ---- sampling ----------------------------------------------------------------------------------------------------
@@ -117,8 +196,7 @@ class _Run:
 
     def write(self, rows: pa.Table) -> None:
         if self._writer is None:
-            options = pa.ipc.IpcWriteOptions(compression="lz4")
-            self._writer = pa.ipc.new_file(self._path, rows.schema, options=options)
+            self._writer = pa.ipc.new_file(self._path, rows.schema)
         batches = rows.combine_chunks().to_batches()
         self._writer.write_batch(batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema))
 
@@ -146,7 +224,10 @@ def _write_part(rows: pa.Table, bounds: pa.Table, key: Sequence[str], out: _Run)
     low, keys = comparable(bounds, rows, key)
     at = pc.search_sorted(low, keys, side="right").to_numpy(zero_copy_only=False).astype(np.int64)
     if (at[1:] < at[:-1]).any():
-        rows = rows.take(pa.array(np.argsort(at, kind="stable")))
+        small = (
+            at.astype(np.uint16) if bounds.num_rows < np.iinfo(np.uint16).max else at
+        )  # sorted by counting, not comparing
+        rows = rows.take(pa.array(np.argsort(small, kind="stable")))
     rows = rows.combine_chunks()
     counts = np.bincount(at, minlength=bounds.num_rows + 1)
     done = 0

@@ -3,37 +3,28 @@
 Everything here is a thin arrangement of the parts: `changes` writes, `local` and `merge` read, `ingest` loads, and the
 maintenance object that `Lake` passes in folds, purges and vacuums. A handle stays usable until its dataset is dropped;
 then every call raises Gone.
+
+Rooms that an upsert or a plain read can do without are imported where they are used: a command's start is felt.
 """
 
 import datetime
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.dataset.alter import alter
 from siltstone.dataset.changes import ChangeWriter, check_producer
-from siltstone.dataset.export import ExportFormat, check_export, export_snapshot
-from siltstone.dataset.feed import change_frame, change_table, changes_since
-from siltstone.dataset.fits import check_frame
-from siltstone.dataset.history import history
-from siltstone.dataset.ingest import Loader
-from siltstone.dataset.intake import Intake, Wanted
-from siltstone.dataset.jdbc import JdbcSource
 from siltstone.dataset.local import head_table, latest_per_key, merged_table, unfolded_rows
-from siltstone.dataset.lookup import lookup
-from siltstone.dataset.merge import merged_frame
 from siltstone.dataset.registry import Registration
 from siltstone.dataset.rows import change_rows, check_keys, to_table
 from siltstone.dataset.store import Snapshot, Store
-from siltstone.dataset.travel import snapshot_at
 from siltstone.errors import Gone, InvalidRequest, Unavailable
 from siltstone.model.columns import ACTOR, OP, REASON, SEQ, WRITTEN_AT, Op
-from siltstone.model.evolution import Alteration
 from siltstone.model.names import DatasetName
 from siltstone.model.results import (
     Ack,
@@ -54,6 +45,9 @@ from siltstone.storage.spark_failures import error_line, is_missing_file, notici
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from siltstone.dataset.ingest import Loader
+    from siltstone.dataset.intake import Intake
 
 T = TypeVar("T")
 At = int | str | datetime.datetime
@@ -89,18 +83,27 @@ class Maintenance(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Parts:
     """What works on a dataset as long as its columns stay the same."""
 
     store: Store
     writer: ChangeWriter
-    loader: Loader
 
     @classmethod
     def of(cls, store: Store) -> "_Parts":
-        writer = ChangeWriter(store)
-        return cls(store, writer, Loader(store, writer))
+        return cls(store, ChangeWriter(store))
+
+    @cached_property
+    def loader(self) -> "Loader":
+        from siltstone.dataset.ingest import Loader
+
+        return Loader(self.store, self.writer)
+
+    def intake(self, spark: "Callable[[], SparkSession]") -> "Intake":
+        from siltstone.dataset.intake import Intake
+
+        return Intake(self.store, self.loader, spark)
 
 
 class Dataset:
@@ -191,6 +194,8 @@ class Dataset:
         """
         parts = self._now()
         if _is_spark_frame(rows):
+            from siltstone.dataset.fits import check_frame
+
             with noticing_absence():
                 frame = check_frame(rows, parts.store.schema, dataset=str(self.name))
                 return parts.loader.upsert_frame(frame, producer=producer, sequence=sequence)
@@ -306,11 +311,13 @@ class Dataset:
         """
         given = (paths,) if isinstance(paths, str | Path) else tuple(paths)
         parts = self._now()  # a dropped dataset is Gone before Spark starts
+        from siltstone.dataset.intake import Wanted
+
         wanted = Wanted(
             paths=given, format_name=format, order_by=as_names(order_by), quarantine=quarantine, again=again
         )
         with noticing_absence():
-            return Intake(parts.store, parts.loader, self._spark).take_files(wanted)
+            return parts.intake(self._spark).take_files(wanted)
 
     def ingest_jdbc(  # noqa: PLR0913  # one parameter for each thing to say about a database
         self,
@@ -346,6 +353,8 @@ class Dataset:
             InvalidRequest: columns or rows do not fit, or the database refuses. Nothing is loaded.
             Unavailable: the database is out of reach, or Spark has no driver for it.
         """
+        from siltstone.dataset.jdbc import JdbcSource
+
         source = JdbcSource(
             url=url,
             table=table,
@@ -358,9 +367,8 @@ class Dataset:
             partitions=partitions,
         )
         parts = self._now()
-        intake = Intake(parts.store, parts.loader, self._spark)
         with noticing_absence():
-            return intake.take_jdbc(source, order_by=as_names(order_by), quarantine=quarantine)
+            return parts.intake(self._spark).take_jdbc(source, order_by=as_names(order_by), quarantine=quarantine)
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
@@ -398,10 +406,16 @@ class Dataset:
 
     def snapshot(self, at: At | None = None) -> Snapshot:
         """Pin this moment or an earlier one, for several frames of `read_at` that must agree."""
-        return self._store.snapshot() if at is None else snapshot_at(self._store, at)
+        if at is None:
+            return self._store.snapshot()
+        from siltstone.dataset.travel import snapshot_at
+
+        return snapshot_at(self._store, at)
 
     def read_at(self, snapshot: Snapshot, *, raw: bool = False, once: bool = False) -> "DataFrame":
         """Return the frame of `read` for a snapshot that was taken before; its files may be gone by the time it is used."""
+        from siltstone.dataset.merge import merged_frame
+
         with noticing_absence():
             return merged_frame(self._spark(), self._store, snapshot, raw=raw, once=once)
 
@@ -441,6 +455,8 @@ class Dataset:
             raise
 
     def _get(self, keys: Any, columns: Sequence[str] | None, *, raw: bool) -> pa.Table:  # noqa: ANN401
+        from siltstone.dataset.lookup import lookup
+
         store = self._store
         names = store.schema.names if columns is None else as_names(columns)
         self._check_columns(names, store.schema)
@@ -485,6 +501,8 @@ class Dataset:
         Raises:
             NotFound: changes above it are not kept any more; the message says from which sequence on they are.
         """
+        from siltstone.dataset.feed import change_frame
+
         return self._with_changes(since, lambda snapshot: change_frame(self._spark(), self._store, snapshot))
 
     def changes_to_arrow(self, *, since: int = 0, limit: int | None = None) -> pa.Table:
@@ -492,17 +510,21 @@ class Dataset:
 
         With a limit: whole sequences of about so many rows, at least one, so that the last ``_seq`` is the next `since`.
         """
+        from siltstone.dataset.feed import change_table
+
         return self._with_changes(since, lambda snapshot: change_table(self._store, snapshot, limit=limit))
 
     def history(self, limit: int | None = None) -> list[HistoryEntry]:
         """Return the commits to this dataset that its logs still know, newest first."""
+        from siltstone.dataset.history import history
+
         return history(self._store, limit)
 
     def export(
         self,
         path: str | Path,
         *,
-        format: str = ExportFormat.PARQUET,  # noqa: A002
+        format: str = "parquet",  # noqa: A002
         at: At | None = None,
         raw: bool = False,
         files: int | None = None,
@@ -521,10 +543,14 @@ class Dataset:
         Raises:
             InvalidRequest: the format or the target. Nothing is written.
         """
+        from siltstone.dataset.export import check_export, export_snapshot
+
         asked = check_export(self._store, path, format_name=format, raw=raw, files=files, overwrite=overwrite)
         return self._with_snapshot(lambda found: export_snapshot(self._spark(), self._store, found, asked), at=at)
 
     def _with_changes(self, since: object, use: Callable[[Snapshot], T]) -> T:
+        from siltstone.dataset.feed import changes_since
+
         return self._retried(lambda: changes_since(self._store, since), use)
 
     def _with_snapshot(self, use: Callable[[Snapshot], T], *, at: At | None = None) -> T:
@@ -571,6 +597,9 @@ class Dataset:
             InvalidRequest: the change is not possible. Nothing was changed.
         """
         wider = {name: as_type(kind, column=name) for name, kind in (widen or {}).items()}
+        from siltstone.dataset.alter import alter
+        from siltstone.model.evolution import Alteration
+
         alteration = Alteration(
             add=pa.schema([]) if add is None else as_schema(add),
             widen=wider,

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from siltstone.dataset import json_worker, values
+from siltstone.dataset.arrange import ParquetFile
 from siltstone.dataset.fits import check_names, check_type, fitted
 from siltstone.dataset.frames import spark_schema
 from siltstone.dataset.json_worker import FILE, TEXT, UNREAD
@@ -59,6 +60,8 @@ class Checked:
     partition_names: tuple[str, ...] = ()
     bad: tuple[BadFile, ...] = ()
     rows: int = 0
+    plain_files: tuple[ParquetFile, ...] = ()
+    """The same files, if anybody who reads Parquet reads the same rows from them as Spark."""
 
     def refuse_bad(self) -> None:
         """Refuse the load if a file is bad, and name the first ones.
@@ -85,6 +88,7 @@ class _Found:
     columns: pa.Schema
     partition: Partition
     rows: int = 0
+    is_plain: bool = False
 
 
 class _Bad(Exception):  # noqa: N818
@@ -106,6 +110,7 @@ def check_files(source: Source, schema: pa.Schema, *, dataset: str) -> Checked:
     first: tuple[Path, _Found] | None = None
     good: list[Path] = []
     bad: list[BadFile] = []
+    plain: list[ParquetFile] = []
     rows = 0
     for file in source.files:
         try:
@@ -119,6 +124,8 @@ def check_files(source: Source, schema: pa.Schema, *, dataset: str) -> Checked:
         first = first or (file, found)
         good.append(file)
         rows += found.rows
+        if found.is_plain:
+            plain.append(ParquetFile(path=file, rows=found.rows, size_bytes=file.stat().st_size))
     return Checked(
         format=source.format,
         files=tuple(good),
@@ -126,6 +133,7 @@ def check_files(source: Source, schema: pa.Schema, *, dataset: str) -> Checked:
         partition_names=first[1].partition.names if first else (),
         bad=tuple(bad),
         rows=rows,
+        plain_files=tuple(plain) if len(plain) == len(good) else (),
     )
 
 
@@ -160,7 +168,16 @@ def _look_parquet(file: Path, schema: pa.Schema, dataset: str) -> _Found:
     for field in found:
         _refuse(check_type(field, schema.field(field.name), dataset=dataset))
     columns = pa.schema([_as_stored(field, schema) for field in found], metadata={"typed": "yes"})
-    return _Found(columns, partition, rows=footer.num_rows)
+    is_plain = not partition.names and not _has_old_dates(footer)
+    return _Found(columns, partition, rows=footer.num_rows, is_plain=is_plain)
+
+
+def _has_old_dates(footer: pq.FileMetaData) -> bool:
+    """True if Spark reads dates and times of the file by a calendar that nobody else knows of: Spark before 3 wrote it."""
+    said = footer.metadata or {}
+    if any(key in said for key in (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")):
+        return True
+    return said.get(b"org.apache.spark.version", b"3").split(b".")[0] in (b"1", b"2")
 
 
 def _as_stored(field: pa.Field, schema: pa.Schema) -> pa.Field:

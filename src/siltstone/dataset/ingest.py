@@ -19,7 +19,16 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from siltstone.dataset.arrange import Size, arranged, runs_folder, sorted_by_spark
+from siltstone.dataset.arrange import (
+    FileRows,
+    FrameRows,
+    ParquetFile,
+    Rows,
+    Size,
+    arranged,
+    runs_folder,
+    sorted_by_spark,
+)
 from siltstone.dataset.changes import Batch, ChangeWriter, check_producer
 from siltstone.dataset.fits import fitted
 from siltstone.dataset.json_worker import FILE, TEXT, UNREAD
@@ -62,11 +71,13 @@ class Tombstone:
 class Load:
     """One load: the frame with the dataset's columns and marks (see `formats`), and its size as far as it is known.
 
-    `loaded` are the transactions that remember the files it comes from. Tombstones need the key alone.
+    `loaded` are the transactions that remember the files it comes from. Tombstones need the key alone. `files` are set if the
+    frame's rows are nothing but the rows of these.
     """
 
     frame: "DataFrame"
     size: Size | None = None
+    files: tuple[ParquetFile, ...] = ()
     order_by: tuple[str, ...] = ()
     refuse_duplicates: bool = True
     tombstone: Tombstone | None = None
@@ -264,13 +275,10 @@ class Loader:
         if load.quarantine is not None or (load.size is not None and load.size.files(store) == 1):
             return None
         schema, stats = self._layout(table)
-        frame = _resolved(load, store)
-        bad = bad_reason(store, frame.columns).isNotNull()
-        if batch_id is not None:
-            frame = _as_change_rows(frame, store, batch_id=batch_id)
+        rows = self._rows(load, batch_id=batch_id)
         try:
-            with self._spark_errors(table, folder), house_settings(frame.sparkSession):
-                done = arranged(frame, bad, store, load.size, schema=schema, folder=table.path / folder)
+            with self._spark_errors(table, folder), house_settings(rows.spark):
+                done = arranged(rows, store, load.size, schema=schema, folder=table.path / folder)
             if done is None:
                 discard(table.path, folder)
                 return None
@@ -282,6 +290,16 @@ class Loader:
         finally:
             discard(table.path, runs_folder(folder))
         return _Written(files=files)
+
+    def _rows(self, load: Load, *, batch_id: str | None) -> Rows:
+        store = self._store
+        if load.files and batch_id is None and not load.order_by:
+            return FileRows(spark=load.frame.sparkSession, files=load.files, store=store)
+        frame = _resolved(load, store)
+        bad = bad_reason(store, frame.columns).isNotNull()
+        if batch_id is not None:
+            frame = _as_change_rows(frame, store, batch_id=batch_id)
+        return FrameRows(frame=frame, bad=bad)
 
     def _layout(self, table: Table) -> tuple[pa.Schema, Sequence[str]]:
         """Return the columns of a table's files, and those with statistics in the log."""

@@ -151,6 +151,7 @@ class Intake:
         load = Load(
             frame=frame,
             size=Size(size_bytes=_rows_bytes(checked), rows=checked.rows),
+            files=checked.plain_files,
             order_by=wanted.order_by,
             quarantine=quarantine,
             loaded=loaded,

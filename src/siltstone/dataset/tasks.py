@@ -33,6 +33,10 @@ _UNFIT: Final = (
 )
 
 
+Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""What a task does to its rows."""
+
+
 class WorkersUnfit(Exception):  # noqa: N818
     """Spark's tasks cannot do it: Python or pyarrow is missing there, rows are too wide, or a file is not sorted."""
 
@@ -63,7 +67,7 @@ def in_numbered_tasks(
 
 def answers(
     frame: "DataFrame",
-    work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    work: Work,
     schema: str,
     *,
     modules: Sequence[ModuleType],
