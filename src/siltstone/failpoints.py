@@ -32,6 +32,8 @@ FAILPOINTS: Final = frozenset(
         "upsert.after_commit",
         "checkpoint.before_write",
         "checkpoint.after_write",
+        "eventlog.before_commit",
+        "eventlog.after_commit",
         "ingest.after_spread",
         "ingest.after_write",
         "ingest.after_quarantine",

@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -171,9 +171,16 @@ def test_tasks_read_parquet_themselves_and_spark_reads_the_rest(
     narrow = people(ROWS).set_column(1, "n", people(ROWS).column("n").cast(pa.int32())).drop_columns(["city"])
     folder = shuffled(tmp_path / "in", narrow)
     read_by: list[str] = []
-    ways = {"FileRows": ingest.FileRows, "FrameRows": ingest.FrameRows}
-    for name, way in ways.items():
-        monkeypatch.setattr(ingest, name, lambda _name=name, _way=way, **given: read_by.append(_name) or _way(**given))
+
+    def noted(name: str, way: Callable[..., arrange.Rows]) -> Callable[..., arrange.Rows]:
+        def make(**given: object) -> arrange.Rows:
+            read_by.append(name)
+            return way(**given)
+
+        return make
+
+    for name, way in (("FileRows", arrange.FileRows), ("FrameRows", arrange.FrameRows)):
+        monkeypatch.setattr(ingest, name, noted(name, way))
     dataset.ingest(folder)
     other = create(lake, "crm.sales.others")
     csv = tmp_path / "in.csv"

@@ -1,0 +1,1 @@
+"""The build event log: append-only, one behaviour on SQLite, PostgreSQL and Delta."""

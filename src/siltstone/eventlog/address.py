@@ -1,0 +1,98 @@
+"""Where a log lives, as a URI, and what else the URI says.
+
+``memory:`` · ``sqlite:///relative.db`` · ``sqlite:////absolute.db`` · ``postgresql://user@host:5432/name`` ·
+``delta:///absolute/path`` · ``delta+s3://bucket/path`` · ``delta+azure://container/path``
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from siltstone.errors import InvalidRequest
+
+FORMS: Final = "memory:, sqlite:///path, postgresql://host/name, delta:///path, delta+s3://bucket/path or delta+azure://container/path"
+
+
+class Backend(StrEnum):
+    """What keeps a log."""
+
+    MEMORY = "memory"
+    SQLITE = "sqlite"
+    POSTGRESQL = "postgresql"
+    DELTA = "delta"
+    DELTA_S3 = "delta+s3"
+    DELTA_AZURE = "delta+azure"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """A log's backend and place; `shown` is the URI without a password."""
+
+    backend: Backend
+    uri: str
+    shown: str
+    path: str = ""
+
+
+def parse_address(uri: str) -> Address:
+    """Read a URI.
+
+    Raises:
+        InvalidRequest: it names no backend or no place.
+
+    >>> parse_address("sqlite:///builds.db").path
+    'builds.db'
+    >>> parse_address("postgresql://ada:secret@db/builds").shown
+    'postgresql://ada:***@db/builds'
+    """
+    scheme, colon, rest = uri.partition(":")
+    known = {backend.value: backend for backend in Backend} | {"postgres": Backend.POSTGRESQL}
+    if not colon or scheme not in known:
+        raise InvalidRequest(f"{_hidden(uri)!r} is no address of an event log: use {FORMS}.")
+    backend = known[scheme]
+    parts = _split(uri)
+    match backend:
+        case Backend.MEMORY:
+            if rest:
+                raise InvalidRequest("An event log in memory has no name: use 'memory:'.")
+            return Address(backend=backend, uri=uri, shown=uri)
+        case Backend.SQLITE | Backend.DELTA:
+            return Address(backend=backend, uri=uri, shown=uri, path=_local_path(parts, backend))
+        case Backend.POSTGRESQL:
+            if not parts.path.strip("/"):
+                raise InvalidRequest(f"{_hidden(uri)!r} names no database: use postgresql://user@host:5432/name.")
+            return Address(backend=backend, uri=uri, shown=_hidden(uri))
+        case Backend.DELTA_S3 | Backend.DELTA_AZURE:
+            if not parts.netloc or not parts.path.strip("/"):
+                place = "bucket" if backend is Backend.DELTA_S3 else "container"
+                raise InvalidRequest(
+                    f"{uri!r} must name a {place} and a path in it: use {backend.value}://{place}/path."
+                )
+            return Address(backend=backend, uri=uri, shown=uri, path=parts.path.strip("/"))
+
+
+def _split(uri: str) -> SplitResult:
+    try:
+        return urlsplit(uri)
+    except ValueError as error:
+        raise InvalidRequest(f"{_hidden(uri)!r} is no address of an event log: {error}. Use {FORMS}.") from error
+
+
+def _local_path(parts: SplitResult, backend: Backend) -> str:
+    """Return the path of ``scheme:///path``: what follows the third slash, as in SQLAlchemy; Delta's is always absolute."""
+    if parts.netloc or not parts.path.startswith("/") or parts.query or parts.fragment:
+        raise InvalidRequest(f"Use {backend.value}:///path, with three slashes and nothing but a path.")
+    path = unquote(parts.path[1:] if backend is Backend.SQLITE else parts.path)
+    if not path.strip("/"):
+        raise InvalidRequest(f"{backend.value}:/// names no path.")
+    return path
+
+
+def _hidden(uri: str) -> str:
+    """Return a URI whose password is not to be read."""
+    before, at, after = uri.rpartition("@")
+    scheme, slashes, user = before.partition("://")
+    if not at or ":" not in user:
+        return uri
+    return f"{scheme}{slashes}{user.split(':', 1)[0]}:***@{after}"

@@ -1,0 +1,162 @@
+"""Databases that keep a log's tables: SQLite in a file or in memory, and PostgreSQL.
+
+An append holds the log for itself: in SQLite by an immediate transaction, in PostgreSQL by an advisory lock. A question sees one
+state of the log: a snapshot in both. SQLite runs with a write-ahead log and syncs every commit (synchronous=FULL), so what was
+acknowledged survives a power cut. Errors of the database become ours here: nobody above knows SQLAlchemy's.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, insert, inspect, make_url, select
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.pool import StaticPool
+
+from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, Unavailable
+from siltstone.eventlog.address import Address, Backend
+from siltstone.eventlog.events import SCHEMA_VERSION
+from siltstone.eventlog.tables import HEAD, METADATA
+from siltstone.failpoints import reach
+
+BUSY_SECONDS: Final = 30
+"""How long a writer waits for another one."""
+CONNECT_SECONDS: Final = 10
+POOL_CONNECTIONS: Final = 8
+LOCK: Final = 0x53494C54
+"""The number of the lock that whoever appends in PostgreSQL holds until the transaction ends."""
+
+
+class Database:
+    """The tables of one log, and the transactions to use them in. Safe to share between threads."""
+
+    def __init__(self, engine: Engine, shown: str, *, alone: bool = False) -> None:
+        """Use `open_database`; with `alone`, all threads share one connection, one at a time."""
+        self._engine = engine
+        self._shown = shown
+        self._turn: AbstractContextManager[object] = threading.RLock() if alone else nullcontext()
+
+    @property
+    def _is_postgresql(self) -> bool:
+        return self._engine.dialect.name == "postgresql"
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Ask within one state of the log."""
+        snapshot = " ISOLATION LEVEL REPEATABLE READ READ ONLY" if self._is_postgresql else ""
+        with self._turn, self._told(), self._engine.connect() as connection:
+            connection.exec_driver_sql(f"BEGIN{snapshot}")
+            try:
+                yield connection
+            finally:
+                connection.exec_driver_sql("ROLLBACK")
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """Change the log while nobody else does: all of what is done inside, or nothing."""
+        with self._turn, self._told(), self._engine.connect() as connection:
+            connection.exec_driver_sql("BEGIN" if self._is_postgresql else "BEGIN IMMEDIATE")
+            try:
+                if self._is_postgresql:
+                    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
+                yield connection
+                reach("eventlog.before_commit")
+            except BaseException:
+                connection.exec_driver_sql("ROLLBACK")
+                raise
+            connection.exec_driver_sql("COMMIT")
+        reach("eventlog.after_commit")
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except IntegrityError as error:
+            raise Conflict(f"Event log {self._shown}: somebody else was first ({_first_line(error)}).") from error
+        except OperationalError as error:
+            raise Unavailable(f"Event log {self._shown} cannot be reached: {_first_line(error)}") from error
+        except DBAPIError as error:
+            raise Corruption(f"Event log {self._shown} cannot be used: {_first_line(error)}") from error
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+
+def open_database(address: Address, *, create: bool) -> Database:
+    """Open a log's database, and make its tables if there are none.
+
+    Raises:
+        NotFound: there is no log, and none is to be made.
+        InvalidRequest: a newer version of Siltstone has written it.
+        Unavailable: the database cannot be reached, or does not let us in.
+    """
+    if address.backend is Backend.SQLITE and not create and not Path(address.path).is_file():
+        raise NotFound(f"There is no event log at {address.shown}.")
+    database = Database(_engine(address), address.shown, alone=address.backend is Backend.MEMORY)
+    try:
+        _prepare(database, address, create=create)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _prepare(database: Database, address: Address, *, create: bool) -> None:
+    with database.reading() as connection:
+        exists = inspect(connection).has_table(HEAD.name)
+    if not exists and not create:
+        raise NotFound(f"There is no event log at {address.shown}.")
+    if not exists:
+        with database.writing() as connection:
+            METADATA.create_all(connection)
+            if connection.execute(select(HEAD.c.id)).first() is None:  # nobody was quicker
+                connection.execute(insert(HEAD).values(id=1, schema_version=SCHEMA_VERSION, next_index=1))
+    with database.reading() as connection:
+        version = int(connection.execute(select(HEAD.c.schema_version)).scalar_one())
+    if version > SCHEMA_VERSION:
+        raise InvalidRequest(
+            f"Event log {address.shown} has version {version} of its tables; this Siltstone knows {SCHEMA_VERSION}. "
+            "Use a newer Siltstone."
+        )
+
+
+def _engine(address: Address) -> Engine:
+    match address.backend:
+        case Backend.MEMORY:
+            engine = create_engine(
+                "sqlite://",
+                isolation_level="AUTOCOMMIT",
+                poolclass=StaticPool,
+                connect_args={"check_same_thread": False},
+            )
+        case Backend.SQLITE:
+            Path(address.path).parent.mkdir(parents=True, exist_ok=True)
+            engine = create_engine(
+                URL.create("sqlite", database=address.path),
+                isolation_level="AUTOCOMMIT",
+                connect_args={"timeout": BUSY_SECONDS},
+            )
+        case Backend.POSTGRESQL:
+            return create_engine(
+                make_url(address.uri).set(drivername="postgresql+psycopg"),
+                isolation_level="AUTOCOMMIT",
+                pool_size=POOL_CONNECTIONS,
+                pool_pre_ping=True,
+                connect_args={"connect_timeout": CONNECT_SECONDS},
+            )
+        case _:
+            raise InvalidRequest(f"{address.shown} is no database.")
+    event.listen(engine, "connect", _set_up_sqlite)
+    return engine
+
+
+def _set_up_sqlite(connection: Any, _record: object) -> None:  # noqa: ANN401
+    for statement in ("journal_mode = WAL", "synchronous = FULL", "case_sensitive_like = ON"):
+        connection.execute(f"PRAGMA {statement}")
+
+
+def _first_line(error: DBAPIError) -> str:
+    return next(iter(str(error.orig).splitlines()), type(error).__name__)

@@ -1,0 +1,320 @@
+"""What an event is: who it is about (a build request), when, and one of eight payloads.
+
+Events are values. They are read from JSON in `reading`, where bytes from outside come in, and checked against what happened
+before in `transitions`; here is only what they are made of, and how they look as JSON: one line, always the same bytes.
+
+Terms:
+
+* *build request*: somebody asked for partitions; it goes through its states until it is completed, failed or cancelled;
+* *partition*: what a build makes, named by a reference that means something to whoever builds;
+* *job run*: one attempt of a job to make some partitions.
+"""
+
+import json
+from dataclasses import dataclass, fields
+from enum import IntEnum, StrEnum
+from typing import Any, ClassVar, Final, TypeAlias
+
+SCHEMA_VERSION: Final = 1
+"""The version of the events' columns that this code writes."""
+
+
+class EventType(StrEnum):
+    """What kind of payload an event has."""
+
+    BUILD_REQUEST = "build_request"
+    PARTITION = "partition"
+    JOB = "job"
+    DELEGATION = "delegation"
+    JOB_GRAPH = "job_graph"
+    PARTITION_INVALIDATION = "partition_invalidation"
+    TASK_CANCEL = "task_cancel"
+    BUILD_CANCEL = "build_cancel"
+
+    @property
+    def column(self) -> str:
+        """The name of the payload: a column of a Delta log, a key in JSON."""
+        return f"{self.value}_event"
+
+
+class BuildStatus(IntEnum):
+    """Where a build request stands."""
+
+    UNKNOWN = 0
+    RECEIVED = 1
+    PLANNING = 2
+    EXECUTING = 3
+    COMPLETED = 4
+    FAILED = 5
+    CANCELLED = 6
+    ANALYSIS_COMPLETED = 7
+
+
+class PartitionStatus(IntEnum):
+    """Where a partition stands in a build."""
+
+    UNKNOWN = 0
+    REQUESTED = 1
+    SCHEDULED = 2
+    BUILDING = 3
+    AVAILABLE = 4
+    FAILED = 5
+    DELEGATED = 6
+
+
+class JobStatus(IntEnum):
+    """Where a job run stands."""
+
+    UNKNOWN = 0
+    SCHEDULED = 1
+    RUNNING = 2
+    COMPLETED = 3
+    FAILED = 4
+    CANCELLED = 5
+
+
+class InputKind(IntEnum):
+    """How a job depends on a partition: it asks it, or it needs it made."""
+
+    QUERY = 0
+    MATERIALIZE = 1
+
+
+Status: TypeAlias = BuildStatus | PartitionStatus | JobStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobInput:
+    """A partition that a job reads."""
+
+    partition_ref: str
+    kind: InputKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobConfig:
+    """How a job is called."""
+
+    outputs: tuple[str, ...] = ()
+    inputs: tuple[JobInput, ...] = ()
+    args: tuple[str, ...] = ()
+    env: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionManifest:
+    """What a job made, of what, and when; times are nanoseconds."""
+
+    outputs: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    start_time: int
+    end_time: int
+    task: str
+    metadata: dict[str, str]
+
+
+# ---- the eight payloads ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildRequestEvent:
+    """A build request has a new status."""
+
+    type: ClassVar = EventType.BUILD_REQUEST
+    status: BuildStatus
+    requested_partitions: tuple[str, ...] = ()
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionEvent:
+    """A partition has a new status in a build."""
+
+    type: ClassVar = EventType.PARTITION
+    partition_ref: str
+    status: PartitionStatus
+    message: str = ""
+    job_run_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEvent:
+    """A job run has a new status."""
+
+    type: ClassVar = EventType.JOB
+    job_run_id: str
+    job_label: str
+    target_partitions: tuple[str, ...] = ()
+    status: JobStatus
+    message: str = ""
+    config: JobConfig | None = None
+    manifests: tuple[PartitionManifest, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelegationEvent:
+    """A partition is being made by another build request already."""
+
+    type: ClassVar = EventType.DELEGATION
+    partition_ref: str
+    delegated_to_build_request_id: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobGraphEvent:
+    """What a build is going to run; the graph is JSON that belongs to whoever plans."""
+
+    type: ClassVar = EventType.JOB_GRAPH
+    job_graph: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionInvalidationEvent:
+    """A partition is no longer good."""
+
+    type: ClassVar = EventType.PARTITION_INVALIDATION
+    partition_ref: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskCancelEvent:
+    """Somebody wants a job run to stop."""
+
+    type: ClassVar = EventType.TASK_CANCEL
+    job_run_id: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildCancelEvent:
+    """Somebody wants a build to stop."""
+
+    type: ClassVar = EventType.BUILD_CANCEL
+    reason: str = ""
+
+
+Payload: TypeAlias = (
+    BuildRequestEvent
+    | PartitionEvent
+    | JobEvent
+    | DelegationEvent
+    | JobGraphEvent
+    | PartitionInvalidationEvent
+    | TaskCancelEvent
+    | BuildCancelEvent
+)
+PAYLOADS: Final[dict[EventType, type[Payload]]] = {
+    payload.type: payload
+    for payload in (
+        BuildRequestEvent,
+        PartitionEvent,
+        JobEvent,
+        DelegationEvent,
+        JobGraphEvent,
+        PartitionInvalidationEvent,
+        TaskCancelEvent,
+        BuildCancelEvent,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One thing that happened to a build; the timestamp is in nanoseconds since 1970."""
+
+    event_id: str
+    timestamp: int
+    build_request_id: str
+    payload: Payload
+
+    @property
+    def type(self) -> EventType:
+        """What kind of payload it has."""
+        return self.payload.type
+
+    @property
+    def partition_refs(self) -> tuple[str, ...]:
+        """The partitions it is about, each once."""
+        match self.payload:
+            case BuildRequestEvent(requested_partitions=refs) | JobEvent(target_partitions=refs):
+                return tuple(dict.fromkeys(refs))
+            case PartitionEvent(partition_ref=ref) | DelegationEvent(partition_ref=ref):
+                return (ref,)
+            case PartitionInvalidationEvent(partition_ref=ref):
+                return (ref,)
+            case _:
+                return ()
+
+    @property
+    def job_run_id(self) -> str | None:
+        """The job run it is about."""
+        match self.payload:
+            case PartitionEvent(job_run_id=run):
+                return run
+            case JobEvent(job_run_id=run) | TaskCancelEvent(job_run_id=run):
+                return run
+            case _:
+                return None
+
+    @property
+    def job_label(self) -> str | None:
+        """The job it is about."""
+        return self.payload.job_label if isinstance(self.payload, JobEvent) else None
+
+    @property
+    def message(self) -> str:
+        """What it says in words."""
+        payload = self.payload
+        return payload.message if hasattr(payload, "message") else payload.reason
+
+
+# ---- as JSON -----------------------------------------------------------------------------------------------------
+
+
+def event_json(event: Event) -> str:
+    """Return an event as one line of JSON: the same event is always the same text."""
+    return _dumped(
+        {
+            "event_id": event.event_id,
+            "timestamp": event.timestamp,
+            "build_request_id": event.build_request_id,
+            "event_type": event.type.value,
+            event.type.column: payload_values(event.payload),
+        }
+    )
+
+
+def payload_values(payload: Payload) -> dict[str, Any]:
+    """Return a payload's fields as the columns of its type: statuses as code and name, config and manifests as JSON text."""
+    found: dict[str, Any] = {}
+    for field in fields(payload):
+        value = getattr(payload, field.name)
+        if isinstance(value, BuildStatus | PartitionStatus | JobStatus):
+            found |= {"status_code": int(value), "status_name": value.name}
+        elif field.name == "config":
+            found["config"] = None if value is None else _dumped(_plain(value))
+        elif field.name == "manifests":
+            found["manifests"] = _dumped(_plain(value))
+        else:
+            found[field.name] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    """Return a value of config and manifests as JSON has it."""
+    match value:
+        case tuple():
+            return [_plain(one) for one in value]
+        case JobInput() | JobConfig() | PartitionManifest():
+            return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        case dict():
+            return dict(sorted(value.items()))
+        case _:
+            return value
+
+
+def _dumped(value: Any) -> str:  # noqa: ANN401
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

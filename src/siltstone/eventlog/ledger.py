@@ -1,0 +1,306 @@
+"""Appending to the tables of a log: events get their indexes, are checked against what is there, and fold into it.
+
+Flow of an append, inside one transaction of the caller that nobody else appends in:
+
+1. look up, for all events at once, which of their ids, builds, partitions and job runs are known;
+2. event by event, in memory: an id that is known must be of the same event; the next state must be legal; then it moves;
+3. write all rows at once: the events, and the states as they are after the last of them.
+
+A crash or an error leaves the transaction undone. The same code keeps a Delta log's projection: its events were checked before
+they were committed, and are only folded (`fold`).
+"""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import Connection, Table, insert, select, tuple_, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from siltstone.errors import Conflict
+from siltstone.eventlog.events import (
+    BuildRequestEvent,
+    BuildStatus,
+    Event,
+    EventType,
+    JobEvent,
+    JobStatus,
+    PartitionEvent,
+    PartitionInvalidationEvent,
+    PartitionStatus,
+    Status,
+    event_json,
+    payload_values,
+)
+from siltstone.eventlog.tables import (
+    BUILD_PARTITIONS,
+    BUILDS,
+    COUNTS,
+    EVENT_PARTITIONS,
+    EVENTS,
+    HEAD,
+    PARTITIONS,
+    RUNS,
+)
+from siltstone.eventlog.transitions import Run, check
+
+LOOKED_UP_AT_ONCE: Final = 400
+"""Values in one query; databases limit how many there may be."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """The index of an event, and whether it was appended now or had been before."""
+
+    index: int
+    is_new: bool
+
+
+class Ledger:
+    """The tables of one log, within a transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        """Use a connection whose transaction nobody else appends in."""
+        self._connection = connection
+
+    def append(self, events: Sequence[Event]) -> list[Appended]:
+        """Check and append events: all of them or, on an error, none.
+
+        Raises:
+            Conflict: an event is not a legal next state, or its id was used for another one.
+        """
+        states = self._looked_up(events)
+        first = self.next_index()
+        new: list[tuple[int, Event]] = []
+        answers: list[Appended] = []
+        for event in events:
+            known = states.ids.get(event.event_id)
+            if known is not None:
+                index, text = known
+                if text != event_json(event):
+                    raise Conflict(f"Event {event.event_id} is in the log already, with another content.")
+                answers.append(Appended(index=index, is_new=False))
+                continue
+            check(event, states)
+            index = first + len(new)
+            states.apply(index, event)
+            new.append((index, event))
+            answers.append(Appended(index=index, is_new=True))
+        self._write(new, states)
+        return answers
+
+    def fold(self, events: Sequence[tuple[int, Event]]) -> None:
+        """Take in events that were checked and numbered elsewhere."""
+        states = self._looked_up([event for _, event in events])
+        for index, event in events:
+            states.apply(index, event)
+        self._write(events, states)
+
+    def next_index(self) -> int:
+        """Return the index that the next event gets."""
+        return int(self._connection.execute(select(HEAD.c.next_index)).scalar_one())
+
+    # ---- looking up ----------------------------------------------------------------------------------------------
+
+    def _looked_up(self, events: Sequence[Event]) -> "_States":
+        builds = {event.build_request_id for event in events}
+        refs: set[tuple[str, str]] = set()
+        runs: set[str] = set()
+        invalidated: set[str] = set()
+        for event in events:
+            match event.payload:
+                case PartitionEvent(partition_ref=ref):
+                    refs.add((event.build_request_id, ref))
+                case PartitionInvalidationEvent(partition_ref=ref):
+                    invalidated.add(ref)
+                case payload:
+                    if other := getattr(payload, "delegated_to_build_request_id", None):
+                        builds.add(other)
+            if event.job_run_id is not None:
+                runs.add(event.job_run_id)
+        states = _States()
+        for row in self._rows(EVENTS, ("event_id",), [event.event_id for event in events]):
+            states.ids[row["event_id"]] = (row["idx"], stored_json(row))
+        states.builds = {row["build_request_id"]: row for row in self._rows(BUILDS, ("build_request_id",), builds)}
+        names = ("build_request_id", "partition_ref")
+        states.in_builds = {
+            tuple(row[name] for name in names): row for row in self._rows(BUILD_PARTITIONS, names, refs)
+        }
+        wanted = invalidated | {ref for _, ref in refs}
+        states.partitions = {row["partition_ref"]: row for row in self._rows(PARTITIONS, ("partition_ref",), wanted)}
+        states.runs = {row["job_run_id"]: row for row in self._rows(RUNS, ("job_run_id",), runs)}
+        return states
+
+    def _rows(self, table: Table, names: tuple[str, ...], values: Iterable[Any]) -> Iterable[Row]:
+        columns = [table.c[name] for name in names]
+        key = columns[0] if len(columns) == 1 else tuple_(*columns)
+        wanted = list(values)
+        for start in range(0, len(wanted), LOOKED_UP_AT_ONCE):
+            some = wanted[start : start + LOOKED_UP_AT_ONCE]
+            for row in self._connection.execute(select(table).where(key.in_(some))).mappings():
+                yield dict(row)
+
+    # ---- writing -------------------------------------------------------------------------------------------------
+
+    def _write(self, events: Sequence[tuple[int, Event]], states: "_States") -> None:
+        if not events:
+            return
+        execute = self._connection.execute
+        execute(insert(EVENTS), [_event_row(index, event) for index, event in events])
+        parts = [{"partition_ref": ref, "idx": index} for index, event in events for ref in event.partition_refs]
+        if parts:
+            execute(insert(EVENT_PARTITIONS), parts)
+        self._put(BUILDS, states.moved[BUILDS.name])
+        self._put(BUILD_PARTITIONS, states.moved[BUILD_PARTITIONS.name])
+        self._put(PARTITIONS, states.moved[PARTITIONS.name])
+        self._put(RUNS, states.moved[RUNS.name])
+        self._count(states.counts)
+        execute(update(HEAD).values(next_index=events[-1][0] + 1))
+
+    def _put(self, table: Table, moved: dict[Any, Row]) -> None:
+        """Insert rows, or replace those that are there."""
+        if not moved:
+            return
+        keys = [column.name for column in table.primary_key]
+        statement = self._insert()(table)
+        changed = {column.name: statement.excluded[column.name] for column in table.c if column.name not in keys}
+        self._connection.execute(
+            statement.on_conflict_do_update(index_elements=keys, set_=changed), list(moved.values())
+        )
+
+    def _count(self, counts: "Counter[str]") -> None:
+        rows = [{"what": what, "number": number} for what, number in sorted(counts.items()) if number]
+        if rows:
+            statement = self._insert()(COUNTS)
+            added = {"number": COUNTS.c.number + statement.excluded.number}
+            self._connection.execute(statement.on_conflict_do_update(index_elements=["what"], set_=added), rows)
+
+    def _insert(self) -> Callable[[Table], Any]:
+        return postgresql.insert if self._connection.dialect.name == "postgresql" else sqlite.insert
+
+
+def _event_row(index: int, event: Event) -> Row:
+    return {
+        "idx": index,
+        "event_id": event.event_id,
+        "timestamp": event.timestamp,
+        "build_request_id": event.build_request_id,
+        "event_type": event.type.value,
+        "job_run_id": event.job_run_id,
+        "job_label": event.job_label,
+        "payload": json.dumps(payload_values(event.payload), ensure_ascii=False, separators=(",", ":")),
+    }
+
+
+def stored_json(row: Row) -> str:
+    """Return a stored event as the line that `event_json` makes of it, without reading its payload."""
+    parts = {name: row[name] for name in ("event_id", "timestamp", "build_request_id", "event_type")}
+    head = json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
+    return f'{head[:-1]},"{EventType(row["event_type"]).column}":{row["payload"]}}}'
+
+
+@dataclass(slots=True)
+class _States:
+    """Where everything stands that some events are about, and how it moves with them."""
+
+    ids: dict[str, tuple[int, str]] = field(default_factory=dict)
+    builds: dict[Any, Row] = field(default_factory=dict)
+    in_builds: dict[Any, Row] = field(default_factory=dict)
+    partitions: dict[Any, Row] = field(default_factory=dict)
+    runs: dict[Any, Row] = field(default_factory=dict)
+    counts: "Counter[str]" = field(default_factory=Counter)
+    moved: dict[str, dict[Any, Row]] = field(default_factory=lambda: defaultdict(dict))
+    """By table, the rows that an event has moved."""
+
+    def build(self, build_request_id: str) -> BuildStatus | None:
+        row = self.builds.get(build_request_id)
+        return BuildStatus(row["status"]) if row is not None else None
+
+    def partition(self, build_request_id: str, partition_ref: str) -> PartitionStatus | None:
+        row = self.in_builds.get((build_request_id, partition_ref))
+        return PartitionStatus(row["status"]) if row is not None else None
+
+    def run(self, job_run_id: str) -> Run | None:
+        row = self.runs.get(job_run_id)
+        if row is None:
+            return None
+        return Run(
+            build_request_id=row["build_request_id"], job_label=row["job_label"], status=JobStatus(row["status"])
+        )
+
+    def apply(self, index: int, event: Event) -> None:
+        """Move the states by one event."""
+        self.ids[event.event_id] = (index, event_json(event))
+        self.counts[f"event {event.type.value}"] += 1
+        match event.payload:
+            case BuildRequestEvent() as payload:
+                self._apply_build(index, event, payload)
+            case PartitionEvent() as payload:
+                self._apply_partition(index, event, payload)
+            case JobEvent() as payload:
+                self._apply_job(index, event, payload)
+            case PartitionInvalidationEvent(partition_ref=ref) if ref in self.partitions:
+                self._note(
+                    PARTITIONS, self.partitions, ref, self.partitions[ref] | {"invalidated": 1, "last_index": index}
+                )
+            case _:
+                pass
+
+    def _apply_build(self, index: int, event: Event, payload: BuildRequestEvent) -> None:
+        before = self.builds.get(event.build_request_id)
+        asked = json.dumps(payload.requested_partitions, ensure_ascii=False, separators=(",", ":"))
+        row = {
+            "build_request_id": event.build_request_id,
+            "status": payload.status.value,
+            "message": payload.message,
+            "requested_partitions": before["requested_partitions"] if before and asked == "[]" else asked,
+            "created_at": before["created_at"] if before else event.timestamp,
+            "updated_at": event.timestamp,
+            "first_index": before["first_index"] if before else index,
+            "last_index": index,
+        }
+        self._move("build", BuildStatus, before, payload.status)
+        self._note(BUILDS, self.builds, event.build_request_id, row)
+
+    def _apply_partition(self, index: int, event: Event, payload: PartitionEvent) -> None:
+        ref = payload.partition_ref
+        state = {"status": payload.status.value, "last_index": index}
+        inside = {"build_request_id": event.build_request_id, "partition_ref": ref} | state
+        self._note(BUILD_PARTITIONS, self.in_builds, (event.build_request_id, ref), inside)
+        row = {
+            "partition_ref": ref,
+            "message": payload.message,
+            "updated_at": event.timestamp,
+            "build_request_id": event.build_request_id,
+            "job_run_id": payload.job_run_id,
+            "invalidated": 0,
+        } | state
+        self._move("partition", PartitionStatus, self.partitions.get(ref), payload.status)
+        self._note(PARTITIONS, self.partitions, ref, row)
+
+    def _apply_job(self, index: int, event: Event, payload: JobEvent) -> None:
+        before = self.runs.get(payload.job_run_id)
+        row = {
+            "job_run_id": payload.job_run_id,
+            "build_request_id": event.build_request_id,
+            "job_label": payload.job_label,
+            "status": payload.status.value,
+            "message": payload.message,
+            "created_at": before["created_at"] if before else event.timestamp,
+            "updated_at": event.timestamp,
+            "last_index": index,
+        }
+        self._move("job", JobStatus, before, payload.status)
+        self._note(RUNS, self.runs, payload.job_run_id, row)
+
+    def _move(self, what: str, kinds: type[Status], before: Row | None, to: Status) -> None:
+        if before is not None:
+            self.counts[f"{what} {kinds(before['status']).name}"] -= 1
+        self.counts[f"{what} {to.name}"] += 1
+
+    def _note(self, table: Table, rows: dict[Any, Row], key: object, row: Row) -> None:
+        rows[key] = self.moved[table.name][key] = row

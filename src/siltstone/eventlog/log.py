@@ -1,0 +1,212 @@
+"""The event log as a user holds it: append events, and ask what happened.
+
+`EventLog.open` takes an address (see `address`). Whatever keeps the log, the same calls give the same answers: a backend only
+says how one appends and where one asks (`Keeper`); what may be appended and how questions are answered is the same code.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Final, Protocol, Self, TypeVar
+
+from sqlalchemy import Connection
+
+from siltstone.errors import InvalidRequest, NotFound
+from siltstone.eventlog import queries
+from siltstone.eventlog.address import Address, Backend, parse_address
+from siltstone.eventlog.database import Database, open_database
+from siltstone.eventlog.events import BuildStatus, Event
+from siltstone.eventlog.ledger import Appended, Ledger
+from siltstone.eventlog.queries import Build, Filter, Indexed, JobRun, Page, Partition, Summary
+from siltstone.eventlog.reading import check_event
+
+DEFAULT_LIMIT: Final = 100
+MAX_APPENDED: Final = 100_000
+"""Events in one append."""
+
+T = TypeVar("T")
+
+
+class Keeper(Protocol):
+    """What keeps a log."""
+
+    def append(self, events: Sequence[Event]) -> list[Appended]:
+        """Append events, all of them or none; what is returned is durable."""
+        ...
+
+    def reading(self) -> AbstractContextManager[Connection]:
+        """Ask within one state of the log that holds all that was acknowledged before."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything."""
+        ...
+
+
+class SqlKeeper:
+    """A log that lives in a database."""
+
+    def __init__(self, database: Database) -> None:
+        """Keep the log in these tables."""
+        self._database = database
+
+    def append(self, events: Sequence[Event]) -> list[Appended]:
+        """Append in one transaction."""
+        with self._database.writing() as connection:
+            return Ledger(connection).append(events)
+
+    def reading(self) -> AbstractContextManager[Connection]:
+        """Ask the database."""
+        return self._database.reading()
+
+    def close(self) -> None:
+        """Close the database."""
+        self._database.close()
+
+
+class EventLog:
+    """One event log. Safe to share between threads."""
+
+    def __init__(self, keeper: Keeper, address: Address) -> None:
+        """Use `EventLog.open`."""
+        self._keeper = keeper
+        self._address = address
+
+    @classmethod
+    def open(cls, uri: str, *, create: bool = True) -> "EventLog":
+        """Open the log at an address, and make it if there is none.
+
+        Raises:
+            InvalidRequest: the address is wrong, or a newer Siltstone has written the log.
+            NotFound: there is no log, and `create` is false.
+            Unavailable: it cannot be reached.
+        """
+        address = parse_address(uri)
+        match address.backend:
+            case Backend.MEMORY | Backend.SQLITE | Backend.POSTGRESQL:
+                return cls(SqlKeeper(open_database(address, create=create)), address)
+            case _:
+                raise InvalidRequest(f"Event logs at {address.backend.value}: are not there yet.")
+
+    @property
+    def uri(self) -> str:
+        """The log's address, without a password."""
+        return self._address.shown
+
+    def append(self, *events: Event) -> list[Appended]:
+        """Append events in this order, all of them or, on an error, none; what is returned is durable.
+
+        An event whose id is in the log is not appended again, if it is the same event.
+
+        Raises:
+            InvalidRequest: an event breaks the rules, or there are too many.
+            Conflict: an event is not a legal next state, or its id belongs to another event.
+            Unavailable: the log cannot be reached.
+        """
+        if len(events) > MAX_APPENDED:
+            raise InvalidRequest(f"{len(events):,} events are too many for one append ({MAX_APPENDED:,}).")
+        for event in events:
+            check_event(event, where=f"Event {event.event_id}")
+        return self._keeper.append(events) if events else []
+
+    # ---- questions -----------------------------------------------------------------------------------------------
+
+    def page(self, start: int = 1, *, limit: int = DEFAULT_LIMIT, wanted: Filter | None = None) -> Page:
+        """Return events from an index on, those that fit the filter."""
+        return self._ask(lambda c: queries.page(c, start=start, limit=limit, wanted=wanted or Filter()))
+
+    def events(self, start: int = 1, *, wanted: Filter | None = None, at_once: int = 1000) -> Iterator[Indexed]:
+        """Yield all events from an index on, page by page."""
+        while True:
+            found = self.page(start, limit=at_once, wanted=wanted)
+            yield from found.events
+            if not found.has_more:
+                return
+            start = found.next_index
+
+    def event(self, event_id: str) -> Indexed:
+        """Return one event.
+
+        Raises:
+            NotFound: there is none with this id.
+        """
+        return self._one(lambda c: queries.event_by_id(c, event_id), f"event {event_id}")
+
+    def events_of_build(self, build_request_id: str, *, limit: int = DEFAULT_LIMIT) -> list[Indexed]:
+        """Return the events of a build request."""
+        return self._ask(lambda c: queries.events_of_build(c, build_request_id, limit=limit))
+
+    def events_of_partition(self, partition_ref: str, *, limit: int = DEFAULT_LIMIT) -> list[Indexed]:
+        """Return the events about a partition."""
+        return self._ask(lambda c: queries.events_of_partition(c, partition_ref, limit=limit))
+
+    def events_of_run(self, job_run_id: str, *, limit: int = DEFAULT_LIMIT) -> list[Indexed]:
+        """Return the events of a job run."""
+        return self._ask(lambda c: queries.events_of_run(c, job_run_id, limit=limit))
+
+    def events_between(self, start: int, end: int, *, limit: int = DEFAULT_LIMIT) -> list[Indexed]:
+        """Return the events with a timestamp from `start` up to, not including, `end` (nanoseconds)."""
+        return self._ask(lambda c: queries.events_between(c, start, end, limit=limit))
+
+    def builds(self, *, limit: int = DEFAULT_LIMIT, statuses: Iterable[BuildStatus] = ()) -> list[Build]:
+        """Return build requests with their status, those that moved last first."""
+        wanted = tuple(statuses)
+        return self._ask(lambda c: queries.builds(c, limit=limit, statuses=wanted))
+
+    def build(self, build_request_id: str) -> Build:
+        """Return one build request.
+
+        Raises:
+            NotFound: the log knows none with this id.
+        """
+        return self._one(lambda c: queries.build(c, build_request_id), f"build request {build_request_id}")
+
+    def partitions(self, *, limit: int = DEFAULT_LIMIT, glob: str | None = None) -> list[Partition]:
+        """Return partitions with their status, those that moved last first."""
+        return self._ask(lambda c: queries.partitions(c, limit=limit, glob=glob))
+
+    def partition(self, partition_ref: str) -> Partition:
+        """Return the latest status of a partition.
+
+        Raises:
+            NotFound: no event says its status.
+        """
+        return self._one(lambda c: queries.partition(c, partition_ref), f"partition {partition_ref}")
+
+    def active_builds(self, partition_ref: str) -> list[Build]:
+        """Return the build requests that have not ended and are going to make a partition."""
+        return self._ask(lambda c: queries.active_builds(c, partition_ref))
+
+    def runs(self, *, limit: int = DEFAULT_LIMIT, build_request_id: str | None = None) -> list[JobRun]:
+        """Return job runs with their status, those that moved last first."""
+        return self._ask(lambda c: queries.runs(c, limit=limit, build_request_id=build_request_id))
+
+    def summary(self) -> Summary:
+        """Return what is in the log, counted."""
+        return self._ask(queries.summary)
+
+    def _ask(self, question: Callable[[Connection], T]) -> T:
+        with self._keeper.reading() as connection:
+            return question(connection)
+
+    def _one(self, question: Callable[[Connection], T | None], what: str) -> T:
+        found = self._ask(question)
+        if found is None:
+            raise NotFound(f"Event log {self.uri} has no {what}.")
+        return found
+
+    # ---- the end -------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Let go of the log."""
+        self._keeper.close()
+
+    def __enter__(self) -> Self:
+        """Use the log in a block."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close it after the block."""
+        self.close()

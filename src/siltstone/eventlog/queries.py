@@ -1,0 +1,313 @@
+"""The questions to a log, written once for every database: each is a seek in an index, bounded by a limit.
+
+Answers are values with the same content on every backend. Events come in the order of their indexes.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Connection, Select, and_, or_, select
+
+from siltstone.errors import InvalidRequest
+from siltstone.eventlog.events import BuildStatus, Event, JobStatus, PartitionStatus
+from siltstone.eventlog.ledger import stored_json
+from siltstone.eventlog.reading import parse_event
+from siltstone.eventlog.tables import BUILD_PARTITIONS, BUILDS, COUNTS, EVENT_PARTITIONS, EVENTS, HEAD, PARTITIONS, RUNS
+from siltstone.eventlog.transitions import ACTIVE_PARTITIONS, ENDED_BUILDS, ENDED_JOBS
+
+MAX_LIMIT: Final = 100_000
+MAX_FILTERS: Final = 1_000
+"""Values in one filter."""
+LAST_CHARACTER: Final = "\U0010ffff"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Indexed:
+    """An event and its place in the log."""
+
+    index: int
+    event: Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Some events in order; `next_index` is where the next page begins, `has_more` whether it has any."""
+
+    events: tuple[Indexed, ...]
+    next_index: int
+    has_more: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which events are wanted: those that fit one value of each kind that is given."""
+
+    partition_refs: tuple[str, ...] = ()
+    partition_globs: tuple[str, ...] = ()
+    job_labels: tuple[str, ...] = ()
+    job_run_ids: tuple[str, ...] = ()
+    build_request_ids: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse more values than one query can take."""
+        for values in (self.partition_refs, self.partition_globs, self.job_labels, self.job_run_ids):
+            if len(values) > MAX_FILTERS:
+                raise InvalidRequest(f"A filter takes at most {MAX_FILTERS:,} values, not {len(values):,}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """A build request and where it stands."""
+
+    build_request_id: str
+    status: BuildStatus
+    message: str
+    requested_partitions: tuple[str, ...]
+    created_at: int
+    updated_at: int
+    first_index: int
+    last_index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """A partition, and what was said of it last, whichever build said it."""
+
+    partition_ref: str
+    status: PartitionStatus
+    message: str
+    updated_at: int
+    build_request_id: str
+    job_run_id: str | None
+    is_invalidated: bool
+    last_index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRun:
+    """A job run and where it stands."""
+
+    job_run_id: str
+    build_request_id: str
+    job_label: str
+    status: JobStatus
+    message: str
+    created_at: int
+    updated_at: int
+    last_index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What is in the log, counted."""
+
+    events: int
+    events_by_type: dict[str, int]
+    builds: dict[str, int]
+    partitions: dict[str, int]
+    jobs: dict[str, int]
+    active_builds: int
+    active_jobs: int
+
+
+# ---- events ------------------------------------------------------------------------------------------------------
+
+
+def page(connection: Connection, *, start: int, limit: int, wanted: Filter) -> Page:
+    """Return events from an index on."""
+    if start < 1:
+        raise InvalidRequest(f"Events are counted from 1; there is no index {start}.")
+    _check_limit(limit)
+    found = select(EVENTS).where(EVENTS.c.idx >= start, *_conditions(wanted, start)).order_by(EVENTS.c.idx)
+    events = _events(connection, found.limit(limit + 1))
+    shown, has_more = events[:limit], len(events) > limit
+    following = events[limit].index if has_more else max(start, next_index(connection))
+    return Page(events=tuple(shown), next_index=following, has_more=has_more)
+
+
+def next_index(connection: Connection) -> int:
+    """Return the index that the next event gets."""
+    return int(connection.execute(select(HEAD.c.next_index)).scalar_one())
+
+
+def _conditions(wanted: Filter, start: int) -> list[ColumnElement[bool]]:
+    found: list[ColumnElement[bool]] = []
+    if wanted.partition_refs or wanted.partition_globs:
+        ref = EVENT_PARTITIONS.c.partition_ref
+        fits = [matches(ref, glob) for glob in wanted.partition_globs]
+        if wanted.partition_refs:
+            fits.append(ref.in_(wanted.partition_refs))
+        about = select(EVENT_PARTITIONS.c.idx).where(or_(*fits), EVENT_PARTITIONS.c.idx >= start)
+        found.append(EVENTS.c.idx.in_(about))
+    for column, values in (
+        (EVENTS.c.job_label, wanted.job_labels),
+        (EVENTS.c.job_run_id, wanted.job_run_ids),
+        (EVENTS.c.build_request_id, wanted.build_request_ids),
+    ):
+        if values:
+            found.append(column.in_(values))
+    return found
+
+
+def matches(column: ColumnElement[str], glob: str) -> ColumnElement[bool]:
+    """Return the condition that text fits a glob: ``*`` is any text, ``?`` one character, all else is itself.
+
+    What stands before the first of these bounds the search in the index.
+    """
+    prefix = glob.split("*", 1)[0].split("?", 1)[0]
+    escaped = "".join(f"\\{letter}" if letter in "\\%_" else letter for letter in glob)
+    like = column.like(escaped.replace("*", "%").replace("?", "_"), escape="\\")
+    return and_(column >= prefix, column <= prefix + LAST_CHARACTER, like) if prefix else like
+
+
+def events_of_build(connection: Connection, build_request_id: str, *, limit: int) -> list[Indexed]:
+    """Return the events of a build request."""
+    return _listed(connection, EVENTS.c.build_request_id == build_request_id, limit)
+
+
+def events_of_run(connection: Connection, job_run_id: str, *, limit: int) -> list[Indexed]:
+    """Return the events of a job run."""
+    return _listed(connection, EVENTS.c.job_run_id == job_run_id, limit)
+
+
+def events_of_partition(connection: Connection, partition_ref: str, *, limit: int) -> list[Indexed]:
+    """Return the events about a partition."""
+    about = select(EVENT_PARTITIONS.c.idx).where(EVENT_PARTITIONS.c.partition_ref == partition_ref)
+    first = about.order_by(EVENT_PARTITIONS.c.idx).limit(_check_limit(limit))
+    return _listed(connection, EVENTS.c.idx.in_(first), limit)
+
+
+def events_between(connection: Connection, start: int, end: int, *, limit: int) -> list[Indexed]:
+    """Return the events with a timestamp from `start` up to, not including, `end`, in the order of their indexes."""
+    within = and_(EVENTS.c.timestamp >= start, EVENTS.c.timestamp < end)
+    first = select(EVENTS.c.idx).where(within).order_by(EVENTS.c.timestamp, EVENTS.c.idx).limit(_check_limit(limit))
+    return _listed(connection, EVENTS.c.idx.in_(first), limit)
+
+
+def event_by_id(connection: Connection, event_id: str) -> Indexed | None:
+    """Return one event."""
+    found = _listed(connection, EVENTS.c.event_id == event_id, 1)
+    return found[0] if found else None
+
+
+def _listed(connection: Connection, condition: ColumnElement[bool], limit: int) -> list[Indexed]:
+    found = select(EVENTS).where(condition).order_by(EVENTS.c.idx).limit(_check_limit(limit))
+    return _events(connection, found)
+
+
+def _events(connection: Connection, found: Select[Any]) -> list[Indexed]:
+    return [
+        Indexed(index=row["idx"], event=parse_event(stored_json(dict(row)), where=f"Event {row['idx']} of the log"))
+        for row in connection.execute(found).mappings()
+    ]
+
+
+def _check_limit(limit: int) -> int:
+    if not 1 <= limit <= MAX_LIMIT:
+        raise InvalidRequest(f"A list has 1 to {MAX_LIMIT:,} entries at most, not {limit:,}.")
+    return limit
+
+
+# ---- where things stand ------------------------------------------------------------------------------------------
+
+
+def builds(connection: Connection, *, limit: int, statuses: Iterable[BuildStatus] = ()) -> list[Build]:
+    """Return build requests, those that moved last first."""
+    found = select(BUILDS).order_by(BUILDS.c.last_index.desc()).limit(_check_limit(limit))
+    if values := [status.value for status in statuses]:
+        found = found.where(BUILDS.c.status.in_(values))
+    return _builds(connection, found)
+
+
+def build(connection: Connection, build_request_id: str) -> Build | None:
+    """Return one build request."""
+    found = _builds(connection, select(BUILDS).where(BUILDS.c.build_request_id == build_request_id))
+    return found[0] if found else None
+
+
+def active_builds(connection: Connection, partition_ref: str) -> list[Build]:
+    """Return the build requests, in the order of their first events, that have not ended and are going to make a partition."""
+    making = select(BUILD_PARTITIONS.c.build_request_id).where(
+        BUILD_PARTITIONS.c.partition_ref == partition_ref,
+        BUILD_PARTITIONS.c.status.in_([status.value for status in ACTIVE_PARTITIONS]),
+    )
+    found = select(BUILDS).where(
+        BUILDS.c.build_request_id.in_(making), BUILDS.c.status.not_in([status.value for status in ENDED_BUILDS])
+    )
+    return _builds(connection, found.order_by(BUILDS.c.first_index))
+
+
+def _builds(connection: Connection, found: Select[Any]) -> list[Build]:
+    return [
+        Build(
+            **{
+                **row,
+                "status": BuildStatus(row["status"]),
+                "requested_partitions": tuple(json.loads(row["requested_partitions"])),
+            }
+        )
+        for row in connection.execute(found).mappings()
+    ]
+
+
+def partitions(connection: Connection, *, limit: int, glob: str | None = None) -> list[Partition]:
+    """Return partitions, those that moved last first."""
+    found = select(PARTITIONS).order_by(PARTITIONS.c.last_index.desc()).limit(_check_limit(limit))
+    if glob is not None:
+        found = found.where(matches(PARTITIONS.c.partition_ref, glob))
+    return _partitions(connection, found)
+
+
+def partition(connection: Connection, partition_ref: str) -> Partition | None:
+    """Return one partition."""
+    found = _partitions(connection, select(PARTITIONS).where(PARTITIONS.c.partition_ref == partition_ref))
+    return found[0] if found else None
+
+
+def _partitions(connection: Connection, found: Select[Any]) -> list[Partition]:
+    return [
+        Partition(
+            **{name: value for name, value in row.items() if name not in ("status", "invalidated")},
+            status=PartitionStatus(row["status"]),
+            is_invalidated=bool(row["invalidated"]),
+        )
+        for row in connection.execute(found).mappings()
+    ]
+
+
+def runs(connection: Connection, *, limit: int, build_request_id: str | None = None) -> list[JobRun]:
+    """Return job runs, those that moved last first."""
+    found = select(RUNS).order_by(RUNS.c.last_index.desc()).limit(_check_limit(limit))
+    if build_request_id is not None:
+        found = found.where(RUNS.c.build_request_id == build_request_id)
+    return [JobRun(**{**row, "status": JobStatus(row["status"])}) for row in connection.execute(found).mappings()]
+
+
+def summary(connection: Connection) -> Summary:
+    """Count what is there, by what was counted as it was appended."""
+    counted: dict[str, dict[str, int]] = {"event": {}, "build": {}, "partition": {}, "job": {}}
+    for what, number in connection.execute(select(COUNTS.c.what, COUNTS.c.number).order_by(COUNTS.c.what)):
+        kind, name = what.split(" ")
+        if number:
+            counted[kind][name] = number
+    return Summary(
+        events=sum(counted["event"].values()),
+        events_by_type=counted["event"],
+        builds=counted["build"],
+        partitions=counted["partition"],
+        jobs=counted["job"],
+        active_builds=_without(counted["build"], ENDED_BUILDS),
+        active_jobs=_without(counted["job"], ENDED_JOBS),
+    )
+
+
+def _without(counted: dict[str, int], ended: Iterable[BuildStatus] | Iterable[JobStatus]) -> int:
+    names = {status.name for status in ended}
+    return sum(number for name, number in counted.items() if name not in names)
+
+
+def refs_of(events: Sequence[Indexed]) -> list[str]:
+    """Return the partitions that events are about, each once, in order."""
+    return list(dict.fromkeys(ref for one in events for ref in one.event.partition_refs))

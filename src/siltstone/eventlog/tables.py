@@ -1,0 +1,113 @@
+"""The tables of a log in SQL: the events in order, and what they add up to, so that every question is an index seek.
+
+`build_events` is the log: nothing else is ever asked for an event. The other tables are folded from it as events are
+appended (`ledger`): where builds, partitions and job runs stand, and which events are about which partition. They could be made
+anew from the events at any time.
+
+Text compares by its bytes everywhere: in PostgreSQL by the collation "C".
+"""
+
+from typing import Final
+
+from sqlalchemy import BigInteger, Column, Index, MetaData, SmallInteger, String, Table, Text
+from sqlalchemy.dialects import postgresql
+
+METADATA: Final = MetaData()
+
+
+def _text() -> Text:
+    return Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")
+
+
+HEAD: Final = Table(
+    "event_log",
+    METADATA,
+    Column("id", SmallInteger, primary_key=True, autoincrement=False),
+    Column("schema_version", SmallInteger, nullable=False),
+    Column("next_index", BigInteger, nullable=False),
+)
+"""One row: the log's version, and the index that the next event gets. Whoever appends holds it."""
+
+EVENTS: Final = Table(
+    "build_events",
+    METADATA,
+    Column("idx", BigInteger, primary_key=True, autoincrement=False),
+    Column("event_id", String(36).with_variant(postgresql.VARCHAR(36, collation="C"), "postgresql"), nullable=False),
+    Column("timestamp", BigInteger, nullable=False),
+    Column("build_request_id", _text(), nullable=False),
+    Column("event_type", _text(), nullable=False),
+    Column("job_run_id", _text()),
+    Column("job_label", _text()),
+    Column("payload", _text(), nullable=False),
+    Index("build_events_by_id", "event_id", unique=True),
+    Index("build_events_by_time", "timestamp", "idx"),
+    Index("build_events_by_build", "build_request_id", "idx"),
+    Index("build_events_by_run", "job_run_id", "idx"),
+    Index("build_events_by_label", "job_label", "idx"),
+)
+EVENT_PARTITIONS: Final = Table(
+    "event_partitions",
+    METADATA,
+    Column("partition_ref", _text(), primary_key=True),
+    Column("idx", BigInteger, primary_key=True, autoincrement=False),
+    sqlite_with_rowid=False,
+)
+BUILDS: Final = Table(
+    "builds",
+    METADATA,
+    Column("build_request_id", _text(), primary_key=True),
+    Column("status", SmallInteger, nullable=False),
+    Column("message", _text(), nullable=False),
+    Column("requested_partitions", _text(), nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    Column("first_index", BigInteger, nullable=False),
+    Column("last_index", BigInteger, nullable=False),
+    Index("builds_by_last", "last_index"),
+    Index("builds_by_status", "status", "last_index"),
+)
+BUILD_PARTITIONS: Final = Table(
+    "build_partitions",
+    METADATA,
+    Column("build_request_id", _text(), primary_key=True),
+    Column("partition_ref", _text(), primary_key=True),
+    Column("status", SmallInteger, nullable=False),
+    Column("last_index", BigInteger, nullable=False),
+    Index("build_partitions_by_ref", "partition_ref", "status"),
+    sqlite_with_rowid=False,
+)
+PARTITIONS: Final = Table(
+    "partitions",
+    METADATA,
+    Column("partition_ref", _text(), primary_key=True),
+    Column("status", SmallInteger, nullable=False),
+    Column("message", _text(), nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    Column("last_index", BigInteger, nullable=False),
+    Column("build_request_id", _text(), nullable=False),
+    Column("job_run_id", _text()),
+    Column("invalidated", SmallInteger, nullable=False),
+    Index("partitions_by_last", "last_index"),
+)
+RUNS: Final = Table(
+    "job_runs",
+    METADATA,
+    Column("job_run_id", _text(), primary_key=True),
+    Column("build_request_id", _text(), nullable=False),
+    Column("job_label", _text(), nullable=False),
+    Column("status", SmallInteger, nullable=False),
+    Column("message", _text(), nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    Column("last_index", BigInteger, nullable=False),
+    Index("job_runs_by_last", "last_index"),
+    Index("job_runs_by_build", "build_request_id", "last_index"),
+    Index("job_runs_by_status", "status"),
+)
+COUNTS: Final = Table(
+    "event_counts",
+    METADATA,
+    Column("what", _text(), primary_key=True),
+    Column("number", BigInteger, nullable=False),
+)
+"""How many events of each type there are: a count of all rows would read them."""

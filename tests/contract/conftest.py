@@ -1,0 +1,55 @@
+"""Every kind of event log, each fresh for each test."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from siltstone.eventlog.log import EventLog
+from tests.support.postgres import PASSWORD, USER, Postgres, postgres_server
+
+KINDS = ("memory", "sqlite", "postgresql")
+
+Opener = Callable[[str], EventLog]
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    """A PostgreSQL server for this run."""
+    with postgres_server(tmp_path_factory.mktemp("postgres") / "data") as server:
+        yield server
+
+
+@pytest.fixture
+def address(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """Say where a new log of some kind goes."""
+    made: list[str] = []
+
+    def new(kind: str) -> str:
+        if kind == "memory":
+            return "memory:"
+        made.append(kind)
+        if kind == "sqlite":
+            return f"sqlite:///{tmp_path}/log{len(made)}.db"
+        server: Postgres = request.getfixturevalue("postgres")
+        name = f"log_{tmp_path.name.lower()}_{len(made)}".replace("-", "_")[-60:]
+        server.run(f'DROP DATABASE IF EXISTS "{name}"')
+        server.run(f'CREATE DATABASE "{name}" OWNER {USER}')
+        return f"postgresql://{USER}:{quote(PASSWORD, safe='')}@127.0.0.1:{server.port}/{name}"
+
+    return new
+
+
+@pytest.fixture
+def opened(address: Callable[[str], str]) -> Iterator[Opener]:
+    """Open new logs that are closed after the test."""
+    with ExitStack() as stack:
+        yield lambda kind: stack.enter_context(EventLog.open(address(kind)))
+
+
+@pytest.fixture(params=KINDS)
+def log(request: pytest.FixtureRequest, opened: Opener) -> EventLog:
+    """A log of each kind."""
+    return opened(request.param)

@@ -1,0 +1,192 @@
+"""What a log takes and what it refuses, on every backend."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from siltstone.errors import Conflict, InvalidRequest, NotFound
+from siltstone.eventlog.events import (
+    BuildCancelEvent,
+    BuildRequestEvent,
+    BuildStatus,
+    DelegationEvent,
+    JobEvent,
+    JobStatus,
+    PartitionEvent,
+    PartitionInvalidationEvent,
+    PartitionStatus,
+    TaskCancelEvent,
+)
+from siltstone.eventlog.log import EventLog
+from siltstone.eventlog.queries import Filter
+from siltstone.eventlog.reading import MAX_EVENT_BYTES
+from tests.support.histories import event, received
+
+
+def job(run: str, status: JobStatus, label: str = "//a") -> JobEvent:
+    return JobEvent(job_run_id=run, job_label=label, status=status)
+
+
+def partition(ref: str, status: PartitionStatus) -> PartitionEvent:
+    return PartitionEvent(partition_ref=ref, status=status)
+
+
+@pytest.mark.parametrize(
+    ("payload", "words"),
+    [
+        (
+            BuildRequestEvent(status=BuildStatus.EXECUTING),
+            "b1 is RECEIVED and can only become CANCELLED, FAILED, PLANNING",
+        ),
+        (BuildRequestEvent(status=BuildStatus.RECEIVED), "not RECEIVED"),
+        (partition("p", PartitionStatus.AVAILABLE), "p in build request b1 is new and can only become REQUESTED"),
+        (job("r", JobStatus.RUNNING), "r is new and can only become SCHEDULED"),
+        (DelegationEvent(partition_ref="p", delegated_to_build_request_id="b9"), "b9 is not known"),
+        (
+            DelegationEvent(partition_ref="p", delegated_to_build_request_id="b1"),
+            "cannot delegate a partition to itself",
+        ),
+        (TaskCancelEvent(job_run_id="r"), "r is not known in build request b1"),
+    ],
+)
+def test_what_is_no_legal_next_state_is_refused_and_changes_nothing(
+    log: EventLog, payload: BuildRequestEvent, words: str
+) -> None:
+    log.append(received("b1", "p"))
+    with pytest.raises(Conflict, match=words):
+        log.append(event(BuildCancelEvent(reason="goes with it")), event(payload))
+    assert [one.event.type.value for one in log.page().events] == ["build_request"]
+    assert log.summary().events == 1
+
+
+def test_nothing_happens_to_a_build_that_nobody_asked_for(log: EventLog) -> None:
+    with pytest.raises(Conflict, match="b7 is not known"):
+        log.append(event(partition("p", PartitionStatus.REQUESTED), "b7"))
+    with pytest.raises(Conflict, match="b7 is new and can only become RECEIVED"):
+        log.append(event(BuildRequestEvent(status=BuildStatus.PLANNING), "b7"))
+
+
+def test_what_has_ended_stays_so(log: EventLog) -> None:
+    log.append(received(), event(BuildRequestEvent(status=BuildStatus.CANCELLED)))
+    with pytest.raises(Conflict, match="is CANCELLED and stays so, not PLANNING"):
+        log.append(event(BuildRequestEvent(status=BuildStatus.PLANNING)))
+    with pytest.raises(Conflict, match=r"has ended \(CANCELLED\)"):
+        log.append(event(BuildCancelEvent()))
+
+
+def test_a_job_run_belongs_to_one_job_of_one_build(log: EventLog) -> None:
+    log.append(received("b1"), received("b2"), event(job("r", JobStatus.SCHEDULED)))
+    for wrong in (event(job("r", JobStatus.RUNNING, "//b")), event(job("r", JobStatus.RUNNING), "b2")):
+        with pytest.raises(Conflict, match="r belongs to job //a of build request b1"):
+            log.append(wrong)
+    log.append(event(job("r", JobStatus.RUNNING)), event(TaskCancelEvent(job_run_id="r")))
+    log.append(event(job("r", JobStatus.CANCELLED)))
+    with pytest.raises(Conflict, match=r"r has ended \(CANCELLED\)"):
+        log.append(event(TaskCancelEvent(job_run_id="r")))
+
+
+def test_events_of_one_append_may_build_on_each_other(log: EventLog) -> None:
+    log.append(
+        received("b1", "p"),
+        event(BuildRequestEvent(status=BuildStatus.PLANNING)),
+        event(partition("p", PartitionStatus.REQUESTED)),
+        event(partition("p", PartitionStatus.SCHEDULED)),
+    )
+    assert log.partition("p").status is PartitionStatus.SCHEDULED
+    assert [build.build_request_id for build in log.active_builds("p")] == ["b1"]
+
+
+def test_the_same_event_twice_is_one_event(log: EventLog) -> None:
+    first = received("b1", "p")
+    assert [(one.index, one.is_new) for one in log.append(first)] == [(1, True)]
+    assert [(one.index, one.is_new) for one in log.append(first, first)] == [(1, False), (1, False)]
+    fresh = event(partition("p", PartitionStatus.REQUESTED))
+    assert [(one.index, one.is_new) for one in log.append(fresh, fresh)] == [(2, True), (2, False)]
+    assert log.summary().events == 2
+
+
+def test_an_id_that_belongs_to_another_event_is_refused(log: EventLog) -> None:
+    first = received("b1", "p")
+    log.append(first)
+    with pytest.raises(Conflict, match="is in the log already, with another content"):
+        log.append(replace(first, timestamp=first.timestamp + 1))
+    other = event(BuildCancelEvent())
+    with pytest.raises(Conflict, match="with another content"):
+        log.append(other, replace(other, payload=BuildCancelEvent(reason="x")))
+    assert log.summary().events == 1
+
+
+def test_an_event_that_is_too_large_is_refused(log: EventLog) -> None:
+    with pytest.raises(InvalidRequest, match="1,048,576 are allowed"):
+        log.append(received("b1", *[f"p{n}" * 10 for n in range(MAX_EVENT_BYTES // 20)]))
+    assert log.page().events == ()
+
+
+def test_a_partition_can_be_made_by_one_build_after_another(log: EventLog) -> None:
+    for build in ("b1", "b2"):
+        log.append(received(build, "p"))
+        for status in (PartitionStatus.REQUESTED, PartitionStatus.SCHEDULED, PartitionStatus.BUILDING):
+            log.append(event(partition("p", status), build))
+        assert [found.build_request_id for found in log.active_builds("p")] == [build]
+        log.append(event(partition("p", PartitionStatus.AVAILABLE), build))
+    assert log.active_builds("p") == []
+    found = log.partition("p")
+    assert (found.status, found.build_request_id, found.is_invalidated) == (PartitionStatus.AVAILABLE, "b2", False)
+    log.append(event(PartitionInvalidationEvent(partition_ref="p", reason="bad input"), "b1"))
+    assert log.partition("p").is_invalidated
+
+
+def test_what_is_not_there_is_not_found(log: EventLog) -> None:
+    for ask in (log.build, log.partition, log.event):
+        with pytest.raises(NotFound, match="has no"):
+            ask("nothing")
+    assert log.events_of_build("nothing") == []
+    assert log.append() == []
+
+
+@pytest.mark.parametrize("limit", [0, -1, 100_001])
+def test_lists_are_bounded(log: EventLog, limit: int) -> None:
+    for ask in (log.builds, log.partitions, log.runs, log.page):
+        with pytest.raises(InvalidRequest, match="entries at most"):
+            ask(limit=limit)
+    with pytest.raises(InvalidRequest, match="no index 0"):
+        log.page(0)
+    with pytest.raises(InvalidRequest, match="at most 1,000 values"):
+        Filter(partition_refs=("x",) * 1001)
+
+
+def test_writers_at_once_lose_nothing_and_share_no_index(log: EventLog) -> None:
+    indexes: list[int] = []
+
+    def write(name: str) -> None:
+        for number in range(15):
+            indexes.extend(one.index for one in log.append(received(f"{name}-{number}")))
+
+    threads = [threading.Thread(target=write, args=(f"w{number}",)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(indexes) == list(range(1, 61))
+    assert [one.index for one in log.events()] == list(range(1, 61))
+
+
+def test_a_contested_step_has_one_winner(log: EventLog) -> None:
+    log.append(received())
+    won: list[str] = []
+
+    def step(name: str) -> None:
+        try:
+            log.append(event(BuildRequestEvent(status=BuildStatus.PLANNING, message=name)))
+            won.append(name)
+        except Conflict:
+            pass
+
+    threads = [threading.Thread(target=step, args=(f"w{number}",)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert log.build("b1").message == won[0]
