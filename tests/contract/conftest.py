@@ -10,7 +10,7 @@ import pytest
 from siltstone.eventlog.log import EventLog
 from tests.support.postgres import PASSWORD, USER, Postgres, postgres_server
 
-KINDS = ("memory", "sqlite", "postgresql")
+KINDS = ("memory", "sqlite", "postgresql", "delta")
 
 Opener = Callable[[str], EventLog]
 
@@ -20,6 +20,11 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
     """A PostgreSQL server for this run."""
     with postgres_server(tmp_path_factory.mktemp("postgres") / "data") as server:
         yield server
+
+
+@pytest.fixture(autouse=True)
+def _own_projections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -33,6 +38,8 @@ def address(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], s
         made.append(kind)
         if kind == "sqlite":
             return f"sqlite:///{tmp_path}/log{len(made)}.db"
+        if kind == "delta":
+            return f"delta://{tmp_path}/log{len(made)}"
         server: Postgres = request.getfixturevalue("postgres")
         name = f"log_{tmp_path.name.lower()}_{len(made)}".replace("-", "_")[-60:]
         server.run(f'DROP DATABASE IF EXISTS "{name}"')

@@ -68,8 +68,8 @@ def test_generated_histories_give_the_same_answers_everywhere(opened: Opener, se
             size = size % 13 + 1
         answers[kind] = json.dumps(everything(log), sort_keys=True, ensure_ascii=False)
     assert len(answers["memory"]) > 100_000
-    assert answers["sqlite"] == answers["memory"]
-    assert answers["postgresql"] == answers["memory"]
+    for kind in KINDS:
+        assert answers[kind] == answers["memory"], kind
 
 
 @pytest.mark.deep
@@ -82,7 +82,7 @@ def test_long_histories_give_the_same_answers_everywhere(opened: Opener, seed: i
         for start in range(0, len(events), 97):
             log.append(*events[start : start + 97])
         answers.append(json.dumps(everything(log), sort_keys=True, ensure_ascii=False))
-    assert answers[0] == answers[1] == answers[2]
+    assert set(answers) == {answers[0]}
 
 
 def test_events_come_back_as_they_were_appended(log: EventLog) -> None:

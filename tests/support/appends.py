@@ -1,7 +1,9 @@
 """What child processes do to an event log."""
 
+from siltstone.errors import Conflict
+from siltstone.eventlog.events import BuildRequestEvent, BuildStatus
 from siltstone.eventlog.log import EventLog
-from tests.support.histories import history
+from tests.support.histories import event, history, received
 
 
 def append_all(uri: str, *, first: int, last: int, at_once: int) -> int:
@@ -12,3 +14,25 @@ def append_all(uri: str, *, first: int, last: int, at_once: int) -> int:
         for start in range(0, len(events), at_once):
             new += sum(one.is_new for one in log.append(*events[start : start + at_once]))
     return new
+
+
+def count_events(uri: str) -> int:
+    """Ask a log how many events it has."""
+    with EventLog.open(uri, create=False) as log:
+        return log.summary().events
+
+
+def append_builds(uri: str, *, name: str, count: int) -> list[int]:
+    """Append events of builds of one's own, one by one; return their indexes."""
+    with EventLog.open(uri) as log:
+        return [log.append(received(f"{name}-{number}"))[0].index for number in range(count)]
+
+
+def contest(uri: str, *, name: str) -> bool:
+    """Try to move a build that others want to move, too; return whether it was us."""
+    with EventLog.open(uri) as log:
+        try:
+            log.append(event(BuildRequestEvent(status=BuildStatus.PLANNING, message=name)))
+        except Conflict:
+            return False
+        return True

@@ -10,7 +10,6 @@ from siltstone.eventlog.address import Backend, parse_address
 from siltstone.eventlog.events import (
     PAYLOADS,
     BuildStatus,
-    Event,
     EventType,
     InputKind,
     JobEvent,
@@ -142,7 +141,7 @@ def test_events_say_what_they_are_about() -> None:
     assert all(event.job_run_id for event in events if event.type in (EventType.JOB, EventType.TASK_CANCEL))
     assert all(len(set(event.partition_refs)) == len(event.partition_refs) for event in events)
     assert {event.message for event in events if event.type is EventType.BUILD_CANCEL} == {"genug"}
-    assert BuildStatus.RECEIVED.name in event_json(next(event for event in events if isinstance(event, Event)))
+    assert BuildStatus.RECEIVED.name in event_json(events[0])
 
 
 @pytest.mark.parametrize(
@@ -164,17 +163,10 @@ def test_addresses_name_a_backend_and_a_place(uri: str, backend: Backend, path: 
 @pytest.mark.parametrize(
     "uri",
     [
-        "",
-        "log.db",
-        "mysql://x/y",
-        "memory:x",
-        "sqlite://x",
-        "sqlite:///",
-        "sqlite:///a?mode=ro",
-        "delta://a/b",
-        "delta:///",
-    ]
-    + ["delta+s3://bucket", "delta+s3:///a", "delta+azure://c", "postgresql://host", "postgresql://[x/y"],
+        *("", "log.db", "mysql://x/y", "memory:x", "sqlite://x", "sqlite:///", "sqlite:///a?mode=ro"),
+        *("delta://a/b", "delta:///", "delta+s3://bucket", "delta+s3:///a", "delta+azure://c"),
+        *("postgresql://host", "postgresql://[x/y"),
+    ],
 )
 def test_addresses_that_name_none_are_refused(uri: str) -> None:
     with pytest.raises(InvalidRequest):

@@ -5,6 +5,7 @@ state of the log: a snapshot in both. SQLite runs with a write-ahead log and syn
 acknowledged survives a power cut. Errors of the database become ours here: nobody above knows SQLAlchemy's.
 """
 
+import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -76,6 +77,8 @@ class Database:
         except IntegrityError as error:
             raise Conflict(f"Event log {self._shown}: somebody else was first ({_first_line(error)}).") from error
         except OperationalError as error:
+            if _is_broken(error):
+                raise Corruption(f"Event log {self._shown} is broken: {_first_line(error)}") from error
             raise Unavailable(f"Event log {self._shown} cannot be reached: {_first_line(error)}") from error
         except DBAPIError as error:
             raise Corruption(f"Event log {self._shown} cannot be used: {_first_line(error)}") from error
@@ -102,6 +105,17 @@ def open_database(address: Address, *, create: bool) -> Database:
         database.close()
         raise
     return database
+
+
+def open_projection(path: Path) -> Database:
+    """Open a database that can be made anew from elsewhere: a power cut may take its last commits back, but does not break it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(
+        URL.create("sqlite", database=str(path)), isolation_level="AUTOCOMMIT", connect_args={"timeout": BUSY_SECONDS}
+    )
+    event.listen(engine, "connect", _set_up_sqlite)
+    event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous = NORMAL"))
+    return Database(engine, f"projection {path}")
 
 
 def _prepare(database: Database, address: Address, *, create: bool) -> None:
@@ -156,6 +170,11 @@ def _engine(address: Address) -> Engine:
 def _set_up_sqlite(connection: Any, _record: object) -> None:  # noqa: ANN401
     for statement in ("journal_mode = WAL", "synchronous = FULL", "case_sensitive_like = ON"):
         connection.execute(f"PRAGMA {statement}")
+
+
+def _is_broken(error: DBAPIError) -> bool:
+    code = getattr(error.orig, "sqlite_errorcode", None)
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "no such table" in str(error.orig)
 
 
 def _first_line(error: DBAPIError) -> str:

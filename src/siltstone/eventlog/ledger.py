@@ -60,6 +60,15 @@ class Appended:
     is_new: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What several appends come to: the events that are new, and for each append its answer or why it was refused."""
+
+    new: list[tuple[int, Event]]
+    answers: "list[list[Appended] | Conflict]"
+    states: "_States"
+
+
 class Ledger:
     """The tables of one log, within a transaction."""
 
@@ -73,25 +82,30 @@ class Ledger:
         Raises:
             Conflict: an event is not a legal next state, or its id was used for another one.
         """
-        states = self._looked_up(events)
-        first = self.next_index()
+        checked = self.check([events])
+        answer = checked.answers[0]
+        if isinstance(answer, Conflict):
+            raise answer
+        self._write(checked.new, checked.states)
+        return answer
+
+    def check(self, batches: Sequence[Sequence[Event]]) -> "Checked":
+        """Give indexes to the events of several appends, one after the other; one that is refused leaves the next its turn."""
+        states = self._looked_up([event for batch in batches for event in batch])
         new: list[tuple[int, Event]] = []
-        answers: list[Appended] = []
-        for event in events:
-            known = states.ids.get(event.event_id)
-            if known is not None:
-                index, text = known
-                if text != event_json(event):
-                    raise Conflict(f"Event {event.event_id} is in the log already, with another content.")
-                answers.append(Appended(index=index, is_new=False))
+        answers: list[list[Appended] | Conflict] = []
+        first = self.next_index()
+        for batch in batches:
+            trial = states.copy() if len(batches) > 1 else states
+            try:
+                answer, added = _appended(batch, trial, first + len(new))
+            except Conflict as error:
+                answers.append(error)
                 continue
-            check(event, states)
-            index = first + len(new)
-            states.apply(index, event)
-            new.append((index, event))
-            answers.append(Appended(index=index, is_new=True))
-        self._write(new, states)
-        return answers
+            states = trial
+            new += added
+            answers.append(answer)
+        return Checked(new=new, answers=answers, states=states)
 
     def fold(self, events: Sequence[tuple[int, Event]]) -> None:
         """Take in events that were checked and numbered elsewhere."""
@@ -183,6 +197,25 @@ class Ledger:
         return postgresql.insert if self._connection.dialect.name == "postgresql" else sqlite.insert
 
 
+def _appended(events: Sequence[Event], states: "_States", first: int) -> tuple[list[Appended], list[tuple[int, Event]]]:
+    new: list[tuple[int, Event]] = []
+    answers: list[Appended] = []
+    for event in events:
+        known = states.ids.get(event.event_id)
+        if known is not None:
+            index, text = known
+            if text != event_json(event):
+                raise Conflict(f"Event {event.event_id} is in the log already, with another content.")
+            answers.append(Appended(index=index, is_new=False))
+            continue
+        check(event, states)
+        index = first + len(new)
+        states.apply(index, event)
+        new.append((index, event))
+        answers.append(Appended(index=index, is_new=True))
+    return answers, new
+
+
 def _event_row(index: int, event: Event) -> Row:
     return {
         "idx": index,
@@ -215,6 +248,19 @@ class _States:
     counts: "Counter[str]" = field(default_factory=Counter)
     moved: dict[str, dict[Any, Row]] = field(default_factory=lambda: defaultdict(dict))
     """By table, the rows that an event has moved."""
+
+    def copy(self) -> "_States":
+        """Return states that can move without these; rows are replaced, never changed."""
+        moved: dict[str, dict[Any, Row]] = defaultdict(dict, {name: dict(rows) for name, rows in self.moved.items()})
+        return _States(
+            ids=dict(self.ids),
+            builds=dict(self.builds),
+            in_builds=dict(self.in_builds),
+            partitions=dict(self.partitions),
+            runs=dict(self.runs),
+            counts=Counter(self.counts),
+            moved=moved,
+        )
 
     def build(self, build_request_id: str) -> BuildStatus | None:
         row = self.builds.get(build_request_id)

@@ -15,6 +15,7 @@ from siltstone.errors import InvalidRequest, NotFound
 from siltstone.eventlog import queries
 from siltstone.eventlog.address import Address, Backend, parse_address
 from siltstone.eventlog.database import Database, open_database
+from siltstone.eventlog.delta import open_delta
 from siltstone.eventlog.events import BuildStatus, Event
 from siltstone.eventlog.ledger import Appended, Ledger
 from siltstone.eventlog.queries import Build, Filter, Indexed, JobRun, Page, Partition, Summary
@@ -85,6 +86,8 @@ class EventLog:
         match address.backend:
             case Backend.MEMORY | Backend.SQLITE | Backend.POSTGRESQL:
                 return cls(SqlKeeper(open_database(address, create=create)), address)
+            case Backend.DELTA:
+                return cls(open_delta(address, create=create), address)
             case _:
                 raise InvalidRequest(f"Event logs at {address.backend.value}: are not there yet.")
 

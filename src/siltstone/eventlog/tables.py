@@ -111,3 +111,13 @@ COUNTS: Final = Table(
     Column("number", BigInteger, nullable=False),
 )
 """How many events of each type there are: a count of all rows would read them."""
+
+PROJECTION_METADATA: Final = MetaData()
+PROJECTED: Final = Table(
+    "projected",
+    PROJECTION_METADATA,
+    Column("id", SmallInteger, primary_key=True, autoincrement=False),
+    Column("layout", SmallInteger, nullable=False),
+    Column("version", BigInteger, nullable=False),
+)
+"""Of a projection: how its tables are laid out, and the version of the Delta table up to which it has folded."""

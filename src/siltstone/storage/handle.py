@@ -139,6 +139,14 @@ class TableHandle:
             self._refresh()
             return self._current().schema
 
+    @property
+    def id(self) -> str:
+        """The id that Delta gave the table when it was made."""
+        with self._mutex:
+            self._current()
+            assert self._id is not None  # noqa: S101  # a table that was opened has one
+            return self._id
+
     def properties(self) -> dict[str, str]:
         """Return the table's properties at the newest version."""
         with self._mutex:

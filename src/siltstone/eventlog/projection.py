@@ -1,0 +1,199 @@
+"""The projection of a Delta log: its events in SQLite tables, so that it answers like any other log.
+
+It is made from the Delta table and can be thrown away at any time. It knows up to which version of the table it has folded, and
+before every question and every append it takes in what was committed since: from the entries of the Delta log one by one or,
+where those were cleaned, from the live files that can hold events it has not seen.
+
+All processes of a user on one machine share it: a file in the cache folder, named by the table's id. Whoever catches up does so
+in transactions. A projection that is broken, or of another layout, is deleted and made anew.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from sqlalchemy import Connection, insert, inspect, select, update
+
+from siltstone.errors import Corruption, Unavailable
+from siltstone.eventlog.database import Database, open_projection
+from siltstone.eventlog.events import SCHEMA_VERSION, Event
+from siltstone.eventlog.ledger import Ledger
+from siltstone.eventlog.rows import FIRST_INDEX, from_rows
+from siltstone.eventlog.tables import HEAD, METADATA, PROJECTED, PROJECTION_METADATA
+from siltstone.failpoints import reach
+from siltstone.model.files import DataFile
+from siltstone.storage.log import read_entry
+from siltstone.storage.table import Table
+
+LAYOUT: Final = 1
+"""How the tables of a projection are laid out; one of another layout is made anew."""
+FILES_AT_ONCE: Final = 200
+"""Files that are folded in one transaction: a bound for memory, and what a crash costs."""
+REBUILDS: Final = 2
+
+
+class Projection:
+    """The projection of one Delta table."""
+
+    def __init__(self, table: Table, path: Path) -> None:
+        """Open the projection, and make it if there is none that can be used."""
+        self._table = table
+        self._path = path
+        self._database = self._opened()
+
+    def _opened(self) -> Database:
+        for _ in range(REBUILDS):
+            database = open_projection(self._path)
+            try:
+                self._prepare(database)
+            except Corruption:
+                database.close()
+                self._delete()
+            else:
+                return database
+        raise Unavailable(f"The projection {self._path} cannot be made. Delete it, and look at the disk.")
+
+    def _prepare(self, database: Database) -> None:
+        with database.reading() as connection:
+            exists = inspect(connection).has_table(PROJECTED.name)
+        if not exists:
+            with database.writing() as connection:
+                _make_tables(connection)
+        with database.reading() as connection:
+            if connection.execute(select(PROJECTED.c.layout)).scalar_one() != LAYOUT:
+                raise Corruption("another layout")
+
+    def _delete(self) -> None:
+        for suffix in ("", "-wal", "-shm"):
+            self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+
+    def rebuild(self) -> None:
+        """Throw everything away and fold the log from its beginning."""
+        self._database.close()
+        self._delete()
+        self._database = self._opened()
+        self.catch_up()
+
+    def close(self) -> None:
+        """Close the database."""
+        self._database.close()
+
+    # ---- asking --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Ask within one state that has all of the table's newest version."""
+        self.catch_up()
+        with self._database.reading() as connection:
+            yield connection
+
+    @contextmanager
+    def reading_as_is(self) -> Iterator[Connection]:
+        """Ask what was folded so far."""
+        with self._database.reading() as connection:
+            yield connection
+
+    # ---- catching up ---------------------------------------------------------------------------------------------
+
+    def catch_up(self, version: int | None = None) -> None:
+        """Fold what was committed up to a version of the table, the newest one unless told."""
+        until = self._table.version() if version is None else version
+        try:
+            self._catch_up(until)
+        except Corruption:  # of the projection, or of the table: the second time tells
+            self._database.close()
+            self._delete()
+            self._database = self._opened()
+            self._catch_up(until)
+
+    def _catch_up(self, until: int) -> None:
+        with self._database.reading() as connection:
+            at = _version(connection)
+        while at < until:
+            with self._database.writing() as connection:
+                at = self._step(connection, until)
+            reach("eventlog.during_catch_up")
+
+    def _step(self, connection: Connection, until: int) -> int:
+        """Fold some files in one transaction, and return the version that is folded then."""
+        at = _version(connection)  # somebody else may have been quicker
+        if at >= until:
+            return at
+        files: list[DataFile] = []
+        while at < until and len(files) < FILES_AT_ONCE:
+            try:
+                entry = read_entry(self._table.path, at + 1)
+            except FileNotFoundError:
+                return self._fold_live(connection)
+            files += entry.files
+            at += 1
+        self._fold(connection, files)
+        _set_version(connection, at)
+        return at
+
+    def _fold_live(self, connection: Connection) -> int:
+        """Fold from the live files: the entries were cleaned."""
+        pinned = self._table.pin()
+        self._fold(connection, pinned.files)
+        _set_version(connection, pinned.version)
+        return pinned.version
+
+    def _fold(self, connection: Connection, files: Iterable[DataFile]) -> None:
+        """Fold the events of these files that are not there yet."""
+        ledger = Ledger(connection)
+        known = ledger.next_index()
+        events = [
+            (index, event)
+            for file in files
+            if (first := _first_index(file)) is None or first + file.rows > known or first >= known
+            for index, event in self._read(file, first)
+            if index >= known
+        ]
+        events.sort(key=lambda one: one[0])
+        if events and [index for index, _ in events] != list(range(known, known + len(events))):
+            raise Corruption(
+                f"{self._table.label}: events {known} to {events[-1][0]} are not all there. Restore the log from a copy."
+            )
+        ledger.fold(events)
+
+    def _read(self, file: DataFile, first: int | None) -> Iterator[tuple[int, Event]]:
+        path = self._table.path / file.path
+        try:
+            with pq.ParquetFile(path) as opened:
+                rows = opened.read()
+        except (OSError, pa.ArrowException) as error:
+            raise Corruption(
+                f"{self._table.label}: {path} cannot be read ({error}). Restore it from a copy."
+            ) from error
+        return from_rows(rows, first_index=first, where=str(path))
+
+    def fold_own(self, version: int, events: list[tuple[int, Event]]) -> None:
+        """Fold what this process has just committed, unless somebody was quicker."""
+        with self._database.writing() as connection:
+            if _version(connection) == version - 1:
+                Ledger(connection).fold(events)
+                _set_version(connection, version)
+
+
+def _make_tables(connection: Connection) -> None:
+    METADATA.create_all(connection)
+    PROJECTION_METADATA.create_all(connection)
+    if connection.execute(select(PROJECTED.c.id)).first() is None:  # nobody was quicker
+        connection.execute(insert(HEAD).values(id=1, schema_version=SCHEMA_VERSION, next_index=1))
+        connection.execute(insert(PROJECTED).values(id=1, layout=LAYOUT, version=-1))
+
+
+def _first_index(file: DataFile) -> int | None:
+    text = file.partition.get(FIRST_INDEX)
+    return None if text is None else int(text)
+
+
+def _version(connection: Connection) -> int:
+    return int(connection.execute(select(PROJECTED.c.version)).scalar_one())
+
+
+def _set_version(connection: Connection, version: int) -> None:
+    connection.execute(update(PROJECTED).values(version=version))

@@ -1,0 +1,113 @@
+"""Events as rows of a Delta table: one column for each kind of payload, a struct, of which one is not null.
+
+A file that an append writes has its events in order (`pos`), and the index of the first one as a partition value, which is given
+when the commit lands: an event's index is ``first_index + pos``. Files that hold events of several appends have each event's
+own index in `idx`.
+"""
+
+import datetime
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from siltstone.errors import Corruption
+from siltstone.eventlog.events import Event, EventType, payload_values
+from siltstone.eventlog.reading import read_event
+
+DAY: Final = "day"
+FIRST_INDEX: Final = "first_index"
+IDX: Final = "idx"
+POS: Final = "pos"
+NS_PER_SECOND: Final = 1_000_000_000
+
+_STATUS: Final = [pa.field("status_code", pa.int32()), pa.field("status_name", pa.string())]
+_MESSAGE: Final = pa.field("message", pa.string())
+_REASON: Final = pa.field("reason", pa.string())
+
+
+def _texts(name: str) -> pa.Field:
+    return pa.field(name, pa.list_(pa.string()))
+
+
+def _text(name: str) -> pa.Field:
+    return pa.field(name, pa.string())
+
+
+PAYLOAD_FIELDS: Final[dict[EventType, list[pa.Field]]] = {
+    EventType.BUILD_REQUEST: [*_STATUS, _texts("requested_partitions"), _MESSAGE],
+    EventType.PARTITION: [_text("partition_ref"), *_STATUS, _MESSAGE, _text("job_run_id")],
+    EventType.JOB: [
+        *(_text("job_run_id"), _text("job_label"), _texts("target_partitions")),
+        *_STATUS,
+        *(_MESSAGE, _text("config"), _text("manifests")),
+    ],
+    EventType.DELEGATION: [_text("partition_ref"), _text("delegated_to_build_request_id"), _MESSAGE],
+    EventType.JOB_GRAPH: [_text("job_graph"), _MESSAGE],
+    EventType.PARTITION_INVALIDATION: [_text("partition_ref"), _REASON],
+    EventType.TASK_CANCEL: [_text("job_run_id"), _REASON],
+    EventType.BUILD_CANCEL: [_REASON],
+}
+FILE_SCHEMA: Final = pa.schema(
+    [
+        pa.field(IDX, pa.int64()),
+        pa.field(POS, pa.int64(), nullable=False),
+        pa.field("event_id", pa.string(), nullable=False),
+        pa.field("timestamp", pa.int64(), nullable=False),
+        pa.field("build_request_id", pa.string(), nullable=False),
+        pa.field("event_type", pa.string(), nullable=False),
+        *[pa.field(kind.column, pa.struct(fields)) for kind, fields in PAYLOAD_FIELDS.items()],
+    ]
+)
+"""What a file holds; the table has the partition columns before it."""
+TABLE_SCHEMA: Final = pa.schema([pa.field(DAY, pa.date32()), pa.field(FIRST_INDEX, pa.int64()), *FILE_SCHEMA])
+
+
+def day_of(event: Event) -> str:
+    """Return the day of an event in UTC, as a partition value."""
+    at = datetime.datetime.fromtimestamp(event.timestamp // NS_PER_SECOND, datetime.UTC)
+    return at.date().isoformat()
+
+
+def to_rows(events: Sequence[tuple[int, Event]]) -> pa.Table:
+    """Return events, each with its position in the append, as rows of a file."""
+    columns: dict[str, list[Any]] = {name: [] for name in FILE_SCHEMA.names}
+    for position, event in events:
+        values = {
+            POS: position,
+            "event_id": event.event_id,
+            "timestamp": event.timestamp,
+            "build_request_id": event.build_request_id,
+            "event_type": event.type.value,
+            event.type.column: payload_values(event.payload),
+        }
+        for name, column in columns.items():
+            column.append(values.get(name))
+    return pa.table([pa.array(columns[f.name], f.type) for f in FILE_SCHEMA], schema=FILE_SCHEMA)
+
+
+def from_rows(table: pa.Table, *, first_index: int | None, where: str) -> Iterator[tuple[int, Event]]:
+    """Yield the events of a file with their indexes.
+
+    Raises:
+        Corruption: a row is no event.
+    """
+    for row in table.to_pylist():
+        own, position = row.pop(IDX), row.pop(POS)
+        index = own if own is not None else position + (first_index or 0)
+        if own is None and first_index is None:
+            raise Corruption(f"{where} holds an event without an index. Restore the log from a copy.")
+        try:
+            yield index, read_event(_without_nulls(row), where=f"Event {index}")
+        except (ValueError, KeyError) as error:
+            raise Corruption(f"{where}: {error} Restore the log from a copy.") from error
+
+
+def _without_nulls(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def stats_of(count: int) -> str:
+    """Return what the log says of a file: how many events it has, and nothing that is in them."""
+    return json.dumps({"numRecords": count})

@@ -1,0 +1,62 @@
+"""Many processes on one log: nothing is lost, nothing is there twice, and a contested step has one winner."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from siltstone.eventlog.log import EventLog
+from tests.support.children import Child
+from tests.support.histories import received
+
+PROCESSES = 4
+
+
+def race(uri: str, *, processes: int, each: int, killed_at: int, place: str) -> None:
+    """Let processes append, one of which is killed on the way, and look whether all that was acknowledged is there once."""
+    arguments = [{"uri": uri, "name": f"p{number}", "count": each} for number in range(processes)]
+    target = "tests.support.appends:append_builds"
+    dying = Child(target, arguments[0], failpoint=f"{place}:kill:{killed_at}")
+    others = [Child(target, given) for given in arguments[1:]]
+    acknowledged = [index for child in others for index in child.wait().value]
+    assert dying.wait().killed
+    with EventLog.open(uri) as log:
+        events = list(log.events())
+    assert [one.index for one in events] == list(range(1, len(events) + 1))
+    assert len(set(acknowledged)) == (processes - 1) * each
+    names = [one.event.build_request_id for one in events]
+    assert len(set(names)) == len(names)
+    assert {f"p{number}-{at}" for number in range(1, processes) for at in range(each)} <= set(names)
+    assert killed_at - 1 <= sum(name.startswith("p0-") for name in names) < each
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "delta"])
+def test_processes_at_once_lose_nothing(kind: str, address: Callable[[str], str]) -> None:
+    place = "eventlog.after_stage" if kind == "delta" else "eventlog.before_commit"
+    race(address(kind), processes=PROCESSES, each=20, killed_at=9, place=place)
+
+
+@pytest.mark.deep
+def test_eight_processes_of_five_hundred_events_lose_nothing_on_delta(
+    address: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = address("delta")
+    race(uri, processes=8, each=500, killed_at=200, place="eventlog.after_stage")
+    with EventLog.open(uri) as log:
+        first = [one.event for one in log.events()]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another reader"))
+    with EventLog.open(uri) as log:
+        assert [one.event for one in log.events()] == first
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql", "delta"])
+def test_of_processes_that_want_the_same_step_one_wins(kind: str, address: Callable[[str], str]) -> None:
+    uri = address(kind)
+    with EventLog.open(uri) as log:
+        log.append(received())
+    children = [
+        Child("tests.support.appends:contest", {"uri": uri, "name": f"p{number}"}) for number in range(PROCESSES)
+    ]
+    assert sum(child.wait().value for child in children) == 1
+    with EventLog.open(uri) as log:
+        assert log.summary().events == 2
