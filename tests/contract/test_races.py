@@ -14,6 +14,7 @@ PROCESSES = 4
 
 def race(uri: str, *, processes: int, each: int, killed_at: int, place: str) -> None:
     """Let processes append, one of which is killed on the way, and look whether all that was acknowledged is there once."""
+    EventLog.open(uri).close()
     arguments = [{"uri": uri, "name": f"p{number}", "count": each} for number in range(processes)]
     target = "tests.support.appends:append_builds"
     dying = Child(target, arguments[0], failpoint=f"{place}:kill:{killed_at}")

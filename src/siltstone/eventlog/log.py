@@ -39,6 +39,10 @@ class Keeper(Protocol):
         """Ask within one state of the log that holds all that was acknowledged before."""
         ...
 
+    def rebuild(self) -> None:
+        """Make anew whatever can be made from the log itself."""
+        ...
+
     def close(self) -> None:
         """Let go of everything."""
         ...
@@ -59,6 +63,14 @@ class SqlKeeper:
     def reading(self) -> AbstractContextManager[Connection]:
         """Ask the database."""
         return self._database.reading()
+
+    def rebuild(self) -> None:
+        """Do nothing: the tables are the log.
+
+        Raises:
+            InvalidRequest: always.
+        """
+        raise InvalidRequest("Only a log on Delta has a projection that can be made anew.")
 
     def close(self) -> None:
         """Close the database."""
@@ -183,6 +195,18 @@ class EventLog:
     def runs(self, *, limit: int = DEFAULT_LIMIT, build_request_id: str | None = None) -> list[JobRun]:
         """Return job runs with their status, those that moved last first."""
         return self._ask(lambda c: queries.runs(c, limit=limit, build_request_id=build_request_id))
+
+    def next_index(self) -> int:
+        """Return the index that the next event gets."""
+        return self._ask(queries.next_index)
+
+    def rebuild(self) -> None:
+        """Make the projection of a log on Delta anew, from the beginning.
+
+        Raises:
+            InvalidRequest: the log has none.
+        """
+        self._keeper.rebuild()
 
     def summary(self) -> Summary:
         """Return what is in the log, counted."""

@@ -1,0 +1,124 @@
+"""`silt events` as a user meets it, on SQLite and on Delta."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from siltstone.eventlog.events import event_json
+from tests.e2e.silt import process, silt
+from tests.support.histories import history
+
+LINES = [event_json(event) for event in history(120, seed=21)]
+
+
+@pytest.fixture(autouse=True)
+def _own_projections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture(params=["sqlite:///", "delta://"])
+def log(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A log with a history, named by the environment."""
+    uri = f"{request.param}{tmp_path}/log"
+    monkeypatch.setenv("SILT_EVENT_LOG", uri)
+    (tmp_path / "in.ndjson").write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    done = silt("events", "import", tmp_path / "in.ndjson")
+    assert done.out == "Read 120 events, 120 of them new.\n"
+    return uri
+
+
+@pytest.mark.usefixtures("log")
+def test_what_was_imported_is_exported_byte_for_byte(tmp_path: Path) -> None:
+    assert silt("events", "export").out == "\n".join(LINES) + "\n"
+    assert silt("events", "export", tmp_path / "out.ndjson").out == f"Wrote 120 events to {tmp_path}/out.ndjson.\n"
+    assert (tmp_path / "out.ndjson").read_bytes() == (tmp_path / "in.ndjson").read_bytes()
+    assert silt("events", "export", tmp_path / "out.ndjson").code == 2
+    assert silt("events", "import", tmp_path / "out.ndjson").out == "Read 120 events, 0 of them new.\n"
+
+
+@pytest.mark.usefixtures("log")
+def test_lists_are_paged_and_filtered() -> None:
+    page = silt("events", "list", "--from", 11, "--limit", 10, "--json").data
+    assert [event["index"] for event in page["events"]] == list(range(11, 21))
+    assert (page["next_index"], page["has_more"]) == (21, True)
+    shown = silt("events", "list", "--limit", 5)
+    assert "build_request RECEIVED" in shown.out
+    assert "There are more from index 6 on." in shown.err
+    some = silt("events", "list", "--glob", "sales/*", "--build", "build 0", "--json").data["events"]
+    assert some
+    assert {event["build_request_id"] for event in some} == {"build 0"}
+
+
+@pytest.mark.usefixtures("log")
+def test_where_things_stand() -> None:
+    builds = silt("events", "builds", "--json").data
+    assert builds[0]["last_index"] > builds[-1]["last_index"]
+    assert silt("events", "builds", "build 0", "--json").data["build_request_id"] == "build 0"
+    assert silt("events", "builds", "nothing").code == 3
+    assert "there are UNKNOWN, RECEIVED" in silt("events", "builds", "--status", "DONE").err
+    ref = silt("events", "partitions", "--json").data[0]["partition_ref"]
+    assert silt("events", "partitions", ref, "--json").data["partition_ref"] == ref
+    assert {run["build_request_id"] for run in silt("events", "jobs", "--build", "build 0", "--json").data} == {
+        "build 0"
+    }
+    assert silt("events", "summary", "--json").data["events"] == 120
+    first = json.loads(LINES[0])
+    assert silt("events", "show", first["event_id"], "--json").data == {"index": 1} | first
+    assert f"build_request_id  {first['build_request_id']}" in " ".join(
+        silt("events", "show", first["event_id"]).out.split("\n")
+    )
+
+
+@pytest.mark.usefixtures("log")
+@pytest.mark.parametrize("last", [0, 1, 7, 500])
+def test_tail_shows_the_last_ones(last: int) -> None:
+    lines = silt("events", "tail", "-n", last, "--json").out.splitlines()
+    assert [json.loads(line)["index"] for line in lines] == list(range(121 - min(last, 120), 121))
+
+
+def test_an_event_may_leave_its_id_and_time_to_us(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/log.db"
+    given = (
+        '{"build_request_id": "b", "event_type": "build_request", "build_request_event": {"status_name": "RECEIVED"}}'
+    )
+    (answer,) = silt("events", "append", "--event", given, "--log", uri, "--json").data
+    assert (answer["index"], answer["is_new"]) == (1, True)
+    again = silt("events", "append", "--event", given, "--log", uri, "--json")
+    assert (again.code, again.error["kind"]) == (4, "conflict")
+    assert silt("events", "summary", "--log", uri, "--json").data["events"] == 1
+
+
+def test_bad_input_is_one_line_and_changes_nothing(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/log.db"
+    assert silt("events", "list").err.startswith("silt: Name an event log with --log or SILT_EVENT_LOG")
+    assert silt("events", "list", "--log", uri).code == 3
+    assert silt("events", "list", "--log", "mysql://x/y").code == 2
+    assert silt("events", "append", "--log", uri).code == 2
+    assert silt("events", "append", tmp_path / "none", "--log", uri).code == 3
+    refused = silt("events", "append", "-", "--log", uri, stdin=f"{LINES[0]}\n{{\n")
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err.startswith("silt: Line 2 is not JSON")
+    assert not (tmp_path / "log.db").exists()
+    assert silt("events", "rebuild", "--log", f"delta://{tmp_path}/none").code == 3
+    silt("events", "append", "-", "--log", uri, stdin=LINES[0])
+    assert "Only a log on Delta" in silt("events", "rebuild", "--log", uri).err
+    unreachable = silt("events", "list", "--log", "postgresql://ada:s3cret@127.0.0.1:1/x", "--json")
+    assert unreachable.error["kind"] == "unavailable"
+    assert "s3cret" not in unreachable.err
+
+
+def test_a_projection_can_be_made_anew_and_is_if_it_is_broken(tmp_path: Path) -> None:
+    uri = f"delta://{tmp_path}/log"
+    silt("events", "import", "-", "--log", uri, stdin="\n".join(LINES))
+    assert silt("events", "rebuild", "--log", uri).out == "Folded 120 events.\n"
+    [projection] = (tmp_path / "cache" / "siltstone" / "eventlog").glob("*.db")
+    for suffix in ("", "-wal", "-shm"):
+        projection.with_name(projection.name + suffix).unlink(missing_ok=True)
+    projection.write_bytes(b"no database at all" * 1000)
+    assert silt("events", "export", "--log", uri).out == "\n".join(LINES) + "\n"
+
+
+def test_events_need_no_spark(tmp_path: Path) -> None:
+    done = process("events", "append", "-", "--log", f"delta://{tmp_path}/log", stdin=LINES[0], PATH="", JAVA_HOME="")
+    assert (done.code, done.out) == (0, "Appended 1 event.\n")
