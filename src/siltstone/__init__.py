@@ -22,10 +22,21 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from siltstone.lake import Lake
-    from siltstone.model.results import Ack, CompactReport, ExportReport, HistoryEntry, LoadReport, Status, VacuumReport
+    from siltstone.model.results import (
+        Ack,
+        AlterReport,
+        CompactReport,
+        ExportReport,
+        HistoryEntry,
+        LoadReport,
+        SquashReport,
+        Status,
+        VacuumReport,
+    )
 
 __all__ = [
     "Ack",
+    "AlterReport",
     "CommitUnknown",
     "CompactReport",
     "Conflict",
@@ -41,6 +52,7 @@ __all__ = [
     "NotFound",
     "Settings",
     "SiltstoneError",
+    "SquashReport",
     "Status",
     "Unavailable",
     "VacuumReport",
@@ -53,10 +65,12 @@ _HOMES: Final = {
     "siltstone.lake": ("Lake",),
     "siltstone.model.results": (
         "Ack",
+        "AlterReport",
         "CompactReport",
         "ExportReport",
         "HistoryEntry",
         "LoadReport",
+        "SquashReport",
         "Status",
         "VacuumReport",
     ),

@@ -9,7 +9,10 @@ from siltstone.eventlog.events import event_json
 from tests.e2e.silt import process, silt
 from tests.support.histories import history
 
-LINES = [event_json(event) for event in history(120, seed=21)]
+EVENTS = list(history(120, seed=21))
+LINES = [event_json(event) for event in EVENTS]
+BUILDING = next(e.build_request_id for e in EVENTS if any(ref.startswith("sales/") for ref in e.partition_refs))
+RUNNING = next(event.build_request_id for event in EVENTS if event.job_label)
 
 
 @pytest.fixture(autouse=True)
@@ -45,9 +48,9 @@ def test_lists_are_paged_and_filtered() -> None:
     shown = silt("events", "list", "--limit", 5)
     assert "build_request RECEIVED" in shown.out
     assert "There are more from index 6 on." in shown.err
-    some = silt("events", "list", "--glob", "sales/*", "--build", "build 0", "--json").data["events"]
+    some = silt("events", "list", "--glob", "sales/*", "--build", BUILDING, "--json").data["events"]
     assert some
-    assert {event["build_request_id"] for event in some} == {"build 0"}
+    assert {event["build_request_id"] for event in some} == {BUILDING}
 
 
 @pytest.mark.usefixtures("log")
@@ -59,9 +62,7 @@ def test_where_things_stand() -> None:
     assert "there are UNKNOWN, RECEIVED" in silt("events", "builds", "--status", "DONE").err
     ref = silt("events", "partitions", "--json").data[0]["partition_ref"]
     assert silt("events", "partitions", ref, "--json").data["partition_ref"] == ref
-    assert {run["build_request_id"] for run in silt("events", "jobs", "--build", "build 0", "--json").data} == {
-        "build 0"
-    }
+    assert {run["build_request_id"] for run in silt("events", "jobs", "--build", RUNNING, "--json").data} == {RUNNING}
     assert silt("events", "summary", "--json").data["events"] == 120
     first = json.loads(LINES[0])
     assert silt("events", "show", first["event_id"], "--json").data == {"index": 1} | first

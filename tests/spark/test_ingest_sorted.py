@@ -1,5 +1,6 @@
 """Loads of several files: sorted by Arrow inside Spark's tasks, or by Spark where they cannot, with the same outcome."""
 
+import gzip
 import itertools
 import random
 from collections.abc import Callable, Iterator
@@ -16,6 +17,8 @@ from siltstone.dataset import arrange, ingest
 from siltstone.dataset.formats import check_files
 from siltstone.dataset.sources import find_source
 from siltstone.dataset.tasks import WorkersUnfit
+from siltstone.dataset.written import house_settings
+from siltstone.failpoints import arm
 from tests.support.people import by_id, create, people
 
 if TYPE_CHECKING:
@@ -209,3 +212,123 @@ def test_files_of_an_old_calendar_are_left_to_spark(said: dict[str, str], plain:
         writer.add_key_value_metadata(said)
     checked = check_files(find_source(tmp_path / "in.parquet"), people(0).schema, dataset="d")
     assert bool(checked.plain_files) is plain
+
+
+def test_many_small_files_share_tasks(dataset: Dataset, tmp_path: Path, arranged_by_tasks: list[bool]) -> None:
+    report = dataset.ingest(shuffled(tmp_path / "in", people(ROWS), files=60))
+    assert (report.rows, arranged_by_tasks) == (ROWS, [True])
+
+    def tasks(count: int, rows: int) -> list[int]:
+        files = tuple(arrange.ParquetFile(path=Path(f"{n}"), rows=rows, size_bytes=10) for n in range(count))
+        found = arrange.FileRows(spark=dataset._spark(), store=dataset._store, files=files)
+        return [len(task) for task in found._tasks()]
+
+    assert tasks(5, 600_000) == [1] * 5
+    assert tasks(500, 100) == [500]
+    assert tasks(1, 2_500_000) == [1, 1, 1]
+
+
+def test_rows_that_take_too_much_memory_go_to_spark(
+    dataset: Dataset, tmp_path: Path, arranged_by_tasks: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrange, "MAX_RANGE_BYTES", 1000)
+    dataset.ingest(shuffled(tmp_path / "in", people(ROWS)))
+    assert arranged_by_tasks == [False]
+    assert dataset.to_arrow().num_rows == ROWS
+
+
+def test_files_without_rows_are_told_as_such(lake: Lake, tmp_path: Path) -> None:
+    folder = shuffled(tmp_path / "in", people(0), files=5)
+    with Lake.open(lake.path, settings=Settings(target_file_bytes=200), spark=lake.spark()) as small:
+        empty = create(small, "crm.sales.none")
+        with pytest.raises(InvalidRequest, match="there are no rows to load"):
+            empty.ingest(folder)
+
+
+@pytest.mark.parametrize("target", [200, 10**9])
+def test_text_inside_of_lists_and_structs_must_be_utf8_too(lake: Lake, tmp_path: Path, target: int) -> None:
+    bad = pa.array([b"ok", b"\xff\xfe"], pa.binary()).view(pa.string())
+    lists = pa.ListArray.from_arrays([0, 1, 2], bad)
+    structs = pa.StructArray.from_arrays([pa.array(["a", "b"]), lists], names=["x", "y"])
+    for number, column in enumerate((lists, structs)):
+        rows = pa.table({"id": ["1", "2"], "v": column})
+        pq.write_table(rows, tmp_path / f"{number}.parquet")
+        with Lake.open(lake.path, settings=Settings(target_file_bytes=target), spark=lake.spark()) as opened:
+            made = opened.create(f"a.b.nested{number}", rows.schema, key="id")
+            with pytest.raises(InvalidRequest, match="1 row with text that is not UTF-8"):
+                made.ingest(tmp_path / f"{number}.parquet")
+
+
+def test_a_file_that_changes_while_it_is_loaded_refuses_the_load(dataset: Dataset, tmp_path: Path) -> None:
+    for place in ("ingest.after_spread", "ingest.after_write"):
+        folder = shuffled(tmp_path / place, people(ROWS))
+
+        def replace_one(_: str, folder: Path = folder) -> None:
+            pq.write_table(people(5), folder / "0.parquet")
+
+        with arm(place, replace_one), pytest.raises(InvalidRequest, match="was changed or removed while it was loaded"):
+            dataset.ingest(folder)
+        assert dataset.to_arrow().num_rows == 0
+        assert dataset.status().unreferenced_files == 0
+
+
+def test_a_session_keeps_our_settings_until_the_last_one_has_written(spark: "SparkSession") -> None:
+    zone = "spark.sql.session.timeZone"
+    before = spark.conf.get(zone)
+    spark.conf.set(zone, "America/New_York")
+    try:
+        first, second = house_settings(spark), house_settings(spark)
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert spark.conf.get(zone) == "UTC"
+        second.__exit__(None, None, None)
+        assert spark.conf.get(zone) == "America/New_York"
+    finally:
+        spark.conf.set(zone, str(before))
+
+
+def test_csv_that_is_not_utf8_is_refused(dataset: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "latin.csv").write_bytes(b"id,city\nA1,Z\xfcrich\n")
+    with pytest.raises(InvalidRequest, match="is not UTF-8, near byte 12"):
+        dataset.ingest(tmp_path / "latin.csv")
+    with gzip.open(tmp_path / "latin.csv.gz", "wb") as file:
+        file.write(b"id,city\nA1,Z\xfcrich\n")
+    with pytest.raises(InvalidRequest, match="is not UTF-8"):
+        dataset.ingest(tmp_path / "latin.csv.gz")
+
+
+@pytest.mark.parametrize("name", ["data[12]", "x{a,b}", "a\\b", "w*?"])
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".ndjson"])
+def test_a_name_that_looks_like_a_pattern_is_this_one_file(lake: Lake, tmp_path: Path, name: str, suffix: str) -> None:
+    for number, other in enumerate([name, "data1", "data2", "xa", "xb", "wonder"]):
+        path = tmp_path / f"{other}{suffix}"
+        rows = people(3, start=number * 100)
+        if suffix == ".parquet":
+            pq.write_table(rows, path)
+        elif suffix == ".csv":
+            rows.select(["id", "n"]).to_pandas().to_csv(path, index=False)
+        else:
+            rows.select(["id", "n"]).to_pandas().to_json(path, orient="records", lines=True)
+    with Lake.open(lake.path, spark=lake.spark()) as plain:
+        dataset = create(plain, "crm.sales.odd")
+        dataset.ingest(tmp_path / f"{name}{suffix}")
+        assert sorted(dataset.to_arrow().column("n").to_pylist()) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("where", ["n", "n / 0 > 1", "n = 'abc'"])
+def test_a_condition_that_spark_refuses_is_one_error(dataset: Dataset, where: str) -> None:
+    dataset.upsert(people(3))
+    for ask in (lambda: dataset.tombstone(where=where), lambda: dataset.count_matching(where)):
+        with pytest.raises(InvalidRequest, match="Spark"):
+            ask()
+    assert dataset.count_matching("n >= 1") == 2
+
+
+def test_the_feed_keeps_to_its_limit_after_a_squash(dataset: Dataset) -> None:
+    for number in range(20):
+        dataset.upsert(people(10, start=number * 10))
+    dataset.squash()
+    found = dataset.changes_to_arrow(since=5, limit=25)
+    assert (found.num_rows, set(found.column("_seq").to_pylist())) == (20, {6, 7})
+    assert set(dataset.changes_to_arrow(since=7, limit=3).column("_seq").to_pylist()) == {8}

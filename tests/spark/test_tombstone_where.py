@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from siltstone import Ack, Dataset, InvalidRequest, Lake
+from siltstone.dataset.ingest import Loader
 from siltstone.failpoints import arm
 from tests.support.people import create, key, person
 
@@ -121,3 +122,44 @@ def test_a_crash_before_the_commit_hides_nothing(dataset: Dataset) -> None:
     with arm("commit.before_entry", "raise"), pytest.raises(OSError, match="fail point"):
         dataset.tombstone(where="n = 5")
     assert ids(dataset) == before
+
+
+@pytest.mark.parametrize("compacts", [False, True])
+def test_a_row_that_is_changed_while_the_condition_is_looked_at_is_looked_at_again(
+    lake: Lake,
+    monkeypatch: pytest.MonkeyPatch,
+    compacts: bool,  # noqa: FBT001
+) -> None:
+    dataset = create(lake, "crm.sales.racing")
+    dataset.upsert([person(1, city="old"), person(2, city="old"), person(3, city="new")])
+    original = Loader.tombstone_frame
+    calls: list[int] = []
+
+    def slow(self: Loader, keys: Any, **given: Any) -> Ack:  # noqa: ANN401
+        calls.append(1)
+        if len(calls) == 1:
+            dataset.upsert([person(1, city="new"), person(9, city="other")])
+            if compacts:
+                dataset.compact()
+        return original(self, keys, **given)
+
+    monkeypatch.setattr(Loader, "tombstone_frame", slow)
+    ack = dataset.tombstone(where="city = 'old'")
+    assert (ack.rows, len(calls)) == (1, 2)
+    assert sorted(dataset.to_arrow().column("id").to_pylist()) == [key(1), key(3), key(9)]
+
+
+def test_rows_that_do_not_match_may_change_meanwhile(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = create(lake, "crm.sales.calm")
+    dataset.upsert([person(1, city="old"), person(2, city="new")])
+    original = Loader.tombstone_frame
+    calls: list[int] = []
+
+    def slow(self: Loader, keys: Any, **given: Any) -> Ack:  # noqa: ANN401
+        calls.append(1)
+        dataset.upsert([person(2, city="newer"), person(7)])
+        return original(self, keys, **given)
+
+    monkeypatch.setattr(Loader, "tombstone_frame", slow)
+    assert dataset.tombstone(where="city = 'old'").rows == 1
+    assert (len(calls), dataset.to_arrow().num_rows) == (1, 2)

@@ -105,6 +105,7 @@ def test_changes_are_laid_over_a_file_whatever_the_pieces(
     )
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(worker, "PIECE_ROWS", piece)
+        patched.setattr(task_files, "PIECE_ROWS", piece)
         found = worker.found_in(str(folder / "in.parquet"), packed(changes(of, new, ops).select(["k0"])))
         names = worker.rewrite(task, job(of, folder), prefix="out")
     assert [new[n] for n in found] == [key for key in new if key in old]
@@ -159,7 +160,7 @@ def test_row_groups_are_whole_and_files_have_the_house_options(tmp_path: Path) -
         rows_per_file=3500,
     )
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(worker, "PIECE_ROWS", 700)
+        patched.setattr(task_files, "PIECE_ROWS", 700)
         names = worker.rewrite(task, job(of, tmp_path), prefix="out")
     files = [pq.ParquetFile(tmp_path / name).metadata for name in names]
     groups = [[file.row_group(n).num_rows for n in range(file.num_row_groups)] for file in files]
@@ -184,7 +185,6 @@ def test_a_file_that_is_not_sorted_is_refused(tmp_path: Path, ids: list[int], mo
 
 
 def test_wide_rows_are_written_in_smaller_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "PIECE_BYTES", 100_000)
     monkeypatch.setattr(task_files, "PIECE_BYTES", 100_000)
     of = schema(pa.string())
     pq.write_table(rows(of, [(f"{n:04d}" * 1000,) for n in range(200)], 1), tmp_path / "in.parquet")

@@ -9,17 +9,14 @@ piece is in memory.
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from siltstone.dataset.task_files import PIECE_BYTES, Flags, Output, Target, comparable, unpacked
-
-PIECE_ROWS: Final = 262_144
-WIDTH_ROWS: Final = 1024
+from siltstone.dataset.task_files import PIECE_ROWS, Flags, Output, Target, comparable, piece_rows, unpacked
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -148,7 +145,7 @@ def _pieces(task: Task, job: Job) -> Iterator[pa.Table]:
         with pq.ParquetFile(task.inputs[0]) as file:
             if not file.metadata.num_rows:
                 yield job.target.schema.empty_table()
-            for batch in file.iter_batches(_piece_rows(file), columns=job.target.schema.names, use_threads=False):
+            for batch in file.iter_batches(piece_rows(file), columns=job.target.schema.names, use_threads=False):
                 yield _filled(pa.Table.from_batches([batch]), job)
         return
     parts = [pq.ParquetFile(path).read(columns=job.target.schema.names, use_threads=False) for path in task.inputs]
@@ -167,13 +164,6 @@ def _filled(rows: pa.Table, job: Job) -> pa.Table:
         for f in job.target.schema
     ]
     return pa.Table.from_arrays(columns, schema=job.target.schema)
-
-
-def _piece_rows(file: pq.ParquetFile) -> int:
-    """Return how many rows of this file make a piece: wide rows, by a look at the first ones, come in smaller ones."""
-    sample = next(file.iter_batches(WIDTH_ROWS, use_threads=False), None)
-    width = sample.nbytes // sample.num_rows if sample is not None and sample.num_rows else 1
-    return int(max(1, min(PIECE_ROWS, PIECE_BYTES // max(1, width))))
 
 
 def _with_last(pieces: Iterator[pa.Table]) -> Iterator[tuple[pa.Table, bool]]:

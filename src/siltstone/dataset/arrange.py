@@ -39,6 +39,8 @@ BYTES_PER_PART: Final = 128 * 1024 * 1024
 """What a task reads of a file by itself, if the file has row groups small enough."""
 MAX_SKEW: Final = 8
 """A range with so many times the rows that it should have is not sorted in memory."""
+MAX_RANGE_BYTES: Final = 512 * 1024 * 1024
+"""Nor is one that takes more than this."""
 GUESSED_ROW_BYTES: Final = 64
 """What a row takes in a file, where nothing is known but the number of rows."""
 IS_BAD: Final = "_is_bad"
@@ -157,15 +159,27 @@ class FileRows:
             max_key_bytes=MAX_KEY_BYTES,
             bad=bad,
         )
-        parts = list(self._parts())
-        numbers = self.spark.range(0, len(parts), 1, numPartitions=len(parts))
-        return answers(numbers, arrange_worker.over_files(work, parts, reading), said, modules=(arrange_worker,))
+        tasks = list(self._tasks())
+        numbers = self.spark.range(0, len(tasks), 1, numPartitions=len(tasks))
+        return answers(numbers, arrange_worker.over_files(work, tasks, reading), said, modules=(arrange_worker,))
 
-    def _parts(self) -> Iterator[Part]:
+    def _tasks(self) -> Iterator[list[Part]]:
+        """Yield what each task reads: parts of large files, several small ones together."""
+        small: list[Part] = []
+        rows = size = 0
         for file in self.files:
             count = max(1, math.ceil(file.rows / ROWS_PER_PART), math.ceil(file.size_bytes / BYTES_PER_PART))
-            for number in range(count):
-                yield Part(path=str(file.path), number=number, of=count)
+            parts = [Part(path=str(file.path), number=number, of=count) for number in range(count)]
+            if count > 1:
+                yield from ([part] for part in parts)
+                continue
+            if small and (rows + file.rows > ROWS_PER_PART or size + file.size_bytes > BYTES_PER_PART):
+                yield small
+                small, rows, size = [], 0, 0
+            small += parts
+            rows, size = rows + file.rows, size + file.size_bytes
+        if small:
+            yield small
 
 
 def arranged(rows: Rows, store: Store, size: Size | None, *, schema: pa.Schema, folder: Path) -> Arranged | None:
@@ -177,11 +191,11 @@ def arranged(rows: Rows, store: Store, size: Size | None, *, schema: pa.Schema, 
     try:
         count, sample = _sampled(rows, key)
         size = size or Size(size_bytes=count * GUESSED_ROW_BYTES, rows=count)
-        if size.files(store) == 1:
+        if not count or size.files(store) == 1:
             return None
         bounds = _bounds(sample, key, size.ranges(count, files=size.files(store)))
         spread = _spread(rows, Spreading(folder=str(runs), key=key, bounds=packed(bounds), bad=IS_BAD))
-        if spread is None or max(spread.counts) > MAX_SKEW * max(ROWS_PER_TASK, count // len(spread.counts)):
+        if spread is None or not spread.fits_memory():
             return None
         reach("ingest.after_spread")
         return _gather(rows.spark, spread, key, size.files(store), target=store_target(store, schema, folder))
@@ -218,6 +232,13 @@ class _Spread:
 
     runs: tuple[str, ...]
     counts: list[int]
+    size_bytes: int
+
+    def fits_memory(self) -> bool:
+        """True if the fullest range can be sorted in memory, by its rows and by what a row takes on average."""
+        most, rows = max(self.counts), sum(self.counts)
+        even = max(ROWS_PER_TASK, rows // len(self.counts))
+        return most <= MAX_SKEW * even and most * self.size_bytes // max(1, rows) <= MAX_RANGE_BYTES
 
 
 def _spread(rows: Rows, job: Spreading) -> _Spread | None:
@@ -226,7 +247,11 @@ def _spread(rows: Rows, job: Spreading) -> _Spread | None:
     if not done or not all(row["clean"] for row in done):
         return None
     counts = np.sum([np.frombuffer(row["counts"], "<i8") for row in done], axis=0)
-    return _Spread(runs=tuple(f"{job.folder}/{row['name']}" for row in done), counts=counts.tolist())
+    return _Spread(
+        runs=tuple(f"{job.folder}/{row['name']}" for row in done),
+        counts=counts.tolist(),
+        size_bytes=sum(row["bytes"] for row in done),
+    )
 
 
 def _gather(

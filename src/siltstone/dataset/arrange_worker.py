@@ -25,15 +25,15 @@ from siltstone.dataset.task_files import (
     differs_from_next,
     has_plain_key,
     packed,
+    piece_rows,
     unpacked,
 )
 
 SAMPLE_KEYS: Final = 8192
 """A task keeps no more keys than this."""
 SPREAD_ROWS: Final = 1_048_576
-READ_ROWS: Final = 131_072
 SAMPLED: Final = "rows long, keys binary"
-SPREAD: Final = "name string, counts binary, clean boolean"
+SPREAD: Final = "name string, counts binary, bytes long, clean boolean"
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 Batches = Iterator[pa.RecordBatch]
@@ -64,14 +64,14 @@ class Reading:
 
 
 def over_files(
-    work: Callable[[Batches], Batches], parts: Sequence[Part], reading: Reading
+    work: Callable[[Batches], Batches], tasks: Sequence[Sequence[Part]], reading: Reading
 ) -> Callable[[Batches], Batches]:
-    """Return the work that reads the parts whose numbers Spark gives it, and does the same to their rows."""
+    """Return the work that reads the parts of the tasks whose numbers Spark gives it, and does the same to their rows."""
 
     def run(batches: Batches) -> Batches:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from work(_read(parts[number], reading))
+                yield from work(rows for part in tasks[number] for rows in _read(part, reading))
 
     return run
 
@@ -83,7 +83,8 @@ def _read(part: Part, reading: Reading) -> Batches:
         wanted = [name for name in reading.schema.names if name in stored]
         columns = None if len(wanted) == len(stored) else wanted
         if groups:
-            for batch in file.iter_batches(READ_ROWS, row_groups=list(groups), columns=columns, use_threads=False):
+            rows = piece_rows(file) // 2
+            for batch in file.iter_batches(max(1, rows), row_groups=list(groups), columns=columns, use_threads=False):
                 yield _fitted(batch, reading)
 
 
@@ -108,9 +109,8 @@ def _fitted(batch: pa.RecordBatch, reading: Reading) -> pa.RecordBatch:
 def _all_good(rows: pa.RecordBatch, reading: Reading) -> bool:
     if any(rows.column(name).null_count for name in reading.required):
         return False
-    for field in reading.schema:
-        if pa.types.is_string(field.type):
-            rows.column(field.name).validate(full=True)  # raises where text is not UTF-8
+    for column in rows.columns:
+        column.validate(full=True)  # raises where text is not UTF-8, inside of structs and lists, too
     keys = [rows.column(name) for name in reading.key if pa.types.is_string(reading.schema.field(name).type)]
     return all((pc.max(pc.binary_length(column)).as_py() or 0) <= reading.max_key_bytes for column in keys)
 
@@ -165,23 +165,25 @@ def spreader(job: Spreading) -> Callable[[Batches], Batches]:
         bounds = unpacked(job.bounds)
         name = f"{os.urandom(16).hex()}.arrow"
         counts: list[Numbers] = []
+        size = 0
         with _Run(Path(job.folder) / name) as out:
             for part in _parts(batches):
                 if pc.any(part.column(job.bad)).as_py():
-                    yield _spread(name, counts, clean=False)
+                    yield _spread(name, counts, size, clean=False)
                     for _ in batches:  # Spark wants them taken
                         pass
                     return
+                size += part.nbytes
                 counts.append(_write_part(part.drop_columns([job.bad]), bounds, job.key, out))
         if counts:
-            yield _spread(name, counts, clean=True)
+            yield _spread(name, counts, size, clean=True)
 
     return run
 
 
-def _spread(name: str, counts: Sequence[Numbers], *, clean: bool) -> pa.RecordBatch:
-    total = sum(counts, start=np.zeros(1, np.int64))
-    return pa.RecordBatch.from_pydict({"name": [name], "counts": [total.astype("<i8").tobytes()], "clean": [clean]})
+def _spread(name: str, counts: Sequence[Numbers], size: int, *, clean: bool) -> pa.RecordBatch:
+    total = sum(counts, start=np.zeros(1, np.int64)).astype("<i8").tobytes()
+    return pa.RecordBatch.from_pydict({"name": [name], "counts": [total], "bytes": [size], "clean": [clean]})
 
 
 class _Run:

@@ -20,12 +20,13 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from siltstone.dataset.loaded import known_apps
-from siltstone.dataset.store import Store
+from siltstone.dataset.store import Store, sequence_of
 from siltstone.errors import Conflict, Corruption, Gone, InvalidRequest, Unavailable
 from siltstone.failpoints import reach
-from siltstone.model.columns import APP_PRODUCER, APP_SEQ, OP, SEQ, TOMBSTONES, Op
+from siltstone.model.columns import APP_PRODUCER, APP_PRUNE, APP_SEQ, OP, SEQ, TOMBSTONES, Op
 from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.model.results import Ack
 from siltstone.storage.layout import DATA
@@ -48,6 +49,12 @@ class Batch:
     producer: str | None = None
     producer_sequence: int = 0
     loaded: frozenset[str] = frozenset()
+    planned_at: int | None = None
+    """The sequence up to which its rows were looked at: a key that was changed since must not be in it."""
+
+
+class ChangedMeanwhile(Exception):  # noqa: N818
+    """A key of a batch was changed since the batch was planned; nothing was written. Look again."""
 
 
 class _AllApplied(Exception):  # noqa: N818
@@ -108,6 +115,8 @@ class ChangeWriter:
         reach("upsert.after_commit")
         if not ack.applied:
             self._discard(batch)
+        if ack is _CHANGED:
+            raise ChangedMeanwhile
         return ack
 
     def _discard(self, batch: Batch) -> None:
@@ -128,6 +137,22 @@ class ChangeWriter:
         self._store.note_commit(self._store.changes, committed.version)
         return acks
 
+    def _changed_since(self, parent: Parent, batch: Batch, planned_at: int) -> bool:
+        """True if a key of the batch was changed above a sequence, or if that cannot be seen any more."""
+        if (parent.transaction(APP_SEQ) or 0) <= planned_at:
+            return False
+        if (parent.transaction(APP_PRUNE) or 0) > planned_at:
+            return True
+        key = list(self._store.spec.key)
+        newer = [file for file in parent.files() if sequence_of(file) > planned_at]
+        changed, own = (self._keys(files, key) for files in (newer, batch.files))
+        return bool(own.join(changed, key, join_type="left semi").num_rows)
+
+    def _keys(self, files: Sequence[DataFile], key: list[str]) -> pa.Table:
+        wanted = pa.schema([self._store.schema.field(name).with_nullable(True) for name in key])  # noqa: FBT003
+        tables = [pq.read_table(self._store.changes.path / file.path, columns=key, partitioning=None) for file in files]
+        return pa.concat_tables([table.select(key).cast(wanted) for table in tables]).combine_chunks()
+
     def _round(self, parent: Parent, batches: Sequence[Batch], acks: list[Ack]) -> Commit:
         """Give each batch its sequence on this parent; repeats of a producer get their first acknowledgement back.
 
@@ -139,6 +164,9 @@ class ChangeWriter:
         transactions: dict[str, int] = {}
         remembered = known_apps(self._store.changes, self._store) if any(batch.loaded for batch in batches) else set()
         for batch in batches:
+            if batch.planned_at is not None and self._changed_since(parent, batch, batch.planned_at):
+                acks.append(_CHANGED)
+                continue
             if batch.loaded & (remembered | transactions.keys()):
                 acks.append(Ack(sequence=None, rows=batch.rows, applied=False))
                 continue
@@ -166,6 +194,10 @@ class ChangeWriter:
             transactions=transactions | {APP_SEQ: sequence},
             info={TOMBSTONES: str(tombstones)} if tombstones else {},
         )
+
+
+_CHANGED: Final = Ack(sequence=None, rows=0, applied=False)
+"""Says of a batch that it was not written because of `ChangedMeanwhile`."""
 
 
 def check_producer(producer: str | None, sequence: int | None) -> int | None:

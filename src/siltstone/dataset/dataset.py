@@ -9,7 +9,8 @@ Rooms that an upsert or a plain read can do without are imported where they are 
 
 import datetime
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.dataset.changes import ChangeWriter, check_producer
+from siltstone.dataset.changes import ChangedMeanwhile, ChangeWriter, check_producer
 from siltstone.dataset.local import head_table, latest_per_key, merged_table, unfolded_rows
 from siltstone.dataset.registry import Registration
 from siltstone.dataset.rows import change_rows, check_keys, to_table
 from siltstone.dataset.store import Snapshot, Store
-from siltstone.errors import Gone, InvalidRequest, Unavailable
+from siltstone.errors import Conflict, Gone, InvalidRequest, Unavailable
 from siltstone.model.columns import ACTOR, OP, REASON, SEQ, WRITTEN_AT, Op
 from siltstone.model.names import DatasetName
 from siltstone.model.results import (
@@ -41,7 +42,7 @@ from siltstone.model.results import (
 )
 from siltstone.model.schema import as_schema, as_type, describe, fingerprint
 from siltstone.model.spec import as_names
-from siltstone.storage.spark_failures import error_line, is_missing_file, noticing_absence, spark_errors
+from siltstone.storage.spark_failures import error_line, is_away, is_missing_file, noticing_absence, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -218,7 +219,8 @@ class Dataset:
         Args:
             keys: key values; for a composite key tuples or dicts of its columns. Arrow and pandas work too.
             where: instead of keys, a condition in Spark's words. Spark finds the keys of the rows that it holds for now, and
-                only these are written: what the condition says is kept nowhere. If it holds for none, nothing is written.
+                only these are written: what the condition says is kept nowhere. If it holds for none, nothing is written. A
+                row that is changed meanwhile is looked at again.
             actor: who asked for it, kept with the tombstone until it is folded.
             reason: why, kept with it too.
             producer: see `upsert`.
@@ -228,14 +230,25 @@ class Dataset:
             raise InvalidRequest(f"Dataset {self.name}: name the keys or a condition (where), one of the two.")
         if where is not None:
             check_producer(producer, sequence)
-            return self._with_snapshot(
-                lambda snapshot: self._now().loader.tombstone_frame(
-                    self._matching(where, snapshot).select(*self.key),
-                    actor=actor,
-                    reason=reason,
-                    producer=producer,
-                    sequence=sequence,
-                )
+
+            def hide(snapshot: Snapshot) -> Ack:
+                with self._condition_errors():
+                    keys = self._matching(where, snapshot).select(*self.key)
+                    return self._now().loader.tombstone_frame(
+                        keys,
+                        planned_at=snapshot.sequence,
+                        actor=actor,
+                        reason=reason,
+                        producer=producer,
+                        sequence=sequence,
+                    )
+
+            for _ in range(SNAPSHOT_TRIES):
+                with suppress(ChangedMeanwhile):  # a row that was changed since may not match any more
+                    return self._with_snapshot(hide)
+            raise Conflict(
+                f"Dataset {self.name}: rows that match are changed again and again while they are looked for. "
+                "Nothing was hidden. Try again."
             )
         parts = self._now()
         table = self._key_table(keys, parts.store.schema)
@@ -397,10 +410,28 @@ class Dataset:
         from siltstone.model.predicate import check_predicate
 
         condition = check_predicate(where, self.schema.names)
-        try:
+        with self._condition_errors():
             return self.read_at(snapshot, once=True).where(condition)
+
+    def count_matching(self, where: str) -> int:
+        """Return for how many rows a condition holds now.
+
+        Raises:
+            InvalidRequest: it is no condition on a row, or Spark refuses it.
+        """
+
+        def count(snapshot: Snapshot) -> int:
+            with self._condition_errors():
+                return self._matching(where, snapshot).count()
+
+        return self._with_snapshot(count)
+
+    @contextmanager
+    def _condition_errors(self) -> Iterator[None]:
+        try:
+            yield
         except spark_errors() as error:
-            if is_missing_file(error):
+            if is_missing_file(error) or is_away(error):
                 raise
             raise InvalidRequest(f"Dataset {self.name}: Spark refused the condition: {error_line(error)}") from error
 

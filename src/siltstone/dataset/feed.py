@@ -14,13 +14,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from siltstone.dataset.frames import arrow_frame, changes_frame
 from siltstone.dataset.local import unfolded_rows
 from siltstone.dataset.store import Snapshot, Store, sequence_of
 from siltstone.dataset.travel import LOOKS, all_there
 from siltstone.errors import InvalidRequest, NotFound, Unavailable
-from siltstone.model.columns import APP_PRUNE
+from siltstone.model.columns import APP_PRUNE, SEQ
 from siltstone.model.files import DataFile
 from siltstone.model.points import as_sequence
 from siltstone.storage.handle import LogMoved
@@ -86,7 +87,17 @@ def change_table(store: Store, snapshot: Snapshot, *, limit: int | None) -> pa.T
         last = _last_within(snapshot.unfolded, limit)
         files = tuple(file for file in snapshot.unfolded if sequence_of(file) <= last)
         snapshot = replace(snapshot, changes=replace(snapshot.changes, files=files))
-    return unfolded_rows(store, snapshot)
+    rows = unfolded_rows(store, snapshot)
+    return rows if limit is None else _first_sequences(rows, limit)
+
+
+def _first_sequences(rows: pa.Table, limit: int) -> pa.Table:
+    """Return whole sequences of about so many rows: the file of a squash holds more than one."""
+    if rows.num_rows <= limit:
+        return rows
+    cut = rows.column(SEQ)[limit].as_py()
+    before = rows.filter(pc.less(rows.column(SEQ), cut))
+    return before if before.num_rows else rows.filter(pc.equal(rows.column(SEQ), rows.column(SEQ)[0]))
 
 
 def _last_within(files: Sequence[DataFile], limit: int) -> int:

@@ -10,8 +10,10 @@ stood there, and ``_file``. Rows of Parquet can always be read. A frame of JSON 
 because Spark's own JSON reader rounds, casts and drops in silence.
 """
 
+import codecs
 import csv
 import io
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +40,8 @@ MAX_NAMED: Final = 20
 """So many bad files an error names; the others are counted."""
 MAX_JSON_BYTES: Final = 256 * 1024 * 1024
 """A JSON file is read whole by one task; larger ones belong into lines (NDJSON)."""
+PATTERN_CHARACTERS: Final = "[]{}*?\\"
+READ_BYTES: Final = 4 * 1024 * 1024
 MAX_HEADER_BYTES: Final = 1024 * 1024
 CSV_MISFIT: Final = "a field does not fit its column, or there are too many or too few fields"
 
@@ -193,7 +197,24 @@ def _look_csv(file: Path, schema: pa.Schema, dataset: str) -> _Found:
     for field in [schema.field(name) for name in names]:
         if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
             raise _Bad(f"has column {field.name!r}, which is {a_type(field.type)}; CSV cannot carry that")
+    _check_utf8(file)
     return _Found(pa.schema([schema.field(name) for name in names]), partition)
+
+
+def _check_utf8(file: Path) -> None:
+    """Refuse a file that is not UTF-8: Spark's reader would put other letters into its place, in keys, too."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    done = 0
+    try:
+        with open_text(file) as handle:
+            while piece := handle.read(READ_BYTES):
+                decoder.decode(piece)
+                done += len(piece)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        raise _Bad(f"is not UTF-8, near byte {done + error.start}. Convert it before loading") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise _Bad(f"is not a readable CSV file: {str(error).rstrip('.')}") from error
 
 
 def csv_header(file: Path) -> list[str]:
@@ -278,12 +299,17 @@ def read_files(spark: "Callable[[], SparkSession]", checked: Checked, schema: pa
     """Return the rows of the good files with the dataset's columns and the marks; Spark is asked for only now."""
     roots: dict[Path, list[str]] = {}
     for file in checked.files:
-        roots.setdefault(partition_of(file).root if checked.partition_names else Path("/"), []).append(str(file))
+        roots.setdefault(partition_of(file).root if checked.partition_names else Path("/"), []).append(_literal(file))
     frames = [_read(spark(), checked, schema, root, files) for root, files in roots.items()]
     whole = frames[0]
     for frame in frames[1:]:
         whole = whole.unionAll(frame)
     return whole
+
+
+def _literal(file: Path) -> str:
+    """Return a path that Spark takes for this one file: what it would take for a pattern is escaped."""
+    return "".join(f"\\{letter}" if letter in PATTERN_CHARACTERS else letter for letter in str(file))
 
 
 def _read(spark: "SparkSession", checked: Checked, schema: pa.Schema, root: Path, files: Sequence[str]) -> "DataFrame":

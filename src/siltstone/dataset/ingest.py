@@ -13,7 +13,7 @@ A crash before the commit leaves files of a dead owner for the sweep; after it t
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -83,6 +83,8 @@ class Load:
     tombstone: Tombstone | None = None
     quarantine: Quarantine | None = None
     loaded: frozenset[str] = frozenset()
+    check_source: Callable[[], None] = lambda: None
+    """Called right before the commit; raises if what was read is no longer what was looked at."""
 
 
 class LoadedMeanwhile(Exception):  # noqa: N818
@@ -153,9 +155,22 @@ class Loader:
         return ack
 
     def tombstone_frame(
-        self, keys: "DataFrame", *, actor: str | None, reason: str | None, producer: str | None, sequence: int | None
+        self,
+        keys: "DataFrame",
+        *,
+        planned_at: int,
+        actor: str | None,
+        reason: str | None,
+        producer: str | None,
+        sequence: int | None,
     ) -> Ack:
-        """Write a tombstone for each key of a frame, as one change batch; no keys are no batch."""
+        """Write a tombstone for each key of a frame, as one change batch; no keys are no batch.
+
+        The keys are those of the snapshot at sequence `planned_at`.
+
+        Raises:
+            ChangedMeanwhile: one of them was changed since then; nothing was written.
+        """
         number = check_producer(producer, sequence)
         load = Load(frame=keys, refuse_duplicates=False, tombstone=Tombstone(actor=actor, reason=reason))
         with self._store.presence() as owner:
@@ -164,7 +179,7 @@ class Loader:
                 discard(self._store.changes.path, folder)
                 return Ack(sequence=None, rows=0, applied=False)
             try:
-                return self._commit_changes(written.files, producer=producer, sequence=number)
+                return self._commit_changes(written.files, producer=producer, sequence=number, planned_at=planned_at)
             except (Conflict, InvalidRequest):
                 discard(self._store.changes.path, folder)
                 raise
@@ -216,8 +231,13 @@ class Loader:
         return replace(done, written=replace(done.written, aside=written.aside))
 
     def _refuse_loaded(self, load: Load, table: Table, folder: str) -> None:
-        """Stop if another process has loaded one of the files since they were looked up."""
+        """Stop if another process has loaded one of the files since they were looked up, or if they are others by now."""
         store = self._store
+        try:
+            load.check_source()
+        except InvalidRequest:
+            discard(table.path, folder)
+            raise
         if load.loaded and load.loaded & (known_apps(store.base, store) | known_apps(store.changes, store)):
             discard(table.path, folder)
             raise LoadedMeanwhile
@@ -251,10 +271,17 @@ class Loader:
         producer: str | None = None,
         sequence: int | None = None,
         loaded: frozenset[str] = frozenset(),
+        planned_at: int | None = None,
     ) -> Ack:
-        rows = sum(file.rows for file in files)
         return self._writer.submit(
-            Batch(files=files, rows=rows, producer=producer, producer_sequence=sequence or 0, loaded=loaded)
+            Batch(
+                files=files,
+                rows=sum(file.rows for file in files),
+                producer=producer,
+                producer_sequence=sequence or 0,
+                loaded=loaded,
+                planned_at=planned_at,
+            )
         )
 
     # ---- writing and judging -------------------------------------------------------------------------------------
@@ -287,6 +314,12 @@ class Loader:
         except Corruption:
             discard(table.path, folder)
             raise
+        except OSError as error:
+            discard(table.path, folder)
+            table.check_there()
+            raise Unavailable(
+                f"Dataset {store.name}: {table.path} cannot be written ({error}). Nothing was loaded."
+            ) from error
         finally:
             discard(table.path, runs_folder(folder))
         return _Written(files=files)
@@ -340,6 +373,7 @@ class Loader:
             yield
         except spark_errors() as error:
             discard(table.path, folder)
+            table.check_there()
             if keys_only and is_missing_file(error):
                 raise  # the keys are of a snapshot whose files are gone by now: take a new one
             if is_away(error):
@@ -359,7 +393,7 @@ class Loader:
             if written.aside:
                 load.quarantine.make()
                 seen = Observation()
-                with self._spark_errors(table, folder):
+                with self._spark_errors(table, folder), house_settings(load.frame.sparkSession):
                     bad = rejected(load.frame, self._store).observe(seen, F.count(F.lit(1)).alias("rows"))
                     bad.write.mode("error").parquet(str(load.quarantine.rows))
                 self._refuse_miscount(written.aside, int(seen.get["rows"]))

@@ -10,7 +10,7 @@ If another process loads one of the files meanwhile, the loader commits nothing,
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -27,6 +27,8 @@ from siltstone.dataset.store import Store
 from siltstone.errors import InvalidRequest, Unavailable
 from siltstone.model.results import LoadReport
 from siltstone.storage.jars import fetch_driver
+from siltstone.storage.log import Mark, file_mark
+from siltstone.storage.spark_failures import away, error_line, is_away, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -93,13 +95,14 @@ class Intake:
     def _take(self, source: Source, wanted: Wanted, quarantine: Quarantine | None) -> LoadReport:
         started = self._store.clock.monotonic_seconds()
         remember = not wanted.again and len(source.files) <= MAX_REMEMBERED_FILES
+        marks = {file: file_mark(file) for file in source.files}
         hashes = hash_files(source.files) if remember else {}
         skipped = loaded_before(self._store, hashes)
         new = source.without([*skipped, *_twins(hashes)])
         checked = check_files(new, self._store.schema, dataset=str(self._store.name))
         self._put_aside(checked, quarantine, all_new=not skipped)
         loaded = apps_of({file: hashes[file] for file in checked.files if file in hashes})
-        report = self._load(checked, wanted, quarantine, loaded) if checked.files else self._nothing_new()
+        report = self._load(checked, wanted, quarantine, loaded, marks) if checked.files else self._nothing_new()
         return replace(
             report,
             seconds=self._store.clock.monotonic_seconds() - started,
@@ -145,9 +148,24 @@ class Intake:
                 )
 
     def _load(
-        self, checked: Checked, wanted: Wanted, quarantine: Quarantine | None, loaded: frozenset[str]
+        self,
+        checked: Checked,
+        wanted: Wanted,
+        quarantine: Quarantine | None,
+        loaded: frozenset[str],
+        marks: Mapping[Path, Mark],
     ) -> LoadReport:
-        frame = read_files(self._spark, checked, self._store.schema)
+        def check_source() -> None:
+            for file in checked.files:
+                if file_mark(file) != marks[file]:
+                    raise InvalidRequest(f"{file} was changed or removed while it was loaded. Nothing was loaded.")
+
+        try:
+            frame = read_files(self._spark, checked, self._store.schema)
+        except spark_errors() as error:
+            if is_away(error):
+                raise away(error) from error
+            raise InvalidRequest(f"Spark cannot read the files: {error_line(error)} Nothing was loaded.") from error
         load = Load(
             frame=frame,
             size=Size(size_bytes=_rows_bytes(checked), rows=checked.rows),
@@ -155,6 +173,7 @@ class Intake:
             order_by=wanted.order_by,
             quarantine=quarantine,
             loaded=loaded,
+            check_source=check_source,
         )
         if checked.format in (Format.JSON, Format.NDJSON):
             return load_once(self._loader, load)

@@ -41,8 +41,8 @@ def _conditions(store: Store, columns: Sequence[str], *, keys_only: bool = False
     none = F.lit(False)  # noqa: FBT003
     found = {"unread": F.col(UNREAD).isNotNull() if UNREAD in columns else none, **dict.fromkeys(BAD, none)}
     for field in store.schema:
-        if pa.types.is_string(field.type):
-            found["bad_text"] |= ~F.coalesce(F.is_valid_utf8(field.name), F.lit(True))  # noqa: FBT003
+        if (bad := _bad_text(F.col(f"`{field.name}`"), field.type)) is not None:
+            found["bad_text"] |= F.coalesce(bad, none)
         if field.name in store.spec.key:
             found["null_keys"] |= F.col(field.name).isNull()
             if pa.types.is_string(field.type):
@@ -50,6 +50,34 @@ def _conditions(store: Store, columns: Sequence[str], *, keys_only: bool = False
         elif not field.nullable and not keys_only:
             found["null_required"] |= F.col(field.name).isNull()
     return found
+
+
+def _bad_text(column: "Column", kind: pa.DataType) -> "Column | None":
+    """Return whether there is text in a column, however deep inside, that is not UTF-8; None if there can be no text."""
+    from pyspark.sql import functions as F
+
+    if pa.types.is_string(kind):
+        return ~F.is_valid_utf8(column)
+    if pa.types.is_list(kind):
+        return _bad_items(column, kind.value_type)
+    if pa.types.is_map(kind):
+        parts = [_bad_items(F.map_keys(column), kind.key_type), _bad_items(F.map_values(column), kind.item_type)]
+    elif pa.types.is_struct(kind):
+        parts = [_bad_text(column.getField(inner.name), inner.type) for inner in kind.fields]
+    else:
+        return None
+    found = [F.coalesce(part, F.lit(False)) for part in parts if part is not None]  # noqa: FBT003
+    return reduce(operator.or_, found) if found else None
+
+
+def _bad_items(column: "Column", kind: pa.DataType) -> "Column | None":
+    from pyspark.sql import functions as F
+
+    def is_bad(item: "Column") -> "Column":
+        found = _bad_text(item, kind)
+        return F.lit(False) if found is None else F.coalesce(found, F.lit(False))  # noqa: FBT003
+
+    return None if _bad_text(F.lit(None), kind) is None else F.exists(column, is_bad)
 
 
 def bad_reason(store: Store, columns: Sequence[str]) -> "Column":

@@ -17,6 +17,8 @@ import pyarrow.parquet as pq
 
 PIECE_BYTES: Final = 64 * 1024 * 1024
 """About so much is in memory at a time, and a few copies of it."""
+PIECE_ROWS: Final = 262_144
+WIDTH_ROWS: Final = 1024
 SAMPLE_ROWS: Final = 16_384
 DICTIONARY_SHARE: Final = 4
 """A column is written with a dictionary if at most one in this many sampled values is distinct."""
@@ -33,6 +35,13 @@ class Target:
     options: Mapping[str, Any]
     row_group_rows: int
     durable: bool
+
+
+def piece_rows(file: pq.ParquetFile) -> int:
+    """Return how many rows of a file make a piece: wide rows, by a look at the first ones, come in smaller ones."""
+    sample = next(file.iter_batches(WIDTH_ROWS, use_threads=False), None)
+    width = sample.nbytes // sample.num_rows if sample is not None and sample.num_rows else 1
+    return int(max(1, min(PIECE_ROWS, PIECE_BYTES // max(1, width))))
 
 
 def packed(table: pa.Table) -> bytes:

@@ -30,6 +30,7 @@ _UNFIT: Final = (
     "UnsortedFile",
     "offset overflow",
     "MemoryError",
+    "Python worker exited unexpectedly",  # as the system ends one that takes too much memory
 )
 
 

@@ -7,6 +7,7 @@ forgotten, and no reader needs them.
 
 import contextlib
 import shutil
+import threading
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -43,20 +44,50 @@ def write_frame(frame: "DataFrame", root: Path, folder: str, *, schema: pa.Schem
 
 @contextlib.contextmanager
 def house_settings(spark: "SparkSession") -> Iterator[None]:
-    """Hold the settings that decide about right and wrong while a session that is not ours writes."""
-    before = {name: spark.conf.get(name, None) for name in HOUSE_SETTINGS}
-    changed = {name: value for name, value in HOUSE_SETTINGS.items() if before[name] != value}
-    for name, value in changed.items():
-        spark.conf.set(name, value)
+    """Hold the settings that decide about right and wrong while a session that is not ours writes.
+
+    Several threads may write through one session: the first one in sets them, the last one out sets them back.
+    """
+    with _HELD_MUTEX:
+        held = _HELD.setdefault(id(spark), _Held(spark))
+        if not held.users:
+            held.take_over()
+        held.users += 1
     try:
         yield
     finally:
-        for name in changed:
-            old = before[name]
+        with _HELD_MUTEX:
+            held.users -= 1
+            if not held.users:
+                del _HELD[id(spark)]
+                held.give_back()
+
+
+class _Held:
+    """A session whose settings are ours for now."""
+
+    def __init__(self, spark: "SparkSession") -> None:
+        self.users = 0
+        self._spark = spark
+        self._before: dict[str, str | None] = {}
+
+    def take_over(self) -> None:
+        conf = self._spark.conf
+        found = {name: conf.get(name, None) for name in HOUSE_SETTINGS}
+        self._before = {name: value for name, value in found.items() if value != HOUSE_SETTINGS[name]}
+        for name in self._before:
+            conf.set(name, HOUSE_SETTINGS[name])
+
+    def give_back(self) -> None:
+        for name, old in self._before.items():
             if old is None:
-                spark.conf.unset(name)
+                self._spark.conf.unset(name)
             else:
-                spark.conf.set(name, old)
+                self._spark.conf.set(name, old)
+
+
+_HELD: Final[dict[int, _Held]] = {}
+_HELD_MUTEX: Final = threading.Lock()
 
 
 def collect_files(

@@ -126,7 +126,7 @@ def _prepare(database: Database, address: Address, *, create: bool) -> None:
     if not exists:
         with database.writing() as connection:
             METADATA.create_all(connection)
-            if connection.execute(select(HEAD.c.id)).first() is None:  # nobody was quicker
+            if connection.execute(select(HEAD.c.id)).scalar() is None:  # nobody was quicker
                 connection.execute(insert(HEAD).values(id=1, schema_version=SCHEMA_VERSION, next_index=1))
     with database.reading() as connection:
         version = int(connection.execute(select(HEAD.c.schema_version)).scalar_one())

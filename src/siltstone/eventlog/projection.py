@@ -181,7 +181,7 @@ class Projection:
 def _make_tables(connection: Connection) -> None:
     METADATA.create_all(connection)
     PROJECTION_METADATA.create_all(connection)
-    if connection.execute(select(PROJECTED.c.id)).first() is None:  # nobody was quicker
+    if connection.execute(select(PROJECTED.c.id)).scalar() is None:  # nobody was quicker
         connection.execute(insert(HEAD).values(id=1, schema_version=SCHEMA_VERSION, next_index=1))
         connection.execute(insert(PROJECTED).values(id=1, layout=LAYOUT, version=-1))
 

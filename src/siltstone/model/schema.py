@@ -203,9 +203,9 @@ def filled(table: pa.Table, schema: pa.Schema) -> pa.Table:
 def _check_column_name(name: str, seen: set[str]) -> None:
     if name.startswith(RESERVED_PREFIX):
         raise InvalidRequest(f"Column {name!r}: names that start with '_' are reserved for Siltstone. Rename it.")
-    if not name or any(c in name for c in ' ,;{}()\n\t=."`') or not name.isprintable():
+    if not name or any(c in name for c in ' ,;{}()\n\t=."`*') or not name.isprintable():
         raise InvalidRequest(
-            f"Column {name!r}: a name must not be empty nor hold spaces, quotes or any of , ; {{ }} ( ) = ."
+            f"Column {name!r}: a name must not be empty nor hold spaces, quotes or any of , ; {{ }} ( ) = . *"
         )
     if name.lower() in seen:
         raise InvalidRequest(f"Column {name!r} appears twice; names must differ by more than case.")

@@ -134,7 +134,7 @@ def _hide_matching(call: Invocation, name: str, where: str, given: dict[str, Any
         dataset = lake.dataset(name)
         if dry_run or not yes:
             with call.showing("Counting on Spark", lake):
-                rows = dataset.matching(where).count()
+                rows = dataset.count_matching(where)
             if dry_run:
                 call.answer(
                     {"dataset": name, "rows": rows, "dry_run": True},
@@ -145,9 +145,8 @@ def _hide_matching(call: Invocation, name: str, where: str, given: dict[str, Any
         with call.showing("Hiding on Spark", lake):
             ack = dataset.tombstone(where=where, **given)
     hidden = f"Hid {render.counted(ack.rows, 'row')} of {name}, sequence {ack.sequence}."
-    call.answer(
-        ack.to_dict(), lambda: render.write_line(hidden if ack.applied else "Nothing was written: no row, or before.")
-    )
+    nothing = "Nothing was written: no row matches, or the producer had written it before."
+    call.answer(ack.to_dict(), lambda: render.write_line(hidden if ack.applied else nothing))
 
 
 def tombstones(context: typer.Context, name: Name) -> None:
