@@ -15,6 +15,7 @@ MAY_COLLECT = {
     ("dataset/judged.py", "duplicate_examples"): "three keys for an error message",
     ("dataset/jdbc.py", "_bounds"): "the smallest and the largest value of one column",
     ("dataset/judged.py", "unread_examples"): "three rows for an error message",
+    ("eventlog/spark_view.py", "_shown"): "the rows of a report, at most a thousand",
     ("query/run.py", "_answer"): "the rows of a query, at most max_rows",
 }
 COMMITTING = {

@@ -7,7 +7,7 @@ says how one appends and where one asks (`Keeper`); what may be appended and how
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Final, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 
 from sqlalchemy import Connection
 
@@ -20,6 +20,11 @@ from siltstone.eventlog.events import BuildStatus, Event
 from siltstone.eventlog.ledger import Appended, Ledger
 from siltstone.eventlog.queries import Build, Filter, Indexed, JobRun, Page, Partition, Summary
 from siltstone.eventlog.reading import check_event
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from siltstone.eventlog.spark_view import Report
 
 DEFAULT_LIMIT: Final = 100
 MAX_APPENDED: Final = 100_000
@@ -207,6 +212,33 @@ class EventLog:
             InvalidRequest: the log has none.
         """
         self._keeper.rebuild()
+
+    def read(self, spark: "SparkSession") -> "DataFrame":
+        """Return every event of a log on Delta as a Spark frame, with its index.
+
+        Raises:
+            InvalidRequest: the log is not on Delta.
+        """
+        from siltstone.eventlog.spark_view import read_events
+
+        return read_events(spark, self._delta_path())
+
+    def report(self, spark: "SparkSession", *, limit: int = 20) -> "Report":
+        """Compute on Spark how builds and jobs went, how often jobs failed, and which partitions took longest.
+
+        Raises:
+            InvalidRequest: the log is not on Delta.
+        """
+        from siltstone.eventlog.spark_view import report
+
+        return report(self.read(spark), limit=limit)
+
+    def _delta_path(self) -> str:
+        if self._address.backend is not Backend.DELTA:
+            raise InvalidRequest(
+                f"Spark reads event logs on Delta, and {self.uri} is none. Export it and import it into one."
+            )
+        return self._address.path
 
     def summary(self) -> Summary:
         """Return what is in the log, counted."""

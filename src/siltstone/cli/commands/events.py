@@ -1,4 +1,4 @@
-"""Build event logs: events append, list, show, tail, builds, partitions, jobs, summary, export, import, rebuild."""
+"""Build event logs: events append, list, show, tail, builds, partitions, jobs, summary, export, import, rebuild, report."""
 
 import datetime
 import json
@@ -64,6 +64,7 @@ def register(app: typer.Typer) -> None:
         ("export", export),
         ("import", import_events),
         ("rebuild", rebuild),
+        ("report", report),
     ):
         add(group, name, command)
     app.add_typer(group, name="events")
@@ -519,6 +520,33 @@ def export(
         except OSError as error:
             raise InvalidRequest(f"{file} cannot be written: {error}") from error
     call.answer({"events": count}, lambda: render.write_line(f"Wrote {render.counted(count, 'event')} to {file}."))
+
+
+def report(context: typer.Context, *, limit: Limit = 20, log: Log = None) -> None:
+    r"""Compute on Spark how builds and jobs of a log on Delta went: durations, failure rates, the slowest partitions.
+
+    \b
+    silt events report --log delta:///data/events
+    """
+    from siltstone.config import Settings
+    from siltstone.storage.spark import session
+
+    call = invocation(context)
+    with _opened(log) as opened, render.working("Computing on Spark", as_json=call.as_json):
+        found = opened.report(session(Settings.load()), limit=limit)
+    call.answer(asdict(found), lambda: _show_report(asdict(found)))
+
+
+def _show_report(found: dict[str, list[dict[str, Any]]]) -> None:
+    for name, rows in found.items():
+        render.write_line(f"{name.capitalize()}")
+        columns = list(rows[0]) if rows else ["nothing"]
+        numbers = [column for column in columns if rows and isinstance(rows[0][column], int | float)]
+        render.write_table(columns, [[_short(value) for value in row.values()] for row in rows], numbers=numbers)
+
+
+def _short(value: Any) -> Any:  # noqa: ANN401
+    return f"{value:.3f}" if isinstance(value, float) else value
 
 
 def _answers(found: Iterable[Any], *, one: bool = False) -> Any:  # noqa: ANN401
