@@ -12,6 +12,7 @@ from typing import Final
 from rich.console import Console
 
 from bench.data import Stage, settings
+from bench.eventlog import bench_eventlog
 from bench.fold import bench_fold
 from bench.growth import bench_growth
 from bench.ingest import bench_ingest
@@ -34,6 +35,7 @@ BENCHMARKS: Final[dict[str, Callable[[Run], Report]]] = {
     "shell": bench_shell,
     "growth": bench_growth,
     "ingest": bench_ingest,
+    "eventlog": bench_eventlog,
 }
 ALL: Final = "all"
 QUICK_ROWS: Final = "20k,100k"
