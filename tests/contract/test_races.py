@@ -10,6 +10,7 @@ from tests.support.children import Child
 from tests.support.histories import received
 
 PROCESSES = 4
+LONG_SECONDS = 1200.0
 
 
 def race(uri: str, *, processes: int, each: int, killed_at: int, place: str) -> None:
@@ -19,8 +20,8 @@ def race(uri: str, *, processes: int, each: int, killed_at: int, place: str) -> 
     target = "tests.support.appends:append_builds"
     dying = Child(target, arguments[0], failpoint=f"{place}:kill:{killed_at}")
     others = [Child(target, given) for given in arguments[1:]]
-    acknowledged = [index for child in others for index in child.wait().value]
-    assert dying.wait().killed
+    acknowledged = [index for child in others for index in child.wait(LONG_SECONDS).value]
+    assert dying.wait(LONG_SECONDS).killed
     with EventLog.open(uri) as log:
         events = list(log.events())
     assert [one.index for one in events] == list(range(1, len(events) + 1))

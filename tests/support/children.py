@@ -58,10 +58,10 @@ class Child:
         """End it as by a crash."""
         self._process.kill()
 
-    def wait(self) -> Outcome:
+    def wait(self, seconds: float | None = None) -> Outcome:
         """Wait until it ends; one that takes too long is killed and fails the test."""
         try:
-            out, err = self._process.communicate(timeout=WAIT_SECONDS)
+            out, err = self._process.communicate(timeout=WAIT_SECONDS if seconds is None else seconds)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()
