@@ -194,6 +194,17 @@ def test_arrow_spark_duckdb_and_a_dict_agree_before_and_after_both_folds(
     check_readers(seed, kind, tmp_path / "run", spark)
 
 
+@pytest.mark.spark
+def test_a_filter_finds_a_time_that_the_old_calendar_does_not_have(lake_path: Path, spark: "SparkSession"):
+    with Lake.open(lake_path, spark=spark) as lake:
+        dataset = lake.create(NAME, "id TIMESTAMP NOT NULL, n INT", key="id")
+        gap = datetime.datetime(1582, 10, 10, 1, 2, 3, 4, tzinfo=datetime.UTC)
+        dataset.upsert([{"id": gap, "n": 1}])
+        dataset.compact()
+        frame = dataset.read()
+        assert frame.where(frame["id"] == literal(gap)).count() == 1
+
+
 @pytest.mark.deep
 @pytest.mark.spark
 @pytest.mark.parametrize("kind", KINDS, ids=str)

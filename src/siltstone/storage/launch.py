@@ -21,6 +21,7 @@ APP_NAME: Final = "siltstone"
 SESSION_OPTIONS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
+    "spark.sql.datetime.java8API.enabled": "true",  # a pushed-down filter would go through a calendar without ten days of 1582
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.files.ignoreMissingFiles": "false",
