@@ -170,7 +170,7 @@ def _fill(log: EventLog, count: int) -> None:
 
 
 def _asks(size: int) -> dict[str, Ask]:
-    builds = max(1, size // EVENTS_OF_BUILD)
+    builds = size // (EVENTS_OF_BUILD * OPEN_BUILDS) * OPEN_BUILDS  # those that are complete
 
     def build(random: "np.random.Generator") -> str:
         return f"b{random.integers(0, builds)}"

@@ -19,7 +19,7 @@ def run() -> NoReturn:
 def leave(code: int) -> NoReturn:
     """End the process as soon as what was registered for its end is done, as letting go of a Spark session.
 
-    Taking all modules apart afterwards, as Python does, takes a tenth of a second, and half a second with Spark's client.
+    Taking all modules apart afterwards, as Python does, is felt at a shell, above all with Spark's client.
     """
     atexit._run_exitfuncs()  # noqa: SLF001
     sys.stdout.flush()
