@@ -49,6 +49,8 @@ PROPERTY_VERSION: Final = "siltstone.eventlog.version"
 KEPT_ENTRIES: Final = 100
 KEPT_HOURS: Final = 24.0
 PRESENCE: Final = "_presence"
+QUEUED: Final = 1000
+"""Appends of one process that may wait before a caller has to."""
 
 
 class _NothingNew(Exception):  # noqa: N818
@@ -66,7 +68,7 @@ class DeltaKeeper:
         table.version()
         self._projection = Projection(table, cache_folder() / "eventlog" / f"{table.id}.db")
         self._queue: WriterQueue[Sequence[Event], list[Appended] | Conflict] = WriterQueue(
-            self._commit, bound=settings.writer_queue_batches, wait_seconds=settings.commit_timeout_seconds
+            self._commit, bound=QUEUED, wait_seconds=settings.commit_timeout_seconds
         )
         self._pool: ThreadPoolExecutor | None = None
         self._tidying: Future[None] | None = None
@@ -98,22 +100,21 @@ class DeltaKeeper:
     def _commit(self, batches: Sequence[Sequence[Event]]) -> list[list[Appended] | Conflict]:
         owner = self._clock.new_id()
         staged: list[DataFile] = []
-        answers: list[list[Appended] | Conflict] = []
-        new: list[tuple[int, Event]] = []
+        found = Checked.nothing()
 
         def build(parent: Parent) -> Commit:
             self._discard(staged)
-            checked = self._checked(batches, parent)
-            answers[:], new[:] = checked.answers, checked.new
-            if not new:
+            nonlocal found
+            found = self._checked(batches, parent)
+            if not found.new:
                 raise _NothingNew
-            staged[:] = self._stage(new, owner)
+            staged[:] = self._stage(found.new, owner)
             reach("eventlog.after_stage")
             return Commit(
                 kind=CommitKind.APPEND,
                 plan_version=parent.version,
                 adds=tuple(staged),
-                transactions={APP_INDEX: new[-1][0]},
+                transactions={APP_INDEX: found.new[-1][0]},
                 depends=frozenset({APP_INDEX}),
             )
 
@@ -121,18 +122,17 @@ class DeltaKeeper:
             try:
                 committed = self._table.commit(build)
             except _NothingNew:
-                return answers
+                return found.answers
             except (Conflict, InvalidRequest, Unavailable):
                 self._discard(staged)
                 raise
         reach("eventlog.after_append")
-        self._projection.fold_own(committed.version, new)
+        self._projection.fold_own(committed.version, found)
         self._notice(committed.version)
-        return answers
+        return found.answers
 
     def _checked(self, batches: Sequence[Sequence[Event]], parent: Parent) -> Checked:
-        self._projection.catch_up(parent.version)
-        with self._projection.reading_as_is() as connection:
+        with self._projection.reading(parent.version) as connection:
             return Ledger(connection).check(batches)
 
     def _stage(self, new: list[tuple[int, Event]], owner: str) -> list[DataFile]:

@@ -68,6 +68,11 @@ class Checked:
     answers: "list[list[Appended] | Conflict]"
     states: "_States"
 
+    @staticmethod
+    def nothing() -> "Checked":
+        """Return what no appends come to."""
+        return Checked(new=[], answers=[], states=_States())
+
 
 class Ledger:
     """The tables of one log, within a transaction."""
@@ -86,7 +91,7 @@ class Ledger:
         answer = checked.answers[0]
         if isinstance(answer, Conflict):
             raise answer
-        self._write(checked.new, checked.states)
+        self.take(checked)
         return answer
 
     def check(self, batches: Sequence[Sequence[Event]]) -> "Checked":
@@ -96,7 +101,7 @@ class Ledger:
         answers: list[list[Appended] | Conflict] = []
         first = self.next_index()
         for batch in batches:
-            trial = states.copy() if len(batches) > 1 else states
+            trial = states.copy() if len(batches) > 1 and len(batch) > 1 else states  # one event moves all or nothing
             try:
                 answer, added = _appended(batch, trial, first + len(new))
             except Conflict as error:
@@ -106,6 +111,10 @@ class Ledger:
             new += added
             answers.append(answer)
         return Checked(new=new, answers=answers, states=states)
+
+    def take(self, checked: Checked) -> None:
+        """Take in what `check` has found, in a transaction in which nothing else has come since."""
+        self._write(checked.new, checked.states)
 
     def fold(self, events: Sequence[tuple[int, Event]]) -> None:
         """Take in events that were checked and numbered elsewhere."""
@@ -203,8 +212,8 @@ def _appended(events: Sequence[Event], states: "_States", first: int) -> tuple[l
     for event in events:
         known = states.ids.get(event.event_id)
         if known is not None:
-            index, text = known
-            if text != event_json(event):
+            index, other = known
+            if (other if isinstance(other, str) else event_json(other)) != event_json(event):
                 raise Conflict(f"Event {event.event_id} is in the log already, with another content.")
             answers.append(Appended(index=index, is_new=False))
             continue
@@ -240,7 +249,8 @@ def stored_json(row: Row) -> str:
 class _States:
     """Where everything stands that some events are about, and how it moves with them."""
 
-    ids: dict[str, tuple[int, str]] = field(default_factory=dict)
+    ids: dict[str, tuple[int, str | Event]] = field(default_factory=dict)
+    """By id an event's index, and itself or its text."""
     builds: dict[Any, Row] = field(default_factory=dict)
     in_builds: dict[Any, Row] = field(default_factory=dict)
     partitions: dict[Any, Row] = field(default_factory=dict)
@@ -280,7 +290,7 @@ class _States:
 
     def apply(self, index: int, event: Event) -> None:
         """Move the states by one event."""
-        self.ids[event.event_id] = (index, event_json(event))
+        self.ids[event.event_id] = (index, event)
         self.counts[f"event {event.type.value}"] += 1
         match event.payload:
             case BuildRequestEvent() as payload:

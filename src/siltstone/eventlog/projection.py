@@ -9,7 +9,7 @@ in transactions. A projection that is broken, or of another layout, is deleted a
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +20,7 @@ from sqlalchemy import Connection, insert, inspect, select, update
 from siltstone.errors import Corruption, Unavailable
 from siltstone.eventlog.database import Database, open_projection
 from siltstone.eventlog.events import SCHEMA_VERSION, Event
-from siltstone.eventlog.ledger import Ledger
+from siltstone.eventlog.ledger import Checked, Ledger
 from siltstone.eventlog.rows import FIRST_INDEX, from_rows
 from siltstone.eventlog.tables import HEAD, METADATA, PROJECTED, PROJECTION_METADATA
 from siltstone.failpoints import reach
@@ -75,7 +75,7 @@ class Projection:
         self._database.close()
         self._delete()
         self._database = self._opened()
-        self.catch_up()
+        self.catch_up(self._table.version())
 
     def close(self) -> None:
         """Close the database."""
@@ -84,23 +84,33 @@ class Projection:
     # ---- asking --------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
-        """Ask within one state that has all of the table's newest version."""
-        self.catch_up()
-        with self._database.reading() as connection:
-            yield connection
+    def reading(self, version: int | None = None) -> Iterator[Connection]:
+        """Ask within one state that has all of a version of the table, the newest one unless told."""
+        until = self._table.version() if version is None else version
+        while True:
+            with self._asked(until) as connection:
+                if connection is not None:
+                    yield connection
+                    return
+            self.catch_up(until)
 
     @contextmanager
-    def reading_as_is(self) -> Iterator[Connection]:
-        """Ask what was folded so far."""
-        with self._database.reading() as connection:
+    def _asked(self, until: int) -> Iterator[Connection | None]:
+        """Ask what was folded so far; None if that is not all, or is broken."""
+        with ExitStack() as stack:
+            try:
+                found = stack.enter_context(self._database.reading())
+                connection = found if _version(found) >= until else None
+            except Corruption:  # mended by whoever catches up
+                connection = None
+            if connection is None:
+                stack.close()
             yield connection
 
     # ---- catching up ---------------------------------------------------------------------------------------------
 
-    def catch_up(self, version: int | None = None) -> None:
-        """Fold what was committed up to a version of the table, the newest one unless told."""
-        until = self._table.version() if version is None else version
+    def catch_up(self, until: int) -> None:
+        """Fold what was committed up to a version of the table."""
         try:
             self._catch_up(until)
         except Corruption:  # of the projection, or of the table: the second time tells
@@ -170,11 +180,11 @@ class Projection:
             ) from error
         return from_rows(rows, first_index=first, where=str(path))
 
-    def fold_own(self, version: int, events: list[tuple[int, Event]]) -> None:
+    def fold_own(self, version: int, checked: Checked) -> None:
         """Fold what this process has just committed, unless somebody was quicker."""
         with self._database.writing() as connection:
             if _version(connection) == version - 1:
-                Ledger(connection).fold(events)
+                Ledger(connection).take(checked)
                 _set_version(connection, version)
 
 

@@ -2,18 +2,24 @@
 
 There is no thread. The first caller that finds nobody committing becomes the *leader*: it takes everything that is
 waiting, commits it as one entry with consecutive sequences, and hands each caller its own result. Whoever arrives
-meanwhile waits for the next round. One commit so carries one batch when the table is quiet and many when it is busy.
+meanwhile waits, and the first of those leads the next round. It gives the callers of the last round a moment to come back with
+their next batch: a commit costs the same for one batch and for many. One commit so carries one batch when the table is quiet and
+many when it is busy.
 
 A batch that fails its own check (an idempotent producer's repeat) is answered without failing the others. If the
 commit itself fails, every caller of that round gets the error: nothing of the round was written.
 """
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from siltstone.errors import Unavailable
+
+PATIENCE: Final = 0.5
+"""How long a round waits for callers that may come back, as a part of what the last commit took."""
 
 B = TypeVar("B")
 R = TypeVar("R")
@@ -24,7 +30,9 @@ class _Ticket(Generic[B, R]):
     batch: B
     result: R | None = None
     error: BaseException | None = None
-    done: threading.Event = field(default_factory=threading.Event)
+    is_done: bool = False
+    woken: threading.Event = field(default_factory=threading.Event)
+    """Set when the ticket is done, or is to lead."""
 
 
 class WriterQueue(Generic[B, R]):
@@ -35,9 +43,12 @@ class WriterQueue(Generic[B, R]):
         self._commit = commit
         self._wait_seconds = wait_seconds
         self._places = threading.BoundedSemaphore(bound)
-        self._leader = threading.Lock()
         self._mutex = threading.Lock()
         self._waiting: list[_Ticket[B, R]] = []
+        self._is_led = False
+        self._expected = 0
+        self._all_back = threading.Event()
+        self._patient_until = 0.0
 
     def submit(self, batch: B) -> R:
         """Return the batch's result once it is durable.
@@ -55,17 +66,35 @@ class WriterQueue(Generic[B, R]):
     def _submit(self, ticket: _Ticket[B, R]) -> R:
         with self._mutex:
             self._waiting.append(ticket)
-        with self._leader:
-            if not ticket.done.is_set():
+            leads, self._is_led = not self._is_led, True
+            if len(self._waiting) >= self._expected:
+                self._all_back.set()
+        try:
+            if not leads:
+                ticket.woken.wait()
+            if not ticket.is_done:
+                self._all_back.wait(max(0.0, self._patient_until - time.monotonic()))
                 self._lead()
+        except BaseException:
+            self._leave(ticket, leads=leads or ticket.woken.is_set())
+            raise
         if ticket.error is not None:
             raise ticket.error
         assert ticket.result is not None  # noqa: S101  # a done ticket has a result or an error
         return ticket.result
 
+    def _leave(self, ticket: _Ticket[B, R], *, leads: bool) -> None:
+        """Take back a batch whose caller was interrupted while it waited; one whose round has begun goes its way."""
+        with self._mutex:
+            if ticket in self._waiting:
+                self._waiting.remove(ticket)
+                if leads:
+                    self._hand_over()
+
     def _lead(self) -> None:
         with self._mutex:
             group, self._waiting = self._waiting, []
+        started = time.monotonic()
         try:
             results = self._commit([ticket.batch for ticket in group])
             for ticket, result in zip(group, results, strict=True):
@@ -75,5 +104,18 @@ class WriterQueue(Generic[B, R]):
                 ticket.error = error
             raise
         finally:
+            with self._mutex:
+                now = time.monotonic()
+                self._patient_until = now + PATIENCE * (now - started)
+                self._hand_over(len(group))
             for ticket in group:
-                ticket.done.set()
+                ticket.is_done = True
+                ticket.woken.set()
+
+    def _hand_over(self, done: int = 0) -> None:
+        """Let the first that waits lead the next round, once so many callers of this one are back."""
+        self._expected = len(self._waiting) + done
+        self._all_back.clear()
+        self._is_led = bool(self._waiting)
+        if self._waiting:
+            self._waiting[0].woken.set()
