@@ -63,6 +63,11 @@ class SystemClock:
         return self._random.random()
 
 
+def epoch_ns(moment: datetime.datetime) -> int:
+    """Return a moment as nanoseconds since 1970."""
+    return epoch_ms(moment) * 1_000_000
+
+
 def epoch_ms(moment: datetime.datetime) -> int:
     """Return milliseconds since 1970, as Delta log entries count time."""
     return int(moment.timestamp() * 1000)

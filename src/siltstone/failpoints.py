@@ -37,6 +37,7 @@ FAILPOINTS: Final = frozenset(
         "eventlog.after_stage",
         "eventlog.after_append",
         "eventlog.during_catch_up",
+        "eventlog.during_migration",
         "ingest.after_spread",
         "ingest.after_write",
         "ingest.after_quarantine",

@@ -4,11 +4,8 @@
 background thread after the acknowledgement; `close` waits for them.
 """
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -30,10 +27,8 @@ from siltstone.model.spec import Spec, as_names
 from siltstone.storage.handle import LogMoved
 from siltstone.storage.kept import KeptReads
 from siltstone.storage.layout import Layout
-from siltstone.storage.log import list_log
 from siltstone.storage.progress import Show, Watcher, watching
-from siltstone.storage.table import Table
-from siltstone.storage.upkeep import try_tidy_log
+from siltstone.storage.tidying import Background, Tidying
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,8 +38,6 @@ if TYPE_CHECKING:
 SQUASH_LOOK_COMMITS: Final = 8
 """Every so many commits to a dataset's changes, its small files are counted."""
 BYTES_PER_MB: Final = 1024 * 1024
-LIVE_FILES_PER_COMMIT: Final = 1000
-"""A checkpoint costs by live files, so a table with many waits longer: one commit for each thousand."""
 
 
 class Lake:
@@ -205,58 +198,18 @@ class _Upkeep:
 
     def __init__(self, settings: Settings, clock: Clock, compactor: Compactor) -> None:
         self._settings = settings
-        self._clock = clock
         self._compactor = compactor
-        self._mutex = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
-        self._running: dict[tuple[str, Path], Future[str | None]] = {}
-        self._last: dict[Path, int] = {}
-
-    def notice(self, table: Table, version: int) -> None:
-        """Take note of a commit; every so many, the table's log is tidied in the background."""
-        with self._mutex:
-            interval = self._settings.checkpoint_interval_commits
-            if (
-                table.path not in self._last
-            ):  # many processes may each make a few commits: the log knows when it was tidied last
-                self._last[table.path] = max(0, list_log(table.path).newest_checkpoint)
-            since = version - self._last[table.path]
-            if since < interval or since < len(table.files()) // LIVE_FILES_PER_COMMIT:
-                return
-            tidy = partial(
-                try_tidy_log,
-                table.path,
-                retention=table.retention,
-                durable=self._settings.durable,
-                clock=self._clock,
-            )
-            if self._start("tidy", table.path, tidy):
-                self._last[table.path] = version
+        self._background = Background()
+        self._tidying = Tidying(self._background, settings=settings, clock=clock)
+        self.notice = self._tidying.notice
+        self.close = self._background.close
 
     def notice_write(self, store: Store, version: int) -> None:
         """Take note of a commit to a dataset's changes; if many small files have come together, they are squashed."""
         many = self._settings.squash_files
         if not many or version % SQUASH_LOOK_COMMITS or len(store.changes.files()) < many:
             return
-        with self._mutex:
-            self._start("squash", store.path, lambda: _try_squash(self._compactor, store, many=many))
-
-    def _start(self, work: str, path: Path, do: Callable[[], str | None]) -> bool:
-        """Start work in the background, unless the same is running; return whether it was started."""
-        running = self._running.get((work, path))
-        if running is not None and not running.done():
-            return False
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, thread_name_prefix="siltstone-upkeep")
-        self._running[work, path] = self._pool.submit(do)
-        return True
-
-    def close(self) -> None:
-        """Wait for what is running."""
-        with self._mutex:
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown(wait=True)
+        self._background.start("squash", store.path, lambda: _try_squash(self._compactor, store, many=many))
 
 
 def _try_squash(compactor: Compactor, store: Store, *, many: int) -> str | None:

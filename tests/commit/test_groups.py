@@ -62,8 +62,14 @@ def held_back(people: Dataset) -> Iterator[Callable[[int], None]]:
             time.sleep(0.005)
         raise AssertionError(f"{len(queue._waiting)} of {count} batches are waiting")
 
-    with queue._leader:
+    with queue._mutex:
+        assert not queue._is_led
+        queue._is_led = True
+    try:
         yield until_waiting
+    finally:
+        with queue._mutex:
+            queue._hand_over()
 
 
 def upserts(people: Dataset, pool: ThreadPoolExecutor, numbers: range) -> list[Future[Ack]]:

@@ -9,8 +9,8 @@ import pytest
 from siltstone.clock import SystemClock
 from siltstone.config import Settings
 from siltstone.errors import Corruption, InvalidRequest, Unavailable
-from siltstone.eventlog.delta import PROPERTY_VERSION
 from siltstone.eventlog.log import EventLog
+from siltstone.eventlog.place import PROPERTY_VERSION
 from siltstone.storage.table import Table
 from siltstone.storage.upkeep import Retention
 from tests.support.histories import received

@@ -36,3 +36,9 @@ def contest(uri: str, *, name: str) -> bool:
         except Conflict:
             return False
         return True
+
+
+def migrate(uri: str) -> int:
+    """Migrate a log."""
+    with EventLog.open(uri) as log:
+        return log.migrate()

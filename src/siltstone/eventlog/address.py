@@ -1,13 +1,16 @@
 """Where a log lives, as a URI, and what else the URI says.
 
 ``memory:`` · ``sqlite:///relative.db`` · ``sqlite:////absolute.db`` · ``postgresql://user@host:5432/name`` ·
-``delta:///absolute/path`` · ``delta+s3://bucket/path`` · ``delta+azure://container/path``
+``delta:///absolute/path`` · ``delta+s3://bucket/path?region=eu-central-1`` · ``delta+azure://container/path?account=name``
+
+Credentials of object stores come from the environment, never from an address.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from siltstone.errors import InvalidRequest
 
@@ -25,6 +28,22 @@ class Backend(StrEnum):
     DELTA_AZURE = "delta+azure"
 
 
+OPTIONS: Final[Mapping[Backend, Mapping[str, str]]] = {
+    Backend.DELTA_S3: {
+        "region": "aws_region",
+        "endpoint": "aws_endpoint",
+        "allow_http": "allow_http",
+        "virtual_hosted": "aws_virtual_hosted_style_request",
+    },
+    Backend.DELTA_AZURE: {
+        "account": "azure_storage_account_name",
+        "endpoint": "azure_storage_endpoint",
+        "allow_http": "allow_http",
+    },
+}
+"""What the query of an address may say, and how the store calls it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
     """A log's backend and place; `shown` is the URI without a password."""
@@ -33,6 +52,9 @@ class Address:
     uri: str
     shown: str
     path: str = ""
+    bucket: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Of an object store: how to reach it."""
 
 
 def parse_address(uri: str) -> Address:
@@ -69,7 +91,27 @@ def parse_address(uri: str) -> Address:
                 raise InvalidRequest(
                     f"{uri!r} must name a {place} and a path in it: use {backend.value}://{place}/path."
                 )
-            return Address(backend=backend, uri=uri, shown=uri, path=parts.path.strip("/"))
+            return Address(
+                backend=backend,
+                uri=uri,
+                shown=uri,
+                path=unquote(parts.path.strip("/")),
+                bucket=parts.netloc,
+                options=_options(parts.query, backend),
+            )
+
+
+def _options(query: str, backend: Backend) -> dict[str, str]:
+    """Return what a query says, in the words of the store; only what is known, and no secrets."""
+    known = OPTIONS[backend]
+    found: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in known:
+            raise InvalidRequest(
+                f"{backend.value}: does not know {name!r}: use {', '.join(known)}. Credentials come from the environment."
+            )
+        found[known[name]] = value
+    return found
 
 
 def _split(uri: str) -> SplitResult:

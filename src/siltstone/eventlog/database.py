@@ -12,14 +12,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, insert, inspect, make_url, select
+from sqlalchemy import URL, Connection, Engine, create_engine, event, insert, inspect, make_url, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.pool import StaticPool
 
 from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, Unavailable
 from siltstone.eventlog.address import Address, Backend
 from siltstone.eventlog.events import SCHEMA_VERSION
-from siltstone.eventlog.tables import HEAD, METADATA
+from siltstone.eventlog.tables import ADDED, HEAD, METADATA, VERSION
 from siltstone.failpoints import reach
 
 BUSY_SECONDS: Final = 30
@@ -35,6 +35,8 @@ class Database:
 
     def __init__(self, engine: Engine, shown: str, *, alone: bool = False) -> None:
         """Use `open_database`; with `alone`, all threads share one connection, one at a time."""
+        self.version = SCHEMA_VERSION
+        """The version of its tables."""
         self._engine = engine
         self._shown = shown
         self._turn: AbstractContextManager[object] = threading.RLock() if alone else nullcontext()
@@ -48,6 +50,7 @@ class Database:
         """Ask within one state of the log."""
         snapshot = " ISOLATION LEVEL REPEATABLE READ READ ONLY" if self._is_postgresql else ""
         with self._turn, self._told(), self._engine.connect() as connection:
+            connection.info[VERSION] = self.version
             connection.exec_driver_sql(f"BEGIN{snapshot}")
             try:
                 yield connection
@@ -82,6 +85,17 @@ class Database:
             raise Unavailable(f"Event log {self._shown} cannot be reached: {_first_line(error)}") from error
         except DBAPIError as error:
             raise Corruption(f"Event log {self._shown} cannot be used: {_first_line(error)}") from error
+
+    def migrate(self) -> None:
+        """Bring the tables to the newest version: all steps or, after a crash, none."""
+        with self.writing() as connection:
+            for version in range(_stored_version(connection) + 1, SCHEMA_VERSION + 1):
+                for column in ADDED[version]:
+                    kind = column.type.compile(connection.dialect)
+                    connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {column.name} {kind}")
+                reach("eventlog.during_migration")
+                connection.execute(update(HEAD).values(schema_version=version))
+        self.version = SCHEMA_VERSION
 
     def close(self) -> None:
         """Close all connections."""
@@ -129,12 +143,16 @@ def _prepare(database: Database, address: Address, *, create: bool) -> None:
             if connection.execute(select(HEAD.c.id)).scalar() is None:  # nobody was quicker
                 connection.execute(insert(HEAD).values(id=1, schema_version=SCHEMA_VERSION, next_index=1))
     with database.reading() as connection:
-        version = int(connection.execute(select(HEAD.c.schema_version)).scalar_one())
+        database.version = version = _stored_version(connection)
     if version > SCHEMA_VERSION:
         raise InvalidRequest(
             f"Event log {address.shown} has version {version} of its tables; this Siltstone knows {SCHEMA_VERSION}. "
             "Use a newer Siltstone."
         )
+
+
+def _stored_version(connection: Connection) -> int:
+    return int(connection.execute(select(HEAD.c.schema_version)).scalar_one())
 
 
 def _engine(address: Address) -> Engine:

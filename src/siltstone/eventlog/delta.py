@@ -15,40 +15,29 @@ them.
 """
 
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from functools import partial
-from pathlib import Path
 from typing import Final
 
 from sqlalchemy import Connection
 
-from siltstone.clock import Clock, SystemClock
+from siltstone.clock import Clock, SystemClock, epoch_ns
 from siltstone.config import Settings
-from siltstone.errors import Conflict, InvalidRequest, NotFound, Unavailable
-from siltstone.eventlog.address import Address
-from siltstone.eventlog.events import SCHEMA_VERSION, Event
+from siltstone.errors import Conflict, InvalidRequest, Unavailable
+from siltstone.eventlog.address import Address, Backend
+from siltstone.eventlog.events import SCHEMA_VERSION, Event, Indexed
 from siltstone.eventlog.ledger import Appended, Checked, Ledger
+from siltstone.eventlog.local_place import open_local
+from siltstone.eventlog.place import PROPERTY_VERSION, Place
 from siltstone.eventlog.projection import Projection
 from siltstone.eventlog.rows import DAY, FIRST_INDEX, TABLE_SCHEMA, day_of, stats_of, to_rows
 from siltstone.failpoints import reach
 from siltstone.model.files import Commit, CommitKind, DataFile
-from siltstone.model.spec import FORMAT_VERSION, PROPERTY_FORMAT
 from siltstone.storage.jars import cache_folder
-from siltstone.storage.layout import DATA, has_versions
-from siltstone.storage.log import list_log
-from siltstone.storage.parquet import write_file
-from siltstone.storage.presence import Presence, is_live
+from siltstone.storage.layout import DATA
 from siltstone.storage.queue import WriterQueue
-from siltstone.storage.table import Parent, Table
-from siltstone.storage.upkeep import Retention, try_tidy_log
 
 APP_INDEX: Final = "siltstone.index"
 """The transaction that holds the index of the last event."""
-PROPERTY_VERSION: Final = "siltstone.eventlog.version"
-KEPT_ENTRIES: Final = 100
-KEPT_HOURS: Final = 24.0
-PRESENCE: Final = "_presence"
 QUEUED: Final = 1000
 """Appends of one process that may wait before a caller has to."""
 
@@ -58,21 +47,17 @@ class _NothingNew(Exception):  # noqa: N818
 
 
 class DeltaKeeper:
-    """A log in a Delta table of this machine."""
+    """A log in a Delta table."""
 
-    def __init__(self, table: Table, *, settings: Settings, clock: Clock) -> None:
+    def __init__(self, place: Place, *, version: int, settings: Settings, clock: Clock) -> None:
         """Use `open_delta`."""
-        self._table = table
-        self._settings = settings
+        self.version = version
+        self._place = place
         self._clock = clock
-        table.version()
-        self._projection = Projection(table, cache_folder() / "eventlog" / f"{table.id}.db")
+        self._projection = Projection(place, cache_folder() / "eventlog" / f"{place.id}.db")
         self._queue: WriterQueue[Sequence[Event], list[Appended] | Conflict] = WriterQueue(
             self._commit, bound=QUEUED, wait_seconds=settings.commit_timeout_seconds
         )
-        self._pool: ThreadPoolExecutor | None = None
-        self._tidying: Future[None] | None = None
-        self._tidied = max(0, list_log(table.path).newest_checkpoint)
 
     def append(self, events: Sequence[Event]) -> list[Appended]:
         """Append events together with those of other threads."""
@@ -89,10 +74,16 @@ class DeltaKeeper:
         """Make the projection anew."""
         self._projection.rebuild()
 
+    def migrate(self) -> None:
+        """Add the columns that the table lacks, and then say so; a crash in between leaves columns that nobody uses yet."""
+        self._place.add_columns(TABLE_SCHEMA)
+        reach("eventlog.during_migration")
+        self._place.set_properties({PROPERTY_VERSION: str(SCHEMA_VERSION)})
+        self.version = SCHEMA_VERSION
+
     def close(self) -> None:
         """Wait for what is under way."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True)
+        self._place.close()
         self._projection.close()
 
     # ---- committing ----------------------------------------------------------------------------------------------
@@ -102,25 +93,25 @@ class DeltaKeeper:
         staged: list[DataFile] = []
         found = Checked.nothing()
 
-        def build(parent: Parent) -> Commit:
+        def build(version: int) -> Commit:
             self._discard(staged)
             nonlocal found
-            found = self._checked(batches, parent)
+            found = self._checked(batches, version)
             if not found.new:
                 raise _NothingNew
             staged[:] = self._stage(found.new, owner)
             reach("eventlog.after_stage")
             return Commit(
                 kind=CommitKind.APPEND,
-                plan_version=parent.version,
+                plan_version=version,
                 adds=tuple(staged),
-                transactions={APP_INDEX: found.new[-1][0]},
+                transactions={APP_INDEX: found.new[-1].index},
                 depends=frozenset({APP_INDEX}),
             )
 
-        with Presence(self._table.path / PRESENCE, owner):
+        with self._place.staging(owner):
             try:
-                committed = self._table.commit(build)
+                committed = self._place.commit(build)
             except _NothingNew:
                 return found.answers
             except (Conflict, InvalidRequest, Unavailable):
@@ -128,33 +119,26 @@ class DeltaKeeper:
                 raise
         reach("eventlog.after_append")
         self._projection.fold_own(committed.version, found)
-        self._notice(committed.version)
+        self._place.notice(committed.version)
         return found.answers
 
-    def _checked(self, batches: Sequence[Sequence[Event]], parent: Parent) -> Checked:
-        with self._projection.reading(parent.version) as connection:
-            return Ledger(connection).check(batches)
+    def _checked(self, batches: Sequence[Sequence[Event]], version: int) -> Checked:
+        with self._projection.reading(version) as connection:
+            return Ledger(connection).check(batches, at=epoch_ns(self._clock.now()))
 
-    def _stage(self, new: list[tuple[int, Event]], owner: str) -> list[DataFile]:
+    def _stage(self, new: list[Indexed], owner: str) -> list[DataFile]:
         """Write the new events, one file a day."""
-        first = new[0][0]
-        days: dict[str, list[tuple[int, Event]]] = {}
-        for index, event in new:
-            days.setdefault(day_of(event), []).append((index - first, event))
+        first = new[0].index
+        days: dict[str, list[Indexed]] = {}
+        for one in new:
+            days.setdefault(day_of(one.event), []).append(one)
         files: list[DataFile] = []
         for number, (day, events) in enumerate(days.items()):
-            relative = f"{DATA}/{owner}.{number}.parquet"
-            path = self._table.path / relative
-            try:
-                path.parent.mkdir(exist_ok=True)
-                write_file(to_rows(events), path, key=["build_request_id", "event_id"])
-                size = path.stat().st_size
-            except OSError as error:
-                path.unlink(missing_ok=True)
-                raise Unavailable(f"{self._table.label}: {path.parent} cannot be written ({error}).") from error
+            path = f"{DATA}/{owner}.{number}.parquet"
+            size = self._place.stage(path, to_rows(events, first_index=first))
             files.append(
                 DataFile(
-                    path=relative,
+                    path=path,
                     size_bytes=size,
                     rows=len(events),
                     partition={DAY: day, FIRST_INDEX: str(first)},
@@ -164,38 +148,8 @@ class DeltaKeeper:
         return files
 
     def _discard(self, staged: list[DataFile]) -> None:
-        for file in staged:
-            (self._table.path / file.path).unlink(missing_ok=True)
+        self._place.discard([file.path for file in staged])
         staged.clear()
-
-    # ---- upkeep --------------------------------------------------------------------------------------------------
-
-    def _notice(self, version: int) -> None:
-        """Every so many commits, tidy the table's log and sweep what crashed writers left, in the background."""
-        if version - self._tidied < self._settings.checkpoint_interval_commits:
-            return
-        if self._tidying is not None and not self._tidying.done():
-            return
-        self._tidied = version
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, thread_name_prefix="siltstone-eventlog")
-        self._tidying = self._pool.submit(self._tidy)
-
-    def _tidy(self) -> None:
-        tidy = partial(try_tidy_log, retention=self._table.retention, durable=self._settings.durable, clock=self._clock)
-        tidy(self._table.path)
-        sweep(self._table)
-
-
-def sweep(table: Table) -> int:
-    """Delete files that no log names and whose writers are dead; return how many."""
-    folder = table.path / DATA
-    found = [path for path in folder.glob("*.parquet") if not is_live(table.path / PRESENCE, path.name.split(".")[0])]
-    live = {file.path for file in table.pin().files}  # after `found`: what was committed is named here
-    dead = [path for path in found if f"{DATA}/{path.name}" not in live]
-    for path in dead:
-        path.unlink(missing_ok=True)
-    return len(dead)
 
 
 def open_delta(address: Address, *, create: bool, settings: Settings | None = None) -> DeltaKeeper:
@@ -207,37 +161,22 @@ def open_delta(address: Address, *, create: bool, settings: Settings | None = No
     """
     settings = settings or Settings()
     clock = SystemClock()
-    path = Path(address.path)
-    if not has_versions(path):
-        if not create:
-            raise NotFound(f"There is no event log at {address.shown}.")
-        _create(path, settings)
-    table = Table(
-        path,
-        settings=settings,
-        clock=clock,
-        retention=Retention(hours=KEPT_HOURS, max_entries=KEPT_ENTRIES),
-        label=f"Event log {address.shown}",
-        must_exist=True,
-    )
-    version = table.properties().get(PROPERTY_VERSION)
+    place = open_place(address, create=create, settings=settings, clock=clock)
+    version = place.properties().get(PROPERTY_VERSION)
     if version is None:
-        raise InvalidRequest(f"The Delta table at {path} is no event log.")
+        raise InvalidRequest(f"The Delta table at {address.shown} is no event log.")
     if int(version) > SCHEMA_VERSION:
         raise InvalidRequest(
             f"Event log {address.shown} has version {version} of its columns; this Siltstone knows {SCHEMA_VERSION}. "
             "Use a newer Siltstone."
         )
-    return DeltaKeeper(table, settings=settings, clock=clock)
+    return DeltaKeeper(place, version=int(version), settings=settings, clock=clock)
 
 
-def _create(path: Path, settings: Settings) -> None:
-    properties = {PROPERTY_FORMAT: str(FORMAT_VERSION), PROPERTY_VERSION: str(SCHEMA_VERSION)}
-    try:
-        Table.create(
-            path, TABLE_SCHEMA, partition_by=[DAY, FIRST_INDEX], properties=properties, durable=settings.durable
-        )
-    except Conflict:
-        return  # another process was quicker
-    except OSError as error:
-        raise Unavailable(f"No event log can be made at {path}: {error}") from error
+def open_place(address: Address, *, create: bool, settings: Settings, clock: Clock) -> Place:
+    """Open the table of a log, and make it if there is none."""
+    if address.backend is Backend.DELTA:
+        return open_local(address, create=create, settings=settings, clock=clock)
+    from siltstone.eventlog.object_place import open_object
+
+    return open_object(address, create=create, settings=settings, clock=clock)

@@ -11,11 +11,11 @@ Terms:
 """
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import IntEnum, StrEnum
 from typing import Any, ClassVar, Final, TypeAlias
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 """The version of the events' columns that this code writes."""
 
 
@@ -271,6 +271,15 @@ class Event:
         return payload.message if hasattr(payload, "message") else payload.reason
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Indexed:
+    """An event and its place in the log; `appended_at` is when the log took it in (nanoseconds), as far as that is known."""
+
+    index: int
+    event: Event
+    appended_at: int | None = field(default=None, compare=False)
+
+
 # ---- as JSON -----------------------------------------------------------------------------------------------------
 
 
@@ -290,16 +299,16 @@ def event_json(event: Event) -> str:
 def payload_values(payload: Payload) -> dict[str, Any]:
     """Return a payload's fields as the columns of its type: statuses as code and name, config and manifests as JSON text."""
     found: dict[str, Any] = {}
-    for field in fields(payload):
-        value = getattr(payload, field.name)
+    for one in fields(payload):
+        value = getattr(payload, one.name)
         if isinstance(value, BuildStatus | PartitionStatus | JobStatus):
             found |= {"status_code": int(value), "status_name": value.name}
-        elif field.name == "config":
+        elif one.name == "config":
             found["config"] = None if value is None else _dumped(_plain(value))
-        elif field.name == "manifests":
+        elif one.name == "manifests":
             found["manifests"] = _dumped(_plain(value))
         else:
-            found[field.name] = list(value) if isinstance(value, tuple) else value
+            found[one.name] = list(value) if isinstance(value, tuple) else value
     return found
 
 
@@ -309,7 +318,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401
         case tuple():
             return [_plain(one) for one in value]
         case JobInput() | JobConfig() | PartitionManifest():
-            return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+            return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
         case dict():
             return dict(sorted(value.items()))
         case _:

@@ -25,6 +25,7 @@ from siltstone.eventlog.events import (
     BuildStatus,
     Event,
     EventType,
+    Indexed,
     JobEvent,
     JobStatus,
     PartitionEvent,
@@ -64,7 +65,7 @@ class Appended:
 class Checked:
     """What several appends come to: the events that are new, and for each append its answer or why it was refused."""
 
-    new: list[tuple[int, Event]]
+    new: list[Indexed]
     answers: "list[list[Appended] | Conflict]"
     states: "_States"
 
@@ -81,29 +82,29 @@ class Ledger:
         """Use a connection whose transaction nobody else appends in."""
         self._connection = connection
 
-    def append(self, events: Sequence[Event]) -> list[Appended]:
-        """Check and append events: all of them or, on an error, none.
+    def append(self, events: Sequence[Event], *, at: int) -> list[Appended]:
+        """Check and append events at a time: all of them or, on an error, none.
 
         Raises:
             Conflict: an event is not a legal next state, or its id was used for another one.
         """
-        checked = self.check([events])
+        checked = self.check([events], at=at)
         answer = checked.answers[0]
         if isinstance(answer, Conflict):
             raise answer
-        self.take(checked)
+        self.take_in(checked)
         return answer
 
-    def check(self, batches: Sequence[Sequence[Event]]) -> "Checked":
+    def check(self, batches: Sequence[Sequence[Event]], *, at: int) -> "Checked":
         """Give indexes to the events of several appends, one after the other; one that is refused leaves the next its turn."""
         states = self._looked_up([event for batch in batches for event in batch])
-        new: list[tuple[int, Event]] = []
+        new: list[Indexed] = []
         answers: list[list[Appended] | Conflict] = []
         first = self.next_index()
         for batch in batches:
             trial = states.copy() if len(batches) > 1 and len(batch) > 1 else states  # one event moves all or nothing
             try:
-                answer, added = _appended(batch, trial, first + len(new))
+                answer, added = _appended(batch, trial, first + len(new), at)
             except Conflict as error:
                 answers.append(error)
                 continue
@@ -112,15 +113,15 @@ class Ledger:
             answers.append(answer)
         return Checked(new=new, answers=answers, states=states)
 
-    def take(self, checked: Checked) -> None:
+    def take_in(self, checked: Checked) -> None:
         """Take in what `check` has found, in a transaction in which nothing else has come since."""
         self._write(checked.new, checked.states)
 
-    def fold(self, events: Sequence[tuple[int, Event]]) -> None:
+    def fold(self, events: Sequence[Indexed]) -> None:
         """Take in events that were checked and numbered elsewhere."""
-        states = self._looked_up([event for _, event in events])
-        for index, event in events:
-            states.apply(index, event)
+        states = self._looked_up([one.event for one in events])
+        for one in events:
+            states.apply(one.index, one.event)
         self._write(events, states)
 
     def next_index(self) -> int:
@@ -169,12 +170,12 @@ class Ledger:
 
     # ---- writing -------------------------------------------------------------------------------------------------
 
-    def _write(self, events: Sequence[tuple[int, Event]], states: "_States") -> None:
+    def _write(self, events: Sequence[Indexed], states: "_States") -> None:
         if not events:
             return
         execute = self._connection.execute
-        execute(insert(EVENTS), [_event_row(index, event) for index, event in events])
-        parts = [{"partition_ref": ref, "idx": index} for index, event in events for ref in event.partition_refs]
+        execute(insert(EVENTS), [_event_row(one) for one in events])
+        parts = [{"partition_ref": ref, "idx": one.index} for one in events for ref in one.event.partition_refs]
         if parts:
             execute(insert(EVENT_PARTITIONS), parts)
         self._put(BUILDS, states.moved[BUILDS.name])
@@ -182,7 +183,7 @@ class Ledger:
         self._put(PARTITIONS, states.moved[PARTITIONS.name])
         self._put(RUNS, states.moved[RUNS.name])
         self._count(states.counts)
-        execute(update(HEAD).values(next_index=events[-1][0] + 1))
+        execute(update(HEAD).values(next_index=events[-1].index + 1))
 
     def _put(self, table: Table, moved: dict[Any, Row]) -> None:
         """Insert rows, or replace those that are there."""
@@ -206,8 +207,8 @@ class Ledger:
         return postgresql.insert if self._connection.dialect.name == "postgresql" else sqlite.insert
 
 
-def _appended(events: Sequence[Event], states: "_States", first: int) -> tuple[list[Appended], list[tuple[int, Event]]]:
-    new: list[tuple[int, Event]] = []
+def _appended(events: Sequence[Event], states: "_States", first: int, at: int) -> tuple[list[Appended], list[Indexed]]:
+    new: list[Indexed] = []
     answers: list[Appended] = []
     for event in events:
         known = states.ids.get(event.event_id)
@@ -220,14 +221,15 @@ def _appended(events: Sequence[Event], states: "_States", first: int) -> tuple[l
         check(event, states)
         index = first + len(new)
         states.apply(index, event)
-        new.append((index, event))
+        new.append(Indexed(index=index, event=event, appended_at=at))
         answers.append(Appended(index=index, is_new=True))
     return answers, new
 
 
-def _event_row(index: int, event: Event) -> Row:
+def _event_row(one: Indexed) -> Row:
+    event = one.event
     return {
-        "idx": index,
+        "idx": one.index,
         "event_id": event.event_id,
         "timestamp": event.timestamp,
         "build_request_id": event.build_request_id,
@@ -235,6 +237,7 @@ def _event_row(index: int, event: Event) -> Row:
         "job_run_id": event.job_run_id,
         "job_label": event.job_label,
         "payload": json.dumps(payload_values(event.payload), ensure_ascii=False, separators=(",", ":")),
+        "appended_at": one.appended_at,
     }
 
 

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 
 from sqlalchemy import Connection
 
+from siltstone.clock import SystemClock, epoch_ns
 from siltstone.errors import InvalidRequest, NotFound
 from siltstone.eventlog import queries
 from siltstone.eventlog.address import Address, Backend, parse_address
 from siltstone.eventlog.database import Database, open_database
 from siltstone.eventlog.delta import open_delta
-from siltstone.eventlog.events import BuildStatus, Event
+from siltstone.eventlog.events import SCHEMA_VERSION, BuildStatus, Event, Indexed
 from siltstone.eventlog.ledger import Appended, Ledger
-from siltstone.eventlog.queries import Build, Filter, Indexed, JobRun, Page, Partition, Summary
+from siltstone.eventlog.queries import Build, Filter, JobRun, Page, Partition, Summary
 from siltstone.eventlog.reading import check_event
 
 if TYPE_CHECKING:
@@ -48,6 +49,15 @@ class Keeper(Protocol):
         """Make anew whatever can be made from the log itself."""
         ...
 
+    @property
+    def version(self) -> int:
+        """The version of the log's columns."""
+        ...
+
+    def migrate(self) -> None:
+        """Bring the log to the newest version, which only adds columns."""
+        ...
+
     def close(self) -> None:
         """Let go of everything."""
         ...
@@ -59,11 +69,12 @@ class SqlKeeper:
     def __init__(self, database: Database) -> None:
         """Keep the log in these tables."""
         self._database = database
+        self._clock = SystemClock()
 
     def append(self, events: Sequence[Event]) -> list[Appended]:
         """Append in one transaction."""
         with self._database.writing() as connection:
-            return Ledger(connection).append(events)
+            return Ledger(connection).append(events, at=epoch_ns(self._clock.now()))
 
     def reading(self) -> AbstractContextManager[Connection]:
         """Ask the database."""
@@ -76,6 +87,15 @@ class SqlKeeper:
             InvalidRequest: always.
         """
         raise InvalidRequest("Only a log on Delta has a projection that can be made anew.")
+
+    @property
+    def version(self) -> int:
+        """The version of the tables."""
+        return self._database.version
+
+    def migrate(self) -> None:
+        """Add the columns that the tables lack."""
+        self._database.migrate()
 
     def close(self) -> None:
         """Close the database."""
@@ -103,10 +123,8 @@ class EventLog:
         match address.backend:
             case Backend.MEMORY | Backend.SQLITE | Backend.POSTGRESQL:
                 return cls(SqlKeeper(open_database(address, create=create)), address)
-            case Backend.DELTA:
+            case Backend.DELTA | Backend.DELTA_S3 | Backend.DELTA_AZURE:
                 return cls(open_delta(address, create=create), address)
-            case _:
-                raise InvalidRequest(f"Event logs at {address.backend.value}: are not there yet.")
 
     @property
     def uri(self) -> str:
@@ -123,6 +141,11 @@ class EventLog:
             Conflict: an event is not a legal next state, or its id belongs to another event.
             Unavailable: the log cannot be reached.
         """
+        if self.version < SCHEMA_VERSION:
+            raise InvalidRequest(
+                f"Event log {self.uri} has version {self.version}; it can be read, but before anything is appended it needs "
+                f"version {SCHEMA_VERSION}: run silt events migrate. Older versions of Siltstone cannot use it after that."
+            )
         if len(events) > MAX_APPENDED:
             raise InvalidRequest(f"{len(events):,} events are too many for one append ({MAX_APPENDED:,}).")
         for event in events:
@@ -205,6 +228,18 @@ class EventLog:
         """Return the index that the next event gets."""
         return self._ask(queries.next_index)
 
+    @property
+    def version(self) -> int:
+        """The version of the log's columns; one that is older than today's can be read, but not appended to."""
+        return self._keeper.version
+
+    def migrate(self) -> int:
+        """Bring the log to today's version, which only adds columns, and return the version it had."""
+        before = self.version
+        if before < SCHEMA_VERSION:
+            self._keeper.migrate()
+        return before
+
     def rebuild(self) -> None:
         """Make the projection of a log on Delta anew, from the beginning.
 
@@ -236,7 +271,7 @@ class EventLog:
     def _delta_path(self) -> str:
         if self._address.backend is not Backend.DELTA:
             raise InvalidRequest(
-                f"Spark reads event logs on Delta, and {self.uri} is none. Export it and import it into one."
+                f"Spark reads event logs on Delta on this machine, and {self.uri} is none. Export it and import it into one."
             )
         return self._address.path
 

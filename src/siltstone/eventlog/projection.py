@@ -14,21 +14,19 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from sqlalchemy import Connection, insert, inspect, select, update
 
 from siltstone.errors import Corruption, Unavailable
 from siltstone.eventlog.database import Database, open_projection
-from siltstone.eventlog.events import SCHEMA_VERSION, Event
+from siltstone.eventlog.events import SCHEMA_VERSION, Indexed
 from siltstone.eventlog.ledger import Checked, Ledger
+from siltstone.eventlog.place import Place
 from siltstone.eventlog.rows import FIRST_INDEX, from_rows
 from siltstone.eventlog.tables import HEAD, METADATA, PROJECTED, PROJECTION_METADATA
 from siltstone.failpoints import reach
 from siltstone.model.files import DataFile
-from siltstone.storage.log import read_entry
-from siltstone.storage.table import Table
 
-LAYOUT: Final = 1
+LAYOUT: Final = 2
 """How the tables of a projection are laid out; one of another layout is made anew."""
 FILES_AT_ONCE: Final = 200
 """Files that are folded in one transaction: a bound for memory, and what a crash costs."""
@@ -36,11 +34,11 @@ REBUILDS: Final = 2
 
 
 class Projection:
-    """The projection of one Delta table."""
+    """The projection of one log on Delta."""
 
-    def __init__(self, table: Table, path: Path) -> None:
+    def __init__(self, place: Place, path: Path) -> None:
         """Open the projection, and make it if there is none that can be used."""
-        self._table = table
+        self._place = place
         self._path = path
         self._database = self._opened()
 
@@ -75,7 +73,7 @@ class Projection:
         self._database.close()
         self._delete()
         self._database = self._opened()
-        self.catch_up(self._table.version())
+        self.catch_up(self._place.version())
 
     def close(self) -> None:
         """Close the database."""
@@ -86,7 +84,7 @@ class Projection:
     @contextmanager
     def reading(self, version: int | None = None) -> Iterator[Connection]:
         """Ask within one state that has all of a version of the table, the newest one unless told."""
-        until = self._table.version() if version is None else version
+        until = self._place.version() if version is None else version
         while True:
             with self._asked(until) as connection:
                 if connection is not None:
@@ -135,10 +133,10 @@ class Projection:
         files: list[DataFile] = []
         while at < until and len(files) < FILES_AT_ONCE:
             try:
-                entry = read_entry(self._table.path, at + 1)
+                added = self._place.added(at + 1)
             except FileNotFoundError:
                 return self._fold_live(connection)
-            files += entry.files
+            files += added
             at += 1
         self._fold(connection, files)
         _set_version(connection, at)
@@ -146,45 +144,43 @@ class Projection:
 
     def _fold_live(self, connection: Connection) -> int:
         """Fold from the live files: the entries were cleaned."""
-        pinned = self._table.pin()
-        self._fold(connection, pinned.files)
-        _set_version(connection, pinned.version)
-        return pinned.version
+        live = self._place.live()
+        self._fold(connection, live.files)
+        _set_version(connection, live.version)
+        return live.version
 
     def _fold(self, connection: Connection, files: Iterable[DataFile]) -> None:
         """Fold the events of these files that are not there yet."""
         ledger = Ledger(connection)
         known = ledger.next_index()
         events = [
-            (index, event)
+            one
             for file in files
             if (first := _first_index(file)) is None or first + file.rows > known or first >= known
-            for index, event in self._read(file, first)
-            if index >= known
+            for one in self._read(file, first)
+            if one.index >= known
         ]
-        events.sort(key=lambda one: one[0])
-        if events and [index for index, _ in events] != list(range(known, known + len(events))):
+        events.sort(key=lambda one: one.index)
+        if events and [one.index for one in events] != list(range(known, known + len(events))):
             raise Corruption(
-                f"{self._table.label}: events {known} to {events[-1][0]} are not all there. Restore the log from a copy."
+                f"{self._place.label}: events {known} to {events[-1].index} are not all there. Restore the log from a copy."
             )
         ledger.fold(events)
 
-    def _read(self, file: DataFile, first: int | None) -> Iterator[tuple[int, Event]]:
-        path = self._table.path / file.path
+    def _read(self, file: DataFile, first: int | None) -> Iterator[Indexed]:
         try:
-            with pq.ParquetFile(path) as opened:
-                rows = opened.read()
+            rows = self._place.read(file.path)
         except (OSError, pa.ArrowException) as error:
             raise Corruption(
-                f"{self._table.label}: {path} cannot be read ({error}). Restore it from a copy."
+                f"{self._place.label}: {file.path} cannot be read ({error}). Restore it from a copy."
             ) from error
-        return from_rows(rows, first_index=first, where=str(path))
+        return from_rows(rows, first_index=first, where=f"{self._place.label}: {file.path}")
 
     def fold_own(self, version: int, checked: Checked) -> None:
         """Fold what this process has just committed, unless somebody was quicker."""
         with self._database.writing() as connection:
             if _version(connection) == version - 1:
-                Ledger(connection).take(checked)
+                Ledger(connection).take_in(checked)
                 _set_version(connection, version)
 
 

@@ -11,24 +11,27 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, Select, and_, or_, select
 
 from siltstone.errors import InvalidRequest
-from siltstone.eventlog.events import BuildStatus, Event, JobStatus, PartitionStatus
+from siltstone.eventlog.events import BuildStatus, Indexed, JobStatus, PartitionStatus
 from siltstone.eventlog.ledger import stored_json
 from siltstone.eventlog.reading import parse_event
-from siltstone.eventlog.tables import BUILD_PARTITIONS, BUILDS, COUNTS, EVENT_PARTITIONS, EVENTS, HEAD, PARTITIONS, RUNS
+from siltstone.eventlog.tables import (
+    BUILD_PARTITIONS,
+    BUILDS,
+    COUNTS,
+    EVENT_PARTITIONS,
+    EVENTS,
+    HEAD,
+    PARTITIONS,
+    RUNS,
+    event_columns,
+    version_of,
+)
 from siltstone.eventlog.transitions import ACTIVE_PARTITIONS, ENDED_BUILDS, ENDED_JOBS
 
 MAX_LIMIT: Final = 100_000
 MAX_FILTERS: Final = 1_000
 """Values in one filter."""
 LAST_CHARACTER: Final = "\U0010ffff"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Indexed:
-    """An event and its place in the log."""
-
-    index: int
-    event: Event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +123,7 @@ def page(connection: Connection, *, start: int, limit: int, wanted: Filter) -> P
     if start < 1:
         raise InvalidRequest(f"Events are counted from 1; there is no index {start}.")
     _check_limit(limit)
-    found = select(EVENTS).where(EVENTS.c.idx >= start, *_conditions(wanted, start)).order_by(EVENTS.c.idx)
+    found = _select(connection).where(EVENTS.c.idx >= start, *_conditions(wanted, start)).order_by(EVENTS.c.idx)
     events = _events(connection, found.limit(limit + 1))
     shown, has_more = events[:limit], len(events) > limit
     following = events[limit].index if has_more else max(start, next_index(connection))
@@ -193,13 +196,21 @@ def event_by_id(connection: Connection, event_id: str) -> Indexed | None:
 
 
 def _listed(connection: Connection, condition: ColumnElement[bool], limit: int) -> list[Indexed]:
-    found = select(EVENTS).where(condition).order_by(EVENTS.c.idx).limit(_check_limit(limit))
+    found = _select(connection).where(condition).order_by(EVENTS.c.idx).limit(_check_limit(limit))
     return _events(connection, found)
+
+
+def _select(connection: Connection) -> Select[Any]:
+    return select(*event_columns(version_of(connection)))
 
 
 def _events(connection: Connection, found: Select[Any]) -> list[Indexed]:
     return [
-        Indexed(index=row["idx"], event=parse_event(stored_json(dict(row)), where=f"Event {row['idx']} of the log"))
+        Indexed(
+            index=row["idx"],
+            event=parse_event(stored_json(dict(row)), where=f"Event {row['idx']} of the log"),
+            appended_at=row.get("appended_at"),
+        )
         for row in connection.execute(found).mappings()
     ]
 

@@ -13,13 +13,15 @@ from typing import Any, Final
 import pyarrow as pa
 
 from siltstone.errors import Corruption
-from siltstone.eventlog.events import Event, EventType, payload_values
+from siltstone.eventlog.events import Event, EventType, Indexed, payload_values
 from siltstone.eventlog.reading import read_event
 
 DAY: Final = "day"
 FIRST_INDEX: Final = "first_index"
 IDX: Final = "idx"
 POS: Final = "pos"
+APPENDED_AT: Final = "appended_at"
+"""Since version 2."""
 NS_PER_SECOND: Final = 1_000_000_000
 
 _STATUS: Final = [pa.field("status_code", pa.int32()), pa.field("status_name", pa.string())]
@@ -58,6 +60,7 @@ FILE_SCHEMA: Final = pa.schema(
         pa.field("build_request_id", pa.string(), nullable=False),
         pa.field("event_type", pa.string(), nullable=False),
         *[pa.field(kind.column, pa.struct(fields)) for kind, fields in PAYLOAD_FIELDS.items()],
+        pa.field(APPENDED_AT, pa.int64()),
     ]
 )
 """What a file holds; the table has the partition columns before it."""
@@ -70,36 +73,40 @@ def day_of(event: Event) -> str:
     return at.date().isoformat()
 
 
-def to_rows(events: Sequence[tuple[int, Event]]) -> pa.Table:
+def to_rows(events: Sequence[Indexed], *, first_index: int) -> pa.Table:
     """Return events, each with its position in the append, as rows of a file."""
     columns: dict[str, list[Any]] = {name: [] for name in FILE_SCHEMA.names}
-    for position, event in events:
+    for one in events:
+        event = one.event
         values = {
-            POS: position,
+            POS: one.index - first_index,
             "event_id": event.event_id,
             "timestamp": event.timestamp,
             "build_request_id": event.build_request_id,
             "event_type": event.type.value,
             event.type.column: payload_values(event.payload),
+            APPENDED_AT: one.appended_at,
         }
         for name, column in columns.items():
             column.append(values.get(name))
     return pa.table([pa.array(columns[f.name], f.type) for f in FILE_SCHEMA], schema=FILE_SCHEMA)
 
 
-def from_rows(table: pa.Table, *, first_index: int | None, where: str) -> Iterator[tuple[int, Event]]:
+def from_rows(table: pa.Table, *, first_index: int | None, where: str) -> Iterator[Indexed]:
     """Yield the events of a file with their indexes.
 
     Raises:
         Corruption: a row is no event.
     """
     for row in table.to_pylist():
-        own, position = row.pop(IDX), row.pop(POS)
+        own, position, appended_at = row.pop(IDX), row.pop(POS), row.pop(APPENDED_AT, None)
         index = own if own is not None else position + (first_index or 0)
         if own is None and first_index is None:
             raise Corruption(f"{where} holds an event without an index. Restore the log from a copy.")
         try:
-            yield index, read_event(_without_nulls(row), where=f"Event {index}")
+            yield Indexed(
+                index=index, event=read_event(_without_nulls(row), where=f"Event {index}"), appended_at=appended_at
+            )
         except (ValueError, KeyError) as error:
             raise Corruption(f"{where}: {error} Restore the log from a copy.") from error
 

@@ -7,9 +7,9 @@ anew from the events at any time.
 Text compares by its bytes everywhere: in PostgreSQL by the collation "C".
 """
 
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import BigInteger, Column, Index, MetaData, SmallInteger, String, Table, Text
+from sqlalchemy import BigInteger, Column, Connection, Index, MetaData, SmallInteger, String, Table, Text
 from sqlalchemy.dialects import postgresql
 
 METADATA: Final = MetaData()
@@ -39,6 +39,7 @@ EVENTS: Final = Table(
     Column("job_run_id", _text()),
     Column("job_label", _text()),
     Column("payload", _text(), nullable=False),
+    Column("appended_at", BigInteger),
     Index("build_events_by_id", "event_id", unique=True),
     Index("build_events_by_time", "timestamp", "idx"),
     Index("build_events_by_build", "build_request_id", "idx"),
@@ -121,3 +122,22 @@ PROJECTED: Final = Table(
     Column("version", BigInteger, nullable=False),
 )
 """Of a projection: how its tables are laid out, and the version of the Delta table up to which it has folded."""
+
+
+# ---- versions ----------------------------------------------------------------------------------------------------
+
+ADDED: Final[dict[int, tuple[Column[Any], ...]]] = {2: (EVENTS.c.appended_at,)}
+"""By version, the columns that it has added; all of them may be null."""
+VERSION: Final = "siltstone.eventlog.version"
+"""Where a connection says which version of the tables it talks to."""
+
+
+def event_columns(version: int) -> list[Column[Any]]:
+    """Return the columns of an event that tables of a version have."""
+    newer = {column.name for since, columns in ADDED.items() if since > version for column in columns}
+    return [column for column in EVENTS.c if column.name not in newer]
+
+
+def version_of(connection: Connection) -> int:
+    """Return the version of the tables that a connection talks to."""
+    return int(connection.info[VERSION])

@@ -79,6 +79,14 @@ class Committed:
     commit: Commit
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """A version of a table and the files that are live in it."""
+
+    version: int
+    files: tuple[DataFile, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class KeyRange:
     """The smallest and largest value of the key's first column in a file or row group; None where the footer does not say."""

@@ -85,7 +85,7 @@ class Followed:
         if self._listed is None:
             if self._files is None:
                 with late_reads():
-                    self._files = {file.path: file for file in _live_files(self.opened)}
+                    self._files = {file.path: file for file in live_files(self.opened)}
             for entry in self._pending:
                 for path in entry.removes:
                     self._files.pop(path, None)
@@ -115,7 +115,8 @@ def late_reads() -> Iterator[None]:
         raise LogMoved(str(error)) from error
 
 
-def _live_files(handle: DeltaTable) -> tuple[DataFile, ...]:
+def live_files(handle: DeltaTable) -> tuple[DataFile, ...]:
+    """Return the live files of the version that delta-rs opened."""
     actions = pa.table(handle.get_add_actions(flatten=True))
     partitions = [name for name in actions.column_names if name.startswith("partition.")]
     columns: dict[str, list[Any]] = {

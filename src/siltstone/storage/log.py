@@ -91,6 +91,12 @@ def list_log(table: Path) -> LogListing:
     )
 
 
+def entry_version(name: str) -> int | None:
+    """Return the version whose entry has this name; None if it is the name of something else."""
+    found = _ENTRY.match(name)
+    return int(found[1]) if found else None
+
+
 def file_mark(path: Path) -> Mark:
     """Return what tells one state of a file from another; empty if it is not there."""
     try:
@@ -114,17 +120,26 @@ def read_entry(table: Path, version: int) -> LogEntry:
     with path.open("rb", buffering=0) as file:
         mark = _mark(os.fstat(file.fileno()))
         content = file.readall()
+    return parse_entry(content, version, where=str(path), mark=mark)
+
+
+def parse_entry(content: bytes, version: int, *, where: str, mark: Mark = ()) -> LogEntry:
+    """Read the content of an entry.
+
+    Raises:
+        Corruption: it is empty or cannot be parsed.
+    """
     try:
         actions: list[dict[str, Any]] = [dict(json.loads(line)) for line in content.splitlines() if line.strip()]
     except (TypeError, ValueError) as error:  # not UTF-8, not JSON, or not an object
-        raise Corruption(f"Log entry {path} cannot be parsed: {error}. Restore it from a copy.") from error
+        raise Corruption(f"Log entry {where} cannot be parsed: {error}. Restore it from a copy.") from error
     if not actions:
-        raise Corruption(f"Log entry {path} is empty. Restore it from a copy; nothing was written.")
+        raise Corruption(f"Log entry {where} is empty. Restore it from a copy; nothing was written.")
     try:
         return _entry(version, actions, mark)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Corruption(
-            f"Log entry {path} is not what a Delta log holds: {error!r}. Restore it from a copy."
+            f"Log entry {where} is not what a Delta log holds: {error!r}. Restore it from a copy."
         ) from error
 
 

@@ -12,7 +12,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -40,7 +40,7 @@ def bloom_columns(schema: pa.Schema, key: Collection[str]) -> list[str]:
     return [f.name for f in schema if f.name in wanted and not pa.types.is_boolean(f.type)]
 
 
-def write_file(table: pa.Table, path: Path, *, key: Collection[str]) -> None:
+def write_file(table: pa.Table, path: Path | IO[bytes], *, key: Collection[str]) -> None:
     """Write one file with the house's options. A crash leaves a part of a file that no log names."""
     pq.write_table(
         table,

@@ -132,7 +132,7 @@ class Table(TableHandle):
                 commit_properties=CommitProperties(max_commit_retries=0, custom_metadata={COMMIT_KIND: "create"}),
                 post_commithook_properties=_NO_HOOKS,
             )
-            _declare_invariants(made)
+            declare_invariants(made)
         except DeltaError as error:
             if (path / LOG / entry_name(0)).exists():
                 raise Conflict(f"Another process created the Delta table at {path} first.") from error
@@ -435,7 +435,7 @@ class Table(TableHandle):
         self._clock.sleep(limit * (0.5 + self._clock.jitter() / 2))
 
 
-def _declare_invariants(table: DeltaTable) -> None:
+def declare_invariants(table: DeltaTable) -> None:
     """Name the feature behind NOT NULL where features are listed one by one; Spark refuses such a table without it."""
     if table.protocol().writer_features is None or all(field.nullable for field in table.schema().fields):
         return

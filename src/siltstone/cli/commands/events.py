@@ -1,4 +1,4 @@
-"""Build event logs: events append, list, show, tail, builds, partitions, jobs, summary, export, import, rebuild, report."""
+"""Build event logs: events append, list, show, tail, builds, partitions, jobs, summary, export, import, migrate, rebuild, report."""
 
 import datetime
 import json
@@ -19,8 +19,9 @@ from siltstone.cli.registration import add
 from siltstone.errors import InvalidRequest, NotFound
 
 if TYPE_CHECKING:
+    from siltstone.eventlog.events import Indexed
     from siltstone.eventlog.log import EventLog
-    from siltstone.eventlog.queries import Filter, Indexed
+    from siltstone.eventlog.queries import Filter
 
 FOLLOW_SECONDS: Final = 0.5
 NS_PER_SECOND: Final = 1_000_000_000
@@ -63,6 +64,7 @@ def register(app: typer.Typer) -> None:
         ("summary", summary),
         ("export", export),
         ("import", import_events),
+        ("migrate", migrate),
         ("rebuild", rebuild),
         ("report", report),
     ):
@@ -181,6 +183,39 @@ def import_events(
             f"Read {render.counted(done.events, 'event')}, {render.number(done.new)} of them new."
         ),
     )
+
+
+def migrate(
+    context: typer.Context,
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    log: Log = None,
+) -> None:
+    r"""Bring a log that an older Siltstone has made to today's version. This only adds columns; no event is changed.
+
+    Until then it can be read, but not appended to. Older versions of Siltstone cannot use it afterwards.
+
+    \b
+    silt events migrate --dry-run --log sqlite:///builds.db
+    silt events migrate --log sqlite:///builds.db
+    """
+    from siltstone.eventlog.events import SCHEMA_VERSION
+
+    call = invocation(context)
+    with _opened(log) as opened:
+        before = opened.version if dry_run else opened.migrate()
+        uri = opened.uri
+    shown = {
+        "from": before,
+        "to": SCHEMA_VERSION,
+        "migrated": before < SCHEMA_VERSION and not dry_run,
+        "dry_run": dry_run,
+    }
+    if before == SCHEMA_VERSION:
+        text = f"{uri} has version {before} already; there is nothing to do."
+    else:
+        text = f"{'Would bring' if dry_run else 'Brought'} {uri} from version {before} to {SCHEMA_VERSION}."
+    call.answer(shown, lambda: render.write_line(text))
 
 
 def rebuild(context: typer.Context, *, log: Log = None) -> None:

@@ -1,0 +1,155 @@
+"""A log on Delta in a folder of this machine: through the lake's own commit path."""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from siltstone.clock import Clock
+from siltstone.config import Settings
+from siltstone.errors import Conflict, NotFound, Unavailable
+from siltstone.eventlog.address import Address
+from siltstone.eventlog.place import FILE_KEYS, NEW_PROPERTIES
+from siltstone.eventlog.rows import DAY, FIRST_INDEX, TABLE_SCHEMA
+from siltstone.model.files import Commit, Committed, DataFile, Live
+from siltstone.storage.layout import DATA, has_versions
+from siltstone.storage.log import read_entry
+from siltstone.storage.parquet import write_file
+from siltstone.storage.presence import Presence, is_live
+from siltstone.storage.table import Table
+from siltstone.storage.tidying import Background, Tidying
+from siltstone.storage.upkeep import Retention
+
+KEPT_ENTRIES: Final = 100
+KEPT_HOURS: Final = 24.0
+PRESENCE: Final = "_presence"
+
+
+class LocalPlace:
+    """A log in a folder."""
+
+    def __init__(self, table: Table, *, settings: Settings, clock: Clock) -> None:
+        """Use `open_local`."""
+        self._table = table
+        self._background = Background()
+        self._tidying = Tidying(self._background, settings=settings, clock=clock)
+
+    @property
+    def id(self) -> str:
+        """The table's id."""
+        return self._table.id
+
+    @property
+    def label(self) -> str:
+        """How it is called in messages."""
+        return self._table.label
+
+    def version(self) -> int:
+        """Return the newest version."""
+        return self._table.version()
+
+    def properties(self) -> Mapping[str, str]:
+        """Return the table's properties."""
+        return self._table.properties()
+
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Change some of the table's properties."""
+        self._table.set_properties(properties)
+
+    def add_columns(self, wanted: pa.Schema) -> None:
+        """Give the table the columns that it lacks."""
+        self._table.evolve(lambda _: wanted)
+
+    def commit(self, build: Callable[[int], Commit]) -> Committed:
+        """Land one commit by the one commit path."""
+        return self._table.commit(lambda parent: build(parent.version))
+
+    def added(self, version: int) -> tuple[DataFile, ...]:
+        """Return the files that a version has added."""
+        return read_entry(self._table.path, version).files
+
+    def live(self) -> Live:
+        """Return the newest version's files."""
+        pinned = self._table.pin()
+        return Live(version=pinned.version, files=pinned.files)
+
+    def staging(self, owner: str) -> AbstractContextManager[object]:
+        """Hold a lock while the owner works."""
+        return Presence(self._table.path / PRESENCE, owner)
+
+    def stage(self, path: str, rows: pa.Table) -> int:
+        """Write a file that no log names yet, and return its size."""
+        full = self._table.path / path
+        try:
+            full.parent.mkdir(exist_ok=True)
+            write_file(rows, full, key=FILE_KEYS)
+            return full.stat().st_size
+        except OSError as error:
+            full.unlink(missing_ok=True)
+            raise Unavailable(f"{self.label}: {full.parent} cannot be written ({error}).") from error
+
+    def read(self, path: str) -> pa.Table:
+        """Read a file."""
+        with pq.ParquetFile(self._table.path / path) as opened:
+            return opened.read()
+
+    def discard(self, paths: Iterable[str]) -> None:
+        """Delete files that no log names."""
+        for path in paths:
+            (self._table.path / path).unlink(missing_ok=True)
+
+    def notice(self, version: int) -> None:
+        """Tidy and sweep every so many commits."""
+        self._tidying.notice(self._table, version, then=sweep)
+
+    def close(self) -> None:
+        """Wait for the background thread."""
+        self._background.close()
+
+
+def sweep(table: Table) -> int:
+    """Delete files that no log names and whose writers are dead; return how many."""
+    folder = table.path / DATA
+    found = [path for path in folder.glob("*.parquet") if not is_live(table.path / PRESENCE, path.name.split(".")[0])]
+    live = {file.path for file in table.pin().files}  # after `found`: what was committed is named here
+    dead = [path for path in found if f"{DATA}/{path.name}" not in live]
+    for path in dead:
+        path.unlink(missing_ok=True)
+    return len(dead)
+
+
+def open_local(address: Address, *, create: bool, settings: Settings, clock: Clock) -> LocalPlace:
+    """Open the table in a folder, and make it if there is none.
+
+    Raises:
+        NotFound: there is none, and none is to be made.
+    """
+    path = Path(address.path)
+    if not has_versions(path):
+        if not create:
+            raise NotFound(f"There is no event log at {address.shown}.")
+        _create(path, settings)
+    table = Table(
+        path,
+        settings=settings,
+        clock=clock,
+        retention=Retention(hours=KEPT_HOURS, max_entries=KEPT_ENTRIES),
+        label=f"Event log {address.shown}",
+        must_exist=True,
+    )
+    table.version()
+    return LocalPlace(table, settings=settings, clock=clock)
+
+
+def _create(path: Path, settings: Settings) -> None:
+    try:
+        Table.create(
+            path, TABLE_SCHEMA, partition_by=[DAY, FIRST_INDEX], properties=NEW_PROPERTIES, durable=settings.durable
+        )
+    except Conflict:
+        return  # another process was quicker
+    except OSError as error:
+        raise Unavailable(f"No event log can be made at {path}: {error}") from error

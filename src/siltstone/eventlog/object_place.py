@@ -1,0 +1,31 @@
+"""A log on Delta in an object store."""
+
+from contextlib import suppress
+
+from siltstone.clock import Clock
+from siltstone.config import Settings
+from siltstone.errors import Conflict, NotFound
+from siltstone.eventlog.address import Address, Backend
+from siltstone.eventlog.place import NEW_PROPERTIES
+from siltstone.eventlog.rows import DAY, FIRST_INDEX, TABLE_SCHEMA
+from siltstone.storage.object_table import Objects, ObjectTable
+
+
+def open_object(address: Address, *, create: bool, settings: Settings, clock: Clock) -> ObjectTable:
+    """Open the table of a log in an object store, and make it if there is none.
+
+    Raises:
+        NotFound: there is none, and none is to be made.
+        Unavailable: the store cannot be reached.
+    """
+    kind = "s3" if address.backend is Backend.DELTA_S3 else "azure"
+    objects = Objects(kind, address.bucket, address.path, address.options)
+    label = f"Event log {address.shown}"
+    try:
+        return ObjectTable(objects, settings=settings, clock=clock, label=label)
+    except NotFound as error:
+        if not create:
+            raise NotFound(f"There is no event log at {address.shown}.") from error
+    with suppress(Conflict):  # another process was quicker
+        ObjectTable.create(objects, TABLE_SCHEMA, partition_by=[DAY, FIRST_INDEX], properties=NEW_PROPERTIES)
+    return ObjectTable(objects, settings=settings, clock=clock, label=label)

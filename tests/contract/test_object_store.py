@@ -1,0 +1,222 @@
+"""Event logs in an object store: the same answers, many writers, crashes, and what goes wrong on a network."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from siltstone import failpoints
+from siltstone.clock import SystemClock
+from siltstone.config import Settings
+from siltstone.errors import CommitUnknown, Conflict, InvalidRequest, NotFound, Unavailable
+from siltstone.eventlog.address import parse_address
+from siltstone.eventlog.delta import open_place
+from siltstone.eventlog.events import event_json
+from siltstone.eventlog.log import EventLog
+from siltstone.storage import object_table
+from siltstone.storage.object_table import ObjectTable
+from tests.support.appends import append_all
+from tests.support.children import Child
+from tests.support.histories import history, received
+from tests.support.objects import CREDENTIALS, ObjectStore, object_store
+
+APPEND = "tests.support.appends:append_all"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    with object_store(tmp_path_factory.mktemp("objects")) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def uri(store: ObjectStore, tmp_path: Path) -> str:
+    return store.log(f"logs/{tmp_path.name}")
+
+
+def table(uri: str) -> ObjectTable:
+    place = open_place(parse_address(uri), create=False, settings=Settings(), clock=SystemClock())
+    assert isinstance(place, ObjectTable)
+    return place
+
+
+def texts(uri: str) -> list[str]:
+    with EventLog.open(uri, create=False) as log:
+        return [event_json(one.event) for one in log.events()]
+
+
+def test_it_answers_like_any_other_log(uri: str, tmp_path: Path) -> None:
+    with EventLog.open(uri) as there, EventLog.open("memory:") as here:
+        for start in range(0, 200, 40):
+            some = list(history(200, seed=3))[start : start + 40]
+            assert there.append(*some) == here.append(*some)
+        assert list(there.events()) == list(here.events())
+        assert there.summary() == here.summary()
+        assert there.builds() == here.builds()
+        assert there.partitions() == here.partitions()
+        with pytest.raises(Conflict):
+            there.append(received(next(iter(here.builds())).build_request_id))
+    assert (tmp_path / "cache").is_dir()  # the projection is local
+
+
+def test_another_reader_without_a_projection_sees_the_same(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_all(uri, first=0, last=30, at_once=7)
+    first = texts(uri)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
+    assert texts(uri) == first == [event_json(one) for one in history(30, seed=9)]
+
+
+def test_four_writers_lose_nothing(uri: str) -> None:
+    EventLog.open(uri).close()
+    children = [
+        Child("tests.support.appends:append_builds", {"uri": uri, "name": f"p{number}", "count": 10})
+        for number in range(4)
+    ]
+    acknowledged = [index for child in children for index in child.wait(300).value]
+    assert sorted(acknowledged) == list(range(1, 41))
+    with EventLog.open(uri) as log:
+        names = [one.event.build_request_id for one in log.events()]
+    assert sorted(names) == sorted(f"p{number}-{at}" for number in range(4) for at in range(10))
+
+
+def test_of_those_that_want_the_same_step_one_wins(uri: str) -> None:
+    with EventLog.open(uri) as log:
+        log.append(received())
+    children = [Child("tests.support.appends:contest", {"uri": uri, "name": f"p{number}"}) for number in range(4)]
+    assert sum(child.wait().value for child in children) == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "there"), [("eventlog.after_stage", 0), ("commit.before_entry", 0), ("commit.after_entry", 20)]
+)
+def test_an_append_that_is_killed_is_whole_or_not_there(uri: str, place: str, there: int) -> None:
+    append_all(uri, first=0, last=10, at_once=10)
+    arguments = {"uri": uri, "first": 10, "last": 30, "at_once": 20}
+    outcome = Child(APPEND, arguments, failpoint=f"{place}:kill").wait()
+    assert outcome.killed, outcome.stderr
+    assert texts(uri) == [event_json(one) for one in history(10 + there, seed=9)]
+    assert append_all(uri, first=10, last=30, at_once=20) == 20 - there
+
+
+def test_after_its_entries_were_cleaned_a_log_is_read_from_its_files(
+    uri: str, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_all(uri, first=0, last=30, at_once=5)
+    there = table(uri)
+    assert there._tidy() is None
+    there.close()
+    folder = f"logs/{tmp_path.name}/_delta_log/"
+    for name in store.names(folder):
+        if name.endswith(".json") and not name.endswith("6.json"):
+            store.delete(name)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
+    assert texts(uri) == [event_json(one) for one in history(30, seed=9)]
+    assert append_all(uri, first=30, last=40, at_once=10) == 10
+
+
+def test_tidying_every_so_many_commits(
+    uri: str, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_table, "CHECKPOINT_COMMITS", 3)
+    append_all(uri, first=0, last=12, at_once=3)
+    assert any("checkpoint" in name for name in store.names(f"logs/{tmp_path.name}/_delta_log/"))
+
+
+def test_what_crashed_writers_left_is_swept_by_age(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datetime
+
+    append_all(uri, first=0, last=10, at_once=5)
+    there = table(uri)
+    there._objects.put("data/left-over.parquet", b"x")
+    assert there.sweep() == 0
+    monkeypatch.setattr(object_table, "SWEPT_AFTER", datetime.timedelta(seconds=-10))
+    assert there.sweep() == 1
+    there.close()
+    assert len(texts(uri)) == 10
+
+
+def test_a_lost_answer_is_told_and_the_repeat_is_no_second_event(uri: str) -> None:
+    event = received("lost")
+    with EventLog.open(uri) as log:
+        log.append(received("first"))
+        objects = log._keeper._place._objects  # type: ignore[attr-defined]
+        put = objects.put
+
+        def lost(path: str, content: bytes, *, anew: bool = False) -> None:
+            put(path, content, anew=anew)
+            if anew:
+                objects.get = fails
+                raise OSError("the answer was lost")
+
+        def fails(_path: str) -> bytes:
+            raise OSError("no answer")
+
+        objects.put = lost
+        with pytest.raises(CommitUnknown, match="Write the same again"):
+            log.append(event)
+    with EventLog.open(uri) as log:
+        assert [one.is_new for one in log.append(event)] == [False]
+        assert log.summary().events == 2
+
+
+def test_a_put_that_meets_itself_has_landed(uri: str) -> None:
+    with EventLog.open(uri) as log:
+        objects = log._keeper._place._objects  # type: ignore[attr-defined]
+        put = objects.put
+
+        def twice(path: str, content: bytes, *, anew: bool = False) -> None:
+            put(path, content, anew=anew)
+            if anew:
+                put(path, content, anew=anew)
+
+        objects.put = twice
+        assert [one.index for one in log.append(received("a"))] == [1]
+        assert log.summary().events == 1
+
+
+def test_a_disk_that_fails_before_the_entry_changes_nothing(uri: str) -> None:
+    with (
+        EventLog.open(uri) as log,
+        failpoints.arm("commit.before_entry", "raise"),
+        pytest.raises(OSError, match="entry"),
+    ):
+        log.append(received("a"))
+    assert texts(uri) == []
+
+
+def test_what_cannot_be_reached_or_is_not_there_is_told(
+    store: ObjectStore, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(NotFound, match="There is no event log"):
+        EventLog.open(uri, create=False)
+    with pytest.raises(Unavailable):
+        EventLog.open(uri.replace("//builds/", "//no-such-bucket/"))
+    monkeypatch.setattr(object_table, "RETRIES", 0)
+    monkeypatch.setattr(object_table, "TIMEOUT_SECONDS", 2)
+    with pytest.raises(Unavailable):
+        EventLog.open(uri.replace(f":{store.port}", ":1"))
+
+
+def test_spark_does_not_read_there(uri: str) -> None:
+    with EventLog.open(uri) as log, pytest.raises(InvalidRequest, match="on this machine"):
+        log.read(None)  # type: ignore[arg-type]
+
+
+def test_addresses() -> None:
+    found = parse_address("delta+s3://bucket/a/b?region=eu-central-1&endpoint=http://127.0.0.1:9&allow_http=true")
+    assert (found.bucket, found.path) == ("bucket", "a/b")
+    assert found.options == {"aws_region": "eu-central-1", "aws_endpoint": "http://127.0.0.1:9", "allow_http": "true"}
+    azure = parse_address("delta+azure://box/logs?account=ada")
+    assert (azure.bucket, azure.path, azure.options) == ("box", "logs", {"azure_storage_account_name": "ada"})
+    with pytest.raises(InvalidRequest, match="Credentials come from the environment"):
+        parse_address("delta+s3://bucket/a?aws_secret_access_key=x")
+    with pytest.raises(InvalidRequest, match="must name a bucket"):
+        parse_address("delta+s3://bucket")

@@ -1,0 +1,86 @@
+"""An object store like S3 for one test run, in a process of its own on a free port of 127.0.0.1."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+BUCKET = "builds"
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
+START_SECONDS = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectStore:
+    """A running server."""
+
+    port: int
+    process: "subprocess.Popen[bytes]"
+
+    def log(self, name: str) -> str:
+        """Return the address of a log in it."""
+        return f"delta+s3://{BUCKET}/{name}?endpoint=http://127.0.0.1:{self.port}&allow_http=true"
+
+    def names(self, prefix: str) -> list[str]:
+        """Return the names of the objects below a prefix."""
+        client = _client(self.port)
+        return [one["Key"] for one in client.list_objects_v2(Bucket=BUCKET, Prefix=prefix).get("Contents", [])]
+
+    def delete(self, name: str) -> None:
+        """Delete an object."""
+        _client(self.port).delete_object(Bucket=BUCKET, Key=name)
+
+
+@contextmanager
+def object_store(folder: Path) -> Iterator[ObjectStore]:
+    """Start a server with an empty bucket, and stop it at the end."""
+    port = _free_port()
+    with (folder / "server.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+            stdout=log,
+            stderr=log,
+            env=os.environ | CREDENTIALS,
+        )
+    try:
+        _await(port, process)
+        _client(port).create_bucket(Bucket=BUCKET)
+        yield ObjectStore(port=port, process=process)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _client(port: int):  # noqa: ANN202  # boto3 has no types
+    import boto3
+
+    return boto3.client(
+        "s3",
+        endpoint_url=f"http://127.0.0.1:{port}",
+        region_name=CREDENTIALS["AWS_REGION"],
+        aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def _await(port: int, process: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+    raise AssertionError("the object store did not start")
