@@ -41,7 +41,7 @@ demo: setup ## a short tour: upsert, read, fold, erase
 	@$(VENV)/bin/silt demo
 
 test: setup ## every test but the long ones
-	@$(PYTHON) -m pytest -q -m "not deep" -n 2 --durations=15
+	@$(PYTHON) -m pytest -q -m "not deep" -n 2 --durations=15 --cov --cov-report=term:skip-covered
 
 test-deep: setup ## the long ones: crash and property tests at full size
 	@$(PYTHON) -m pytest -q -m deep -n 2 --durations=15

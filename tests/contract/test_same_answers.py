@@ -55,6 +55,13 @@ def everything(log: EventLog) -> dict[str, Any]:
     return answers
 
 
+def _timeless(answers: Any) -> Any:  # noqa: ANN401
+    """Return answers without when the events came: that is not the same everywhere."""
+    if isinstance(answers, dict):
+        return {name: _timeless(value) for name, value in answers.items() if name != "appended_at"}
+    return [_timeless(one) for one in answers] if isinstance(answers, list | tuple) else answers
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_generated_histories_give_the_same_answers_everywhere(opened: Opener, seed: int) -> None:
     events = list(history(400, seed=seed))
@@ -66,7 +73,7 @@ def test_generated_histories_give_the_same_answers_everywhere(opened: Opener, se
         while batch := list(islice(rest, size)):
             log.append(*batch)
             size = size % 13 + 1
-        answers[kind] = json.dumps(everything(log), sort_keys=True, ensure_ascii=False)
+        answers[kind] = json.dumps(_timeless(everything(log)), sort_keys=True, ensure_ascii=False)
     assert len(answers["memory"]) > 100_000
     for kind in KINDS:
         assert answers[kind] == answers["memory"], kind
@@ -81,7 +88,7 @@ def test_long_histories_give_the_same_answers_everywhere(opened: Opener, seed: i
         log = opened(kind)
         for start in range(0, len(events), 97):
             log.append(*events[start : start + 97])
-        answers.append(json.dumps(everything(log), sort_keys=True, ensure_ascii=False))
+        answers.append(json.dumps(_timeless(everything(log)), sort_keys=True, ensure_ascii=False))
     assert set(answers) == {answers[0]}
 
 

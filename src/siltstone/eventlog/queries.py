@@ -4,7 +4,7 @@ Answers are values with the same content on every backend. Events come in the or
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -317,8 +317,3 @@ def summary(connection: Connection) -> Summary:
 def _without(counted: dict[str, int], ended: Iterable[BuildStatus] | Iterable[JobStatus]) -> int:
     names = {status.name for status in ended}
     return sum(number for name, number in counted.items() if name not in names)
-
-
-def refs_of(events: Sequence[Indexed]) -> list[str]:
-    """Return the partitions that events are about, each once, in order."""
-    return list(dict.fromkeys(ref for one in events for ref in one.event.partition_refs))

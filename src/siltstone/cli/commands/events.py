@@ -1,4 +1,4 @@
-"""Build event logs: events append, list, show, tail, builds, partitions, jobs, summary, export, import, migrate, rebuild, report."""
+"""Build event logs: silt events append, list, show, tail, export, import, migrate, and what they add up to."""
 
 import datetime
 import json
@@ -322,9 +322,9 @@ def show(
     call = invocation(context)
     with _opened(log) as opened:
         found = opened.event(event_id)
-    data = _plain(found)
+    data = _plain(found) | {"appended_at": found.appended_at}
     payload = data.pop(found.event.type.column)
-    call.answer(_plain(found), lambda: render.write_facts(data | payload))
+    call.answer(_plain(found) | {"appended_at": found.appended_at}, lambda: render.write_facts(data | payload))
 
 
 def tail(  # noqa: PLR0913  # one parameter for each filter
