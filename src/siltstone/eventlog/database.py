@@ -26,6 +26,8 @@ BUSY_SECONDS: Final = 30
 """How long a writer waits for another one."""
 CONNECT_SECONDS: Final = 10
 POOL_CONNECTIONS: Final = 8
+CHECKPOINT_PAGES: Final = 8000
+"""Pages in the write-ahead log of a projection before they are moved: pages that change often are moved once."""
 LOCK: Final = 0x53494C54
 """The number of the lock that whoever appends in PostgreSQL holds until the transaction ends."""
 
@@ -128,7 +130,7 @@ def open_projection(path: Path) -> Database:
         URL.create("sqlite", database=str(path)), isolation_level="AUTOCOMMIT", connect_args={"timeout": BUSY_SECONDS}
     )
     event.listen(engine, "connect", _set_up_sqlite)
-    event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous = NORMAL"))
+    event.listen(engine, "connect", _set_up_projection)
     return Database(engine, f"projection {path}")
 
 
@@ -187,6 +189,11 @@ def _engine(address: Address) -> Engine:
 
 def _set_up_sqlite(connection: Any, _record: object) -> None:  # noqa: ANN401
     for statement in ("journal_mode = WAL", "synchronous = FULL", "case_sensitive_like = ON"):
+        connection.execute(f"PRAGMA {statement}")
+
+
+def _set_up_projection(connection: Any, _record: object) -> None:  # noqa: ANN401
+    for statement in ("synchronous = NORMAL", f"wal_autocheckpoint = {CHECKPOINT_PAGES}"):
         connection.execute(f"PRAGMA {statement}")
 
 

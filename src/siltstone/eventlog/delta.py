@@ -8,21 +8,21 @@ Flow of an append:
 3. the new events are written, one file for each day, into files that no log names yet;
 4. one commit adds the files and moves the transaction `APP_INDEX`, on which it depends: whoever loses a race against another
    process checks everything anew on the new version;
-5. the projection takes the events in; whoever asks, asks there.
+5. the appends are acknowledged, and the leader takes the events into the projection; whoever asks, asks there, once it has all.
 
 A crash before 4 leaves files of a dead owner, which are swept; after it the events are there, and the next process to ask folds
 them.
 """
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Final
 
 from sqlalchemy import Connection
 
 from siltstone.clock import Clock, SystemClock, epoch_ns
 from siltstone.config import Settings
-from siltstone.errors import Conflict, InvalidRequest, Unavailable
+from siltstone.errors import Conflict, InvalidRequest, SiltstoneError, Unavailable
 from siltstone.eventlog.address import Address, Backend
 from siltstone.eventlog.events import SCHEMA_VERSION, Event, Indexed
 from siltstone.eventlog.ledger import Appended, Checked, Ledger
@@ -56,8 +56,9 @@ class DeltaKeeper:
         self._clock = clock
         self._projection = Projection(place, cache_folder() / "eventlog" / f"{place.id}.db")
         self._queue: WriterQueue[Sequence[Event], list[Appended] | Conflict] = WriterQueue(
-            self._commit, bound=QUEUED, wait_seconds=settings.commit_timeout_seconds
+            self._commit, bound=QUEUED, wait_seconds=settings.commit_timeout_seconds, after=self._fold
         )
+        self._landed: tuple[int, Checked] | None = None
 
     def append(self, events: Sequence[Event]) -> list[Appended]:
         """Append events together with those of other threads."""
@@ -118,9 +119,17 @@ class DeltaKeeper:
                 self._discard(staged)
                 raise
         reach("eventlog.after_append")
-        self._projection.fold_own(committed.version, found)
-        self._place.notice(committed.version)
+        self._landed = committed.version, found
         return found.answers
+
+    def _fold(self) -> None:
+        """Take what has just landed into the projection; whoever asks before, or after a failure, folds it himself."""
+        landed, self._landed = self._landed, None
+        if landed is None:
+            return
+        with suppress(SiltstoneError, OSError):
+            self._projection.fold_own(*landed)
+            self._place.notice(landed[0])
 
     def _checked(self, batches: Sequence[Sequence[Event]], version: int) -> Checked:
         with self._projection.reading(version) as connection:

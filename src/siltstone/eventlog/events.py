@@ -11,9 +11,11 @@ Terms:
 """
 
 import json
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, fields
 from enum import IntEnum, StrEnum
-from typing import Any, ClassVar, Final, TypeAlias
+from functools import cache
+from typing import Any, ClassVar, Final, TypeAlias, cast
 
 SCHEMA_VERSION: Final = 2
 """The version of the events' columns that this code writes."""
@@ -283,9 +285,13 @@ class Indexed:
 # ---- as JSON -----------------------------------------------------------------------------------------------------
 
 
+as_json: Final[Callable[[Any], str]] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""Return a value as JSON; the encoder is made once, because that takes longer than to use it."""
+
+
 def event_json(event: Event) -> str:
     """Return an event as one line of JSON: the same event is always the same text."""
-    return _dumped(
+    return as_json(
         {
             "event_id": event.event_id,
             "timestamp": event.timestamp,
@@ -299,17 +305,22 @@ def event_json(event: Event) -> str:
 def payload_values(payload: Payload) -> dict[str, Any]:
     """Return a payload's fields as the columns of its type: statuses as code and name, config and manifests as JSON text."""
     found: dict[str, Any] = {}
-    for one in fields(payload):
-        value = getattr(payload, one.name)
-        if isinstance(value, BuildStatus | PartitionStatus | JobStatus):
-            found |= {"status_code": int(value), "status_name": value.name}
-        elif one.name == "config":
-            found["config"] = None if value is None else _dumped(_plain(value))
-        elif one.name == "manifests":
-            found["manifests"] = _dumped(_plain(value))
+    for name in _names(cast("Hashable", type(payload))):
+        value = getattr(payload, name)
+        if name == "status":
+            found["status_code"], found["status_name"] = int(value), value.name
+        elif name == "config":
+            found["config"] = None if value is None else as_json(_plain(value))
+        elif name == "manifests":
+            found["manifests"] = as_json(_plain(value))
         else:
-            found[one.name] = list(value) if isinstance(value, tuple) else value
+            found[name] = list(value) if isinstance(value, tuple) else value
     return found
+
+
+@cache
+def _names(kind: Any) -> tuple[str, ...]:  # noqa: ANN401
+    return tuple(one.name for one in fields(kind))
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401
@@ -323,7 +334,3 @@ def _plain(value: Any) -> Any:  # noqa: ANN401
             return dict(sorted(value.items()))
         case _:
             return value
-
-
-def _dumped(value: Any) -> str:  # noqa: ANN401
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

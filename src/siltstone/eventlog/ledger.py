@@ -10,13 +10,12 @@ A crash or an error leaves the transaction undone. The same code keeps a Delta l
 they were committed, and are only folded (`fold`).
 """
 
-import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import Connection, Table, insert, select, tuple_, update
+from sqlalchemy import Connection, Dialect, Table, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from siltstone.errors import Conflict
@@ -32,6 +31,7 @@ from siltstone.eventlog.events import (
     PartitionInvalidationEvent,
     PartitionStatus,
     Status,
+    as_json,
     event_json,
     payload_values,
 )
@@ -50,7 +50,13 @@ from siltstone.eventlog.transitions import Run, check
 LOOKED_UP_AT_ONCE: Final = 400
 """Values in one query; databases limit how many there may be."""
 
+ROWS_AT_ONCE: Final = 200
+"""Rows in one statement of SQLite."""
+STATES: Final = (BUILDS, BUILD_PARTITIONS, PARTITIONS, RUNS)
+"""Where things stand, a table for each kind of thing."""
+
 Row = dict[str, Any]
+_COMPILED: Final[dict[str, dict[str, Any]]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,38 +179,62 @@ class Ledger:
     def _write(self, events: Sequence[Indexed], states: "_States") -> None:
         if not events:
             return
-        execute = self._connection.execute
-        execute(insert(EVENTS), [_event_row(one) for one in events])
-        parts = [{"partition_ref": ref, "idx": one.index} for one in events for ref in one.event.partition_refs]
-        if parts:
-            execute(insert(EVENT_PARTITIONS), parts)
-        self._put(BUILDS, states.moved[BUILDS.name])
-        self._put(BUILD_PARTITIONS, states.moved[BUILD_PARTITIONS.name])
-        self._put(PARTITIONS, states.moved[PARTITIONS.name])
-        self._put(RUNS, states.moved[RUNS.name])
-        self._count(states.counts)
-        execute(update(HEAD).values(next_index=events[-1].index + 1))
-
-    def _put(self, table: Table, moved: dict[Any, Row]) -> None:
-        """Insert rows, or replace those that are there."""
-        if not moved:
-            return
-        keys = [column.name for column in table.primary_key]
-        statement = self._insert()(table)
-        changed = {column.name: statement.excluded[column.name] for column in table.c if column.name not in keys}
-        self._connection.execute(
-            statement.on_conflict_do_update(index_elements=keys, set_=changed), list(moved.values())
+        self._run_many("events", [_event_row(one) for one in events])
+        self._run_many(
+            "event_partitions",
+            [{"partition_ref": ref, "idx": one.index} for one in events for ref in one.event.partition_refs],
         )
+        for table in STATES:
+            self._run_many(table.name, list(states.moved[table.name].values()))
+        self._run_many(
+            "counts", [{"what": what, "number": number} for what, number in sorted(states.counts.items()) if number]
+        )
+        self._connection.execute(update(HEAD).values(next_index=events[-1].index + 1))
 
-    def _count(self, counts: "Counter[str]") -> None:
-        rows = [{"what": what, "number": number} for what, number in sorted(counts.items()) if number]
-        if rows:
-            statement = self._insert()(COUNTS)
-            added = {"number": COUNTS.c.number + statement.excluded.number}
-            self._connection.execute(statement.on_conflict_do_update(index_elements=["what"], set_=added), rows)
+    def _run_many(self, what: str, rows: list[Row]) -> None:
+        """Run a statement for many rows as the driver wants it: the way through SQLAlchemy costs more than the database."""
+        if not rows:
+            return
+        statement = _statements(self._connection.dialect)[what]
+        if statement.positiontup is None:
+            self._connection.exec_driver_sql(statement.string, rows)
+            return
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            self._run_at_once(statement, rows[start : start + ROWS_AT_ONCE])
 
-    def _insert(self) -> Callable[[Table], Any]:
-        return postgresql.insert if self._connection.dialect.name == "postgresql" else sqlite.insert
+    def _run_at_once(self, statement: Any, rows: list[Row]) -> None:  # noqa: ANN401
+        """Run a statement of SQLite once with all rows: one step, for which it lets other threads run once."""
+        names: list[str] = statement.positiontup
+        one = f"({', '.join('?' * len(names))})"
+        text = statement.string.replace(f"VALUES {one}", "VALUES " + ", ".join([one] * len(rows)), 1)
+        self._connection.exec_driver_sql(text, tuple(row[name] for row in rows for name in names))
+
+
+def _statements(dialect: Dialect) -> dict[str, Any]:
+    """Return what is written, compiled once for each kind of database."""
+    if dialect.name not in _COMPILED:
+        _COMPILED[dialect.name] = {
+            what: statement.compile(dialect=dialect) for what, statement in _written(dialect.name).items()
+        }
+    return _COMPILED[dialect.name]
+
+
+def _written(dialect: str) -> dict[str, Any]:
+    """Return what is written, by name: inserts that replace a row that is there, and add to a count."""
+    kind = postgresql.insert if dialect == "postgresql" else sqlite.insert
+    count = kind(COUNTS)
+    added = {"number": COUNTS.c.number + count.excluded.number}
+    found: dict[str, Any] = {
+        "events": kind(EVENTS),
+        "event_partitions": kind(EVENT_PARTITIONS),
+        "counts": count.on_conflict_do_update(index_elements=["what"], set_=added),
+    }
+    for table in STATES:
+        keys = [column.name for column in table.primary_key]
+        statement = kind(table)
+        changed = {column.name: statement.excluded[column.name] for column in table.c if column.name not in keys}
+        found[table.name] = statement.on_conflict_do_update(index_elements=keys, set_=changed)
+    return found
 
 
 def _appended(events: Sequence[Event], states: "_States", first: int, at: int) -> tuple[list[Appended], list[Indexed]]:
@@ -236,7 +266,7 @@ def _event_row(one: Indexed) -> Row:
         "event_type": event.type.value,
         "job_run_id": event.job_run_id,
         "job_label": event.job_label,
-        "payload": json.dumps(payload_values(event.payload), ensure_ascii=False, separators=(",", ":")),
+        "payload": as_json(payload_values(event.payload)),
         "appended_at": one.appended_at,
     }
 
@@ -244,7 +274,7 @@ def _event_row(one: Indexed) -> Row:
 def stored_json(row: Row) -> str:
     """Return a stored event as the line that `event_json` makes of it, without reading its payload."""
     parts = {name: row[name] for name in ("event_id", "timestamp", "build_request_id", "event_type")}
-    head = json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
+    head = as_json(parts)
     return f'{head[:-1]},"{EventType(row["event_type"]).column}":{row["payload"]}}}'
 
 
@@ -311,7 +341,7 @@ class _States:
 
     def _apply_build(self, index: int, event: Event, payload: BuildRequestEvent) -> None:
         before = self.builds.get(event.build_request_id)
-        asked = json.dumps(payload.requested_partitions, ensure_ascii=False, separators=(",", ":"))
+        asked = as_json(payload.requested_partitions)
         row = {
             "build_request_id": event.build_request_id,
             "status": payload.status.value,

@@ -12,12 +12,12 @@ from siltstone.clock import Clock
 from siltstone.config import Settings
 from siltstone.errors import Conflict, NotFound, Unavailable
 from siltstone.eventlog.address import Address
-from siltstone.eventlog.place import FILE_KEYS, NEW_PROPERTIES
+from siltstone.eventlog.place import NEW_PROPERTIES
 from siltstone.eventlog.rows import DAY, FIRST_INDEX, TABLE_SCHEMA
 from siltstone.model.files import Commit, Committed, DataFile, Live
 from siltstone.storage.layout import DATA, has_versions
 from siltstone.storage.log import read_entry
-from siltstone.storage.parquet import write_file
+from siltstone.storage.parquet import write_small_file
 from siltstone.storage.presence import Presence, is_live
 from siltstone.storage.table import Table
 from siltstone.storage.tidying import Background, Tidying
@@ -85,11 +85,13 @@ class LocalPlace:
         full = self._table.path / path
         try:
             full.parent.mkdir(exist_ok=True)
-            write_file(rows, full, key=FILE_KEYS)
-            return full.stat().st_size
+            write_small_file(rows, full)
+            size = full.stat().st_size
+            self._table.verify((DataFile(path=path, size_bytes=size, rows=rows.num_rows),), expected=rows.schema)
         except OSError as error:
             full.unlink(missing_ok=True)
             raise Unavailable(f"{self.label}: {full.parent} cannot be written ({error}).") from error
+        return size
 
     def read(self, path: str) -> pa.Table:
         """Read a file."""

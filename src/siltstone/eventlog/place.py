@@ -17,8 +17,6 @@ from siltstone.model.spec import FORMAT_VERSION, PROPERTY_FORMAT
 PROPERTY_VERSION: Final = "siltstone.eventlog.version"
 NEW_PROPERTIES: Final = {PROPERTY_FORMAT: str(FORMAT_VERSION), PROPERTY_VERSION: str(SCHEMA_VERSION)}
 """The properties of a log that is made today."""
-FILE_KEYS: Final = ("build_request_id", "event_id")
-"""By which columns a reader may look into files."""
 
 
 class Place(Protocol):

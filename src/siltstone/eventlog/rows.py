@@ -63,7 +63,7 @@ FILE_SCHEMA: Final = pa.schema(
         pa.field(APPENDED_AT, pa.int64()),
     ]
 )
-"""What a file holds; the table has the partition columns before it."""
+"""What a file may hold; the table has the partition columns before it."""
 TABLE_SCHEMA: Final = pa.schema([pa.field(DAY, pa.date32()), pa.field(FIRST_INDEX, pa.int64()), *FILE_SCHEMA])
 
 
@@ -74,22 +74,20 @@ def day_of(event: Event) -> str:
 
 
 def to_rows(events: Sequence[Indexed], *, first_index: int) -> pa.Table:
-    """Return events, each with its position in the append, as rows of a file."""
-    columns: dict[str, list[Any]] = {name: [] for name in FILE_SCHEMA.names}
-    for one in events:
-        event = one.event
-        values = {
-            POS: one.index - first_index,
-            "event_id": event.event_id,
-            "timestamp": event.timestamp,
-            "build_request_id": event.build_request_id,
-            "event_type": event.type.value,
-            event.type.column: payload_values(event.payload),
-            APPENDED_AT: one.appended_at,
-        }
-        for name, column in columns.items():
-            column.append(values.get(name))
-    return pa.table([pa.array(columns[f.name], f.type) for f in FILE_SCHEMA], schema=FILE_SCHEMA)
+    """Return events, each with its position in the append, as rows of a file; kinds of payloads that none has are left out."""
+    columns: dict[str, list[Any]] = {
+        POS: [one.index - first_index for one in events],
+        "event_id": [one.event.event_id for one in events],
+        "timestamp": [one.event.timestamp for one in events],
+        "build_request_id": [one.event.build_request_id for one in events],
+        "event_type": [one.event.type.value for one in events],
+        APPENDED_AT: [one.appended_at for one in events],
+    }
+    for row, one in enumerate(events):
+        column = columns.setdefault(one.event.type.column, [None] * len(events))
+        column[row] = payload_values(one.event.payload)
+    schema = pa.schema([field for field in FILE_SCHEMA if field.name in columns])
+    return pa.table([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
 
 
 def from_rows(table: pa.Table, *, first_index: int | None, where: str) -> Iterator[Indexed]:
@@ -99,7 +97,7 @@ def from_rows(table: pa.Table, *, first_index: int | None, where: str) -> Iterat
         Corruption: a row is no event.
     """
     for row in table.to_pylist():
-        own, position, appended_at = row.pop(IDX), row.pop(POS), row.pop(APPENDED_AT, None)
+        own, position, appended_at = row.pop(IDX, None), row.pop(POS), row.pop(APPENDED_AT, None)
         index = own if own is not None else position + (first_index or 0)
         if own is None and first_index is None:
             raise Corruption(f"{where} holds an event without an index. Restore the log from a copy.")

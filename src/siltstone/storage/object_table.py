@@ -43,7 +43,7 @@ from siltstone.storage.entry import entry_content
 from siltstone.storage.follow import live_files
 from siltstone.storage.layout import DATA, LOG, entry_name
 from siltstone.storage.log import LogEntry, entry_version, parse_entry
-from siltstone.storage.parquet import write_file
+from siltstone.storage.parquet import write_small_file
 from siltstone.storage.table import declare_invariants
 from siltstone.storage.tidying import Background
 
@@ -350,7 +350,7 @@ class ObjectTable:
     def stage(self, path: str, rows: pa.Table) -> int:
         """Write a file that no log names yet, and return its size."""
         buffer = io.BytesIO()
-        write_file(rows, buffer, key=())
+        write_small_file(rows, buffer)
         content = buffer.getvalue()
         try:
             self._objects.put(path, content)

@@ -40,7 +40,7 @@ def bloom_columns(schema: pa.Schema, key: Collection[str]) -> list[str]:
     return [f.name for f in schema if f.name in wanted and not pa.types.is_boolean(f.type)]
 
 
-def write_file(table: pa.Table, path: Path | IO[bytes], *, key: Collection[str]) -> None:
+def write_file(table: pa.Table, path: Path, *, key: Collection[str]) -> None:
     """Write one file with the house's options. A crash leaves a part of a file that no log names."""
     pq.write_table(
         table,
@@ -49,6 +49,19 @@ def write_file(table: pa.Table, path: Path | IO[bytes], *, key: Collection[str])
         use_dictionary=[n for n in table.column_names if n != WRITTEN_AT],
         column_encoding={WRITTEN_AT: "DELTA_BINARY_PACKED"} if WRITTEN_AT in table.column_names else None,
         **writer_options(table.schema, key, rows=table.num_rows),
+    )
+
+
+def write_small_file(table: pa.Table, path: Path | IO[bytes]) -> None:
+    """Write a few rows that are read whole: nothing in the file helps to find some of them."""
+    pq.write_table(
+        table,
+        path,
+        compression=COMPRESSION,
+        compression_level=COMPRESSION_LEVEL,
+        use_dictionary=False,
+        write_statistics=False,
+        store_schema=False,
     )
 
 

@@ -31,16 +31,46 @@ class _Ticket(Generic[B, R]):
     result: R | None = None
     error: BaseException | None = None
     is_done: bool = False
-    woken: threading.Event = field(default_factory=threading.Event)
-    """Set when the ticket is done, or is to lead."""
+    bell: threading.Lock = field(default_factory=threading.Lock)
+    """Held from the start, let go of once when the ticket is done, or is to lead: cheaper than an event."""
+
+    def __post_init__(self) -> None:
+        """Hold the bell."""
+        self.bell.acquire()
+
+    def wait(self) -> None:
+        """Wait until the bell is rung."""
+        self.bell.acquire()
+        self.bell.release()
+
+    @property
+    def is_rung(self) -> bool:
+        """True once somebody has rung."""
+        return not self.bell.locked()
+
+    def ring(self) -> None:
+        """Wake whoever waits; a second time does nothing."""
+        if self.bell.locked():
+            self.bell.release()
 
 
 class WriterQueue(Generic[B, R]):
     """Groups what several threads write at once."""
 
-    def __init__(self, commit: Callable[[Sequence[B]], Sequence[R]], *, bound: int, wait_seconds: float) -> None:
-        """Commit groups with `commit`, which returns one result a batch, in order; let at most `bound` batches wait."""
+    def __init__(
+        self,
+        commit: Callable[[Sequence[B]], Sequence[R]],
+        *,
+        bound: int,
+        wait_seconds: float,
+        after: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Commit groups with `commit`, which returns one result a batch, in order; let at most `bound` batches wait.
+
+        The leader does what comes `after` a commit while the other callers of the round go their way; it must not raise.
+        """
         self._commit = commit
+        self._after = after
         self._wait_seconds = wait_seconds
         self._places = threading.BoundedSemaphore(bound)
         self._mutex = threading.Lock()
@@ -71,12 +101,12 @@ class WriterQueue(Generic[B, R]):
                 self._all_back.set()
         try:
             if not leads:
-                ticket.woken.wait()
+                ticket.wait()
             if not ticket.is_done:
                 self._all_back.wait(max(0.0, self._patient_until - time.monotonic()))
                 self._lead()
         except BaseException:
-            self._leave(ticket, leads=leads or ticket.woken.is_set())
+            self._leave(ticket, leads=leads or ticket.is_rung)
             raise
         if ticket.error is not None:
             raise ticket.error
@@ -104,18 +134,20 @@ class WriterQueue(Generic[B, R]):
                 ticket.error = error
             raise
         finally:
+            took = time.monotonic() - started
             with self._mutex:
-                now = time.monotonic()
-                self._patient_until = now + PATIENCE * (now - started)
-                self._hand_over(len(group))
+                self._expected = len(self._waiting) + len(group)
+                self._all_back.clear()
             for ticket in group:
                 ticket.is_done = True
-                ticket.woken.set()
+                ticket.ring()
+            self._after()
+            with self._mutex:
+                self._patient_until = time.monotonic() + PATIENCE * took
+                self._hand_over()
 
-    def _hand_over(self, done: int = 0) -> None:
-        """Let the first that waits lead the next round, once so many callers of this one are back."""
-        self._expected = len(self._waiting) + done
-        self._all_back.clear()
+    def _hand_over(self) -> None:
+        """Let the first that waits lead the next round."""
         self._is_led = bool(self._waiting)
         if self._waiting:
-            self._waiting[0].woken.set()
+            self._waiting[0].ring()
