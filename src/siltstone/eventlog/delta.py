@@ -15,8 +15,9 @@ them.
 """
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
-from typing import Final
+from typing import Final, cast
 
 from sqlalchemy import Connection
 
@@ -25,7 +26,7 @@ from siltstone.config import Settings
 from siltstone.errors import Conflict, InvalidRequest, SiltstoneError, Unavailable
 from siltstone.eventlog.address import Address, Backend
 from siltstone.eventlog.events import SCHEMA_VERSION, Event, Indexed
-from siltstone.eventlog.ledger import Appended, Checked, Ledger
+from siltstone.eventlog.ledger import Appended, Checked
 from siltstone.eventlog.local_place import open_local
 from siltstone.eventlog.place import PROPERTY_VERSION, Place
 from siltstone.eventlog.projection import Projection
@@ -38,6 +39,8 @@ from siltstone.storage.queue import WriterQueue
 
 APP_INDEX: Final = "siltstone.index"
 """The transaction that holds the index of the last event."""
+REMEMBERED: Final = 2000
+"""Events that are folded into the projection in one go while many append."""
 QUEUED: Final = 1000
 """Appends of one process that may wait before a caller has to."""
 
@@ -58,7 +61,7 @@ class DeltaKeeper:
         self._queue: WriterQueue[Sequence[Event], list[Appended] | Conflict] = WriterQueue(
             self._commit, bound=QUEUED, wait_seconds=settings.commit_timeout_seconds, after=self._fold
         )
-        self._landed: tuple[int, Checked] | None = None
+        self._landed: tuple[int, Checked, int] | None = None
 
     def append(self, events: Sequence[Event]) -> list[Appended]:
         """Append events together with those of other threads."""
@@ -66,6 +69,10 @@ class DeltaKeeper:
         if isinstance(answer, Conflict):
             raise answer
         return answer
+
+    def append_soon(self, events: Sequence[Event]) -> "Future[list[Appended]]":
+        """Append events together with whatever else is under way."""
+        return cast("Future[list[Appended]]", self._queue.submit_soon(events))
 
     def reading(self) -> AbstractContextManager[Connection]:
         """Ask the projection, once it has caught up."""
@@ -84,6 +91,7 @@ class DeltaKeeper:
 
     def close(self) -> None:
         """Wait for what is under way."""
+        self._queue.close()
         self._place.close()
         self._projection.close()
 
@@ -119,21 +127,22 @@ class DeltaKeeper:
                 self._discard(staged)
                 raise
         reach("eventlog.after_append")
-        self._landed = committed.version, found
+        self._landed = committed.version, found, len(batches)
         return found.answers
 
     def _fold(self) -> None:
-        """Take what has just landed into the projection; whoever asks before, or after a failure, folds it himself."""
+        """Take note of what has just landed; when many append at once they do not wait for the projection."""
         landed, self._landed = self._landed, None
         if landed is None:
             return
-        with suppress(SiltstoneError, OSError):
-            self._projection.fold_own(*landed)
-            self._place.notice(landed[0])
+        version, checked, batches = landed
+        with suppress(SiltstoneError, OSError):  # whoever asks finds out, or folds it himself
+            if self._projection.landed(version, checked) >= REMEMBERED or batches == 1:
+                self._projection.flush()
+            self._place.notice(version)
 
     def _checked(self, batches: Sequence[Sequence[Event]], version: int) -> Checked:
-        with self._projection.reading(version) as connection:
-            return Ledger(connection).check(batches, at=epoch_ns(self._clock.now()))
+        return self._projection.check(batches, version=version, at=epoch_ns(self._clock.now()))
 
     def _stage(self, new: list[Indexed], owner: str) -> list[DataFile]:
         """Write the new events, one file a day."""

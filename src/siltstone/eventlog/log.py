@@ -4,7 +4,9 @@
 says how one appends and where one asks (`Keeper`); what may be appended and how questions are answered is the same code.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
@@ -41,6 +43,10 @@ class Keeper(Protocol):
         """Append events, all of them or none; what is returned is durable."""
         ...
 
+    def append_soon(self, events: Sequence[Event]) -> "Future[list[Appended]]":
+        """Append events without waiting for it."""
+        ...
+
     def reading(self) -> AbstractContextManager[Connection]:
         """Ask within one state of the log that holds all that was acknowledged before."""
         ...
@@ -70,11 +76,20 @@ class SqlKeeper:
         """Keep the log in these tables."""
         self._database = database
         self._clock = SystemClock()
+        self._mutex = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
 
     def append(self, events: Sequence[Event]) -> list[Appended]:
         """Append in one transaction."""
         with self._database.writing() as connection:
             return Ledger(connection).append(events, at=epoch_ns(self._clock.now()))
+
+    def append_soon(self, events: Sequence[Event]) -> "Future[list[Appended]]":
+        """Append on a thread of one's own, one after the other: a database takes one writer at a time."""
+        with self._mutex:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(1, thread_name_prefix="siltstone-eventlog")
+            return self._pool.submit(self.append, events)
 
     def reading(self) -> AbstractContextManager[Connection]:
         """Ask the database."""
@@ -98,7 +113,9 @@ class SqlKeeper:
         self._database.migrate()
 
     def close(self) -> None:
-        """Close the database."""
+        """Wait for what is under way, and close the database."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
         self._database.close()
 
 
@@ -141,6 +158,21 @@ class EventLog:
             Conflict: an event is not a legal next state, or its id belongs to another event.
             Unavailable: the log cannot be reached.
         """
+        return self._keeper.append(self._checked(events)) if events else []
+
+    def append_soon(self, *events: Event) -> "Future[list[Appended]]":
+        """Append events like `append`, but return at once: the future has the answer when they are durable, or the error.
+
+        So one thread can have many appends under way, which go into the log together. Callbacks of the future should not wait.
+
+        Raises:
+            InvalidRequest: an event breaks the rules, or there are too many, or none.
+        """
+        if not events:
+            raise InvalidRequest("There is no event to append.")
+        return self._keeper.append_soon(self._checked(events))
+
+    def _checked(self, events: tuple[Event, ...]) -> tuple[Event, ...]:
         if self.version < SCHEMA_VERSION:
             raise InvalidRequest(
                 f"Event log {self.uri} has version {self.version}; it can be read, but before anything is appended it needs "
@@ -150,7 +182,7 @@ class EventLog:
             raise InvalidRequest(f"{len(events):,} events are too many for one append ({MAX_APPENDED:,}).")
         for event in events:
             check_event(event, where=f"Event {event.event_id}")
-        return self._keeper.append(events) if events else []
+        return events
 
     # ---- questions -----------------------------------------------------------------------------------------------
 

@@ -5,11 +5,16 @@ before every question and every append it takes in what was committed since: fro
 where those were cleaned, from the live files that can hold events it has not seen.
 
 All processes of a user on one machine share it: a file in the cache folder, named by the table's id. Whoever catches up does so
-in transactions. A projection that is broken, or of another layout, is deleted and made anew.
+in transactions. What this process appends itself it remembers, and folds when somebody asks, or in one go when it has come to
+many events; until then appends are checked against both.
+
+A projection that is broken, or of another layout, is deleted and made anew.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +23,7 @@ from sqlalchemy import Connection, insert, inspect, select, update
 
 from siltstone.errors import Corruption, Unavailable
 from siltstone.eventlog.database import Database, open_projection
-from siltstone.eventlog.events import SCHEMA_VERSION, Indexed
+from siltstone.eventlog.events import SCHEMA_VERSION, Event, Indexed
 from siltstone.eventlog.ledger import Checked, Ledger
 from siltstone.eventlog.place import Place
 from siltstone.eventlog.rows import FIRST_INDEX, from_rows
@@ -40,6 +45,8 @@ class Projection:
         """Open the projection, and make it if there is none that can be used."""
         self._place = place
         self._path = path
+        self._mutex = threading.RLock()
+        self._landed: _Landed | None = None
         self._database = self._opened()
 
     def _opened(self) -> Database:
@@ -76,7 +83,9 @@ class Projection:
         self.catch_up(self._place.version())
 
     def close(self) -> None:
-        """Close the database."""
+        """Fold what was remembered, and close the database."""
+        with suppress(Corruption, Unavailable):
+            self.flush()
         self._database.close()
 
     # ---- asking --------------------------------------------------------------------------------------------------
@@ -84,6 +93,7 @@ class Projection:
     @contextmanager
     def reading(self, version: int | None = None) -> Iterator[Connection]:
         """Ask within one state that has all of a version of the table, the newest one unless told."""
+        self._try_flush()
         until = self._place.version() if version is None else version
         while True:
             with self._asked(until) as connection:
@@ -91,6 +101,11 @@ class Projection:
                     yield connection
                     return
             self.catch_up(until)
+
+    def _try_flush(self) -> None:
+        if self._landed is not None:
+            with suppress(Corruption):  # mended by whoever catches up
+                self.flush()
 
     @contextmanager
     def _asked(self, until: int) -> Iterator[Connection | None]:
@@ -176,12 +191,47 @@ class Projection:
             ) from error
         return from_rows(rows, first_index=first, where=f"{self._place.label}: {file.path}")
 
-    def fold_own(self, version: int, checked: Checked) -> None:
-        """Fold what this process has just committed, unless somebody was quicker."""
-        with self._database.writing() as connection:
-            if _version(connection) == version - 1:
-                Ledger(connection).take_in(checked)
-                _set_version(connection, version)
+    # ---- what this process appends -------------------------------------------------------------------------------
+
+    def check(self, batches: Sequence[Sequence[Event]], *, version: int, at: int) -> Checked:
+        """Check appends against a version of the table."""
+        with self._mutex:
+            if (landed := self._landed) is not None and landed.last == version:
+                with self._asked(landed.first - 1) as connection:
+                    if connection is not None:
+                        return Ledger(connection).check(batches, at=at, over=landed.checked)
+            with self.reading(version) as connection:
+                return Ledger(connection).check(batches, at=at)
+
+    def landed(self, version: int, checked: Checked) -> int:
+        """Remember what this process has committed, to be folded later; return how many events that are now."""
+        with self._mutex:
+            if self._landed is None or self._landed.last != version - 1:
+                self.flush()
+                self._landed = _Landed(first=version, last=version, checked=Checked.nothing())
+            self._landed.last = version
+            self._landed.checked.add(checked)
+            return len(self._landed.checked.new)
+
+    def flush(self) -> None:
+        """Fold what was remembered, unless somebody was quicker; then whoever asks catches up from the files."""
+        with self._mutex:
+            landed, self._landed = self._landed, None
+            if landed is None:
+                return
+            with self._database.writing() as connection:
+                if _version(connection) == landed.first - 1:
+                    Ledger(connection).take_in(landed.checked)
+                    _set_version(connection, landed.last)
+
+
+@dataclass(slots=True)
+class _Landed:
+    """What this process has committed from one version to another, and has not folded yet."""
+
+    first: int
+    last: int
+    checked: Checked
 
 
 def _make_tables(connection: Connection) -> None:

@@ -13,6 +13,8 @@ commit itself fails, every caller of that round gets the error: nothing of the r
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
@@ -54,6 +56,25 @@ class _Ticket(Generic[B, R]):
             self.bell.release()
 
 
+@dataclass(slots=True, eq=False)
+class _Soon(_Ticket[B, R]):
+    """A ticket nobody waits for: its future is told. If it is to lead, a thread of the queue does that for it."""
+
+    future: "Future[R]" = field(default_factory=Future)
+    lead: Callable[[], object] = field(default=lambda: None)
+
+    def ring(self) -> None:
+        """Tell the future, or lead."""
+        if not self.is_done:
+            self.lead()
+        elif self.error is not None:
+            self.future.set_exception(self.error)
+        elif isinstance(self.result, Exception):  # this batch was refused, and the others were not
+            self.future.set_exception(self.result)
+        elif self.result is not None:
+            self.future.set_result(self.result)
+
+
 class WriterQueue(Generic[B, R]):
     """Groups what several threads write at once."""
 
@@ -76,6 +97,8 @@ class WriterQueue(Generic[B, R]):
         self._mutex = threading.Lock()
         self._waiting: list[_Ticket[B, R]] = []
         self._is_led = False
+        self._pool: ThreadPoolExecutor | None = None
+        self._pool_mutex = threading.Lock()
         self._expected = 0
         self._all_back = threading.Event()
         self._patient_until = 0.0
@@ -92,6 +115,45 @@ class WriterQueue(Generic[B, R]):
             return self._submit(_Ticket(batch))
         finally:
             self._places.release()
+
+    def submit_soon(self, batch: B) -> "Future[R]":
+        """Return at once, with a future of the batch's result; a result that is an exception is raised by it.
+
+        Callbacks of the future run on the queue's own thread, and may submit the next batch.
+
+        Raises:
+            Unavailable: the queue stayed full for the whole time limit.
+        """
+        if not self._places.acquire(timeout=self._wait_seconds):
+            raise Unavailable("The writer queue is full; nothing was written. Write slower or in larger batches.")
+        ticket: _Soon[B, R] = _Soon(batch, lead=self._lead_soon)
+        ticket.future.add_done_callback(lambda _: self._places.release())
+        with self._mutex:
+            self._waiting.append(ticket)
+            leads, self._is_led = not self._is_led, True
+            if len(self._waiting) >= self._expected:
+                self._all_back.set()
+        if leads:
+            self._lead_soon()
+        return ticket.future
+
+    def _lead_soon(self) -> None:
+        with self._pool_mutex:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(1, thread_name_prefix="siltstone-writer")
+            self._pool.submit(self._lead_patiently)
+
+    def _lead_patiently(self) -> None:
+        self._all_back.wait(max(0.0, self._patient_until - time.monotonic()))
+        with suppress(Exception):  # the futures are told
+            self._lead()
+
+    def close(self) -> None:
+        """Wait for what was submitted to be done soon."""
+        with self._pool_mutex:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=True)
 
     def _submit(self, ticket: _Ticket[B, R]) -> R:
         with self._mutex:
