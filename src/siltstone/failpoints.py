@@ -38,6 +38,8 @@ FAILPOINTS: Final = frozenset(
         "eventlog.after_append",
         "eventlog.during_catch_up",
         "eventlog.during_migration",
+        "eventlog.after_squash_write",
+        "eventlog.after_squash",
         "ingest.after_spread",
         "ingest.after_write",
         "ingest.after_quarantine",

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from siltstone.eventlog.events import event_json
+from siltstone.eventlog.local_place import LocalPlace
 from siltstone.eventlog.log import EventLog
-from tests.support.appends import append_all
+from tests.support.appends import append_all, squash_files
 from tests.support.children import Child
 from tests.support.histories import history
 
@@ -21,7 +22,14 @@ DELTA = {
     "eventlog.after_commit": 20,
 }
 """Where a process dies, and how many of twenty events are there then. On Delta a transaction is one of the projection."""
-PLACES = {*SQLITE, *DELTA, "eventlog.during_catch_up"}
+SQUASH = ("eventlog.after_squash_write", "eventlog.after_squash", "commit.after_draft", "commit.after_entry")
+PLACES = {
+    *SQLITE,
+    *DELTA,
+    *SQUASH,
+    "eventlog.during_catch_up",
+    "eventlog.during_migration",
+}  # the last: contract/test_migration
 APPEND = "tests.support.appends:append_all"
 
 
@@ -89,3 +97,19 @@ def test_a_process_that_is_killed_in_a_race_takes_nothing_of_the_others_with_it(
     assert dying.wait().killed
     assert living.wait().value == 0
     assert texts(uri) == expected(25)
+
+
+@pytest.mark.parametrize("place", SQUASH)
+def test_a_squash_that_is_killed_loses_and_doubles_nothing(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"delta://{tmp_path}/log"
+    monkeypatch.setattr(LocalPlace, "notice", lambda *_: None)
+    append_all(uri, first=0, last=40, at_once=1)
+    outcome = Child("tests.support.appends:squash_files", {"uri": uri}, failpoint=f"{place}:kill").wait()
+    assert outcome.killed, outcome.stderr
+    assert texts(uri) == expected(40)
+    squash_files(uri)
+    assert append_all(uri, first=40, last=45, at_once=1) == 5
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other cache"))
+    assert texts(uri) == expected(45)

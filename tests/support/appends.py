@@ -1,8 +1,16 @@
 """What child processes do to an event log."""
 
+from pathlib import Path
+
+from siltstone.clock import SystemClock
+from siltstone.config import Settings
 from siltstone.errors import Conflict
 from siltstone.eventlog.events import BuildRequestEvent, BuildStatus
+from siltstone.eventlog.local_place import KEPT_HOURS, PRESENCE
 from siltstone.eventlog.log import EventLog
+from siltstone.eventlog.squash import squash
+from siltstone.storage.table import Table
+from siltstone.storage.upkeep import Retention
 from tests.support.histories import event, history, received
 
 
@@ -42,3 +50,15 @@ def migrate(uri: str) -> int:
     """Migrate a log."""
     with EventLog.open(uri) as log:
         return log.migrate()
+
+
+def squash_files(uri: str) -> int:
+    """Bring the small files of a log on Delta together, as its upkeep does."""
+    table = Table(
+        Path(uri.removeprefix("delta://")),
+        settings=Settings(),
+        clock=SystemClock(),
+        retention=Retention(hours=KEPT_HOURS),
+        label="log",
+    )
+    return squash(table, presence=PRESENCE, clock=SystemClock())

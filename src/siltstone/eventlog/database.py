@@ -26,6 +26,8 @@ BUSY_SECONDS: Final = 30
 """How long a writer waits for another one."""
 CONNECT_SECONDS: Final = 10
 POOL_CONNECTIONS: Final = 8
+CACHE_KB: Final = 32 * 1024
+"""What one connection to SQLite may keep in memory; ids come in no order, so their index is touched everywhere."""
 CHECKPOINT_PAGES: Final = 8000
 """Pages in the write-ahead log of a projection before they are moved: pages that change often are moved once."""
 LOCK: Final = 0x53494C54
@@ -188,7 +190,12 @@ def _engine(address: Address) -> Engine:
 
 
 def _set_up_sqlite(connection: Any, _record: object) -> None:  # noqa: ANN401
-    for statement in ("journal_mode = WAL", "synchronous = FULL", "case_sensitive_like = ON"):
+    for statement in (
+        "journal_mode = WAL",
+        "synchronous = FULL",
+        "case_sensitive_like = ON",
+        f"cache_size = -{CACHE_KB}",
+    ):
         connection.execute(f"PRAGMA {statement}")
 
 

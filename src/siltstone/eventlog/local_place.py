@@ -1,7 +1,7 @@
 """A log on Delta in a folder of this machine: through the lake's own commit path."""
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -10,10 +10,11 @@ import pyarrow.parquet as pq
 
 from siltstone.clock import Clock
 from siltstone.config import Settings
-from siltstone.errors import Conflict, NotFound, Unavailable
+from siltstone.errors import Conflict, NotFound, SiltstoneError, Unavailable
 from siltstone.eventlog.address import Address
 from siltstone.eventlog.place import NEW_PROPERTIES
 from siltstone.eventlog.rows import DAY, FIRST_INDEX, TABLE_SCHEMA
+from siltstone.eventlog.squash import squash
 from siltstone.model.files import Commit, Committed, DataFile, Live
 from siltstone.storage.layout import DATA, has_versions
 from siltstone.storage.log import read_entry
@@ -26,6 +27,8 @@ from siltstone.storage.upkeep import Retention
 KEPT_ENTRIES: Final = 100
 KEPT_HOURS: Final = 24.0
 PRESENCE: Final = "_presence"
+SWEPT_AFTER_HOURS: Final = 1.0
+"""How long files stay whose events are in another one."""
 
 
 class LocalPlace:
@@ -34,6 +37,7 @@ class LocalPlace:
     def __init__(self, table: Table, *, settings: Settings, clock: Clock) -> None:
         """Use `open_local`."""
         self._table = table
+        self._clock = clock
         self._background = Background()
         self._tidying = Tidying(self._background, settings=settings, clock=clock)
 
@@ -68,8 +72,9 @@ class LocalPlace:
         return self._table.commit(lambda parent: build(parent.version))
 
     def added(self, version: int) -> tuple[DataFile, ...]:
-        """Return the files that a version has added."""
-        return read_entry(self._table.path, version).files
+        """Return the files that a version has added; those that only hold what was there before are none."""
+        entry = read_entry(self._table.path, version)
+        return () if entry.moves_rows_only else entry.files
 
     def live(self) -> Live:
         """Return the newest version's files."""
@@ -105,7 +110,13 @@ class LocalPlace:
 
     def notice(self, version: int) -> None:
         """Tidy and sweep every so many commits."""
-        self._tidying.notice(self._table, version, then=sweep)
+        self._tidying.notice(self._table, version, then=self._keep_small)
+
+    def _keep_small(self, table: Table) -> None:
+        with suppress(SiltstoneError):  # the next time is soon
+            while squash(table, presence=PRESENCE, clock=self._clock):
+                pass
+            sweep(table)
 
     def close(self) -> None:
         """Wait for the background thread."""
@@ -116,8 +127,9 @@ def sweep(table: Table) -> int:
     """Delete files that no log names and whose writers are dead; return how many."""
     folder = table.path / DATA
     found = [path for path in folder.glob("*.parquet") if not is_live(table.path / PRESENCE, path.name.split(".")[0])]
-    live = {file.path for file in table.pin().files}  # after `found`: what was committed is named here
-    dead = [path for path in found if f"{DATA}/{path.name}" not in live]
+    kept = {file.path for file in table.pin().files}  # after `found`: what was committed is named here
+    kept |= table.removed(within_hours=SWEPT_AFTER_HOURS)  # who is reading them goes on
+    dead = [path for path in found if f"{DATA}/{path.name}" not in kept]
     for path in dead:
         path.unlink(missing_ok=True)
     return len(dead)

@@ -53,7 +53,7 @@ class Place(Protocol):
         ...
 
     def added(self, version: int) -> tuple[DataFile, ...]:
-        """Return the files that a version has added.
+        """Return the files with new events that a version has added.
 
         Raises:
             FileNotFoundError: its entry was cleaned.

@@ -36,6 +36,12 @@ LAYOUT: Final = 2
 FILES_AT_ONCE: Final = 200
 """Files that are folded in one transaction: a bound for memory, and what a crash costs."""
 REBUILDS: Final = 2
+LIVE_TRIES: Final = 5
+"""Files that are brought together while they are read make a reader look again."""
+
+
+class _Moved(Exception):  # noqa: N818
+    """A file is not there any more: its events are in another one now."""
 
 
 class Projection:
@@ -153,16 +159,26 @@ class Projection:
                 return self._fold_live(connection)
             files += added
             at += 1
-        self._fold(connection, files)
+        try:
+            self._fold(connection, files)
+        except _Moved:
+            return self._fold_live(connection)
         _set_version(connection, at)
         return at
 
     def _fold_live(self, connection: Connection) -> int:
-        """Fold from the live files: the entries were cleaned."""
-        live = self._place.live()
-        self._fold(connection, live.files)
-        _set_version(connection, live.version)
-        return live.version
+        """Fold from the live files: the entries were cleaned, or files were brought together since."""
+        gone = ""
+        for _ in range(LIVE_TRIES):
+            live = self._place.live()
+            try:
+                self._fold(connection, live.files)
+            except _Moved as error:
+                gone = str(error)
+                continue
+            _set_version(connection, live.version)
+            return live.version
+        raise Corruption(f"{self._place.label}: {gone} cannot be read: it is not there. Restore it from a copy.")
 
     def _fold(self, connection: Connection, files: Iterable[DataFile]) -> None:
         """Fold the events of these files that are not there yet."""
@@ -172,8 +188,7 @@ class Projection:
             one
             for file in files
             if (first := _first_index(file)) is None or first + file.rows > known or first >= known
-            for one in self._read(file, first)
-            if one.index >= known
+            for one in self._read(file, first, known)
         ]
         events.sort(key=lambda one: one.index)
         if events and [one.index for one in events] != list(range(known, known + len(events))):
@@ -182,22 +197,24 @@ class Projection:
             )
         ledger.fold(events)
 
-    def _read(self, file: DataFile, first: int | None) -> Iterator[Indexed]:
+    def _read(self, file: DataFile, first: int | None, known: int) -> Iterator[Indexed]:
         try:
             rows = self._place.read(file.path)
+        except FileNotFoundError as error:
+            raise _Moved(file.path) from error
         except (OSError, pa.ArrowException) as error:
             raise Corruption(
                 f"{self._place.label}: {file.path} cannot be read ({error}). Restore it from a copy."
             ) from error
-        return from_rows(rows, first_index=first, where=f"{self._place.label}: {file.path}")
+        return from_rows(rows, first_index=first, where=f"{self._place.label}: {file.path}", known=known)
 
     # ---- what this process appends -------------------------------------------------------------------------------
 
     def check(self, batches: Sequence[Sequence[Event]], *, version: int, at: int) -> Checked:
         """Check appends against a version of the table."""
         with self._mutex:
-            if (landed := self._landed) is not None and landed.last == version:
-                with self._asked(landed.first - 1) as connection:
+            if (landed := self._landed) is not None and landed.end == version:
+                with self._asked(landed.start - 1) as connection:
                     if connection is not None:
                         return Ledger(connection).check(batches, at=at, over=landed.checked)
             with self.reading(version) as connection:
@@ -206,10 +223,10 @@ class Projection:
     def landed(self, version: int, checked: Checked) -> int:
         """Remember what this process has committed, to be folded later; return how many events that are now."""
         with self._mutex:
-            if self._landed is None or self._landed.last != version - 1:
+            if self._landed is None or self._landed.end != version - 1:
                 self.flush()
-                self._landed = _Landed(first=version, last=version, checked=Checked.nothing())
-            self._landed.last = version
+                self._landed = _Landed(start=version, end=version, checked=Checked.nothing())
+            self._landed.end = version
             self._landed.checked.add(checked)
             return len(self._landed.checked.new)
 
@@ -220,17 +237,17 @@ class Projection:
             if landed is None:
                 return
             with self._database.writing() as connection:
-                if _version(connection) == landed.first - 1:
+                if _version(connection) == landed.start - 1:
                     Ledger(connection).take_in(landed.checked)
-                    _set_version(connection, landed.last)
+                    _set_version(connection, landed.end)
 
 
 @dataclass(slots=True)
 class _Landed:
     """What this process has committed from one version to another, and has not folded yet."""
 
-    first: int
-    last: int
+    start: int
+    end: int
     checked: Checked
 
 

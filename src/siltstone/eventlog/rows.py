@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from siltstone.errors import Corruption
 from siltstone.eventlog.events import Event, EventType, Indexed, payload_values
@@ -90,16 +91,26 @@ def to_rows(events: Sequence[Indexed], *, first_index: int) -> pa.Table:
     return pa.table([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
 
 
-def from_rows(table: pa.Table, *, first_index: int | None, where: str) -> Iterator[Indexed]:
-    """Yield the events of a file with their indexes.
+def with_indexes(rows: pa.Table, *, first_index: int | None) -> pa.Table:
+    """Return the rows of a file with each event's own index in `idx`."""
+    own = rows.column(IDX) if IDX in rows.column_names else pa.nulls(rows.num_rows, pa.int64())
+    if first_index is not None:
+        own = pc.coalesce(own, pc.add(rows.column(POS), first_index))
+    kept = rows.drop_columns([IDX]) if IDX in rows.column_names else rows
+    return kept.append_column(pa.field(IDX, pa.int64()), own)
+
+
+def from_rows(table: pa.Table, *, first_index: int | None, where: str, known: int = 1) -> Iterator[Indexed]:
+    """Yield the events of a file with their indexes, those from `known` on.
 
     Raises:
         Corruption: a row is no event.
     """
-    for row in table.to_pylist():
-        own, position, appended_at = row.pop(IDX, None), row.pop(POS), row.pop(APPENDED_AT, None)
-        index = own if own is not None else position + (first_index or 0)
-        if own is None and first_index is None:
+    table = with_indexes(table, first_index=first_index)
+    for row in table.filter(pc.fill_null(pc.greater_equal(table.column(IDX), known), True)).to_pylist():  # noqa: FBT003
+        index, appended_at = row.pop(IDX), row.pop(APPENDED_AT, None)
+        del row[POS]
+        if index is None:
             raise Corruption(f"{where} holds an event without an index. Restore the log from a copy.")
         try:
             yield Indexed(

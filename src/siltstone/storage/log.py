@@ -15,8 +15,8 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from siltstone.errors import Corruption
-from siltstone.model.columns import COMMIT_ID
-from siltstone.model.files import DataFile
+from siltstone.model.columns import COMMIT_ID, COMMIT_KIND
+from siltstone.model.files import CommitKind, DataFile
 from siltstone.storage.layout import LOG, entry_name
 
 LAST_CHECKPOINT: Final = "_last_checkpoint"
@@ -49,6 +49,12 @@ class LogEntry:
     info: Mapping[str, Any]
     mark: Mark = ()
     removed_bytes: int = 0
+
+    @property
+    def moves_rows_only(self) -> bool:
+        """True if the table says the same before and after."""
+        kind = self.info.get(COMMIT_KIND)
+        return kind in {one.value for one in CommitKind if one.moves_rows_only}
 
     @property
     def at_ms(self) -> int:

@@ -1,0 +1,133 @@
+"""Bringing the small files of a log on Delta together: every append adds one, and whoever opens the table pays for each.
+
+Files are sorted into classes by their events, each class 32 times as large as the one below; when a class has many, its files
+become one for each day. So an event is copied once for each class, and few files are live however many appends there were. Every
+row keeps its own index in `idx`, so it does not matter which files come together, nor in which order.
+
+One commit takes the files away and adds the new ones. It moves rows only: followers skip it, and appends beside it do not
+notice. A crash before it leaves files that no log names, after it files that the sweep takes, an hour later at the earliest: who
+is reading them goes on.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from siltstone.clock import Clock
+from siltstone.errors import Conflict, Corruption, Gone, Unavailable
+from siltstone.eventlog.rows import DAY, FIRST_INDEX, IDX, with_indexes
+from siltstone.failpoints import reach
+from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.storage.layout import DATA
+from siltstone.storage.parquet import write_file
+from siltstone.storage.presence import Presence
+from siltstone.storage.table import Table
+
+MANY_FILES: Final = 32
+"""So many files of a class are brought together."""
+CLASS_GROWTH: Final = 32
+LARGEST_EVENTS: Final = CLASS_GROWTH**3
+"""Files with so many events are left alone."""
+KEY: Final = ("build_request_id", "event_id")
+
+
+def class_of(events: int) -> int | None:
+    """Return the class of a file by its events; None if it is large.
+
+    >>> [class_of(n) for n in (1, 31, 32, 1023, 1024, 32768)]
+    [0, 0, 1, 1, 2, None]
+    """
+    number, limit = 0, CLASS_GROWTH
+    while events >= limit:
+        number, limit = number + 1, limit * CLASS_GROWTH
+    return number if events < LARGEST_EVENTS else None
+
+
+def chosen(files: Iterable[DataFile]) -> list[DataFile]:
+    """Return the files to bring together: the lowest class that has many; none if no class has."""
+    classes: dict[int, list[DataFile]] = {}
+    for file in files:
+        number = class_of(file.rows)
+        if number is not None:
+            classes.setdefault(number, []).append(file)
+    for _, some in sorted(classes.items()):
+        if len(some) >= MANY_FILES and len(some) > len({file.partition[DAY] for file in some}):
+            return sorted(some, key=lambda file: file.path)
+    return []
+
+
+def squash(table: Table, *, presence: str, clock: Clock) -> int:
+    """Bring small files together where there are many; return how many files there are less.
+
+    Raises:
+        Conflict: another process was first; nothing was changed.
+        Unavailable: the disk refused; nothing was changed.
+    """
+    pinned = table.pin()
+    taken = chosen(pinned.files)
+    if not taken:
+        return 0
+    owner = clock.new_id()
+    with Presence(table.path / presence, owner):
+        try:
+            written = _written(table, taken, owner)
+            reach("eventlog.after_squash_write")
+            commit = Commit(
+                kind=CommitKind.SQUASH, plan_version=pinned.version, adds=tuple(written), removes=tuple(taken)
+            )
+            table.commit(lambda _: commit)
+        except (Conflict, Corruption, Gone, Unavailable):  # for certain not there
+            _discard(table, owner)
+            raise
+        except FileNotFoundError as error:
+            _discard(table, owner)
+            raise Conflict(f"{table.label}: files of the squash are gone; another one was first.") from error
+        except (OSError, pa.ArrowException) as error:
+            _discard(table, owner)
+            raise Unavailable(f"{table.label}: its files cannot be brought together ({error}).") from error
+    reach("eventlog.after_squash")
+    return len(taken) - len(written)
+
+
+def _written(table: Table, taken: list[DataFile], owner: str) -> list[DataFile]:
+    """Write the events of the taken files, one file a day, in the order of their indexes."""
+    days: dict[str | None, list[DataFile]] = {}
+    for file in taken:
+        days.setdefault(file.partition[DAY], []).append(file)
+    found: list[DataFile] = []
+    for number, (day, files) in enumerate(days.items()):
+        parts = [_read(table, file) for file in files]
+        rows = pa.concat_tables(parts, promote_options="default").sort_by([(IDX, "ascending")])
+        rows = _in_order(rows, table)
+        path = f"{DATA}/{owner}.{number}.parquet"
+        write_file(rows, table.path / path, key=KEY)
+        size = (table.path / path).stat().st_size
+        made = DataFile(
+            path=path,
+            size_bytes=size,
+            rows=rows.num_rows,
+            partition={DAY: day, FIRST_INDEX: None},
+            stats=f'{{"numRecords":{rows.num_rows}}}',
+        )
+        table.verify((made,), expected=rows.schema)
+        found.append(made)
+    return found
+
+
+def _read(table: Table, file: DataFile) -> pa.Table:
+    first = file.partition.get(FIRST_INDEX)
+    with pq.ParquetFile(table.path / file.path) as opened:
+        return with_indexes(opened.read(), first_index=None if first is None else int(first))
+
+
+def _in_order(rows: pa.Table, table: Table) -> pa.Table:
+    """Return the columns in the table's order and types: files differ in which they have."""
+    schema = pa.schema([field for field in table.schema() if field.name in rows.column_names])
+    return rows.select(schema.names).cast(schema)
+
+
+def _discard(table: Table, owner: str) -> None:
+    for path in (table.path / DATA).glob(f"{owner}.*.parquet"):
+        path.unlink(missing_ok=True)

@@ -1,0 +1,137 @@
+"""The small files of a log on Delta come together: no event is lost, doubled or moved, whoever follows."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from siltstone.clock import SystemClock
+from siltstone.config import Settings
+from siltstone.errors import Conflict
+from siltstone.eventlog import local_place, squash
+from siltstone.eventlog.events import event_json
+from siltstone.eventlog.local_place import KEPT_HOURS, PRESENCE, sweep
+from siltstone.eventlog.log import EventLog
+from siltstone.eventlog.rows import DAY
+from siltstone.model.files import DataFile
+from siltstone.storage.table import Table
+from siltstone.storage.upkeep import Retention
+from tests.support.appends import append_all
+from tests.support.histories import history
+
+
+def table_of(uri: str) -> Table:
+    return Table(
+        Path(uri.removeprefix("delta://")),
+        settings=Settings(),
+        clock=SystemClock(),
+        retention=Retention(hours=KEPT_HOURS, max_entries=100),
+        label="log",
+    )
+
+
+def squashed(table: Table) -> int:
+    return squash.squash(table, presence=PRESENCE, clock=SystemClock())
+
+
+def texts(uri: str) -> list[str]:
+    with EventLog.open(uri, create=False) as log:
+        return [event_json(one.event) for one in log.events()]
+
+
+def expected(count: int) -> list[str]:
+    return [event_json(one) for one in history(count, seed=9)]
+
+
+@pytest.fixture
+def uri(address: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """A log of forty files that nobody has brought together yet."""
+    found = address("delta")
+    monkeypatch.setattr(local_place.LocalPlace, "notice", lambda *_: None)
+    append_all(found, first=0, last=40, at_once=1)
+    return found
+
+
+def test_events_stay_as_they_are_for_old_and_new_readers(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = table_of(uri)
+    with EventLog.open(uri) as follower:
+        assert follower.summary().events == 40
+        days = {file.partition[DAY] for file in table.pin().files}
+        assert squashed(table) == 40 - len(days)
+        assert [event_json(one.event) for one in follower.events()] == expected(40)
+        assert append_all(uri, first=40, last=50, at_once=5) == 10
+        assert [event_json(one.event) for one in follower.events()] == expected(50)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
+    assert texts(uri) == expected(50)
+    with EventLog.open(uri) as log:
+        assert [one.index for one in log.events()] == list(range(1, 51))
+        assert {one.appended_at is None for one in log.events()} == {False}
+
+
+def test_a_follower_that_is_behind_finds_what_it_has_not_seen(uri: str) -> None:
+    with EventLog.open(uri) as behind:
+        assert behind.summary().events == 40
+        append_all(uri, first=40, last=80, at_once=1)
+        table = table_of(uri)
+        while squashed(table):
+            pass
+        for file in (table.path / "data").glob("*.parquet"):  # as if the sweep had come already
+            if f"data/{file.name}" not in {one.path for one in table.pin().files}:
+                file.unlink()
+        assert [event_json(one.event) for one in behind.events()] == expected(80)
+
+
+def test_the_sweep_leaves_files_that_somebody_may_read(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = table_of(uri)
+    squashed(table)
+    assert sweep(table) == 0
+    monkeypatch.setattr(local_place, "SWEPT_AFTER_HOURS", 0.0)
+    assert sweep(table) == 40
+    assert texts(uri) == expected(40)
+
+
+def test_of_two_that_squash_at_once_one_is_refused(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, other = table_of(uri), table_of(uri)
+    write = squash._written
+
+    def slow(*arguments: object) -> list[DataFile]:
+        monkeypatch.setattr(squash, "_written", write)
+        found = write(*arguments)  # type: ignore[arg-type]
+        squashed(other)
+        return found
+
+    monkeypatch.setattr(squash, "_written", slow)
+    with pytest.raises(Conflict):
+        squashed(table)
+    assert texts(uri) == expected(40)
+    live = {one.path for one in table.pin().files}
+    kept = live | table.removed()
+    assert {f"data/{path.name}" for path in (table.path / "data").glob("*.parquet")} <= kept
+
+
+def test_it_runs_by_itself(address: Callable[[str], str]) -> None:
+    uri = address("delta")
+    append_all(uri, first=0, last=120, at_once=1)
+    days = len({file.partition[DAY] for file in table_of(uri).pin().files})
+    assert len(table_of(uri).pin().files) < 120 // 2 + days
+    assert texts(uri) == expected(120)
+
+
+@given(st.lists(st.integers(1, 40_000), max_size=200))
+def test_what_is_chosen_is_of_one_class_and_many(sizes: list[int]) -> None:
+    files = [DataFile(path=str(n), size_bytes=1, rows=rows, partition={DAY: "d"}) for n, rows in enumerate(sizes)]
+    taken = squash.chosen(files)
+    classes = {squash.class_of(file.rows) for file in taken}
+    assert not taken or (len(classes) == 1 and None not in classes and len(taken) >= squash.MANY_FILES)
+    if not taken:
+        for number in range(3):
+            assert sum(squash.class_of(rows) == number for rows in sizes) < squash.MANY_FILES
+
+
+def test_files_of_many_days_are_left_alone_where_nothing_comes_together() -> None:
+    files = [DataFile(path=str(n), size_bytes=1, rows=1, partition={DAY: str(n)}) for n in range(100)]
+    assert squash.chosen(files) == []
