@@ -95,6 +95,7 @@ class WriterQueue(Generic[B, R]):
         self._wait_seconds = wait_seconds
         self._places = threading.BoundedSemaphore(bound)
         self._mutex = threading.Lock()
+        self._idle = threading.Condition(self._mutex)
         self._waiting: list[_Ticket[B, R]] = []
         self._is_led = False
         self._pool: ThreadPoolExecutor | None = None
@@ -149,7 +150,9 @@ class WriterQueue(Generic[B, R]):
             self._lead()
 
     def close(self) -> None:
-        """Wait for what was submitted to be done soon."""
+        """Wait for what is under way; nothing may be submitted any more."""
+        with self._idle:
+            self._idle.wait_for(lambda: not self._is_led)
         with self._pool_mutex:
             pool, self._pool = self._pool, None
         if pool is not None:
@@ -213,3 +216,5 @@ class WriterQueue(Generic[B, R]):
         self._is_led = bool(self._waiting)
         if self._waiting:
             self._waiting[0].ring()
+        else:
+            self._idle.notify_all()

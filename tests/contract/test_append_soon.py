@@ -1,0 +1,75 @@
+"""Appends that are under way from one thread: the same answers and errors as appends that are waited for."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+
+import pytest
+
+from siltstone.errors import Conflict, InvalidRequest
+from siltstone.eventlog.ledger import Appended
+from siltstone.eventlog.log import EventLog
+from tests.support.histories import history, received
+
+
+def test_everything_lands_in_the_order_it_was_given(log: EventLog) -> None:
+    events = list(history(200, seed=5))
+    under_way = [log.append_soon(event) for event in events]
+    assert [done.result(60) for done in under_way] == [
+        [Appended(index=index, is_new=True)] for index in range(1, len(events) + 1)
+    ]
+    assert [one.event for one in log.events()] == events
+
+
+def test_what_is_refused_does_not_keep_the_others_from_landing(log: EventLog) -> None:
+    log.append(received("there"))
+    under_way = [log.append_soon(received(name)) for name in ("a", "there", "b")]
+    wait(under_way)
+    assert [done.exception() is None for done in under_way] == [True, False, True]
+    assert isinstance(under_way[1].exception(), Conflict)
+    assert {one.event.build_request_id for one in log.events()} == {"there", "a", "b"}
+
+
+def test_bad_input_is_told_at_once(log: EventLog) -> None:
+    with pytest.raises(InvalidRequest, match="no event"):
+        log.append_soon()
+
+
+def test_callbacks_may_append_the_next_event(log: EventLog) -> None:
+    rest = iter([received(f"b{number}") for number in range(20)])
+    ended = threading.Event()
+
+    def go_on(done: "Future[list[Appended]] | None" = None) -> None:
+        event = next(rest, None)
+        if event is None or (done is not None and done.exception() is not None):
+            ended.set()
+        else:
+            log.append_soon(event).add_done_callback(go_on)
+
+    go_on()
+    assert ended.wait(60)
+    assert log.summary().events == 20
+
+
+def test_threads_and_futures_share_a_log(log: EventLog) -> None:
+    def append() -> None:
+        for number in range(20):
+            log.append(received(f"{threading.get_ident()} {number}"))
+
+    threads = [threading.Thread(target=append) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    under_way = [log.append_soon(received(f"soon {number}")) for number in range(80)]
+    for thread in threads:
+        thread.join()
+    wait(under_way)
+    assert [one.index for one in log.events()] == list(range(1, 161))
+
+
+def test_closing_waits_for_what_is_under_way(address: Callable[[str], str]) -> None:
+    uri = address("delta")
+    with EventLog.open(uri) as log:
+        under_way = [log.append_soon(received(f"b{number}")) for number in range(50)]
+    assert all(done.done() and done.exception() is None for done in under_way)
+    with EventLog.open(uri) as log:
+        assert log.summary().events == 50
