@@ -33,7 +33,8 @@ def log(*lists: Sequence[FileEntry], tiers: Sequence[Tier] = (HOURLY,), name: st
 
 
 def keyed(**more: Any) -> TableState:  # noqa: ANN401
-    return TableState(**({"name": "a.b.k", "shape": Shape.KEYED, "removed_files": 0} | more))
+    values: dict[str, Any] = {"name": "a.b.k", "shape": Shape.KEYED, "removed_files": 0} | more
+    return TableState(**values)
 
 
 def planned(*tables: TableState, now: dt.datetime = NOW, settings: dict[str, Any] | None = None, **more: Any) -> Plan:  # noqa: ANN401

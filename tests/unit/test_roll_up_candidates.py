@@ -185,7 +185,7 @@ def test_a_period_with_a_young_file_waits_until_it_is_quiet():
 
 def test_quiet_is_not_asked_of_a_period_that_is_over_for_seven_days():
     now = dt.datetime(2026, 11, 16, tzinfo=dt.UTC)
-    late = {"prefix": "late", "modified_ms": moment_ms("2026-11-15T23:59")}
+    late: dict[str, Any] = {"prefix": "late", "modified_ms": moment_ms("2026-11-15T23:59")}
     for day, jobs in (("2026-11-08", 1), ("2026-11-09", 0)):  # over on the 9th and on the 10th
         table = log(hours(day, 12), entries(f"{day}T01", 1, **late), tiers=[DAILY])
         assert len(planned(table, now=now).jobs) == jobs, day

@@ -2,6 +2,7 @@
 
 import datetime as dt
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -199,7 +200,7 @@ def test_nothing_else_is_planned_for_an_event_log():
 # ---- cluster -------------------------------------------------------------------------------------------------------
 
 GB = 1024 * MB
-WANTED = {"cluster_by": ("at", "region")}
+WANTED: dict[str, Any] = {"cluster_by": ("at", "region")}
 
 
 def test_a_clustering_is_due_by_bytes_and_share():

@@ -156,8 +156,8 @@ def _first(granularity: Granularity, parts: list[int]) -> datetime.datetime:
         case Granularity.MONTH:
             return datetime.datetime(parts[0], parts[1], 1, tzinfo=datetime.UTC)
         case Granularity.DAY | Granularity.HOUR:
-            year, month, day, *hour = parts
-            return datetime.datetime(year, month, day, *hour, tzinfo=datetime.UTC)
+            year, month, day, hour = (*parts, 0)[:4]
+            return datetime.datetime(year, month, day, hour, tzinfo=datetime.UTC)
 
 
 def _after(granularity: Granularity, first: datetime.datetime) -> datetime.datetime:

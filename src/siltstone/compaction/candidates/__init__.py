@@ -53,11 +53,15 @@ def plan(inputs: Inputs, settings: Settings, now: datetime) -> Plan:
     """
     lanes = _lanes(inputs)
     _check(inputs, settings, now, lanes)
+    wanted = _wanted(inputs.only, lanes)
+    unfinished: dict[str, list[UnfinishedJob]] = {}
+    for job in inputs.unfinished:
+        unfinished.setdefault(job.dataset, []).append(job)
     ready: list[Candidate] = []
     left_out: list[Candidate] = []
     for table in sorted(inputs.tables, key=lambda table: table.name):
-        view = _view(inputs, table, now)
-        for candidate in _of_table(table, settings, view, _wanted(inputs.only, lanes)):
+        view = _view(unfinished.get(table.name, ()), now, force=inputs.force)
+        for candidate in _of_table(table, settings, view, wanted):
             (ready if candidate.planned else left_out).append(candidate)
     jobs, over = chosen(ready, lanes=lanes, cycle=inputs.cycle, budget_bytes=settings.cycle_bytes)
     place = {lane: at for at, lane in enumerate((*lanes, str(JobKind.ROLL_UP)))}
@@ -86,8 +90,10 @@ def _of_table(table: TableState, settings: Settings, view: View, wanted: frozens
 
 def _lanes(inputs: Inputs) -> tuple[str, ...]:
     """Return every lane there is, always in the same order: folds first, the tiers from the finest to the coarsest."""
-    tiers = {tier.name: tier.target.rank for table in inputs.tables for tier in table.tiers}
-    return (*_OTHERS, *sorted(tiers, key=lambda name: (tiers[name], name)))
+    ranks: dict[str, int] = {}  # a tier may have another target in another dataset: the finest one counts
+    for tier in (tier for table in inputs.tables for tier in table.tiers):
+        ranks[tier.name] = min(tier.target.rank, ranks.get(tier.name, tier.target.rank))
+    return (*_OTHERS, *sorted(ranks, key=lambda name: (ranks[name], name)))
 
 
 def _wanted(only: frozenset[str] | None, lanes: Sequence[str]) -> frozenset[str]:
@@ -97,14 +103,13 @@ def _wanted(only: frozenset[str] | None, lanes: Sequence[str]) -> frozenset[str]
     return frozenset(only) | every_tier
 
 
-def _view(inputs: Inputs, table: TableState, now: datetime) -> View:
-    own = [job for job in inputs.unfinished if job.dataset == table.name]
+def _view(unfinished: Sequence[UnfinishedJob], now: datetime, *, force: bool) -> View:
     return View(
         now=now,
         now_ms=epoch_ms(now),
-        force=inputs.force,
-        busy={path: job.job for job in own for path in job.files},
-        under_way={job.kind: job.job for job in own},
+        force=force,
+        busy={path: job.job for job in unfinished for path in job.files},
+        under_way={job.kind: job.job for job in unfinished},
     )
 
 
