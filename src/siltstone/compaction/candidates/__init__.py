@@ -81,7 +81,7 @@ def _of_table(table: TableState, settings: Settings, view: View, wanted: frozens
     tiers = [tier for tier in table.tiers if tier.name in wanted] if table.shape is Shape.LOG else []
     rolled = list(roll_ups(table, tiers, view)) if tiers else []
     yield from rolled
-    if JobKind.CLUSTER in wanted:
+    if JobKind.CLUSTER in wanted and table.cluster_by:
         taken = frozenset(file.path for found in rolled if found.planned for file in found.files)
         yield from clusterings(table, settings, view, taken=taken, fold_due=fold_due)
     if JobKind.VACUUM in wanted:

@@ -25,7 +25,7 @@ class _Lane:
         rest = sorted(by_age[1:], key=lambda found: (-found.score, found.place))
         self._queue = deque([by_age[0], *rest])
 
-    def take(self, room_bytes: int | None) -> tuple[Candidate | None, list[Candidate]]:
+    def next_fitting(self, room_bytes: int | None) -> tuple[Candidate | None, list[Candidate]]:
         """Return the next one that fits, and those before it that do not; None for room means that all fit."""
         passed: list[Candidate] = []
         while self._queue:
@@ -51,7 +51,7 @@ def chosen(
     while rounds:
         going: list[_Lane] = []
         for lane in rounds:
-            job, passed = lane.take(left if jobs else None)
+            job, passed = lane.next_fitting(left if jobs else None)
             over += [replace(found, reason=_over(found, left, budget_bytes)) for found in passed]
             if job:
                 jobs.append(job)

@@ -76,6 +76,48 @@ class _Sorted:
         return [*self.moving, *self.fresh, *self.pressed]
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a tier writes to."""
+
+    dataset: str
+    tier: Tier
+    period: str
+    partition: Partition
+
+    def candidate(
+        self,
+        files: Sequence[FileEntry],
+        *,
+        reason: str = "",
+        batch: int = 1,
+        batches: int = 1,
+        since_ms: int = 0,
+        trigger: str = "",
+    ) -> Candidate:
+        """Return a roll-up of these files with its numbers."""
+        size = total_bytes(files)
+        after = files_needed(size, self.tier.target_bytes) if files else 0
+        return Candidate(
+            kind=JobKind.ROLL_UP,
+            lane=self.tier.name,
+            dataset=self.dataset,
+            period=self.period,
+            partition=self.partition,
+            files=tuple(files),
+            batch=batch,
+            batches=batches,
+            files_after=after,
+            rows=total_rows(files),
+            cost_bytes=size,
+            saved_bytes=max(0, len(files) - after) * OPEN_COST_BYTES,
+            target_bytes=self.tier.target_bytes,
+            waiting_since_ms=since_ms,
+            trigger=trigger,
+            reason=reason,
+        )
+
+
 def roll_ups(table: TableState, tiers: Sequence[Tier], view: View) -> Iterator[Candidate]:
     """Yield the candidates of these tiers for one log dataset."""
     groups, unreadable = _groups(table, view.busy)
@@ -83,7 +125,7 @@ def roll_ups(table: TableState, tiers: Sequence[Tier], view: View) -> Iterator[C
     for tier in sorted(tiers, key=lambda tier: -tier.target.rank):
         if not tier.enabled:
             if groups:
-                yield _bare(table, tier, reason=f"tier {tier.name} is disabled")
+                yield _Place(table.name, tier, "", ()).candidate([], reason=f"tier {tier.name} is disabled")
             continue
         for (period, partition), found in _by_target(tier, groups).items():
             yield from _of_period(table, tier, view, period=period, partition=partition, found=found)
@@ -139,27 +181,22 @@ def _of_period(
 ) -> Iterator[Candidate]:
     free = [group for group in found if not group.taker]
     files = _sort(tier, free)
-    takers = sorted({group.taker for group in found if group.taker})
-    whole = replace(_bare(table, tier), period=period, partition=partition, target_bytes=tier.target_bytes)
+    busy = next(filter(None, (group.busy for group in found)), "")
+    at = _Place(table.name, tier, period, partition)
     if not files.new and len(files.pressed) < FEWEST_FILES_PER_JOB:
-        reason = next(filter(None, (group.busy for group in found)), "")
-        if takers or reason:
-            yield replace(whole, reason=reason or f"its files go to tier {takers[0]}")
+        takers = sorted({group.taker for group in found if group.taker})
+        if takers or busy:
+            yield at.candidate([], reason=busy or f"its files go to tier {takers[0]}")
         return
     closed = max(end(period), *(end(group.period) for group in free))
-    taken = files.taken
-    due_ms = epoch_ms(closed) + (0 if view.force else tier.min_age_seconds * 1000)
-    whole = replace(
-        _measured(whole, taken), waiting_since_ms=max(due_ms, _oldest_ms(files)), trigger=_trigger(tier, files)
-    )
     reason = _left_out(tier, files, closed, view)
     if reason:
-        aside = next(filter(None, (group.busy for group in found)), "")
-        yield replace(whole, reason=f"{reason}; {aside} are not counted" if aside else reason)
+        yield at.candidate(files.taken, reason=f"{reason}; {busy} are not counted" if busy else reason)
         return
     for group in free:
         group.taker = tier.name
-    yield from _in_batches(whole, taken, tier)
+    due_ms = epoch_ms(closed) + (0 if view.force else tier.min_age_seconds * 1000)
+    yield from _in_batches(at, files, since_ms=max(due_ms, _oldest_ms(files)))
 
 
 def _sort(tier: Tier, groups: Iterable[_Group]) -> _Sorted:
@@ -219,10 +256,11 @@ def _trigger(tier: Tier, files: _Sorted) -> str:
     return f"{files.new} files"
 
 
-def _in_batches(whole: Candidate, taken: list[FileEntry], tier: Tier) -> Iterator[Candidate]:
-    parts = batches(taken, tier.max_files)
+def _in_batches(at: _Place, files: _Sorted, *, since_ms: int) -> Iterator[Candidate]:
+    trigger = _trigger(at.tier, files)
+    parts = batches(files.taken, at.tier.max_files)
     for number, part in enumerate(parts, start=1):
-        found = replace(_measured(whole, part), batch=number, batches=len(parts))
+        found = at.candidate(part, batch=number, batches=len(parts), since_ms=since_ms, trigger=trigger)
         fewer = found.files_after < len(part)
         yield found if fewer else replace(found, reason=f"{len(part)} files would not become fewer")
 
@@ -238,23 +276,6 @@ def batches(files: Sequence[FileEntry], max_files: int) -> list[Sequence[FileEnt
         last = parts.pop()
         parts[-1] = [*parts[-1], *last]
     return parts
-
-
-def _measured(candidate: Candidate, files: Sequence[FileEntry]) -> Candidate:
-    size = total_bytes(files)
-    after = files_needed(size, candidate.target_bytes)
-    return replace(
-        candidate,
-        files=tuple(files),
-        files_after=after,
-        rows=total_rows(files),
-        cost_bytes=size,
-        saved_bytes=max(0, len(files) - after) * OPEN_COST_BYTES,
-    )
-
-
-def _bare(table: TableState, tier: Tier, *, reason: str = "") -> Candidate:
-    return Candidate(kind=JobKind.ROLL_UP, lane=tier.name, dataset=table.name, reason=reason)
 
 
 def _moment(moment: datetime) -> str:

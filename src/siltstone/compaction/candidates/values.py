@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from siltstone.model.tiers import DEFAULT_TIERS, Tier
@@ -209,6 +210,8 @@ def _line(candidate: Candidate) -> tuple[str, ...]:
     )
 
 
+_SIZE_BYTES: Final = attrgetter("size_bytes")
+_ROWS: Final = attrgetter("rows")
 Busy = Mapping[str, str]
 """Paths of one dataset's files that an unfinished job has, each with the job."""
 
@@ -231,12 +234,12 @@ def idle(files: Sequence[FileEntry], busy: Busy) -> list[FileEntry]:
 
 def total_bytes(files: Sequence[FileEntry]) -> int:
     """Return the size of files together."""
-    return sum(file.size_bytes for file in files)
+    return sum(map(_SIZE_BYTES, files))
 
 
 def total_rows(files: Sequence[FileEntry]) -> int:
     """Return the rows of files together."""
-    return sum(file.rows for file in files)
+    return sum(map(_ROWS, files))
 
 
 def files_needed(size_bytes: int, target_bytes: int) -> int:
