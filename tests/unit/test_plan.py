@@ -334,6 +334,18 @@ def test_a_closed_period_ends_in_as_few_files_as_its_target_size_needs_and_then_
     assert rewritten <= 12 * total
 
 
+def test_roll_ups_and_clusterings_do_not_undo_each_other():
+    hours = [file for hour in range(24) for file in entries(f"2026-11-02T{hour:02d}", 3, size=90 * MB)]
+    table = log(hours, tiers=[HOURLY, DAILY], cluster_by=("at",))
+    lanes = []
+    for number in range(9):
+        made = planned(table, cycle=number)
+        lanes += [job.lane for job in made.jobs]
+        table = done(table, made, number)
+    assert lanes == ["daily", "daily", "daily", "cluster"]
+    assert len(table.files) == -(-72 * 90 // 128)
+
+
 def test_the_daily_tier_is_not_starved_by_the_hourly_one():
     """In every cycle forty new hours are ready, more than the budget takes; the day still is rolled up in its turn."""
     old = [file for hour in range(12) for file in entries(f"2026-10-01T{hour:02d}", 1)]

@@ -60,6 +60,13 @@ def test_a_file_of_half_the_target_is_left_alone_and_one_below_is_taken():
         assert len(planned(log(entries(OLD, 10), below, tiers=[SMALL_TARGET])).jobs[0].files) == 11
 
 
+def test_clustered_files_are_left_alone_unless_they_move():
+    clustered = entries(OLD, 20, tier="cluster", prefix="z")
+    assert planned(log(clustered)).left_out == ()
+    assert len(planned(log(clustered, entries(OLD, 10))).jobs[0].files) == 10
+    assert len(planned(log(clustered, tiers=[DAILY])).jobs[0].files) == 20
+
+
 def test_large_files_do_not_count_for_the_threshold():
     large = entries(OLD, 20, size=50 * MB, prefix="x")
     assert reasons(planned(log(entries(OLD, 9), large, tiers=[SMALL_TARGET])), "hourly") == ["9 of 10 files"]

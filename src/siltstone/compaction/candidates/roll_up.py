@@ -4,7 +4,8 @@
 2. The tiers are asked from the coarsest target to the finest. A tier looks at every group whose granularity is its source or
    finer, and at its own target period. So files that are old enough for the day go there at once and not by way of their
    hour, and a finer tier cannot keep files from a coarser one.
-3. Of its own target period a tier takes only small files, below half of the target size; of finer periods it takes all.
+3. Of its own target period a tier takes only small files, below half of the target size, and none that was clustered: a
+   clustering has its own size, and the two would undo each other's work for ever. Of finer periods it takes all.
 4. It takes them if the period is over for the tier's age and quiet, and there are enough files that no compaction brought there:
    those are counted apart. Small files that this tier wrote are brought together as soon as there are two, so that batches of
    one period end in files of the target size.
@@ -19,6 +20,7 @@ from typing import Final
 
 from siltstone.clock import epoch_ms
 from siltstone.compaction.candidates.values import (
+    CLUSTERED,
     OPEN_COST_BYTES,
     Busy,
     Candidate,
@@ -209,7 +211,7 @@ def _sort(tier: Tier, groups: Iterable[_Group]) -> _Sorted:
             moving += group.files
             continue
         for file in group.files:
-            if file.size_bytes < small:
+            if file.size_bytes < small and file.tier != CLUSTERED:
                 (pressed if file.tier else fresh).append(file)
     return _Sorted(moving, fresh, pressed)
 

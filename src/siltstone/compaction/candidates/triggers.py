@@ -11,6 +11,7 @@ from typing import Final
 
 from siltstone.clock import epoch_ms
 from siltstone.compaction.candidates.values import (
+    CLUSTERED,
     OPEN_COST_BYTES,
     Candidate,
     FileEntry,
@@ -36,7 +37,6 @@ MOST_SQUASH_ROWS: Final = 200_000
 """As many as `squash.SQUASH_ROWS`, which this module cannot import: a test holds them together."""
 MOST_EVENTS: Final = 10_000_000
 """The most events that one compaction of an event log rewrites."""
-CLUSTERED: Final = "cluster"
 HOUR_MS: Final = 3_600_000
 
 

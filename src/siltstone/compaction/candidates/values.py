@@ -12,6 +12,8 @@ from siltstone.model.tiers import DEFAULT_TIERS, Tier
 OPEN_COST_BYTES: Final = 4 * 1024 * 1024
 """Opening a file costs a reader about as much as reading so many bytes; Spark reckons with the same."""
 MEGABYTE: Final = 1024 * 1024
+CLUSTERED: Final = "cluster"
+"""What `FileEntry.tier` says of a file that a clustering wrote."""
 
 Partition = tuple[tuple[str, str | None], ...]
 """The user's partition columns and their values."""
