@@ -20,6 +20,7 @@ from bench.lookup import bench_lookup
 from bench.measure import Meter
 from bench.merged import bench_merged
 from bench.plan import ROUNDS, Run, parse_sizes
+from bench.planner import bench_planner
 from bench.results import RESULTS, Report, machine, show, update_results, versions, write_json
 from bench.shell import bench_shell
 from bench.squash import bench_squash
@@ -36,6 +37,7 @@ BENCHMARKS: Final[dict[str, Callable[[Run], Report]]] = {
     "growth": bench_growth,
     "ingest": bench_ingest,
     "eventlog": bench_eventlog,
+    "planner": bench_planner,
 }
 ALL: Final = "all"
 QUICK_ROWS: Final = "20k,100k"

@@ -5,6 +5,7 @@ name), the lake's ``silt.toml``, the default below. `docs/settings.md` explains 
 """
 
 import difflib
+import json
 import os
 import tomllib
 from collections.abc import Mapping
@@ -54,6 +55,26 @@ class Settings:
     """The size of a base file that a load or a fold aims at."""
     vacuum_floor_hours: float = 1.0
     """The shortest retention a plain vacuum accepts."""
+    vacuum_interval_hours: float = 24.0
+    """How long after a vacuum the compactor plans the next one; it also does after a clustering. 0 turns that off."""
+    vacuum_retention_hours: float = 24.0
+    """How long a file that was removed stays readable before the compactor's vacuum deletes it."""
+    fold_batches: int = 64
+    """From this many unfolded batches on a fold is planned; 0 does not look at it."""
+    fold_share: float = 0.01
+    """From this share of the base's rows in unfolded changes on a fold is planned; 0 does not look at it."""
+    fold_minutes: float = 15.0
+    """When the oldest unfolded batch is this old a fold is planned; 0 does not look at it."""
+    event_log_files: int = 64
+    """From this many small files of an event log on their compaction is planned; 0 turns that off."""
+    cluster_bytes: int = 1024 * 1024 * 1024
+    """From this many bytes that are not clustered on a clustering is planned; 0 turns that off."""
+    cluster_share: float = 0.2
+    """Which share of a period or base must not be clustered before a clustering is planned."""
+    cycle_bytes: int = 64 * 1024 * 1024 * 1024
+    """How many bytes one cycle of compaction may rewrite; a job that is larger runs alone."""
+    tiers: str = ""
+    """Changes of tiers by name: ``daily.min_files=6; weekly.enabled=yes`` (in ``silt.toml``: tables ``[tiers.daily]``)."""
     max_rows: int = 1_000
     """Rows that a query returns unless told otherwise; 100,000 at most."""
     spark_master: str = "local[*]"
@@ -132,6 +153,8 @@ def _fit(name: str, value: Any) -> Any:  # noqa: ANN401
         raise InvalidRequest(f"Unknown setting {name!r}. Known: {', '.join(sorted(_names()))}.")
     if name == "spark":
         return _fit_spark(value)
+    if name == "tiers" and isinstance(value, Mapping):
+        return json.dumps(value, sort_keys=True, default=str)
     kind = type(getattr(_DEFAULTS, name))
     try:
         fitted = _to_bool(value) if kind is bool else kind(value)
@@ -178,6 +201,7 @@ def _to_bool(value: Any) -> bool:  # noqa: ANN401
 
 _AT_LEAST_ONE: Final = {
     "checkpoint_interval_commits",
+    "cycle_bytes",
     "max_rows",
     "target_file_bytes",
     "upsert_rows",

@@ -10,6 +10,7 @@ import pytest
 
 from siltstone.config import Settings
 from siltstone.errors import SiltstoneError
+from siltstone.model.tiers import DEFAULT_TIERS, Tier
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,3 +63,19 @@ def test_every_room_of_the_architecture_exists() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     for room in re.findall(r"^\| `([a-z_]+)/` \|", text, re.MULTILINE):
         assert (ROOT / "src" / "siltstone" / room).is_dir(), room
+
+
+@pytest.mark.parametrize("tier", DEFAULT_TIERS, ids=lambda tier: tier.name)
+def test_every_tier_and_each_of_its_fields_is_explained(tier: Tier) -> None:
+    text = (ROOT / "docs" / "compaction.md").read_text()
+    (row,) = [line for line in text.splitlines() if line.startswith(f"| `{tier.name}`")]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert ("(off)" in cells[0]) is not tier.enabled
+    assert cells[1:3] == [tier.source, tier.target]
+    shown = (
+        f"{tier.min_age_seconds // 3600} h" if tier.min_age_seconds <= 86_400 else f"{tier.min_age_seconds // 86_400} d"
+    )
+    assert cells[3].split(",")[0] == shown
+    assert cells[4:] == [str(tier.min_files), f"{tier.target_bytes // 2**20:,} MB", f"`{tier.cron}`"]
+    for name in {field.name for field in fields(Tier)} - {"name"}:
+        assert f"`{name}`" in text, name

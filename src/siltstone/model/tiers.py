@@ -1,0 +1,330 @@
+"""Tiers: by which rules the files of closed periods are rolled up, as data.
+
+A tier takes the files of its `source` granularity and of every finer one, and brings them into periods of its `target`
+granularity, which is the same or a coarser one. What is left of finer periods by late rows is so picked up later.
+
+Defaults are changed by name, for a lake and then for a dataset: ``{"daily": {"min_files": 6}, "weekly": {"enabled": true}}``.
+A name that is new makes a new tier and needs every field that has no default. The same as the text of a setting: that mapping
+as JSON, or ``daily.min_files=6; weekly.enabled=yes``. Ages are seconds or text (``90m``, ``24h``, ``7d``), sizes are bytes or
+text (``512MB``); a KB has 1,024 bytes.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import Any, Final
+
+from siltstone.errors import InvalidRequest
+from siltstone.model.cron import check_cron
+from siltstone.model.periods import Granularity
+
+HOUR_SECONDS: Final = 3_600
+DAY_SECONDS: Final = 24 * HOUR_SECONDS
+MEGABYTE: Final = 1024 * 1024
+DEFAULT_MAX_FILES: Final = 30
+FEWEST_FILES_PER_JOB: Final = 2
+MOST_FILES_PER_JOB: Final = 500
+"""A job that opens more at once needs more memory than it saves time."""
+OLDEST_SECONDS: Final = 100 * 366 * DAY_SECONDS
+LARGEST_BYTES: Final = 1024**5
+_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+_RESERVED: Final = frozenset({"all", "cluster", "events", "fold", "roll_up", "squash", "vacuum"})
+"""Other kinds of work are asked for by name beside tiers."""
+_AGE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
+_AGE_SECONDS: Final = {"s": 1, "m": 60, "h": HOUR_SECONDS, "d": DAY_SECONDS}
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt])i?b", re.IGNORECASE)
+_SIZE_BYTES: Final = {"k": 1024, "m": MEGABYTE, "g": 1024 * MEGABYTE, "t": 1024 * 1024 * MEGABYTE}
+
+Changes = Mapping[str, Mapping[str, Any]]
+"""The fields that differ from the defaults, by the name of the tier."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """One rule: which files, from when on, how many at least, into which size, and when it is looked at."""
+
+    name: str
+    source: Granularity
+    target: Granularity
+    min_age_seconds: int
+    """How long a period has to be over."""
+    min_files: int
+    """How many files that this tier did not write there must be."""
+    target_bytes: int
+    """The size of a written file; one of half of it is left alone unless it moves to a coarser period."""
+    max_files: int = DEFAULT_MAX_FILES
+    """The most files of one job."""
+    cron: str
+    enabled: bool = True
+    quiet_seconds: int = 0
+    """How old the newest file must be that brought rows; 0 does not look at it."""
+    quiet_until_seconds: int = 7 * DAY_SECONDS
+    """A period that has been over for so long is not checked for quiet any more."""
+
+    def __post_init__(self) -> None:
+        """Refuse a tier that contradicts itself."""
+        for fits, what in _rules(self):
+            if not fits:
+                raise InvalidRequest(f"Tier {self.name!r}: {what}.")
+        try:
+            check_cron(self.cron)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"Tier {self.name!r}: {error}") from error
+
+    @property
+    def small_bytes(self) -> int:
+        """Files below this size are small."""
+        return -(-self.target_bytes // 2)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the tier as plain data."""
+        return asdict(self)
+
+
+def _rules(tier: Tier) -> Iterable[tuple[bool, str]]:
+    """Yield what must hold of a tier, each with what to do if it does not."""
+    source, target = tier.source, tier.target
+    yield (
+        _NAME.fullmatch(tier.name) is not None,
+        "the name must be 1 to 32 lower-case letters, digits, '-' or '_', and begin with a letter",
+    )
+    yield tier.name not in _RESERVED, f"the name must be none of {', '.join(sorted(_RESERVED))}"
+    yield (
+        target.rank >= source.rank,
+        f"the target ({target}) is finer than the source ({source}); name a target of the same length or a longer one",
+    )
+    for name in ("min_age_seconds", "quiet_seconds", "quiet_until_seconds"):
+        age = getattr(tier, name)
+        yield 0 <= age <= OLDEST_SECONDS, f"{name} must be from 0 to {OLDEST_SECONDS:,}, it is {age:,}"
+    yield (
+        FEWEST_FILES_PER_JOB <= tier.max_files <= MOST_FILES_PER_JOB,
+        f"max_files must be from {FEWEST_FILES_PER_JOB} to {MOST_FILES_PER_JOB}, it is {tier.max_files:,}",
+    )
+    yield (
+        tier.min_files >= FEWEST_FILES_PER_JOB,
+        f"min_files must be at least {FEWEST_FILES_PER_JOB}, it is {tier.min_files:,}; one file alone cannot become fewer",
+    )
+    yield (
+        tier.min_files <= tier.max_files,
+        f"min_files ({tier.min_files}) is above max_files ({tier.max_files}); lower the one or raise the other",
+    )
+    yield (
+        MEGABYTE <= tier.target_bytes <= LARGEST_BYTES,
+        f"target_bytes must be from {MEGABYTE:,} (1 MB) to {LARGEST_BYTES:,}, it is {tier.target_bytes:,}",
+    )
+
+
+DEFAULT_TIERS: Final = (
+    Tier(
+        name="hourly",
+        source=Granularity.HOUR,
+        target=Granularity.HOUR,
+        min_age_seconds=HOUR_SECONDS,
+        min_files=10,
+        target_bytes=512 * MEGABYTE,
+        cron="5 * * * *",
+    ),
+    Tier(
+        name="daily",
+        source=Granularity.HOUR,
+        target=Granularity.DAY,
+        min_age_seconds=24 * HOUR_SECONDS,
+        min_files=12,
+        target_bytes=2_048 * MEGABYTE,
+        cron="0 3 * * *",
+        quiet_seconds=24 * HOUR_SECONDS,
+    ),
+    Tier(
+        name="weekly",
+        source=Granularity.DAY,
+        target=Granularity.WEEK,
+        min_age_seconds=2 * DAY_SECONDS,
+        min_files=7,
+        target_bytes=2_048 * MEGABYTE,
+        cron="0 4 * * 3",
+        enabled=False,
+    ),
+    Tier(
+        name="monthly",
+        source=Granularity.WEEK,
+        target=Granularity.MONTH,
+        min_age_seconds=3 * DAY_SECONDS,
+        min_files=12,
+        target_bytes=2_048 * MEGABYTE,
+        cron="0 5 8 * *",
+    ),
+)
+"""Hourly and daily as the ancestors had them; weekly and monthly they only foresaw."""
+
+
+def changed(tiers: Iterable[Tier], changes: Changes) -> tuple[Tier, ...]:
+    """Return tiers with some fields changed by the name of the tier, and new ones after them.
+
+    >>> [(tier.name, tier.min_files) for tier in changed(DEFAULT_TIERS[:2], {"daily": {"min_files": 6}})]
+    [('hourly', 10), ('daily', 6)]
+
+    Raises:
+        InvalidRequest: a field is unknown, a value does not fit, or the tiers contradict each other.
+    """
+    known = {tier.name: tier.to_dict() for tier in tiers}
+    for name, given in changes.items():
+        if not isinstance(given, Mapping):
+            raise InvalidRequest(f"Tier {name!r} takes a mapping of its fields, not {given!r}.")
+        known[name] = known.get(name, {}) | dict(given)
+    return check_tiers(_tier(name, values) for name, values in known.items())
+
+
+def check_tiers(tiers: Iterable[Tier]) -> tuple[Tier, ...]:
+    """Return the tiers if they go together.
+
+    Raises:
+        InvalidRequest: two have the same name, or two that are enabled do the same work.
+    """
+    found = tuple(tiers)
+    twice = [name for name, count in Counter(tier.name for tier in found).items() if count > 1]
+    if twice:
+        raise InvalidRequest(f"Tier {twice[0]!r} is there twice; give each tier a name of its own.")
+    owner: dict[Granularity, Tier] = {}
+    for tier in found:
+        if not tier.enabled:
+            continue
+        other = owner.setdefault(tier.target, tier)
+        if other is not tier:
+            raise InvalidRequest(
+                f"Tiers {other.name!r} and {tier.name!r} both write {tier.target} periods; disable one of them."
+            )
+    return found
+
+
+def tiers_from_text(text: str) -> tuple[Tier, ...]:
+    """Return the default tiers with the changes of a setting's text; empty text changes nothing.
+
+    >>> [tier.name for tier in tiers_from_text("weekly.enabled=yes; hourly.enabled=no") if tier.enabled]
+    ['daily', 'weekly', 'monthly']
+
+    Raises:
+        InvalidRequest: the text cannot be read, or what it says does not fit.
+    """
+    return changed(DEFAULT_TIERS, changes_from_text(text))
+
+
+def changes_from_text(text: str) -> Changes:
+    """Read changes of tiers: a mapping as JSON, or ``name.field=value`` with ``;`` between them.
+
+    Raises:
+        InvalidRequest: the text cannot be read.
+    """
+    if text.lstrip().startswith("{"):
+        return _json_object(text)
+    found: dict[str, dict[str, Any]] = {}
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        where, equals, value = part.partition("=")
+        name, dot, field = where.strip().partition(".")
+        if not (equals and dot and name and field):
+            raise InvalidRequest(f"{part[:80]!r} changes no tier; write e.g. daily.min_files=6; weekly.enabled=yes.")
+        if field in found.setdefault(name, {}):
+            raise InvalidRequest(f"Tier {name!r}: {field} is there twice; keep one of them.")
+        found[name][field] = value.strip()
+    return found
+
+
+def tiers_to_json(tiers: Iterable[Tier]) -> str:
+    """Return tiers as the text that is stored."""
+    return json.dumps([tier.to_dict() for tier in tiers], sort_keys=True)
+
+
+def tiers_from_json(text: str) -> tuple[Tier, ...]:
+    """Read stored tiers, all of them.
+
+    Raises:
+        InvalidRequest: the text is no list of tiers, or they do not go together.
+    """
+    try:
+        raw = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidRequest(f"The tiers are no valid JSON: {error}. Write them anew.") from error
+    if not isinstance(raw, list) or not all(isinstance(item, dict) for item in raw):
+        raise InvalidRequest("The tiers must be a JSON list of objects, one for each tier.")
+    return check_tiers(_tier(str(item.get("name", "")), item) for item in raw)
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        raw: dict[str, Any] = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidRequest(f"The changes of tiers are no valid JSON: {error}. Mend the text.") from error
+    return raw
+
+
+# ---- one tier from what people write -----------------------------------------------------------------------------
+
+
+def _tier(name: str, values: Mapping[str, Any]) -> Tier:
+    known = {field.name for field in fields(Tier)}
+    unknown = sorted(set(values) - known)
+    if unknown:
+        raise InvalidRequest(f"Tier {name!r} has no field {unknown[0]!r}. Known: {', '.join(sorted(known))}.")
+    if values.get("name", name) != name:
+        raise InvalidRequest(f"Tier {name!r} cannot be renamed to {values['name']!r}; disable it and add a new one.")
+    missing = [f.name for f in fields(Tier) if f.default is MISSING and f.name not in values and f.name != "name"]
+    if missing:
+        raise InvalidRequest(f"Tier {name!r} is new and needs {', '.join(missing)}.")
+    fitted = {field: _fit(name, field, value) for field, value in values.items() if field != "name"}
+    return Tier(name=name, **fitted)
+
+
+def _fit(name: str, field: str, value: Any) -> Any:  # noqa: ANN401
+    read, words = _READERS[field]
+    try:
+        return read(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequest(f"Tier {name!r}: {field} takes {words}, not {value!r}.") from error
+
+
+def _whole(value: Any) -> int:  # noqa: ANN401
+    if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+        raise ValueError(value)
+    return int(value)
+
+
+def _with_unit(shape: re.Pattern[str], units: Mapping[str, int]) -> Callable[[Any], int]:
+    def read(value: Any) -> int:  # noqa: ANN401
+        found = shape.fullmatch(value.strip()) if isinstance(value, str) else None
+        return round(float(found[1]) * units[found[2].lower()]) if found else _whole(value)
+
+    return read
+
+
+def _text(value: Any) -> str:  # noqa: ANN401
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
+def _yes_or_no(value: Any) -> bool:  # noqa: ANN401
+    match str(value).strip().lower():
+        case "1" | "true" | "yes" | "on":
+            return True
+        case "0" | "false" | "no" | "off":
+            return False
+        case _:
+            raise ValueError(value)
+
+
+_GRANULARITY: Final = (Granularity, "hour, day, week or month")
+_COUNT: Final = (_whole, "a whole number")
+_AGE_READER: Final = (_with_unit(_AGE, _AGE_SECONDS), "seconds, or an age such as 90m, 24h or 7d")
+_READERS: Final[dict[str, tuple[Callable[[Any], Any], str]]] = {
+    "source": _GRANULARITY,
+    "target": _GRANULARITY,
+    "min_age_seconds": _AGE_READER,
+    "quiet_seconds": _AGE_READER,
+    "quiet_until_seconds": _AGE_READER,
+    "min_files": _COUNT,
+    "max_files": _COUNT,
+    "target_bytes": (_with_unit(_SIZE, _SIZE_BYTES), "bytes, or a size such as 512MB"),
+    "cron": (_text, "text"),
+    "enabled": (_yes_or_no, "yes or no"),
+}

@@ -1,0 +1,47 @@
+"""File lists and tables for the planner's tests."""
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from siltstone.compaction.candidates import FileEntry, Inputs, Plan, Shape, TableState, plan
+from siltstone.config import Settings
+from siltstone.model.tiers import DEFAULT_TIERS, Tier
+
+MB = 1024 * 1024
+NOW = dt.datetime(2026, 11, 16, 12, 0, tzinfo=dt.UTC)
+NOW_MS = int(NOW.timestamp() * 1000)
+HOUR_MS = 3_600_000
+HOURLY, DAILY, WEEKLY, MONTHLY = DEFAULT_TIERS
+
+
+def moment_ms(text: str) -> int:
+    return int(dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC).timestamp() * 1000)
+
+
+def entries(period: str, count: int, *, size: int = MB, prefix: str = "f", **more: Any) -> list[FileEntry]:  # noqa: ANN401
+    """So many files of one period; all written when 2026-11-01 began, unless told otherwise."""
+    values = {"modified_ms": moment_ms("2026-11-01"), "rows": 10} | more
+    return [FileEntry(f"{period}/{prefix}{n:04d}", size, period=period, **values) for n in range(count)]
+
+
+def log(*lists: Sequence[FileEntry], tiers: Sequence[Tier] = (HOURLY,), name: str = "a.b.c", **more: Any) -> TableState:  # noqa: ANN401
+    return TableState(
+        name=name, shape=Shape.LOG, files=[file for part in lists for file in part], tiers=tuple(tiers), **more
+    )
+
+
+def keyed(**more: Any) -> TableState:  # noqa: ANN401
+    values: dict[str, Any] = {"name": "a.b.k", "shape": Shape.KEYED, "removed_files": 0} | more
+    return TableState(**values)
+
+
+def planned(*tables: TableState, now: dt.datetime = NOW, settings: dict[str, Any] | None = None, **more: Any) -> Plan:  # noqa: ANN401
+    """Plan without vacuums, which most tests are not about."""
+    quiet = [table if table.removed_files is not None else replace(table, removed_files=0) for table in tables]
+    return plan(Inputs(tables=quiet, **more), Settings(**(settings or {})), now)
+
+
+def reasons(found: Plan, lane: str) -> list[str]:
+    return [candidate.reason for candidate in found.left_out if candidate.lane == lane]
