@@ -33,6 +33,7 @@ from siltstone.storage.tidying import Background, Tidying
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from siltstone.compaction.candidates import Plan
     from siltstone.query.result import QueryResult
 
 SQUASH_LOOK_COMMITS: Final = 8
@@ -161,6 +162,32 @@ class Lake:
     def drop(self, name: str) -> None:
         """Drop a dataset and its files; open handles get Gone."""
         self._registry.drop(DatasetName.parse(name))
+
+    def plan(
+        self, names: Sequence[str] | None = None, *, only: Sequence[str] | None = None, force: bool = False
+    ) -> "Plan":
+        """Return what a cycle of compaction would do now, and what it would leave out and why; nothing is changed. No Spark.
+
+        Args:
+            names: the datasets to look at; all unless told.
+            only: kinds of work (``fold``, ``squash``, ``vacuum``, ...) and names of tiers; all unless told.
+            force: take what is below its thresholds and too young, too.
+
+        Raises:
+            InvalidRequest: an unknown tier or kind of work, or settings that contradict each other.
+            NotFound: there is no such dataset.
+        """
+        from siltstone.compaction.candidates import Inputs, plan
+        from siltstone.compaction.states import table_state
+        from siltstone.model.tiers import tiers_from_text
+
+        tiers = tiers_from_text(self.settings.tiers)
+        found = (
+            self._registry.all() if names is None else [self._registry.find(DatasetName.parse(name)) for name in names]
+        )
+        tables = [table_state(self._registry.store(one), tiers=tiers) for one in found]
+        inputs = Inputs(tables=tables, only=None if only is None else frozenset(only), force=force)
+        return plan(inputs, self.settings, self._clock.now())
 
     def sweep(self) -> list[Path]:
         """Remove the folders that crashed creates and drops left behind, and return them."""

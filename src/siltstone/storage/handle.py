@@ -164,9 +164,17 @@ class TableHandle:
             Unavailable: they cannot be listed.
         """
         cut_ms = epoch_ms(self._clock.now()) - within_hours * MS_PER_HOUR
+        return {path for path, at_ms in self.removals().items() if at_ms > cut_ms}
+
+    def removals(self) -> dict[str, int]:
+        """Return every removed file that the log still knows, with the time of its removal in milliseconds.
+
+        Raises:
+            Unavailable: they cannot be listed.
+        """
         for _ in range(OPEN_TRIES):
             with contextlib.suppress(FileNotFoundError):
-                return {path for path, at_ms in removals(self.path).items() if at_ms > cut_ms}
+                return removals(self.path)
         raise Unavailable(f"{self.label}: its log was cleaned again and again while it was read. Try again.")
 
     def recent(self, prefix: str, *, within_hours: float) -> set[str]:

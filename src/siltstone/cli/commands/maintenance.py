@@ -107,7 +107,7 @@ def _told_fold(one: "Status") -> str:
 # ---- compact -----------------------------------------------------------------------------------------------------
 
 
-def compact(
+def compact(  # noqa: PLR0913  # one parameter for each way to compact
     context: typer.Context,
     name: OptionalName = None,
     *,
@@ -119,6 +119,16 @@ def compact(
         bool, typer.Option("--squash", help="Only bring small files of changes together, without Spark.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a purge.")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Show what a cycle would do now and what it would leave out, and why.")
+    ] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="WORK", help="With --plan: this tier or kind of work; may be repeated."),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="With --plan: also what is below its thresholds and too young.")
+    ] = False,
     dry_run: DryRun = False,
 ) -> None:
     r"""Fold what was written into base, on Spark. Nothing to fold starts no Spark.
@@ -131,8 +141,14 @@ def compact(
     silt compact --all
     silt compact crm.sales.candidates --squash
     silt compact crm.sales.candidates --purge --yes
+    silt compact --plan
     """
     call = invocation(context)
+    if plan:
+        _plan(call, name, only=only, force=force, others=every or purge or squash or dry_run)
+        return
+    if only or force:
+        raise InvalidRequest("--only and --force go with --plan.")
     if squash and purge:
         raise InvalidRequest("--squash and --purge exclude each other.")
     with call.open(spark=not dry_run and not squash) as lake:
@@ -154,6 +170,26 @@ def compact(
         for report in done:
             render.write_line(_told(report))
     settle(call, failures)
+
+
+def _plan(call: Invocation, name: str | None, *, only: list[str] | None, force: bool, others: bool) -> None:
+    if others:
+        raise InvalidRequest("--plan changes nothing: it goes with a name, --only and --force alone.")
+    with call.open() as lake:
+        lake.require()
+        found = lake.plan(None if name is None else [name], only=only, force=force)
+    if call.as_json:
+        render.write_json(found.to_dict())
+        return
+    if not found.jobs and not found.left_out:
+        render.write_line("Nothing to look at.")
+        return
+    from siltstone.compaction.candidates import COLUMNS
+
+    render.write_table(list(COLUMNS), [list(line) for line in found.table()], numbers=["MB", "score"])
+    render.write_note(
+        f"{render.counted(len(found.jobs), 'job')} of at most {render.size(found.budget_bytes)}: {render.size(found.cost_bytes)}."
+    )
 
 
 def _told(report: "CompactReport") -> str:
