@@ -38,6 +38,8 @@ FAILPOINTS: Final = frozenset(
         "eventlog.after_append",
         "eventlog.during_catch_up",
         "eventlog.during_migration",
+        "lease.after_stage",
+        "lease.after_commit",
         "ingest.after_spread",
         "ingest.after_write",
         "ingest.after_quarantine",
