@@ -40,7 +40,9 @@ def wait_for(path: Path) -> str:
 def test_of_many_that_take_a_lease_at_once_exactly_one_holds_it(tmp_path: Path, pool: Pool, processes: int):
     root = lake_at(tmp_path / "lake")
     for epoch in range(1, 4):  # the first time the table is made in the same race
-        said = pool.at_once([(take_in_process, root, 0.5)] * processes)
+        tried = tmp_path / f"tried{epoch}"
+        tried.mkdir()
+        said = pool.at_once([(take_in_process, root, tried, number, processes) for number in range(processes)])
         assert sorted(said) == [0] * (processes - 1) + [epoch]
 
 

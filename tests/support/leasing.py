@@ -15,6 +15,7 @@ from siltstone.storage.table import Table
 from tests.support.tables import FAST, open_table
 
 ELSEWHERE: Final = "another machine"
+TRY_SECONDS: Final = 30.0
 
 
 def lake_at(root: Path) -> Path:
@@ -48,10 +49,13 @@ def commit_with(table: Table, epoch: int) -> int:
 # ---- in other processes ----------------------------------------------------------------------------------------------
 
 
-def take_in_process(root: Path, seconds: float) -> int:
-    """Take the lease and hold it for a while, so that nobody finds a dead holder; return the epoch, 0 if it was not to be had."""
+def take_in_process(root: Path, tried: Path, number: int, processes: int) -> int:
+    """Take the lease and hold it until everybody has tried; return the epoch, 0 if it was not to be had."""
     lease = leases_of(root).take(COMPACTOR, role=Role.ALL)
-    time.sleep(seconds)
+    (tried / str(number)).touch()
+    end = time.monotonic() + TRY_SECONDS
+    while lease is not None and len(list(tried.iterdir())) < processes and time.monotonic() < end:
+        time.sleep(0.005)
     if lease is None:
         return 0
     lease.release()
