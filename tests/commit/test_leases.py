@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from siltstone.clock import SystemClock
 from siltstone.config import Role
-from siltstone.errors import Fenced
+from siltstone.errors import Conflict, Fenced
+from siltstone.scheduler.cycles import Work
+from siltstone.scheduler.loop import Scheduler
 from siltstone.storage.leases import COMPACTOR
 from tests.support.children import Child
 from tests.support.leasing import (
@@ -21,7 +24,7 @@ from tests.support.leasing import (
     taken,
 )
 from tests.support.processes import Pool
-from tests.support.tables import make_table
+from tests.support.tables import FAST, make_table
 
 LEASING = "tests.support.leasing"
 WAIT_SECONDS = 60.0
@@ -72,6 +75,24 @@ def test_a_killed_holder_is_replaced_at_once_with_a_higher_epoch(tmp_path: Path)
     commit_with(table, second.epoch)
     with pytest.raises(Fenced):
         commit_with(table, first)
+
+
+def test_a_scheduler_takes_over_when_the_process_of_another_is_killed_in_a_cycle(tmp_path: Path):
+    root, ready = lake_at(tmp_path / "lake"), tmp_path / "ready"
+    child = Child(f"{LEASING}:schedule_until_killed", {"root": str(root), "ready": str(ready)})
+    first = int(wait_for(ready))
+    second = Scheduler(
+        [Work(name="quick", run=lambda run: run.epoch)], leases=leases_of(root), settings=FAST, clock=SystemClock()
+    )
+    second.start()
+    try:
+        with pytest.raises(Conflict, match="stands by"):
+            second.trigger()
+        child.kill()
+        child.wait()
+        assert second.wait(second.trigger(), seconds=WAIT_SECONDS).results[0].value == first + 1
+    finally:
+        assert second.stop(seconds=WAIT_SECONDS)
 
 
 def test_a_holder_that_was_frozen_finds_itself_fenced_out_when_it_wakes(tmp_path: Path):

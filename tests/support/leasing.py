@@ -9,6 +9,8 @@ from siltstone.config import Role, Settings
 from siltstone.errors import Fenced, SiltstoneError
 from siltstone.lake import Lake
 from siltstone.model.files import Commit, CommitKind
+from siltstone.scheduler.cycles import Run, Work
+from siltstone.scheduler.loop import Scheduler
 from siltstone.storage.layout import Layout
 from siltstone.storage.leases import COMPACTOR, Lease, Leases
 from siltstone.storage.table import Table
@@ -88,6 +90,21 @@ def operate(root: str, operation: str) -> int:
     if operation == "release":
         lease.release()
     return lease.epoch
+
+
+def schedule_until_killed(root: str, ready: str) -> None:
+    """Run a scheduler whose only work says that it runs and goes on until the process is killed."""
+
+    def work(run: Run) -> None:
+        Path(ready).write_text(str(run.epoch))
+        while not run.stopping():
+            time.sleep(0.01)
+
+    scheduler = Scheduler(
+        [Work(name="endless", run=work)], leases=leases_of(Path(root)), settings=FAST, clock=SystemClock()
+    )
+    scheduler.start()
+    scheduler.wait(scheduler.trigger(), seconds=300)
 
 
 def hold_and_commit(root: str, table: str, ready: str, go: str, ttl_seconds: float = 60.0) -> dict[str, Any]:

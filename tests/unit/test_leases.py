@@ -1,4 +1,6 @@
+import contextlib
 import datetime
+import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from siltstone.model.lease import MARGIN_SECONDS, LeaseRow, Standing, standing
 from siltstone.storage import leases as module
 from siltstone.storage.layout import LOG, Layout
 from siltstone.storage.leases import COMPACTOR, Lease
+from siltstone.storage.table import Table
 from siltstone.storage.upkeep import forget_history, write_checkpoint
 from tests.support.clocks import START, FakeClock
 from tests.support.leasing import ELSEWHERE, commit_with, lake_at, leases_of, taken
@@ -129,8 +132,8 @@ def test_a_released_lease_is_free_at_once_and_its_epoch_rises(lake: Path):
         with leases_of(lake).hold(COMPACTOR, role=Role.COMPACTOR) as lease:
             assert lease.epoch == epoch
         assert leases_of(lake).holder(COMPACTOR) is None
-    with pytest.raises(Fenced, match="was released"):
-        lease.check()
+        with pytest.raises(Fenced, match="was released"):
+            lease.check()
     assert list((lake / "_system" / "work").iterdir()) == []
 
 
@@ -302,6 +305,53 @@ def test_an_epoch_can_be_raised_above_one_that_a_purge_has_set(lake: Path, tmp_p
     lease.renew()
     lease.release()
     assert taken(leases_of(lake)).epoch == 9
+
+
+def may_commit(table: Table, lease: Lease) -> bool:
+    try:
+        commit_with(table, lease.epoch)
+    except Fenced:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_in_any_history_of_takers_with_clocks_of_their_own_epochs_commit_in_their_order(
+    lake: Path, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Three machines take, renew, die, sleep, commit and have their clocks set; each epoch has one holder, and none returns."""
+    draw = random.Random(seed)
+    clocks = [FakeClock(START + datetime.timedelta(days=draw.randint(-3, 3))) for _ in range(3)]
+    leases = [leases_of(lake, clock=clock) for clock in clocks]
+    held: list[tuple[int, Lease]] = []
+    table, committed = make_table(tmp_path / "t"), []
+    for _ in range(250):
+        who = draw.randrange(3)
+        monkeypatch.setattr(module, "machine", lambda who=who: f"machine {who}")
+        match draw.choice(["take", "take", "renew", "commit", "commit", "die", "time", "time", "jump"]):
+            case "take":
+                if (lease := leases[who].take(COMPACTOR, role=Role.ALL, ttl_seconds=TTL)) is not None:
+                    held.append((who, lease))
+            case "renew" if held:
+                with contextlib.suppress(Fenced):
+                    draw.choice(held)[1].renew()
+            case "commit" if held:
+                who, lease = draw.choice(held)  # also one that does not know yet that it was replaced
+                committed.append((lease.epoch, lease.row.holder, may_commit(table, lease)))
+            case "die" if held and draw.random() < 0.3:
+                dead(held.pop(draw.randrange(len(held)))[1])
+            case "time":
+                for clock in clocks:
+                    clock.pass_time(seconds=draw.choice([1, 20, 45]))
+            case "jump":
+                clocks[who].jump(hours=draw.randint(-48, 48))
+            case _:
+                pass
+    epochs = [epoch for epoch, _, landed in committed if landed]
+    assert epochs == sorted(epochs)
+    assert len({holder for _, holder, _ in committed}) == len({epoch for epoch, _, _ in committed})
+    assert len(set(epochs)) > 1
+    assert not all(landed for _, _, landed in committed), "somebody must have been fenced"
 
 
 # ---- what goes wrong -------------------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def check_cron(cron: str) -> str:
 
 
 def _fields(cron: str) -> str:
-    if not isinstance(cron, str) or len(cron) > MAX_CHARS:
+    if len(cron) > MAX_CHARS:
         raise _refused(cron, f"a text of at most {MAX_CHARS} characters is wanted")
     text = NAMED.get(cron.strip().lower(), cron)
     fields = text.split()
@@ -74,6 +74,6 @@ def _fields(cron: str) -> str:
 
 def _refused(cron: str, why: str) -> InvalidRequest:
     return InvalidRequest(
-        f"{str(cron)[:MAX_CHARS]!r} is no cron ({why}). Give minute, hour, day of the month, month and day of the week, "
+        f"{cron[:MAX_CHARS]!r} is no cron ({why}). Give minute, hour, day of the month, month and day of the week, "
         f"as in '5 * * * *' or '0 3 * * *', or one of {', '.join(NAMED)}."
     )

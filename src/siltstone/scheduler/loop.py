@@ -105,8 +105,9 @@ class Scheduler:
         """
         chosen = self._chosen(names)
         self._check_free()
-        if self._lease is None and self._held() is None:
-            raise Conflict(f"This scheduler stands by: {self._waits_because}. Ask the one that holds the lease.")
+        if self._held() is None:
+            because = (self._waits_because or "it was stopped").rstrip(".")
+            raise Conflict(f"This scheduler stands by: {because}. Ask the one that holds the lease.")
         with self._changed:
             self._check_free()
             number = self._number()
@@ -157,7 +158,7 @@ class Scheduler:
             return Status(
                 state=self._state(),
                 paused=self._paused,
-                standing_by_because=self._waits_because if lease is None else None,
+                standing_by_because=self._waits_because,
                 holder=lease.row if lease is not None else None,
                 running_cycle=running[0] if running else None,
                 running_work=running[1] if running else None,
@@ -171,7 +172,7 @@ class Scheduler:
             return State.RUNNING
         if self._stopping.is_set():
             return State.STOPPED
-        if self._lease is None:
+        if self._waits_because is not None:
             return State.STANDING_BY
         return State.PAUSED if self._paused else State.WAITING
 
@@ -336,18 +337,21 @@ class Scheduler:
         """Return our lease if it is ours now, taken if it can be had; None, and why, if not."""
         with self._leasing:
             try:
-                return self._renewed() or self._taken()
+                lease = self._renewed() or self._taken()
             except SiltstoneError as error:  # a table that cannot be read is no free lease
                 self._waits_because = str(error)
                 return None
+            if lease is not None:
+                self._waits_because = None
+            return lease
 
     def _renewed(self) -> Lease | None:
         lease = self._lease
         if lease is None:
             return None
         try:
-            lease.renew_if_due()
             lease.check()
+            lease.renew_if_due()
         except Fenced:
             self._lease = None
             lease.release()

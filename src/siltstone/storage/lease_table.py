@@ -139,9 +139,12 @@ class LeaseTable:
 
     def owns(self, row: LeaseRow) -> bool:
         """Tell whether this holder still has the lease with this epoch, by the newest version of the table."""
-        with self.speaking():
-            app = f"{APP_LEASE}{row.name}"
-            pinned = self._table.pin(app)
+        app = f"{APP_LEASE}{row.name}"
+        try:
+            with self.speaking():
+                pinned = self._table.pin(app)
+        except NotFound:
+            return False
         live = _of(pinned.files, row.name)
         return pinned.transactions.get(app) == row.epoch and [owner_of(file.path) for file in live] == [row.holder]
 

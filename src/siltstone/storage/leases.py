@@ -42,7 +42,7 @@ from typing import Final, Self
 
 from siltstone.clock import Clock
 from siltstone.config import Role, Settings
-from siltstone.errors import Conflict, Fenced, InvalidRequest, SiltstoneError
+from siltstone.errors import Conflict, Fenced, InvalidRequest, NotFound, SiltstoneError
 from siltstone.model.lease import LeaseRow, Standing, standing
 from siltstone.model.roles import check_may_compact
 from siltstone.storage.layout import Layout, owner_of
@@ -310,7 +310,7 @@ class Lease:
         mine = self._row
         try:
             self._table.write(row, allowed=lambda epoch, path: epoch == mine.epoch and _owner(path) == mine.holder)
-        except Conflict as error:
+        except (Conflict, NotFound) as error:  # replaced, or the whole table was
             raise self._lost() from error
         self._row = row
 
