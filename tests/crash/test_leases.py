@@ -1,13 +1,16 @@
 """A process that dies while it takes, renews or releases a lease leaves it as before or as after, and the next one gets it."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
+from siltstone.errors import Unavailable
+from siltstone.failpoints import arm
 from siltstone.model.lease import LeaseRow
 from siltstone.storage.leases import COMPACTOR
 from tests.support.children import Child
-from tests.support.leasing import lake_at, leases_of, taken
+from tests.support.leasing import lake_at, leases_of, operate, taken
 
 BEFORE = ("lease.after_stage", "commit.before_entry", "commit.after_draft")
 AFTER = ("commit.after_entry", "lease.after_commit")
@@ -55,3 +58,25 @@ def test_a_table_whose_first_taking_is_killed_is_used_by_the_next_one(place: str
     child = Child("tests.support.leasing:operate", {"root": str(root), "operation": "take"}, failpoint=f"{place}:kill")
     assert child.wait().killed
     assert taken(leases_of(root)).epoch == (2 if place == "commit.after_entry" else 1)
+
+
+@pytest.mark.parametrize("place", [*BEFORE, *AFTER])
+@pytest.mark.parametrize("operation", STEPS)
+def test_a_lease_whose_disk_fails_is_as_before_or_as_after_and_the_next_one_gets_it(
+    operation: str, place: str, tmp_path: Path
+) -> None:
+    root = lake_at(tmp_path / "lake")
+    with arm(place, "raise", count=STEPS[operation]), contextlib.suppress(Unavailable):
+        operate(str(root), operation)
+    found, done = seen(root), place in AFTER
+    if operation == "take" and not done:
+        assert found is None
+        assert taken(leases_of(root)).epoch == 1
+        return
+    assert found is not None
+    assert (found.epoch, found.released) == (1, done and operation == "release")
+    survived = operation == "renew" or (operation == "take" and place == "commit.after_entry")
+    if survived:  # this process lives on and holds it
+        assert leases_of(root).holder(COMPACTOR) == found
+    else:
+        assert taken(leases_of(root)).epoch == 2

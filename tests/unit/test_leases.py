@@ -365,6 +365,21 @@ def test_a_renewal_whose_answer_is_lost_is_no_takeover(lake: Path):
     lease.renew()
 
 
+def test_a_taking_that_is_there_and_could_not_be_synced_is_a_taking(lake: Path, monkeypatch: pytest.MonkeyPatch):
+    taken(leases_of(lake)).release()
+    failures = [OSError("no sync")]
+
+    def sync_log(_table: Table, _until: int) -> None:
+        if failures:
+            raise failures.pop()
+
+    monkeypatch.setattr(Table, "_sync_log", sync_log)
+    lease = taken(leases_of(lake))
+    lease.check()
+    lease.renew()
+    assert (failures, lease.epoch) == ([], 2)
+
+
 def test_a_reader_takes_no_lease(lake: Path):
     with pytest.raises(InvalidRequest, match="role 'reader' and may not take the lease 'compactor'"):
         leases_of(lake).take(COMPACTOR, role=Role.READER)
