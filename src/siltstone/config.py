@@ -10,6 +10,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,14 @@ CONFIG_FILE: Final = "silt.toml"
 ENV_PREFIX: Final = "SILT_"
 OTHER_VARIABLES: Final = frozenset({"SILT_LAKE", "SILT_FAILPOINT"})
 """Variables that are read and are no settings: the lake of the command, and where tests crash."""
+
+
+class Role(StrEnum):
+    """What a process is for; `model.roles` says what each may do."""
+
+    ALL = "all"
+    COMPACTOR = "compactor"
+    READER = "reader"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +86,12 @@ class Settings:
     """Changes of tiers by name: ``daily.min_files=6; weekly.enabled=yes`` (in ``silt.toml``: tables ``[tiers.daily]``)."""
     max_rows: int = 1_000
     """Rows that a query returns unless told otherwise; 100,000 at most."""
+    role: Role = Role.ALL
+    """What this process may do: `all`, `compactor` (no rows are written) or `reader` (nothing is)."""
+    lease_seconds: float = 60.0
+    """How long a lease lasts without a renewal; a holder on another machine is replaced after this time."""
+    schedule_jitter_seconds: float = 10.0
+    """Scheduled work starts up to this much after its time, so that many lakes do not start at once."""
     spark_master: str = "local[*]"
     """The Spark master for a session that Siltstone starts itself."""
     spark_remote: str = ""
@@ -202,11 +217,18 @@ def _to_bool(value: Any) -> bool:  # noqa: ANN401
 _AT_LEAST_ONE: Final = {
     "checkpoint_interval_commits",
     "cycle_bytes",
+    "lease_seconds",
     "max_rows",
     "target_file_bytes",
     "upsert_rows",
     "writer_queue_batches",
 }
-_WORDS: Final = {bool: "yes or no", int: "a whole number", float: "a number", str: "text"}
+_WORDS: Final = {
+    bool: "yes or no",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    Role: f"one of {', '.join(Role)}",
+}
 _LARGEST: Final = 10**12
 _DEFAULTS: Final = Settings()

@@ -54,6 +54,11 @@ class Child:
         """True until the child ends."""
         return self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
     def kill(self) -> None:
         """End it as by a crash."""
         self._process.kill()

@@ -30,6 +30,7 @@ class CommitKind(StrEnum):
     SQUASH = "squash"
     CLUSTER = "cluster"
     REGISTER = "register"
+    LEASE = "lease"
     EXPORT = "export"
     EPOCH = "epoch"
     METADATA = "metadata"
@@ -47,7 +48,7 @@ class CommitKind(StrEnum):
     @property
     def is_compaction(self) -> bool:
         """True if a change of metadata or protocol since the plan is a conflict."""
-        return self not in (CommitKind.APPEND, CommitKind.REGISTER)
+        return self not in (CommitKind.APPEND, CommitKind.REGISTER, CommitKind.LEASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@
       <catalog>/<schema>/<table>/<incarnation>/base/      compacted rows
       <catalog>/<schema>/<table>/<incarnation>/changes/   everything not yet folded
       _system/datasets/                                   the registry
+      _system/leases/                                     who may run compactions
       _system/work/                                       presence of writers and jobs
 """
 
@@ -44,6 +45,11 @@ class Layout:
     def registry(self) -> Path:
         """The registry's Delta table."""
         return self.root / SYSTEM / "datasets"
+
+    @property
+    def leases(self) -> Path:
+        """The Delta table of leases."""
+        return self.root / SYSTEM / "leases"
 
     @property
     def work(self) -> Path:

@@ -1,0 +1,49 @@
+"""What a process may do, by its role (setting ``role``). Pure: whoever runs a job or takes rows asks here first.
+
+| role | reads | writes rows | compacts |
+|---|---|---|---|
+| ``all`` | yes | yes | yes |
+| ``compactor`` | yes | no | yes |
+| ``reader`` | yes | no | no |
+
+A role keeps a process from work that is not its own. It is no protection: that is what permissions of the disk are for.
+"""
+
+from siltstone.config import Role
+from siltstone.errors import InvalidRequest
+
+
+def may_compact(role: Role) -> bool:
+    """Tell whether a process with this role may run compactions."""
+    return role is not Role.READER
+
+
+def may_write(role: Role) -> bool:
+    """Tell whether a process with this role may write rows."""
+    return role is Role.ALL
+
+
+def check_may_compact(role: Role, *, doing: str = "compact") -> None:
+    """Do nothing if a process with this role may compact.
+
+    Raises:
+        InvalidRequest: it may not; `doing` is what it was told to do.
+    """
+    if not may_compact(role):
+        raise InvalidRequest(
+            f"This process has the role {role.value!r} and may not {doing}. Do it in a process with the role "
+            f"{Role.COMPACTOR.value!r} or {Role.ALL.value!r}, or set SILT_ROLE."
+        )
+
+
+def check_may_write(role: Role, *, doing: str = "write") -> None:
+    """Do nothing if a process with this role may write rows.
+
+    Raises:
+        InvalidRequest: it may not; `doing` is what it was told to do.
+    """
+    if not may_write(role):
+        raise InvalidRequest(
+            f"This process has the role {role.value!r} and may not {doing}. Do it in a process with the role "
+            f"{Role.ALL.value!r}, or set SILT_ROLE."
+        )

@@ -1,0 +1,1 @@
+"""When maintenance runs: cron, cycles, and the lease that lets one process of a lake run them."""

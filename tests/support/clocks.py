@@ -1,0 +1,45 @@
+"""A clock that a test holds in its hand."""
+
+import datetime
+import time
+import uuid
+from typing import Final
+
+START: Final = datetime.datetime(2026, 11, 15, 14, 0, 30, tzinfo=datetime.UTC)
+_SPIN_SECONDS: Final = 0.0005
+"""A sleep passes in no time, but lets others run, so that waiting for a lock does not turn the clock forward by hours."""
+
+
+class FakeClock:
+    """Time stands still until it is told to pass. The time of day can jump; the monotonic time never does."""
+
+    def __init__(self, now: datetime.datetime = START, *, jitter: float = 0.0) -> None:
+        self._now = now
+        self._monotonic_seconds = 1000.0
+        self.next_jitter = jitter
+
+    def pass_time(self, **given: float) -> None:
+        """Let time pass, as `timedelta` counts it."""
+        passed = datetime.timedelta(**given)
+        self._now += passed
+        self._monotonic_seconds += passed.total_seconds()
+
+    def jump(self, **given: float) -> None:
+        """Set the time of day forwards or back."""
+        self._now += datetime.timedelta(**given)
+
+    def now(self) -> datetime.datetime:
+        return self._now
+
+    def monotonic_seconds(self) -> float:
+        return self._monotonic_seconds
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(min(seconds, _SPIN_SECONDS))
+        self.pass_time(seconds=seconds)
+
+    def new_id(self) -> str:
+        return uuid.uuid4().hex  # noqa: TID251  # ids are fresh whatever the time is
+
+    def jitter(self) -> float:
+        return self.next_jitter
