@@ -6,6 +6,7 @@
 Credentials of object stores come from the environment, never from an address.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -84,6 +85,7 @@ def parse_address(uri: str) -> Address:
         case Backend.POSTGRESQL:
             if not parts.path.strip("/"):
                 raise InvalidRequest(f"{_hidden(uri)!r} names no database: use postgresql://user@host:5432/name.")
+            _check_port(parts, uri)
             return Address(backend=backend, uri=uri, shown=_hidden(uri))
         case Backend.DELTA_S3 | Backend.DELTA_AZURE:
             if not parts.netloc or not parts.path.strip("/"):
@@ -99,6 +101,13 @@ def parse_address(uri: str) -> Address:
                 bucket=parts.netloc,
                 options=_options(parts.query, backend),
             )
+
+
+def _check_port(parts: SplitResult, uri: str) -> None:
+    try:
+        _ = parts.port
+    except ValueError as error:
+        raise InvalidRequest(f"{_hidden(uri)!r} has no number as its port.") from error
 
 
 def _options(query: str, backend: Backend) -> dict[str, str]:
@@ -128,6 +137,8 @@ def _local_path(parts: SplitResult, backend: Backend) -> str:
     path = unquote(parts.path[1:] if backend is Backend.SQLITE else parts.path)
     if not path.strip("/"):
         raise InvalidRequest(f"{backend.value}:/// names no path.")
+    if path == ":memory:":
+        raise InvalidRequest("An event log in memory is 'memory:'.")
     return path
 
 
@@ -135,6 +146,10 @@ def _hidden(uri: str) -> str:
     """Return a URI whose password is not to be read."""
     before, at, after = uri.rpartition("@")
     scheme, slashes, user = before.partition("://")
+    after = _PASSWORD.sub(r"\1***", after)
     if not at or ":" not in user:
-        return uri
+        return f"{before}{at}{after}"
     return f"{scheme}{slashes}{user.split(':', 1)[0]}:***@{after}"
+
+
+_PASSWORD: Final = re.compile(r"([?&](?:ssl)?password=)[^&]*", re.IGNORECASE)

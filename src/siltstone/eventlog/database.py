@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, insert, inspect, make_url, select, update
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
 from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, Unavailable
@@ -59,7 +59,7 @@ class Database:
             try:
                 yield connection
             finally:
-                connection.exec_driver_sql("ROLLBACK")
+                _roll_back(connection)
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -72,7 +72,7 @@ class Database:
                 yield connection
                 reach("eventlog.before_commit")
             except BaseException:
-                connection.exec_driver_sql("ROLLBACK")
+                _roll_back(connection)
                 raise
             connection.exec_driver_sql("COMMIT")
         reach("eventlog.after_commit")
@@ -90,6 +90,12 @@ class Database:
         except DBAPIError as error:
             raise Corruption(f"Event log {self._shown} cannot be used: {_first_line(error)}") from error
 
+    def look_again(self) -> int:
+        """Look which version the tables have now."""
+        with self.reading() as connection:
+            self.version = _stored_version(connection)
+        return self.version
+
     def migrate(self) -> None:
         """Bring the tables to the newest version: all steps or, after a crash, none."""
         with self.writing() as connection:
@@ -104,6 +110,14 @@ class Database:
     def close(self) -> None:
         """Close all connections."""
         self._engine.dispose()
+
+
+def _roll_back(connection: Connection) -> None:
+    """End a transaction; where that fails, as after an interrupt, the connection is thrown away, and what went wrong is told."""
+    try:
+        connection.exec_driver_sql("ROLLBACK")
+    except SQLAlchemyError:
+        connection.invalidate()
 
 
 def open_database(address: Address, *, create: bool) -> Database:

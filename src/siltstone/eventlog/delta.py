@@ -14,6 +14,7 @@ A crash before 4 leaves files of a dead owner, which are swept; after it the eve
 them.
 """
 
+import hashlib
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
@@ -23,7 +24,7 @@ from sqlalchemy import Connection
 
 from siltstone.clock import Clock, SystemClock, epoch_ns
 from siltstone.config import Settings
-from siltstone.errors import Conflict, InvalidRequest, SiltstoneError, Unavailable
+from siltstone.errors import Conflict, Corruption, InvalidRequest, Unavailable
 from siltstone.eventlog.address import Address, Backend
 from siltstone.eventlog.events import SCHEMA_VERSION, Event, Indexed
 from siltstone.eventlog.ledger import Appended, Checked
@@ -32,7 +33,7 @@ from siltstone.eventlog.place import PROPERTY_VERSION, Place
 from siltstone.eventlog.projection import Projection
 from siltstone.eventlog.rows import DAY, FIRST_INDEX, TABLE_SCHEMA, day_of, stats_of, to_rows
 from siltstone.failpoints import reach
-from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.model.files import Commit, CommitKind, Committed, DataFile
 from siltstone.storage.jars import cache_folder
 from siltstone.storage.layout import DATA
 from siltstone.storage.queue import WriterQueue
@@ -57,11 +58,11 @@ class DeltaKeeper:
         self.version = version
         self._place = place
         self._clock = clock
-        self._projection = Projection(place, cache_folder() / "eventlog" / f"{place.id}.db")
+        self._projection = Projection(place, cache_folder() / "eventlog" / f"{place.id}-{_short(place.label)}.db")
         self._queue: WriterQueue[Sequence[Event], list[Appended] | Conflict] = WriterQueue(
             self._commit, bound=QUEUED, wait_seconds=settings.commit_timeout_seconds, after=self._fold
         )
-        self._landed: tuple[int, Checked, int] | None = None
+        self._landed: tuple[Committed, Checked, int] | None = None
 
     def append(self, events: Sequence[Event]) -> list[Appended]:
         """Append events together with those of other threads."""
@@ -81,6 +82,16 @@ class DeltaKeeper:
     def rebuild(self) -> None:
         """Make the projection anew."""
         self._projection.rebuild()
+
+    def heal(self) -> bool:
+        """Throw the projection away; it is made anew by whoever asks."""
+        self._projection.heal()
+        return True
+
+    def look_again(self) -> int:
+        """Look whether somebody has migrated the table."""
+        self.version = int(self._place.properties()[PROPERTY_VERSION])
+        return self.version
 
     def migrate(self) -> None:
         """Add the columns that the table lacks, and then say so; a crash in between leaves columns that nobody uses yet."""
@@ -108,6 +119,7 @@ class DeltaKeeper:
             found = self._checked(batches, version)
             if not found.new:
                 raise _NothingNew
+            self._check_index(found.new[0].index)
             staged[:] = self._stage(found.new, owner)
             reach("eventlog.after_stage")
             return Commit(
@@ -123,11 +135,11 @@ class DeltaKeeper:
                 committed = self._place.commit(build)
             except _NothingNew:
                 return found.answers
-            except (Conflict, InvalidRequest, Unavailable):
+            except (Conflict, Corruption, InvalidRequest, Unavailable):
                 self._discard(staged)
                 raise
         reach("eventlog.after_append")
-        self._landed = committed.version, found, len(batches)
+        self._landed = committed, found, len(batches)
         return found.answers
 
     def _fold(self) -> None:
@@ -135,14 +147,24 @@ class DeltaKeeper:
         landed, self._landed = self._landed, None
         if landed is None:
             return
-        version, checked, batches = landed
-        with suppress(SiltstoneError, OSError):  # whoever asks finds out, or folds it himself
-            if self._projection.landed(version, checked) >= REMEMBERED or batches == 1:
+        committed, checked, batches = landed
+        with suppress(Exception):  # whoever asks finds out, or folds it himself
+            events = self._projection.landed(committed.version, checked, commit_id=committed.commit_id)
+            if events >= REMEMBERED or batches == 1:
                 self._projection.flush()
-            self._place.notice(version)
+            self._place.notice(committed.version)
 
     def _checked(self, batches: Sequence[Sequence[Event]], version: int) -> Checked:
         return self._projection.check(batches, version=version, at=epoch_ns(self._clock.now()))
+
+    def _check_index(self, first: int) -> None:
+        """Refuse to leave a gap, whatever the projection says."""
+        last = self._place.transaction(APP_INDEX)
+        if last is not None and first != last + 1:
+            raise Corruption(
+                f"{self._place.label}: the next event would be {first}, and the last one is {last}. "
+                "Run silt events rebuild."
+            )
 
     def _stage(self, new: list[Indexed], owner: str) -> list[DataFile]:
         """Write the new events, one file a day."""
@@ -168,6 +190,11 @@ class DeltaKeeper:
     def _discard(self, staged: list[DataFile]) -> None:
         self._place.discard([file.path for file in staged])
         staged.clear()
+
+
+def _short(text: str) -> str:
+    """Return a short name for a place: copies of a log have the same id, and not the same events."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def open_delta(address: Address, *, create: bool, settings: Settings | None = None) -> DeltaKeeper:

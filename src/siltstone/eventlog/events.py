@@ -231,6 +231,8 @@ class Event:
     timestamp: int
     build_request_id: str
     payload: Payload
+    is_checked: bool = field(default=False, compare=False, repr=False)
+    """True if it was read from JSON, and so keeps all rules."""
 
     @property
     def type(self) -> EventType:

@@ -15,7 +15,7 @@ from siltstone.eventlog.address import Address
 from siltstone.eventlog.place import NEW_PROPERTIES
 from siltstone.eventlog.rows import DAY, FIRST_INDEX, TABLE_SCHEMA
 from siltstone.eventlog.squash import squash
-from siltstone.model.files import Commit, Committed, DataFile, Live
+from siltstone.model.files import Added, Commit, Committed, DataFile, Live
 from siltstone.storage.layout import DATA, has_versions
 from siltstone.storage.log import read_entry
 from siltstone.storage.parquet import write_small_file
@@ -71,10 +71,18 @@ class LocalPlace:
         """Land one commit by the one commit path."""
         return self._table.commit(lambda parent: build(parent.version))
 
-    def added(self, version: int) -> tuple[DataFile, ...]:
+    def added(self, version: int) -> Added:
         """Return the files that a version has added; those that only hold what was there before are none."""
         entry = read_entry(self._table.path, version)
-        return () if entry.moves_rows_only else entry.files
+        return Added(files=() if entry.moves_rows_only else entry.files, commit_id=entry.commit_id)
+
+    def transaction(self, app: str) -> int | None:
+        """Return an app transaction of the version that was looked at last."""
+        return self._table.transaction(app)
+
+    def exists(self, path: str) -> bool:
+        """Tell whether a file is there."""
+        return (self._table.path / path).exists()
 
     def live(self) -> Live:
         """Return the newest version's files."""

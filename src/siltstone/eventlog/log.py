@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 from sqlalchemy import Connection
 
 from siltstone.clock import SystemClock, epoch_ns
-from siltstone.errors import InvalidRequest, NotFound
+from siltstone.errors import Corruption, InvalidRequest, NotFound
 from siltstone.eventlog import queries
 from siltstone.eventlog.address import Address, Backend, parse_address
 from siltstone.eventlog.database import Database, open_database
@@ -55,9 +55,17 @@ class Keeper(Protocol):
         """Make anew whatever can be made from the log itself."""
         ...
 
+    def heal(self) -> bool:
+        """Throw away what is broken and can be made anew; False if there is no such thing."""
+        ...
+
     @property
     def version(self) -> int:
         """The version of the log's columns."""
+        ...
+
+    def look_again(self) -> int:
+        """Look whether somebody has migrated the log, and return its version."""
         ...
 
     def migrate(self) -> None:
@@ -103,10 +111,18 @@ class SqlKeeper:
         """
         raise InvalidRequest("Only a log on Delta has a projection that can be made anew.")
 
+    def heal(self) -> bool:
+        """Do nothing: the tables are the log."""
+        return False
+
     @property
     def version(self) -> int:
         """The version of the tables."""
         return self._database.version
+
+    def look_again(self) -> int:
+        """Look whether somebody has migrated the tables."""
+        return self._database.look_again()
 
     def migrate(self) -> None:
         """Add the columns that the tables lack."""
@@ -173,16 +189,14 @@ class EventLog:
         return self._keeper.append_soon(self._checked(events))
 
     def _checked(self, events: tuple[Event, ...]) -> tuple[Event, ...]:
-        if self.version < SCHEMA_VERSION:
+        if self.version < SCHEMA_VERSION and self._keeper.look_again() < SCHEMA_VERSION:
             raise InvalidRequest(
                 f"Event log {self.uri} has version {self.version}; it can be read, but before anything is appended it needs "
                 f"version {SCHEMA_VERSION}: run silt events migrate. Older versions of Siltstone cannot use it after that."
             )
         if len(events) > MAX_APPENDED:
             raise InvalidRequest(f"{len(events):,} events are too many for one append ({MAX_APPENDED:,}).")
-        for event in events:
-            check_event(event, where=f"Event {event.event_id}")
-        return events
+        return tuple(check_event(event, where=f"Event {event.event_id}") for event in events)
 
     # ---- questions -----------------------------------------------------------------------------------------------
 
@@ -312,6 +326,12 @@ class EventLog:
         return self._ask(queries.summary)
 
     def _ask(self, question: Callable[[Connection], T]) -> T:
+        try:
+            with self._keeper.reading() as connection:
+                return question(connection)
+        except Corruption:
+            if not self._keeper.heal():
+                raise
         with self._keeper.reading() as connection:
             return question(connection)
 

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from siltstone.eventlog.events import SCHEMA_VERSION
-from siltstone.model.files import Commit, Committed, DataFile, Live
+from siltstone.model.files import Added, Commit, Committed, Live
 from siltstone.model.spec import FORMAT_VERSION, PROPERTY_FORMAT
 
 PROPERTY_VERSION: Final = "siltstone.eventlog.version"
@@ -52,12 +52,20 @@ class Place(Protocol):
         """Land one commit exactly once, durably; `build` is called for each version it is tried on."""
         ...
 
-    def added(self, version: int) -> tuple[DataFile, ...]:
-        """Return the files with new events that a version has added.
+    def added(self, version: int) -> Added:
+        """Return the files with new events that a version has added, and the id of its commit.
 
         Raises:
             FileNotFoundError: its entry was cleaned.
         """
+        ...
+
+    def transaction(self, app: str) -> int | None:
+        """Return an app transaction of the version that was looked at last; None also where that is not known."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Tell whether a file is there."""
         ...
 
     def live(self) -> Live:

@@ -31,13 +31,11 @@ from siltstone.eventlog.tables import HEAD, METADATA, PROJECTED, PROJECTION_META
 from siltstone.failpoints import reach
 from siltstone.model.files import DataFile
 
-LAYOUT: Final = 2
+LAYOUT: Final = 3
 """How the tables of a projection are laid out; one of another layout is made anew."""
 FILES_AT_ONCE: Final = 200
 """Files that are folded in one transaction: a bound for memory, and what a crash costs."""
 REBUILDS: Final = 2
-LIVE_TRIES: Final = 5
-"""Files that are brought together while they are read make a reader look again."""
 
 
 class _Moved(Exception):  # noqa: N818
@@ -83,10 +81,16 @@ class Projection:
 
     def rebuild(self) -> None:
         """Throw everything away and fold the log from its beginning."""
-        self._database.close()
-        self._delete()
-        self._database = self._opened()
+        self.heal()
         self.catch_up(self._place.version())
+
+    def heal(self) -> None:
+        """Throw everything away; whoever asks next folds the log from its beginning."""
+        with self._mutex:
+            self._landed = None
+            self._database.close()
+            self._delete()
+            self._database = self._opened()
 
     def close(self) -> None:
         """Fold what was remembered, and close the database."""
@@ -115,16 +119,21 @@ class Projection:
 
     @contextmanager
     def _asked(self, until: int) -> Iterator[Connection | None]:
-        """Ask what was folded so far; None if that is not all, or is broken."""
+        """Ask what was folded so far; None if that is not all, is of another log, or is broken."""
         with ExitStack() as stack:
             try:
                 found = stack.enter_context(self._database.reading())
-                connection = found if _version(found) >= until else None
+                at = _version(found)
+                connection = found if at == until or (at > until and not self._is_ahead(at)) else None
             except Corruption:  # mended by whoever catches up
                 connection = None
             if connection is None:
                 stack.close()
             yield connection
+
+    def _is_ahead(self, at: int) -> bool:
+        """True if the table has no such version: an older copy of it was put in its place."""
+        return at > self._place.version()
 
     # ---- catching up ---------------------------------------------------------------------------------------------
 
@@ -133,52 +142,69 @@ class Projection:
         try:
             self._catch_up(until)
         except Corruption:  # of the projection, or of the table: the second time tells
-            self._database.close()
-            self._delete()
-            self._database = self._opened()
+            self.heal()
             self._catch_up(until)
 
     def _catch_up(self, until: int) -> None:
-        with self._database.reading() as connection:
-            at = _version(connection)
-        while at < until:
-            with self._database.writing() as connection:
-                at = self._step(connection, until)
+        """Fold in steps. What is to be folded is looked up before the database is locked: whoever appends holds the table."""
+        live = False
+        while True:
+            with self._database.reading() as connection:
+                at, commit_id = _version(connection), _commit_id(connection)
+            if at >= until:
+                if at > until and self._is_ahead(at):
+                    raise Corruption(f"The projection {self._path} is ahead of its log.")
+                return
+            self._check_same(at, commit_id)
+            step = self._live_step() if live else self._next_step(at, until)
+            try:
+                self._take(at, step)
+            except _Moved as error:
+                if live and not self._place.exists(str(error)) and str(error) in {f.path for f in self._live_files()}:
+                    raise Corruption(
+                        f"{self._place.label}: {error} cannot be read: it is not there. Restore it from a copy."
+                    ) from error
+                live = True
             reach("eventlog.during_catch_up")
 
-    def _step(self, connection: Connection, until: int) -> int:
-        """Fold some files in one transaction, and return the version that is folded then."""
-        at = _version(connection)  # somebody else may have been quicker
-        if at >= until:
-            return at
+    def _live_files(self) -> tuple[DataFile, ...]:
+        return self._place.live().files
+
+    def _check_same(self, at: int, commit_id: str | None) -> None:
+        """Refuse to go on from a version of another table, which was put in the place of ours."""
+        if at < 0 or commit_id is None:
+            return
+        with suppress(FileNotFoundError):  # cleaned: nobody can tell
+            if self._place.added(at).commit_id != commit_id:
+                raise Corruption(f"The projection {self._path} is of another log.")
+
+    def _next_step(self, at: int, until: int) -> "_Step":
+        """Look up the files of some versions or, where their entries were cleaned, the live ones."""
         files: list[DataFile] = []
+        commit_id: str | None = None
         while at < until and len(files) < FILES_AT_ONCE:
             try:
                 added = self._place.added(at + 1)
             except FileNotFoundError:
-                return self._fold_live(connection)
-            files += added
+                return self._live_step()
+            files += added.files
+            commit_id = added.commit_id
             at += 1
-        try:
-            self._fold(connection, files)
-        except _Moved:
-            return self._fold_live(connection)
-        _set_version(connection, at)
-        return at
+        return _Step(version=at, files=tuple(files), commit_id=commit_id)
 
-    def _fold_live(self, connection: Connection) -> int:
-        """Fold from the live files: the entries were cleaned, or files were brought together since."""
-        gone = ""
-        for _ in range(LIVE_TRIES):
-            live = self._place.live()
-            try:
-                self._fold(connection, live.files)
-            except _Moved as error:
-                gone = str(error)
-                continue
-            _set_version(connection, live.version)
-            return live.version
-        raise Corruption(f"{self._place.label}: {gone} cannot be read: it is not there. Restore it from a copy.")
+    def _live_step(self) -> "_Step":
+        live = self._place.live()
+        commit_id: str | None = None
+        with suppress(FileNotFoundError):
+            commit_id = self._place.added(live.version).commit_id
+        return _Step(version=live.version, files=live.files, commit_id=commit_id)
+
+    def _take(self, at: int, step: "_Step") -> None:
+        """Fold in one transaction, unless somebody was quicker."""
+        with self._database.writing() as connection:
+            if _version(connection) == at:
+                self._fold(connection, step.files)
+                _set_version(connection, step.version, step.commit_id)
 
     def _fold(self, connection: Connection, files: Iterable[DataFile]) -> None:
         """Fold the events of these files that are not there yet."""
@@ -202,7 +228,13 @@ class Projection:
             rows = self._place.read(file.path)
         except FileNotFoundError as error:
             raise _Moved(file.path) from error
-        except (OSError, pa.ArrowException) as error:
+        except OSError as error:
+            if error.errno is not None:
+                raise Unavailable(f"{self._place.label}: {file.path} cannot be read now ({error}).") from error
+            raise Corruption(
+                f"{self._place.label}: {file.path} cannot be read ({error}). Restore it from a copy."
+            ) from error
+        except pa.ArrowException as error:
             raise Corruption(
                 f"{self._place.label}: {file.path} cannot be read ({error}). Restore it from a copy."
             ) from error
@@ -213,20 +245,27 @@ class Projection:
     def check(self, batches: Sequence[Sequence[Event]], *, version: int, at: int) -> Checked:
         """Check appends against a version of the table."""
         with self._mutex:
-            if (landed := self._landed) is not None and landed.end == version:
-                with self._asked(landed.start - 1) as connection:
-                    if connection is not None:
-                        return Ledger(connection).check(batches, at=at, over=landed.checked)
-            with self.reading(version) as connection:
-                return Ledger(connection).check(batches, at=at)
+            try:
+                return self._check(batches, version=version, at=at)
+            except Corruption:
+                self.heal()
+                return self._check(batches, version=version, at=at)
 
-    def landed(self, version: int, checked: Checked) -> int:
+    def _check(self, batches: Sequence[Sequence[Event]], *, version: int, at: int) -> Checked:
+        if (landed := self._landed) is not None and landed.end == version:
+            with self._asked(landed.start - 1) as connection:
+                if connection is not None:
+                    return Ledger(connection).check(batches, at=at, over=landed.checked)
+        with self.reading(version) as connection:
+            return Ledger(connection).check(batches, at=at)
+
+    def landed(self, version: int, checked: Checked, *, commit_id: str) -> int:
         """Remember what this process has committed, to be folded later; return how many events that are now."""
         with self._mutex:
             if self._landed is None or self._landed.end != version - 1:
                 self.flush()
-                self._landed = _Landed(start=version, end=version, checked=Checked.nothing())
-            self._landed.end = version
+                self._landed = _Landed(start=version, end=version, checked=Checked.nothing(), commit_id=commit_id)
+            self._landed.end, self._landed.commit_id = version, commit_id
             self._landed.checked.add(checked)
             return len(self._landed.checked.new)
 
@@ -239,7 +278,7 @@ class Projection:
             with self._database.writing() as connection:
                 if _version(connection) == landed.start - 1:
                     Ledger(connection).take_in(landed.checked)
-                    _set_version(connection, landed.end)
+                    _set_version(connection, landed.end, landed.commit_id)
 
 
 @dataclass(slots=True)
@@ -249,6 +288,16 @@ class _Landed:
     start: int
     end: int
     checked: Checked
+    commit_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What is folded in one transaction."""
+
+    version: int
+    files: tuple[DataFile, ...]
+    commit_id: str | None
 
 
 def _make_tables(connection: Connection) -> None:
@@ -268,5 +317,10 @@ def _version(connection: Connection) -> int:
     return int(connection.execute(select(PROJECTED.c.version)).scalar_one())
 
 
-def _set_version(connection: Connection, version: int) -> None:
-    connection.execute(update(PROJECTED).values(version=version))
+def _commit_id(connection: Connection) -> str | None:
+    found: str | None = connection.execute(select(PROJECTED.c.commit_id)).scalar_one()
+    return found
+
+
+def _set_version(connection: Connection, version: int, commit_id: str | None) -> None:
+    connection.execute(update(PROJECTED).values(version=version, commit_id=commit_id))

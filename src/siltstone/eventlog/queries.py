@@ -31,6 +31,8 @@ from siltstone.eventlog.transitions import ACTIVE_PARTITIONS, ENDED_BUILDS, ENDE
 MAX_LIMIT: Final = 100_000
 MAX_FILTERS: Final = 1_000
 """Values in one filter."""
+MAX_GLOBS: Final = 100
+MAX_NUMBER: Final = 2**63 - 1
 LAST_CHARACTER: Final = "\U0010ffff"
 
 
@@ -55,9 +57,19 @@ class Filter:
 
     def __post_init__(self) -> None:
         """Refuse more values than one query can take."""
-        for values in (self.partition_refs, self.partition_globs, self.job_labels, self.job_run_ids):
+        if len(self.partition_globs) > MAX_GLOBS:
+            raise InvalidRequest(f"A filter takes at most {MAX_GLOBS:,} globs, not {len(self.partition_globs):,}.")
+        for values in (
+            self.partition_refs,
+            self.partition_globs,
+            self.job_labels,
+            self.job_run_ids,
+            self.build_request_ids,
+        ):
             if len(values) > MAX_FILTERS:
                 raise InvalidRequest(f"A filter takes at most {MAX_FILTERS:,} values, not {len(values):,}.")
+            for value in values:
+                check_text(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +132,8 @@ class Summary:
 
 def page(connection: Connection, *, start: int, limit: int, wanted: Filter) -> Page:
     """Return events from an index on."""
-    if start < 1:
-        raise InvalidRequest(f"Events are counted from 1; there is no index {start}.")
+    if not 1 <= start <= MAX_NUMBER:
+        raise InvalidRequest(f"Events are counted from 1 to {MAX_NUMBER}; there is no index {start}.")
     _check_limit(limit)
     found = _select(connection).where(EVENTS.c.idx >= start, *_conditions(wanted, start)).order_by(EVENTS.c.idx)
     events = _events(connection, found.limit(limit + 1))
@@ -165,25 +177,42 @@ def matches(column: ColumnElement[str], glob: str) -> ColumnElement[bool]:
     return and_(column >= prefix, column <= prefix + LAST_CHARACTER, like) if prefix else like
 
 
+def check_text(text: str) -> str:
+    """Refuse text that no log can hold, so that every database says the same.
+
+    Raises:
+        InvalidRequest: it is not UTF-8, or has a NUL character.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"{text!r} is not UTF-8.") from error
+    if "\x00" in text:
+        raise InvalidRequest(f"{text!r} has a NUL character.")
+    return text
+
+
 def events_of_build(connection: Connection, build_request_id: str, *, limit: int) -> list[Indexed]:
     """Return the events of a build request."""
-    return _listed(connection, EVENTS.c.build_request_id == build_request_id, limit)
+    return _listed(connection, EVENTS.c.build_request_id == check_text(build_request_id), limit)
 
 
 def events_of_run(connection: Connection, job_run_id: str, *, limit: int) -> list[Indexed]:
     """Return the events of a job run."""
-    return _listed(connection, EVENTS.c.job_run_id == job_run_id, limit)
+    return _listed(connection, EVENTS.c.job_run_id == check_text(job_run_id), limit)
 
 
 def events_of_partition(connection: Connection, partition_ref: str, *, limit: int) -> list[Indexed]:
     """Return the events about a partition."""
-    about = select(EVENT_PARTITIONS.c.idx).where(EVENT_PARTITIONS.c.partition_ref == partition_ref)
+    about = select(EVENT_PARTITIONS.c.idx).where(EVENT_PARTITIONS.c.partition_ref == check_text(partition_ref))
     first = about.order_by(EVENT_PARTITIONS.c.idx).limit(_check_limit(limit))
     return _listed(connection, EVENTS.c.idx.in_(first), limit)
 
 
 def events_between(connection: Connection, start: int, end: int, *, limit: int) -> list[Indexed]:
     """Return the events with a timestamp from `start` up to, not including, `end`, in the order of their indexes."""
+    if not (-MAX_NUMBER <= start <= MAX_NUMBER and -MAX_NUMBER <= end <= MAX_NUMBER):
+        raise InvalidRequest(f"A time is a number of nanoseconds, at most {MAX_NUMBER}.")
     within = and_(EVENTS.c.timestamp >= start, EVENTS.c.timestamp < end)
     first = select(EVENTS.c.idx).where(within).order_by(EVENTS.c.timestamp, EVENTS.c.idx).limit(_check_limit(limit))
     return _listed(connection, EVENTS.c.idx.in_(first), limit)
@@ -191,7 +220,7 @@ def events_between(connection: Connection, start: int, end: int, *, limit: int) 
 
 def event_by_id(connection: Connection, event_id: str) -> Indexed | None:
     """Return one event."""
-    found = _listed(connection, EVENTS.c.event_id == event_id, 1)
+    found = _listed(connection, EVENTS.c.event_id == check_text(event_id).lower(), 1)
     return found[0] if found else None
 
 
@@ -227,21 +256,21 @@ def _check_limit(limit: int) -> int:
 def builds(connection: Connection, *, limit: int, statuses: Iterable[BuildStatus] = ()) -> list[Build]:
     """Return build requests, those that moved last first."""
     found = select(BUILDS).order_by(BUILDS.c.last_index.desc()).limit(_check_limit(limit))
-    if values := [status.value for status in statuses]:
+    if values := sorted({status.value for status in statuses}):
         found = found.where(BUILDS.c.status.in_(values))
     return _builds(connection, found)
 
 
 def build(connection: Connection, build_request_id: str) -> Build | None:
     """Return one build request."""
-    found = _builds(connection, select(BUILDS).where(BUILDS.c.build_request_id == build_request_id))
+    found = _builds(connection, select(BUILDS).where(BUILDS.c.build_request_id == check_text(build_request_id)))
     return found[0] if found else None
 
 
 def active_builds(connection: Connection, partition_ref: str) -> list[Build]:
     """Return the build requests, in the order of their first events, that have not ended and are going to make a partition."""
     making = select(BUILD_PARTITIONS.c.build_request_id).where(
-        BUILD_PARTITIONS.c.partition_ref == partition_ref,
+        BUILD_PARTITIONS.c.partition_ref == check_text(partition_ref),
         BUILD_PARTITIONS.c.status.in_([status.value for status in ACTIVE_PARTITIONS]),
     )
     found = select(BUILDS).where(
@@ -267,13 +296,13 @@ def partitions(connection: Connection, *, limit: int, glob: str | None = None) -
     """Return partitions, those that moved last first."""
     found = select(PARTITIONS).order_by(PARTITIONS.c.last_index.desc()).limit(_check_limit(limit))
     if glob is not None:
-        found = found.where(matches(PARTITIONS.c.partition_ref, glob))
+        found = found.where(matches(PARTITIONS.c.partition_ref, check_text(glob)))
     return _partitions(connection, found)
 
 
 def partition(connection: Connection, partition_ref: str) -> Partition | None:
     """Return one partition."""
-    found = _partitions(connection, select(PARTITIONS).where(PARTITIONS.c.partition_ref == partition_ref))
+    found = _partitions(connection, select(PARTITIONS).where(PARTITIONS.c.partition_ref == check_text(partition_ref)))
     return found[0] if found else None
 
 
@@ -292,7 +321,7 @@ def runs(connection: Connection, *, limit: int, build_request_id: str | None = N
     """Return job runs, those that moved last first."""
     found = select(RUNS).order_by(RUNS.c.last_index.desc()).limit(_check_limit(limit))
     if build_request_id is not None:
-        found = found.where(RUNS.c.build_request_id == build_request_id)
+        found = found.where(RUNS.c.build_request_id == check_text(build_request_id))
     return [JobRun(**{**row, "status": JobStatus(row["status"])}) for row in connection.execute(found).mappings()]
 
 

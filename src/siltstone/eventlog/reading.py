@@ -6,7 +6,7 @@ name, with a status as code or name or both, and ``config`` and ``manifests`` as
 
 import json
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final, TypeVar
 
@@ -39,6 +39,8 @@ MAX_EVENT_BYTES: Final = 1024 * 1024
 MAX_NAME_BYTES: Final = 1024
 """A name that is looked up (a build request, a partition, a job or a run of one) is at most this long: it is part of indexes."""
 MAX_TIMESTAMP: Final = 2**63 - 1
+MAX_DEPTH: Final = 100
+"""How deep JSON may be nested: whoever reads it must not come near the limits of his language."""
 
 E = TypeVar("E", bound=IntEnum)
 T = TypeVar("T")
@@ -66,35 +68,58 @@ def read_event(values: object, *, where: str = "The event") -> Event:
         timestamp=fields.number("timestamp", low=0, high=MAX_TIMESTAMP),
         build_request_id=fields.name("build_request_id"),
         payload=_payload(kind, fields.inner(kind.column)),
+        is_checked=True,
     )
     fields.end()
-    return check_event(event, where=where)
+    _check_size(event, where)
+    return event
 
 
 def check_event(event: Event, *, where: str = "The event") -> Event:
-    """Refuse an event that was made by hand and breaks the rules that JSON is read by.
+    """Refuse an event that was made by hand and breaks the rules that JSON is read by; return it as it is stored.
 
     Raises:
-        InvalidRequest: it is too large, or it holds text that cannot be stored everywhere.
+        InvalidRequest: it breaks a rule; the message says which field is wrong.
     """
+    if event.is_checked:
+        return event
+    try:
+        text = event_json(event)
+    except (AttributeError, TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{where} cannot be written as JSON: {error}") from error
+    return parse_event(text, where=where)
+
+
+def _check_size(event: Event, where: str) -> None:
     try:
         size = len(event_json(event).encode())
-    except (UnicodeEncodeError, TypeError) as error:
+    except UnicodeEncodeError as error:
         raise InvalidRequest(f"{where} cannot be written as JSON in UTF-8: {error}") from error
     if size > MAX_EVENT_BYTES:
         raise InvalidRequest(
             f"{where} takes {size:,} bytes; {MAX_EVENT_BYTES:,} are allowed. Keep large things elsewhere."
         )
-    return event
 
 
 def _parsed(text: str | bytes, where: str) -> Any:  # noqa: ANN401
     if len(text) > MAX_EVENT_BYTES:
         raise InvalidRequest(f"{where} takes {len(text):,} bytes; {MAX_EVENT_BYTES:,} are allowed.")
     try:
-        return json.loads(text if isinstance(text, str) else text.decode(), parse_constant=_refuse_constant)
+        found = json.loads(text if isinstance(text, str) else text.decode(), parse_constant=_refuse_constant)
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
         raise InvalidRequest(f"{where} is not JSON: {error}") from error
+    level = [found]
+    for _ in range(MAX_DEPTH):
+        level = [inner for one in level for inner in _inner(one)]
+        if not level:
+            return found
+    raise InvalidRequest(f"{where} is nested deeper than {MAX_DEPTH} levels.")
+
+
+def _inner(value: Any) -> Iterable[Any]:  # noqa: ANN401
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _refuse_constant(text: str) -> float:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.errors import Corruption
+from siltstone.errors import Corruption, InvalidRequest
 from siltstone.eventlog.events import Event, EventType, Indexed, payload_values
 from siltstone.eventlog.reading import read_event
 
@@ -116,7 +116,7 @@ def from_rows(table: pa.Table, *, first_index: int | None, where: str, known: in
             yield Indexed(
                 index=index, event=read_event(_without_nulls(row), where=f"Event {index}"), appended_at=appended_at
             )
-        except (ValueError, KeyError) as error:
+        except (ValueError, KeyError, InvalidRequest) as error:
             raise Corruption(f"{where}: {error} Restore the log from a copy.") from error
 
 

@@ -47,7 +47,7 @@ def report(events: "DataFrame", *, limit: int) -> Report:
     if not 1 <= limit <= MAX_SHOWN:
         raise InvalidRequest(f"A report shows 1 to {MAX_SHOWN:,} jobs and partitions at most, not {limit:,}.")
     return Report(
-        builds=_shown(_by_outcome(_spans(events, EventType.BUILD_REQUEST, ["build_request_id"]), []), limit),
+        builds=_shown(_by_outcome(_spans(events, EventType.BUILD_REQUEST, ["build_request_id"]), []), MAX_SHOWN),
         jobs=_shown(_by_job(_spans(events, EventType.JOB, ["job_run_id"], "job_label")), limit),
         partitions=_shown(
             _by_partition(_spans(events, EventType.PARTITION, ["build_request_id", "partition_ref"])), limit

@@ -120,8 +120,9 @@ PROJECTED: Final = Table(
     Column("id", SmallInteger, primary_key=True, autoincrement=False),
     Column("layout", SmallInteger, nullable=False),
     Column("version", BigInteger, nullable=False),
+    Column("commit_id", _text()),
 )
-"""Of a projection: how its tables are laid out, and the version of the Delta table up to which it has folded."""
+"""Of a projection: how its tables are laid out, up to which version of the table it has folded, and which commit that was."""
 
 
 # ---- versions ----------------------------------------------------------------------------------------------------

@@ -81,6 +81,14 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Added:
+    """The files that a version of a table has added, and the id of its commit, if it has one."""
+
+    files: tuple[DataFile, ...]
+    commit_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
     """A version of a table and the files that are live in it."""
 

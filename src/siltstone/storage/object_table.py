@@ -38,7 +38,7 @@ from siltstone.config import Settings
 from siltstone.errors import CommitUnknown, Conflict, Corruption, NotFound, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.columns import COMMIT_KIND
-from siltstone.model.files import Commit, CommitKind, Committed, DataFile, Live
+from siltstone.model.files import Added, Commit, CommitKind, Committed, Live
 from siltstone.storage.entry import entry_content
 from siltstone.storage.follow import live_files
 from siltstone.storage.layout import DATA, LOG, entry_name
@@ -226,10 +226,26 @@ class ObjectTable:
         """Return the table's properties."""
         return dict(self._open().metadata().configuration)
 
-    def added(self, version: int) -> tuple[DataFile, ...]:
+    def transaction(self, app: str) -> int | None:
+        """Return nothing: that is not known without opening the table."""
+        del app
+        return None
+
+    def exists(self, path: str) -> bool:
+        """Tell whether a file is there."""
+        try:
+            self._objects.get(path)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise Unavailable(f"{self.label} cannot be reached: {error}") from error
+        return True
+
+    def added(self, version: int) -> Added:
         """Return the files that a version has added."""
         try:
-            return self._entry(version).files
+            entry = self._entry(version)
+            return Added(files=entry.files, commit_id=entry.commit_id)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -245,8 +261,19 @@ class ObjectTable:
         return Live(version=opened.version(), files=live_files(opened))
 
     def read(self, path: str) -> pa.Table:
-        """Read a file."""
-        with pq.ParquetFile(pa.BufferReader(self._objects.get(path))) as opened:
+        """Read a file.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            Unavailable: the store cannot be reached.
+        """
+        try:
+            content = self._objects.get(path)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise Unavailable(f"{self.label} cannot be reached: {error}") from error
+        with pq.ParquetFile(pa.BufferReader(content)) as opened:
             return opened.read()
 
     # ---- committing ----------------------------------------------------------------------------------------------
@@ -295,9 +322,7 @@ class ObjectTable:
         """Decide by the entry: a put that was repeated meets itself."""
         try:
             return self._entry(tried.version).commit_id == tried.commit_id
-        except (Corruption, OSError) as unreadable:
-            if isinstance(error, FileExistsError):
-                raise Unavailable(f"{self.label} cannot be reached: {unreadable}") from error
+        except (Corruption, OSError):  # also if another entry is said to be there: it may be ours, put twice
             raise self._unknown(tried.version, str(error)) from error
 
     def _unknown(self, version: int, why: str) -> CommitUnknown:

@@ -50,6 +50,10 @@ class _Ticket(Generic[B, R]):
         """True once somebody has rung."""
         return not self.bell.locked()
 
+    def begin(self) -> bool:
+        """Say that the round begins; False if nobody wants the batch written any more."""
+        return True
+
     def ring(self) -> None:
         """Wake whoever waits; a second time does nothing."""
         if self.bell.locked():
@@ -62,6 +66,10 @@ class _Soon(_Ticket[B, R]):
 
     future: "Future[R]" = field(default_factory=Future)
     lead: Callable[[], object] = field(default=lambda: None)
+
+    def begin(self) -> bool:
+        """Let the future not be cancelled any more; False if it was."""
+        return self.future.set_running_or_notify_cancel()
 
     def ring(self) -> None:
         """Tell the future, or lead."""
@@ -99,6 +107,7 @@ class WriterQueue(Generic[B, R]):
         self._waiting: list[_Ticket[B, R]] = []
         self._is_led = False
         self._pool: ThreadPoolExecutor | None = None
+        self._pump: int | None = None
         self._pool_mutex = threading.Lock()
         self._expected = 0
         self._all_back = threading.Event()
@@ -125,10 +134,11 @@ class WriterQueue(Generic[B, R]):
         Raises:
             Unavailable: the queue stayed full for the whole time limit.
         """
-        if not self._places.acquire(timeout=self._wait_seconds):
-            raise Unavailable("The writer queue is full; nothing was written. Write slower or in larger batches.")
         ticket: _Soon[B, R] = _Soon(batch, lead=self._lead_soon)
-        ticket.future.add_done_callback(lambda _: self._places.release())
+        if threading.get_ident() != self._pump:  # a callback that waited for a place would keep everybody from one
+            if not self._places.acquire(timeout=self._wait_seconds):
+                raise Unavailable("The writer queue is full; nothing was written. Write slower or in larger batches.")
+            ticket.future.add_done_callback(lambda _: self._places.release())
         with self._mutex:
             self._waiting.append(ticket)
             leads, self._is_led = not self._is_led, True
@@ -142,9 +152,13 @@ class WriterQueue(Generic[B, R]):
         with self._pool_mutex:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(1, thread_name_prefix="siltstone-writer")
-            self._pool.submit(self._lead_patiently)
+            try:
+                self._pool.submit(self._lead_patiently)
+            except RuntimeError:  # the interpreter is ending and starts nothing any more
+                threading.Thread(target=self._lead_patiently).run()
 
     def _lead_patiently(self) -> None:
+        self._pump = threading.get_ident()
         self._all_back.wait(max(0.0, self._patient_until - time.monotonic()))
         with suppress(Exception):  # the futures are told
             self._lead()
@@ -188,10 +202,12 @@ class WriterQueue(Generic[B, R]):
 
     def _lead(self) -> None:
         with self._mutex:
-            group, self._waiting = self._waiting, []
+            waiting, self._waiting = self._waiting, []
         started = time.monotonic()
+        group: list[_Ticket[B, R]] = []
         try:
-            results = self._commit([ticket.batch for ticket in group])
+            group = [ticket for ticket in waiting if ticket.begin()]
+            results = self._commit([ticket.batch for ticket in group]) if group else []
             for ticket, result in zip(group, results, strict=True):
                 ticket.result = result
         except BaseException as error:
@@ -199,14 +215,32 @@ class WriterQueue(Generic[B, R]):
                 ticket.error = error
             raise
         finally:
-            took = time.monotonic() - started
-            with self._mutex:
-                self._expected = len(self._waiting) + len(group)
-                self._all_back.clear()
-            for ticket in group:
-                ticket.is_done = True
+            try:
+                self._tell(group)
+            finally:
+                self._go_on(time.monotonic() - started)
+
+    def _tell(self, group: list[_Ticket[B, R]]) -> None:
+        """Let everybody go on whose batch is done; a callback that ends its thread keeps nobody else from that."""
+        with self._mutex:
+            self._expected = len(self._waiting) + len(group)
+            self._all_back.clear()
+        for ticket in group:
+            ticket.is_done = True
+        failure: BaseException | None = None
+        for ticket in group:
+            try:
                 ticket.ring()
+            except BaseException as error:  # noqa: BLE001
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _go_on(self, took: float) -> None:
+        """Do what comes after a commit, and let the next round begin, whatever happens."""
+        try:
             self._after()
+        finally:
             with self._mutex:
                 self._patient_until = time.monotonic() + PATIENCE * took
                 self._hand_over()

@@ -40,7 +40,10 @@ class Background:
                 return False
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(1, thread_name_prefix="siltstone-upkeep")
-            self._running[kind, place] = self._pool.submit(work)
+            try:
+                self._running[kind, place] = self._pool.submit(work)
+            except RuntimeError:  # the interpreter is ending and starts nothing any more
+                return False
             return True
 
     def close(self) -> None:

@@ -86,6 +86,8 @@ def _opened(uri: str | None, *, create: bool = False) -> "Iterator[EventLog]":
         raise InvalidRequest(
             "Name an event log with --log or SILT_EVENT_LOG, as sqlite:///builds.db or delta:///data/events."
         )
+    if uri.strip() == "memory:":
+        raise InvalidRequest("A log in memory ends with the command; name one that stays, as sqlite:///builds.db.")
     with EventLog.open(uri, create=create) as log:
         yield log
 
