@@ -68,6 +68,8 @@ def test_what_is_no_cron_expression_is_refused_with_the_way_to_write_one(cron: s
 def test_an_expression_that_never_comes_is_refused():
     with pytest.raises(InvalidRequest, match="never comes"):
         check_cron("0 0 */31 2 1#5")
+    with pytest.raises(InvalidRequest, match="never comes"):
+        next_after("0 0 1 1 *", at("9999-12-31T23:59:59"))
 
 
 def test_a_moment_without_a_zone_is_refused():

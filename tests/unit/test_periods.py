@@ -109,3 +109,8 @@ def test_a_moment_outside_of_the_calendar_is_refused(moment_us: int):
 def test_text_that_is_no_period_is_refused_with_the_way_to_write_one(text: str, call: Callable[[str], object]):
     with pytest.raises(InvalidRequest, match="2026-11-15T14"):
         call(text)
+
+
+def test_periods_are_sorted_by_their_start_and_then_the_shorter_one_first():
+    expected = ["2026-10-31T23", "2026-11-01T00", "2026-11-01", "2026-11", "2026-11-01T01", "2026-W45"]
+    assert sorted(sorted(expected), key=order) == expected

@@ -272,11 +272,12 @@ def test_only_what_is_asked_for_is_planned():
 
 
 def test_the_order_of_datasets_does_not_matter_if_a_tier_differs_among_them():
-    files = [entries(f"2026-11-{day:02d}", 12, size=60 * MB) for day in (2, 3, 4)]
+    files = [entries(f"2026-10-0{day}T10", 12, size=60 * MB) for day in (2, 3, 4)]
     as_ever = replace(DAILY, name="b")
     other = replace(DAILY, name="b", source=Granularity.HOUR, target=Granularity.MONTH)
     third = replace(DAILY, name="a", target=Granularity.WEEK)
     listed = [log(files[n], tiers=[tier], name=f"t{n}") for n, tier in enumerate((as_ever, other, third))]
+    assert {job.period for job in planned(*listed).jobs} == {"2026-10-02", "2026-10", "2026-W40"}
     for cycle in range(8):
         made = planned(*listed, cycle=cycle, settings={"cycle_bytes": 1})
         assert made == planned(*listed[::-1], cycle=cycle, settings={"cycle_bytes": 1})

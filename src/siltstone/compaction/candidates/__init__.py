@@ -59,7 +59,7 @@ def plan(inputs: Inputs, settings: Settings, now: datetime) -> Plan:
         unfinished.setdefault(job.dataset, []).append(job)
     ready: list[Candidate] = []
     left_out: list[Candidate] = []
-    for table in sorted(inputs.tables, key=lambda table: table.name):
+    for table in inputs.tables:
         view = _view(unfinished.get(table.name, ()), now, force=inputs.force)
         for candidate in _of_table(table, settings, view, wanted):
             (ready if candidate.planned else left_out).append(candidate)
