@@ -97,8 +97,8 @@ def good_rows(
         judge(0, len(given))
     except TooManyRefused as many:
         raise InvalidRequest(
-            f"Dataset {dataset}: more than {MAX_REFUSED_ROWS} rows are bad, the first is row {many.first.row}: "
-            f"{many.first.reason} Nothing was written."
+            f"Dataset {dataset}: more than {MAX_REFUSED_ROWS} rows are bad, the first is row {many.example.row}: "
+            f"{many.example.reason} Nothing was written."
         ) from many
     return pa.concat_tables(good) if good else None, tuple(refused)
 
@@ -106,10 +106,10 @@ def good_rows(
 class TooManyRefused(Exception):  # noqa: N818
     """More rows are bad than are worth naming."""
 
-    def __init__(self, first: RefusedRow) -> None:
-        """Keep the first one, for the message."""
-        super().__init__(first)
-        self.first = first
+    def __init__(self, example: RefusedRow) -> None:
+        """Keep one of them, for the message."""
+        super().__init__(example)
+        self.example = example
 
 
 def _can_part(rows: Any) -> bool:  # noqa: ANN401
