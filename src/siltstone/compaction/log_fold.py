@@ -57,6 +57,8 @@ _ROWS: Final = "_rows"
 HOUR_MICROS: Final = 3_600_000_000
 MIN_FILE_ROWS: Final = 1000
 """However wide its rows look, a file is not cut below this many: small files cost more than large ones."""
+GROUP_TASKS: Final = 8
+"""A fold of less than a file's size is divided by groups, so that several tasks open the files that it takes."""
 MANY_GROUPS: Final = 10_000
 """More groups than these in one fold are joined by a shuffle, not sent to every task."""
 
@@ -208,7 +210,8 @@ class LogFold:
         order = [GROUP, *self.store.spec.sort_by]
         size = sum(file.size_bytes for file in (*plan.touched, *self.snapshot.unfolded))
         parts = max(1, -(-size // self.store.settings.target_file_bytes))
-        spread = rows.coalesce(1) if parts == 1 else rows.repartitionByRange(parts, *order)
+        tasks = min(len(self._groups), GROUP_TASKS)
+        spread = rows.repartition(tasks, GROUP) if parts == 1 else rows.repartitionByRange(parts, *order)
         options = spark_options(self.store.base_schema, self.store.spec.found_by)
         options["maxRecordsPerFile"] = str(self._file_rows(plan, size))
         target = str(self.store.base.path / folder)

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
     from siltstone.dataset.ingest import Loader
     from siltstone.dataset.intake import Intake
+    from siltstone.dataset.producer import Producer
 
 T = TypeVar("T")
 At = int | str | datetime.datetime
@@ -253,29 +254,62 @@ class Dataset:
             InvalidRequest: the rows do not fit the dataset. Nothing is written.
             Gone: the dataset was dropped.
         """
-        from siltstone.dataset.log_rows import Refuse, event_table, good_rows
+        from siltstone.dataset.log_rows import MAX_REFUSED_ROWS, Refuse
 
         self._require(Kind.LOG, "append", "Upsert into it (upsert, silt upsert).")
         if refuse not in tuple(Refuse):
             raise InvalidRequest(f"refuse is one of {', '.join(Refuse)}, not {refuse!r}.")
-        one_by_one = refuse == Refuse.ROW
         check_producer(producer, sequence)
         parts = self._now()
-        if _is_spark_frame(rows):
-            if one_by_one:
-                raise InvalidRequest(
-                    f"Dataset {self.name}: a Spark frame is appended whole. Use ingest with a quarantine."
-                )
-            return _appended(self._write_frame(parts, rows, producer=producer, sequence=sequence))
+        if not _is_spark_frame(rows):
+            at_most = MAX_REFUSED_ROWS if refuse == Refuse.ROW else 0
+            return self._append(parts, rows, at_most=at_most, producer=producer, sequence=sequence)
+        if refuse == Refuse.ROW:
+            raise InvalidRequest(f"Dataset {self.name}: a Spark frame is appended whole. Use ingest with a quarantine.")
+        return _appended(self._write_frame(parts, rows, producer=producer, sequence=sequence))
+
+    def _append(
+        self,
+        parts: _Parts,
+        rows: Any,  # noqa: ANN401
+        *,
+        at_most: int | None,
+        producer: str | None = None,
+        sequence: int | None = None,
+    ) -> AppendAck:
+        """Append rows, without the bad ones if they are not too many; none may be bad if that is 0."""
+        from siltstone.dataset.log_rows import event_table, good_rows
+
+        name, store = str(self.name), parts.store
 
         def make(some: Any) -> pa.Table:  # noqa: ANN401
-            return event_table(some, parts.store.schema, parts.store.spec, dataset=str(self.name))
+            return event_table(some, store.schema, store.spec, dataset=name)
 
-        table, refused = good_rows(rows, make, dataset=str(self.name)) if one_by_one else (make(rows), ())
+        table, refused = (make(rows), ()) if at_most == 0 else good_rows(rows, make, dataset=name, at_most=at_most)
         if table is None:
             return AppendAck(sequence=None, rows=0, applied=False, refused=refused)
-        self._check_batch(table, parts.store)
+        self._check_batch(table, store)
         return _appended(_write(parts, table, Op.APPEND, producer=producer, sequence=sequence), refused)
+
+    def producer(self, *, rows: int = 10_000, seconds: float = 60.0, bytes: int = 8 * 1024 * 1024) -> "Producer":  # noqa: A002
+        """Return what takes rows for this log as they come and appends them in batches; use it in a ``with`` block.
+
+        Args:
+            rows: a batch is written when so many rows wait,
+            seconds: or the oldest of them has waited so long,
+            bytes: or they take about so many bytes.
+
+        Raises:
+            InvalidRequest: the dataset is not a log, or a limit is not positive.
+        """
+        from siltstone.dataset.producer import Limits, Producer
+
+        self._require(Kind.LOG, "producer", "Upsert into it (upsert, silt upsert).")
+        limits = Limits(rows=rows, seconds=seconds, size_bytes=bytes)
+        limits.check(str(self.name))
+        return Producer(
+            lambda waiting: self._append(self._now(), waiting, at_most=None), limits, clock=self._parts.store.clock
+        )
 
     def tombstone(
         self,

@@ -69,11 +69,12 @@ def good_rows(
     make: Callable[[Any], pa.Table],
     *,
     dataset: str,
+    at_most: int | None = MAX_REFUSED_ROWS,
 ) -> tuple[pa.Table | None, tuple[RefusedRow, ...]]:
     """Return the rows that fit, and those that do not with the reason; halves are tried until each bad row stands alone.
 
     Raises:
-        InvalidRequest: they are no rows at all, or more than `MAX_REFUSED_ROWS` of them are bad.
+        InvalidRequest: they are no rows at all, or more than `at_most` of them are bad.
     """
     given = [rows] if isinstance(rows, Mapping) else rows
     good: list[pa.Table] = []
@@ -85,7 +86,7 @@ def good_rows(
         except InvalidRequest as error:
             if count <= 1:
                 refused.append(RefusedRow(row=first, reason=_reason(error, dataset)))
-                if len(refused) > MAX_REFUSED_ROWS:
+                if at_most is not None and len(refused) > at_most:
                     raise TooManyRefused(refused[0]) from error
                 return
             judge(first, count // 2)
@@ -97,7 +98,7 @@ def good_rows(
         judge(0, len(given))
     except TooManyRefused as many:
         raise InvalidRequest(
-            f"Dataset {dataset}: more than {MAX_REFUSED_ROWS} rows are bad, the first is row {many.example.row}: "
+            f"Dataset {dataset}: more than {at_most} rows are bad, the first is row {many.example.row}: "
             f"{many.example.reason} Nothing was written."
         ) from many
     return pa.concat_tables(good) if good else None, tuple(refused)
