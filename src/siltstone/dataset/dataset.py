@@ -423,7 +423,7 @@ class Dataset:
         quarantine: str | Path | None = None,
         again: bool = False,
     ) -> LoadReport:
-        """Load files on Spark: straight to base while the dataset is empty, as one change batch otherwise.
+        """Load files on Spark: straight to base while the dataset is empty, as one change batch otherwise, and into a log always.
 
         Files that were loaded before, by the SHA-256 of their bytes, are left out.
 
@@ -432,7 +432,7 @@ class Dataset:
                 ``.bz2``. Folders named ``column=value`` above a file are columns.
             format: ``parquet``, ``csv``, ``json`` or ``ndjson``, if the names do not tell.
             order_by: which of several rows with one key wins: the last by these columns. Without it such a load is
-                refused.
+                refused. Not for logs, which keep them all.
             quarantine: a folder for files and rows that are bad; the good ones are loaded. Without it they refuse the load.
             again: load files that were loaded before too; nothing is hashed then.
 
