@@ -10,7 +10,7 @@ from tests.support.log_actors import COUNTED, FORGOTTEN, count_of, make, names_o
 
 ACTORS = "tests.support.log_actors"
 WRITERS = 3
-SECONDS = 8.0
+SECONDS = 5.0
 
 
 @pytest.mark.spark

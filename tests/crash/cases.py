@@ -114,13 +114,7 @@ CASES: Final = [
         before=("squash.after_write", "commit.before_entry", "commit.after_draft"),
         after=("commit.after_entry", "squash.after_commit"),
     ),
-    *_cases(
-        "append",
-        "log",
-        before=("upsert.after_stage", "commit.before_entry"),
-        after=("commit.after_entry", "upsert.after_commit"),
-    ),
-    *_cases("tombstone", "log", before=("upsert.after_stage",), after=("upsert.after_commit",)),
+    *_cases("append", "log", before=("upsert.after_stage",), after=("upsert.after_commit",)),
     *_cases("squash", "log", before=("squash.after_write",), after=("squash.after_commit",)),
     *_cases(
         "fold",
