@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from siltstone.config import Settings
     from siltstone.dataset.dataset import Dataset
+    from siltstone.dataset.producer import Producer
     from siltstone.errors import (
         CommitUnknown,
         Conflict,
@@ -25,10 +26,12 @@ if TYPE_CHECKING:
     from siltstone.model.results import (
         Ack,
         AlterReport,
+        AppendAck,
         CompactReport,
         ExportReport,
         HistoryEntry,
         LoadReport,
+        RefusedRow,
         SquashReport,
         Status,
         VacuumReport,
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Ack",
     "AlterReport",
+    "AppendAck",
     "CommitUnknown",
     "CompactReport",
     "Conflict",
@@ -50,6 +54,8 @@ __all__ = [
     "Lake",
     "LoadReport",
     "NotFound",
+    "Producer",
+    "RefusedRow",
     "Settings",
     "SiltstoneError",
     "SquashReport",
@@ -62,14 +68,17 @@ __version__ = "0.1.0"
 _HOMES: Final = {
     "siltstone.config": ("Settings",),
     "siltstone.dataset.dataset": ("Dataset",),
+    "siltstone.dataset.producer": ("Producer",),
     "siltstone.lake": ("Lake",),
     "siltstone.model.results": (
         "Ack",
         "AlterReport",
+        "AppendAck",
         "CompactReport",
         "ExportReport",
         "HistoryEntry",
         "LoadReport",
+        "RefusedRow",
         "SquashReport",
         "Status",
         "VacuumReport",

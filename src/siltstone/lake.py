@@ -23,7 +23,7 @@ from siltstone.errors import SiltstoneError
 from siltstone.model.names import DatasetName
 from siltstone.model.results import DatasetInfo
 from siltstone.model.schema import as_schema
-from siltstone.model.spec import Spec, as_names
+from siltstone.model.spec import as_names, make_spec
 from siltstone.storage.handle import LogMoved
 from siltstone.storage.kept import KeptReads
 from siltstone.storage.layout import Layout
@@ -122,21 +122,34 @@ class Lake:
         *,
         key: str | Sequence[str] | None = None,
         subject: str | Sequence[str] | None = None,
+        time: str | None = None,
+        partition_by: str | Sequence[str] | None = None,
+        sort_by: str | Sequence[str] | None = None,
     ) -> Dataset:
-        """Create a dataset, or return the one that exists if it has the same fingerprint and key.
+        """Create a dataset, keyed or a log, or return the one that exists if it has the same fingerprint and specification.
 
         Args:
             name: ``catalog.schema.table``.
             schema: a `pyarrow.Schema`, a Spark ``StructType``, or columns as text (``id STRING NOT NULL, n BIGINT``).
-            key: the columns that identify a row.
-            subject: the columns that identify a person; their values never enter log statistics.
+            key: the columns that identify a row of a keyed dataset.
+            subject: the columns that identify a person; their values never enter log statistics. A log's tombstones hide by
+                them.
+            time: instead of a key, the column that says when an event happened: the dataset is a log.
+            partition_by: columns of a log that divide its files besides the time.
+            sort_by: columns that a log's files are sorted by; the time unless told.
 
         Raises:
-            InvalidRequest: the name, a column, a type or the key is not allowed. Nothing is written.
+            InvalidRequest: the name, a column, a type, the key or the time is not allowed. Nothing is written.
             Conflict: a dataset of that name exists and is different.
         """
         parsed = DatasetName.parse(name)
-        spec = Spec(key=as_names(key), subject=as_names(subject))
+        spec = make_spec(
+            key=as_names(key),
+            subject=as_names(subject),
+            time=time,
+            partition_by=as_names(partition_by),
+            sort_by=as_names(sort_by),
+        )
         return self._dataset(self._registry.create(parsed, as_schema(schema), spec))
 
     def dataset(self, name: str) -> Dataset:

@@ -114,7 +114,17 @@ CASES: Final = [
         before=("squash.after_write", "commit.before_entry", "commit.after_draft"),
         after=("commit.after_entry", "squash.after_commit"),
     ),
+    *_cases("append", "log", before=("upsert.after_stage",), after=("upsert.after_commit",)),
+    *_cases("squash", "log", before=("squash.after_write",), after=("squash.after_commit",)),
+    *_cases(
+        "fold",
+        "log",
+        before=("fold.after_plan", "fold.after_write", "fold.before_commit", "commit.before_entry"),
+        after=("commit.after_entry", "fold.after_commit", "fold.after_prune"),
+        spark=True,
+    ),
     *_cases("purge", "pending", after=("purge.after_fold", "purge.during_delete"), spark=True),
+    *_cases("purge", "log", after=("purge.after_fold", "purge.during_delete"), spark=True),
     *_cases(
         "purge",
         "folded",

@@ -36,6 +36,11 @@ def row(number: int, n: int, note: str | None = None) -> dict[str, Any]:
     return {"id": f"p-{number:03d}", "n": n, "note": note}
 
 
+def event(number: int, n: int, note: str | None = None) -> dict[str, Any]:
+    """Return one row of the log, an hour for each twenty."""
+    return row(number, n, note) | {"at": f"2026-11-15T{n // 20 % 24:02d}:30:00Z"}
+
+
 # ---- what is there -----------------------------------------------------------------------------------------------
 
 
@@ -93,6 +98,11 @@ def _tombstone(lake: Lake) -> None:
     lake.dataset(NAME).tombstone(["p-004", "p-024", "p-999"], actor="dpo", reason="asked", producer="feed", sequence=7)
 
 
+def _append(lake: Lake) -> None:
+    rows = [event(number, 900 + number, "new") for number in (3, 8, 30, 31)] + [event(31, 77, "twice")]
+    lake.dataset(NAME).append(rows, producer="feed", sequence=7)
+
+
 def _checkpoint(lake: Lake) -> None:
     dataset = lake.dataset(NAME)
     for turn in range(3):
@@ -144,6 +154,7 @@ OPERATIONS: Final[dict[str, Callable[[Lake], None]]] = {
     "create": _create,
     "drop": _drop,
     "upsert": _upsert,
+    "append": _append,
     "tombstone": _tombstone,
     "checkpoint": _checkpoint,
     "ingest": _ingest,
@@ -203,7 +214,8 @@ def build_lakes(folder: str) -> None:
     """Make the lakes that crash tests start from; needs Spark, so it runs in a child that has it.
 
     ``empty``: a dataset without rows. ``pending``: base after two folds (with files that they removed), and changes of
-    every kind that are not folded. ``folded``: the same, folded, with its removed files still on disk.
+    every kind that are not folded. ``folded``: the same, folded, with its removed files still on disk. ``log``: as
+    ``pending``, but a log with the keys as subjects.
     """
     root = Path(folder)
     with open_lake(root / "empty") as lake:
@@ -219,6 +231,16 @@ def build_lakes(folder: str) -> None:
         people.upsert([row(number, 200 + number, "third") for number in (2, 3, 24, 25, 26)])
         people.tombstone(["p-002", "p-005", "p-006", "p-888"], actor="dpo", reason="request")
         people.upsert([row(6, 600, "back"), row(27, 1), row(27, 2, "last wins")])
+    with open_lake(root / "log") as lake:
+        log = lake.create(NAME, f"{SCHEMA}, at TIMESTAMP", time="at", subject="id")
+        log.append([event(number, number) for number in range(20)])
+        log.compact()
+        log.append([event(number, 100 + number, "second") for number in range(15, 25)])
+        log.tombstone(["p-001"])
+        log.compact()
+        log.append([event(number, 200 + number, "third") for number in (2, 3, 24, 25, 26)])
+        log.tombstone(["p-002", "p-005", "p-006", "p-888"], actor="dpo", reason="request")
+        log.append([event(6, 600, "back"), event(27, 1), event(27, 2, "both count")])
     _copy(root / "pending", root / "folded")
     perform(str(root / "folded"), "fold")
 

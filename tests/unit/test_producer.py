@@ -39,4 +39,4 @@ def test_half_of_it_is_refused_for_a_frame_too(lake_path: Path) -> None:
     with Lake.open(lake_path) as lake:
         dataset = create(lake)
         with pytest.raises(InvalidRequest, match="both"):
-            dataset._parts.loader.upsert_frame(None, producer=None, sequence=1)  # type: ignore[arg-type]
+            dataset._parts.loader.write_frame(None, producer=None, sequence=1)  # type: ignore[arg-type]

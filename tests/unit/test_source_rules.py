@@ -11,6 +11,8 @@ MAY_COLLECT = {
     ("dataset/tasks.py", "answers"): "places of changes, names of files, counts, and a few thousand keys of a load",
     ("compaction/shuffled.py", "counts"): "two counts",
     ("compaction/shuffled.py", "matched"): "counts per file",
+    ("compaction/log_fold.py", "appended"): "counts per period and partition",
+    ("compaction/log_fold.py", "dropped"): "counts per file",
     ("dataset/positions.py", "_joined"): "places of changed rows",
     ("dataset/judged.py", "duplicate_examples"): "three keys for an error message",
     ("dataset/jdbc.py", "_bounds"): "the smallest and the largest value of one column",

@@ -110,6 +110,34 @@ def read_keys(texts: Iterable[str], schema: pa.Schema, key: Sequence[str]) -> li
     return [_composite(text, kinds, key) for text in texts]
 
 
+def read_subjects(texts: Iterable[str], schema: pa.Schema, subject: Sequence[str]) -> list[Any]:
+    """Return what a log hides by: the value itself, or a JSON object that names one or more subject columns.
+
+    With one subject column every text is its value, also one that looks like JSON.
+
+    Raises:
+        InvalidRequest: a text is no value of its column's type; the message names it.
+    """
+    if len(subject) <= 1:
+        return read_keys(texts, schema, subject) if subject else list(texts)
+    found = []
+    for text in texts:
+        named = _object(text)
+        if named is None or not named or not set(named) <= set(subject):
+            names = ", ".join(subject)
+            raise InvalidRequest(f"{text!r} is not a JSON object that names some of {names}. Nothing was written.")
+        found.append({name: _typed(value, schema.field(name).type, name) for name, value in named.items()})
+    return found
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text, parse_float=decimal.Decimal)
+    except (json.JSONDecodeError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def _composite(text: str, kinds: Sequence[pa.DataType], key: Sequence[str]) -> dict[str, Any]:
     try:
         found = json.loads(text, parse_float=decimal.Decimal)

@@ -40,7 +40,6 @@ class Compactor:
 
         A purge's epoch fences out every job that was planned before it: such a job may hold rows that are to be forgotten.
         """
-        from siltstone.compaction.fold import fold
         from siltstone.compaction.reclaim import purge_files
 
         started = store.clock.monotonic_seconds()
@@ -48,7 +47,7 @@ class Compactor:
         store = store.current()
         snapshot = store.snapshot()
         epoch = snapshot.epoch + 1 if purge else None
-        report = fold(self._spark(), store, epoch=epoch) if snapshot.unfolded else fold_nothing(store)
+        report = self._fold(store, epoch=epoch) if snapshot.unfolded else fold_nothing(store)
         if epoch is None:
             return report
         if store.snapshot().epoch < epoch:  # nothing was folded, here or because another fold was quicker
@@ -59,6 +58,15 @@ class Compactor:
         seconds = store.clock.monotonic_seconds() - started
         return replace(report, purged=True, files_deleted=files, bytes_deleted=size, seconds=seconds)
 
+    def _fold(self, store: Store, *, epoch: int | None) -> CompactReport:
+        if store.spec.is_log:
+            from siltstone.compaction.log_fold import fold_log
+
+            return fold_log(self._spark(), store, epoch=epoch)
+        from siltstone.compaction.fold import fold
+
+        return fold(self._spark(), store, epoch=epoch)
+
     def squash(self, store: Store, *, many: int = 2, dry_run: bool = False) -> SquashReport:
         """Bring small change files together, if there are that many."""
         from siltstone.compaction.squash import squash
@@ -68,11 +76,12 @@ class Compactor:
     def estimate(self, store: Store) -> FoldEstimate:
         """Say what a fold or a purge would have to do, without Spark."""
         from siltstone.compaction.fold import estimate
+        from siltstone.compaction.log_fold import estimate_log
         from siltstone.compaction.reclaim import leftovers
 
         left = leftovers(store)
         return replace(
-            estimate(store),
+            estimate_log(store) if store.spec.is_log else estimate(store),
             unreferenced_files=len(left),
             unreferenced_bytes=sum(found.size_bytes for found in left),
         )

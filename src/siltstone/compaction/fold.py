@@ -63,14 +63,14 @@ def fold(spark: "SparkSession", store: Store, *, epoch: int | None = None) -> Co
     started = store.clock.monotonic_seconds()
     snapshot = store.snapshot()
     if not snapshot.unfolded:
-        return _report(store, _empty_plan(snapshot), (), started)
-    _check_schemas(store, snapshot)
-    with _spark_failures(store, snapshot):
+        return report_of(store, empty_plan(snapshot), (), started)
+    check_schemas(store, snapshot)
+    with spark_failures(store, snapshot):
         rewrite, matched = _rewrite(spark, store, snapshot)
         plan = _plan(store, snapshot, rewrite, matched, epoch=snapshot.epoch if epoch is None else epoch)
         reach("fold.after_plan")
         written = _run(store, plan, rewrite, spare=Shuffled(spark=spark, store=store, snapshot=snapshot))
-    return _report(store, plan, written, started)
+    return report_of(store, plan, written, started)
 
 
 def _rewrite(spark: "SparkSession", store: Store, snapshot: Snapshot) -> tuple[Rewrite, dict[str, Matched]]:
@@ -121,7 +121,7 @@ def _run(store: Store, plan: FoldPlan, rewrite: Rewrite, *, spare: Rewrite) -> t
     return written
 
 
-def _check_schemas(store: Store, snapshot: Snapshot) -> None:
+def check_schemas(store: Store, snapshot: Snapshot) -> None:
     """A change file with a column that base lacks would lose it in silence; refuse instead. Recovery ends such an alteration."""
     check_columns(store, snapshot)
     known = set(snapshot.base.schema.names)
@@ -207,7 +207,8 @@ def _key_range(store: Store, file: DataFile) -> KeyRange:
 # ---- the report --------------------------------------------------------------------------------------------------
 
 
-def _empty_plan(snapshot: Snapshot) -> FoldPlan:
+def empty_plan(snapshot: Snapshot) -> FoldPlan:
+    """Return the plan of a fold that has nothing to do."""
     return FoldPlan(
         base_version=snapshot.base.version,
         watermark=snapshot.watermark,
@@ -225,7 +226,8 @@ def _empty_plan(snapshot: Snapshot) -> FoldPlan:
     )
 
 
-def _report(store: Store, plan: FoldPlan, written: tuple[DataFile, ...], started: float) -> CompactReport:
+def report_of(store: Store, plan: FoldPlan, written: tuple[DataFile, ...], started: float) -> CompactReport:
+    """Return what a fold did, in exact counts."""
     removed_bytes = sum(file.size_bytes for file in plan.touched)
     return CompactReport(
         dataset=str(store.name),
@@ -246,7 +248,7 @@ def _report(store: Store, plan: FoldPlan, written: tuple[DataFile, ...], started
 
 
 @contextmanager
-def _spark_failures(store: Store, snapshot: Snapshot) -> Iterator[None]:
+def spark_failures(store: Store, snapshot: Snapshot) -> Iterator[None]:
     """Say in our words what went wrong while Spark or we read and wrote; nothing was committed by then."""
     gone = f"Dataset {store.name}: files of the plan are gone; another compaction was first."
     try:

@@ -6,7 +6,8 @@ Flow:
 
 1. plan: small live files above the watermark, neighbours by sequence, none between them left out (`planner.squash_run`);
 2. write: the last change of each key; where that is a tombstone also the last upsert before it, because the raw view shows
-   that. Every row keeps its own sequence in ``_row_seq``, so that a fold or a reader in the middle of the range is right;
+   that. Of a log, every row. Each row keeps its own sequence in ``_row_seq``, so that a fold or a reader in the middle of the
+   range is right;
 3. commit on `changes`: removes exactly the planned files, adds the new one under the highest of their sequences.
 
 A crash before 3 leaves a file of a dead owner for the sweep; after it the squash is done. A fold or prune that was first makes
@@ -108,7 +109,7 @@ def _written(store: Store, taken: tuple[DataFile, ...], relative: str) -> DataFi
     rows = squashed_rows(change_rows_in(store, taken), store)
     path = store.changes.path / relative
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(rows, path, key=store.spec.key)
+    write_file(rows, path, key=store.spec.found_by)
     return DataFile(
         path=relative,
         size_bytes=path.stat().st_size,
@@ -119,11 +120,22 @@ def _written(store: Store, taken: tuple[DataFile, ...], relative: str) -> DataFi
 
 
 def squashed_rows(rows: pa.Table, store: Store) -> pa.Table:
-    """Return what is left of change rows as a change file stores it, sorted by key, so that lookups need not read all of it."""
+    """Return what is left of change rows as a change file stores it.
+
+    Of a keyed dataset the last rows of each key, sorted by key, so that lookups need not read all of it; of a log every row, in
+    the order of application.
+    """
+    if store.spec.is_log:
+        return _stored(rows, store)
     upserts = rows.filter(pc.equal(rows.column(OP), Op.UPSERT.value))
     latest = latest_per_key(rows, store.spec.key)
     deleted = latest.filter(pc.equal(latest.column(OP), Op.TOMBSTONE.value))
     kept = pa.concat_tables([latest_per_key(upserts, store.spec.key), deleted])
     kept = kept.sort_by([(name, "ascending") for name in store.spec.key])
-    own = kept.append_column(ROW_SEQ, kept.column(SEQ)).drop_columns([SEQ])
+    return _stored(kept, store)
+
+
+def _stored(rows: pa.Table, store: Store) -> pa.Table:
+    """Return change rows as a file stores them: each keeps its own sequence in ``_row_seq``."""
+    own = rows.append_column(ROW_SEQ, rows.column(SEQ)).drop_columns([SEQ])
     return own.select(store.change_schema.names).cast(store.change_schema)

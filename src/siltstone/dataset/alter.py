@@ -14,10 +14,12 @@ A crash between 1 and 2 leaves columns that nobody sees; `finish` takes the seco
 import pyarrow as pa
 
 from siltstone.dataset.store import Store
+from siltstone.errors import InvalidRequest
 from siltstone.failpoints import reach
+from siltstone.model.columns import RESERVED_PREFIX
 from siltstone.model.evolution import Alteration, alterations, altered
 from siltstone.model.results import AlterReport
-from siltstone.model.schema import describe
+from siltstone.model.schema import describe, own_columns
 
 
 def alter(store: Store, alteration: Alteration, *, dry_run: bool = False) -> AlterReport:
@@ -27,14 +29,15 @@ def alter(store: Store, alteration: Alteration, *, dry_run: bool = False) -> Alt
         InvalidRequest: the alteration is not possible. Nothing was changed.
     """
     finish(store)
-    before = store.base.pin().schema
+    _refuse_arrangement(store, alteration)
+    before = own_columns(store.base.pin().schema)
     after = altered(before, alteration, key=store.spec.key)
     if not dry_run and not after.equals(before, check_metadata=True):
         store.changes.evolve(
-            lambda found: _with_columns(found, altered(_own(found), alteration, key=store.spec.key), store)
+            lambda found: _with_columns(found, altered(own_columns(found), alteration, key=store.spec.key), store)
         )
         reach("alter.after_changes")
-        store.base.evolve(lambda found: altered(found, alteration, key=store.spec.key))
+        store.base.evolve(lambda found: _with_ours(found, altered(own_columns(found), alteration, key=store.spec.key)))
         reach("alter.after_base")
     return AlterReport(
         dataset=str(store.name), changed=alterations(before, after), columns=describe(after), dry_run=dry_run
@@ -43,23 +46,33 @@ def alter(store: Store, alteration: Alteration, *, dry_run: bool = False) -> Alt
 
 def finish(store: Store) -> bool:
     """Take the second step of an alteration that was cut off after the first; return whether there was one."""
-    ahead = _own(store.changes.pin().schema)
-    here = store.base.pin().schema
+    ahead = own_columns(store.changes.pin().schema)
+    here = own_columns(store.base.pin().schema)
     new = pa.schema([f for f in ahead if f.name not in here.names])
     wider = {f.name: f.type for f in ahead if f.name in here.names and f.type != here.field(f.name).type}
     if not new.names and not wider:
         return False
     step = Alteration(add=new, widen=wider)
-    store.base.evolve(lambda found: altered(found, step, key=store.spec.key))
+    store.base.evolve(lambda found: _with_ours(found, altered(own_columns(found), step, key=store.spec.key)))
     return True
 
 
-def _own(columns: pa.Schema) -> pa.Schema:
-    """Return the user's columns of a table of changes."""
-    return pa.schema([f for f in columns if not f.name.startswith("_")])
+def _refuse_arrangement(store: Store, alteration: Alteration) -> None:
+    """The columns by which a log is divided and by which its rows are hidden stay as they are."""
+    fixed = {*store.spec.subject, *store.spec.partition_by} if store.spec.is_log else set()
+    for name in alteration.widen:
+        if name in fixed:
+            raise InvalidRequest(
+                f"Column {name!r} is a subject or partition column of the log, whose type cannot change."
+            )
+
+
+def _with_ours(found: pa.Schema, own: pa.Schema) -> pa.Schema:
+    """Return a table's columns with these user columns before our own."""
+    return pa.schema([*own, *[f for f in found if f.name.startswith(RESERVED_PREFIX)]])
 
 
 def _with_columns(found: pa.Schema, own: pa.Schema, store: Store) -> pa.Schema:
     """Return the columns of a table of changes with these user columns; a tombstone has none but the key."""
-    ours = [f for f in found if f.name.startswith("_")]
-    return pa.schema([*[f if f.name in store.spec.key else f.with_nullable(True) for f in own], *ours])  # noqa: FBT003
+    nullable = [f if f.name in store.spec.key else f.with_nullable(True) for f in own]  # noqa: FBT003
+    return _with_ours(found, pa.schema(nullable))

@@ -93,7 +93,7 @@ class ChangeWriter:
         path = self._store.changes.path / relative
         try:
             path.parent.mkdir(exist_ok=True)
-            write_file(rows, path, key=self._store.spec.key)
+            write_file(rows, path, key=self._store.spec.found_by)
             size = path.stat().st_size
         except OSError as error:
             path.unlink(missing_ok=True)

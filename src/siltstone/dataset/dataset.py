@@ -1,6 +1,6 @@
 """A dataset as a user holds it: write, read, ask, maintain.
 
-Everything here is a thin arrangement of the parts: `changes` writes, `local` and `merge` read, `ingest` loads, and the
+Everything here is a thin arrangement of the parts: `changes` writes, `view` reads, `ingest` loads, and the
 maintenance object that `Lake` passes in folds, purges and vacuums. A handle stays usable until its dataset is dropped;
 then every call raises Gone.
 
@@ -20,28 +20,31 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from siltstone.dataset.changes import ChangedMeanwhile, ChangeWriter, check_producer
-from siltstone.dataset.local import head_table, latest_per_key, merged_table, unfolded_rows
+from siltstone.dataset.local import latest_per_key, unfolded_rows
 from siltstone.dataset.registry import Registration
 from siltstone.dataset.rows import change_rows, check_keys, to_table
 from siltstone.dataset.store import Snapshot, Store
+from siltstone.dataset.view import view_frame, view_head, view_table
 from siltstone.errors import Conflict, Gone, InvalidRequest, Unavailable
 from siltstone.model.columns import ACTOR, OP, REASON, SEQ, WRITTEN_AT, Op
 from siltstone.model.names import DatasetName
 from siltstone.model.results import (
     Ack,
     AlterReport,
+    AppendAck,
     CompactReport,
     DatasetInfo,
     ExportReport,
     FoldEstimate,
     HistoryEntry,
     LoadReport,
+    RefusedRow,
     SquashReport,
     Status,
     VacuumReport,
 )
 from siltstone.model.schema import as_schema, as_type, describe, fingerprint
-from siltstone.model.spec import as_names
+from siltstone.model.spec import Kind, Spec, as_names
 from siltstone.storage.spark_failures import error_line, is_away, is_missing_file, noticing_absence, spark_errors
 
 if TYPE_CHECKING:
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
 
     from siltstone.dataset.ingest import Loader
     from siltstone.dataset.intake import Intake
+    from siltstone.dataset.producer import Producer
 
 T = TypeVar("T")
 At = int | str | datetime.datetime
@@ -160,6 +164,23 @@ class Dataset:
         return self._registration.spec.key
 
     @property
+    def spec(self) -> Spec:
+        """What `create` fixed: the kind, the key or the time, the subject."""
+        return self._registration.spec
+
+    def _require(self, kind: Kind, what: str, instead: str) -> None:
+        if self.spec.kind is not kind:
+            raise InvalidRequest(f"Dataset {self.name} is a {self.spec.kind} dataset and has no {what}. {instead}")
+
+    def require_key(self) -> None:
+        """Do nothing if rows can be got by key.
+
+        Raises:
+            InvalidRequest: the dataset is a log.
+        """
+        self._require(Kind.KEYED, "key to get rows by", "Filter read() or to_arrow(), or ask with sql.")
+
+    @property
     def path(self) -> Path:
         """The folder with `base` and `changes`; any Delta reader can read the former."""
         return self._parts.store.path
@@ -176,6 +197,9 @@ class Dataset:
             incarnation=found.incarnation,
             created_at=found.at.isoformat(timespec="seconds"),
             columns=describe(schema),
+            time=found.spec.time,
+            partition_by=found.spec.partition_by,
+            sort_by=found.spec.sort_by,
         )
 
     # ---- writing -------------------------------------------------------------------------------------------------
@@ -193,16 +217,99 @@ class Dataset:
             InvalidRequest: the rows do not fit the dataset. Nothing is written.
             Gone: the dataset was dropped.
         """
+        self._require(Kind.KEYED, "upsert", "Append to it (append, silt append).")
         parts = self._now()
         if _is_spark_frame(rows):
-            from siltstone.dataset.fits import check_frame
-
-            with noticing_absence():
-                frame = check_frame(rows, parts.store.schema, dataset=str(self.name))
-                return parts.loader.upsert_frame(frame, producer=producer, sequence=sequence)
+            return self._write_frame(parts, rows, producer=producer, sequence=sequence)
         table = to_table(rows, parts.store.schema, dataset=str(self.name))
         self._check_batch(table, parts.store)
         return _write(parts, table, Op.UPSERT, producer=producer, sequence=sequence)
+
+    def _write_frame(self, parts: _Parts, rows: Any, *, producer: str | None, sequence: int | None) -> Ack:  # noqa: ANN401
+        """Write a user's Spark frame as one batch."""
+        from siltstone.dataset.fits import check_frame
+
+        with noticing_absence():
+            frame = check_frame(rows, parts.store.schema, dataset=str(self.name))
+            return parts.loader.write_frame(frame, producer=producer, sequence=sequence)
+
+    def append(
+        self,
+        rows: Any,  # noqa: ANN401
+        *,
+        producer: str | None = None,
+        sequence: int | None = None,
+        refuse: str = "batch",
+    ) -> AppendAck:
+        """Append rows to a log, and return when they are durable.
+
+        Args:
+            rows: a list of dicts, an Arrow table, a pandas or a Spark frame. Columns that are left out become null.
+            producer: see `upsert`.
+            sequence: see `upsert`.
+            refuse: what a bad row refuses: the whole ``batch``, or with ``row`` itself alone. The acknowledgement then names
+                the rows that were refused; the others are written. Not for Spark frames.
+
+        Raises:
+            InvalidRequest: the rows do not fit the dataset. Nothing is written.
+            Gone: the dataset was dropped.
+        """
+        from siltstone.dataset.log_rows import MAX_REFUSED_ROWS, Refuse
+
+        self._require(Kind.LOG, "append", "Upsert into it (upsert, silt upsert).")
+        if refuse not in tuple(Refuse):
+            raise InvalidRequest(f"refuse is one of {', '.join(Refuse)}, not {refuse!r}.")
+        check_producer(producer, sequence)
+        parts = self._now()
+        if not _is_spark_frame(rows):
+            at_most = MAX_REFUSED_ROWS if refuse == Refuse.ROW else 0
+            return self._append(parts, rows, at_most=at_most, producer=producer, sequence=sequence)
+        if refuse == Refuse.ROW:
+            raise InvalidRequest(f"Dataset {self.name}: a Spark frame is appended whole. Use ingest with a quarantine.")
+        return _appended(self._write_frame(parts, rows, producer=producer, sequence=sequence))
+
+    def _append(
+        self,
+        parts: _Parts,
+        rows: Any,  # noqa: ANN401
+        *,
+        at_most: int | None,
+        producer: str | None = None,
+        sequence: int | None = None,
+    ) -> AppendAck:
+        """Append rows, without the bad ones if they are not too many; none may be bad if that is 0."""
+        from siltstone.dataset.log_rows import event_table, good_rows
+
+        name, store = str(self.name), parts.store
+
+        def make(some: Any) -> pa.Table:  # noqa: ANN401
+            return event_table(some, store.schema, store.spec, dataset=name)
+
+        table, refused = (make(rows), ()) if at_most == 0 else good_rows(rows, make, dataset=name, at_most=at_most)
+        if table is None:
+            return AppendAck(sequence=None, rows=0, applied=False, refused=refused)
+        self._check_batch(table, store)
+        return _appended(_write(parts, table, Op.APPEND, producer=producer, sequence=sequence), refused)
+
+    def producer(self, *, rows: int = 10_000, seconds: float = 60.0, bytes: int = 8 * 1024 * 1024) -> "Producer":  # noqa: A002
+        """Return what takes rows for this log as they come and appends them in batches; use it in a ``with`` block.
+
+        Args:
+            rows: a batch is written when so many rows wait,
+            seconds: or the oldest of them has waited so long,
+            bytes: or they take about so many bytes.
+
+        Raises:
+            InvalidRequest: the dataset is not a log, or a limit is not positive.
+        """
+        from siltstone.dataset.producer import Limits, Producer
+
+        self._require(Kind.LOG, "producer", "Upsert into it (upsert, silt upsert).")
+        limits = Limits(rows=rows, seconds=seconds, size_bytes=bytes)
+        limits.check(str(self.name))
+        return Producer(
+            lambda waiting: self._append(self._now(), waiting, at_most=None), limits, clock=self._parts.store.clock
+        )
 
     def tombstone(
         self,
@@ -216,8 +323,11 @@ class Dataset:
     ) -> Ack:
         """Hide the rows of these keys at once; the next fold drops them and a purge removes them from disk.
 
+        A log hides by subject: all rows with these values that were appended before, and none that are appended later.
+
         Args:
-            keys: key values; for a composite key tuples or dicts of its columns. Arrow and pandas work too.
+            keys: key values; for a composite key tuples or dicts of its columns. Arrow and pandas work too. For a log values
+                of its subject column, or dicts that name one or more of its subject columns, all of which must match.
             where: instead of keys, a condition in Spark's words. Spark finds the keys of the rows that it holds for now, and
                 only these are written: what the condition says is kept nowhere. If it holds for none, nothing is written. A
                 row that is changed meanwhile is looked at again.
@@ -229,6 +339,7 @@ class Dataset:
         if (keys is None) == (where is None):
             raise InvalidRequest(f"Dataset {self.name}: name the keys or a condition (where), one of the two.")
         if where is not None:
+            self._require(Kind.KEYED, "key to find by a condition", "Name values of its subject columns.")
             check_producer(producer, sequence)
 
             def hide(snapshot: Snapshot) -> Ack:
@@ -251,9 +362,16 @@ class Dataset:
                 "Nothing was hidden. Try again."
             )
         parts = self._now()
-        table = self._key_table(keys, parts.store.schema)
+        table = self._hidden_by(keys, parts.store.schema)
         self._check_batch(table, parts.store)
         return _write(parts, table, Op.TOMBSTONE, actor=actor, reason=reason, producer=producer, sequence=sequence)
+
+    def _hidden_by(self, values: Any, schema: pa.Schema) -> pa.Table:  # noqa: ANN401
+        if not self.spec.is_log:
+            return self._key_table(values, schema)
+        from siltstone.dataset.log_rows import tombstone_table
+
+        return tombstone_table(values, schema, self.spec.subject, dataset=str(self.name))
 
     def _check_batch(self, table: pa.Table, store: Store) -> None:
         if not table.num_rows:
@@ -305,7 +423,7 @@ class Dataset:
         quarantine: str | Path | None = None,
         again: bool = False,
     ) -> LoadReport:
-        """Load files on Spark: straight to base while the dataset is empty, as one change batch otherwise.
+        """Load files on Spark: straight to base while the dataset is empty, as one change batch otherwise, and into a log always.
 
         Files that were loaded before, by the SHA-256 of their bytes, are left out.
 
@@ -314,7 +432,7 @@ class Dataset:
                 ``.bz2``. Folders named ``column=value`` above a file are columns.
             format: ``parquet``, ``csv``, ``json`` or ``ndjson``, if the names do not tell.
             order_by: which of several rows with one key wins: the last by these columns. Without it such a load is
-                refused.
+                refused. Not for logs, which keep them all.
             quarantine: a folder for files and rows that are bad; the good ones are loaded. Without it they refuse the load.
             again: load files that were loaded before too; nothing is hashed then.
 
@@ -445,14 +563,12 @@ class Dataset:
 
     def read_at(self, snapshot: Snapshot, *, raw: bool = False, once: bool = False) -> "DataFrame":
         """Return the frame of `read` for a snapshot that was taken before; its files may be gone by the time it is used."""
-        from siltstone.dataset.merge import merged_frame
-
         with noticing_absence():
-            return merged_frame(self._spark(), self._store, snapshot, raw=raw, once=once)
+            return view_frame(self._spark(), self._store, snapshot, raw=raw, once=once)
 
     def to_arrow(self, *, raw: bool = False, at: At | None = None) -> pa.Table:
         """Return the rows of `read` as an Arrow table, without Spark."""
-        return self._with_snapshot(lambda snapshot: merged_table(self._store, snapshot, raw=raw), at=at)
+        return self._with_snapshot(lambda snapshot: view_table(self._store, snapshot, raw=raw), at=at)
 
     def head(self, rows: int = 10, *, raw: bool = False, at: At | None = None) -> pa.Table:
         """Return the first rows of `to_arrow`, reading little more than those.
@@ -462,7 +578,7 @@ class Dataset:
         """
         if rows < 0:
             raise InvalidRequest(f"Dataset {self.name}: the number of rows must not be negative, it is {rows}.")
-        return self._with_snapshot(lambda snapshot: head_table(self._store, snapshot, rows, raw=raw), at=at)
+        return self._with_snapshot(lambda snapshot: view_head(self._store, snapshot, rows, raw=raw), at=at)
 
     def get(self, keys: Any, *, columns: Sequence[str] | None = None, raw: bool = False) -> pa.Table:  # noqa: ANN401
         """Return the rows of these keys, without Spark, reading little more than those.
@@ -479,6 +595,7 @@ class Dataset:
             InvalidRequest: a key or a column does not fit the dataset, or there are too many keys.
             Gone: the dataset was dropped.
         """
+        self.require_key()
         try:
             return self._get(keys, columns, raw=raw)
         except Gone:
@@ -511,22 +628,29 @@ class Dataset:
             raise InvalidRequest(f"Dataset {self.name}: name at least one column, and each once.")
 
     def tombstones(self) -> list[dict[str, Any]]:
-        """Return the tombstones that hide a row now and are not yet folded: key, actor, reason, time, sequence."""
-        columns = [*self.key, WRITTEN_AT, ACTOR, REASON]
+        """Return the tombstones that hide a row now and are not yet folded: key or subject, actor, reason, time, sequence."""
+        columns = [*self.spec.found_by, WRITTEN_AT, ACTOR, REASON]
 
         def listed(snapshot: Snapshot) -> list[dict[str, Any]]:
-            latest = latest_per_key(unfolded_rows(self._store, snapshot, columns=columns), self.key)
-            hidden = latest.filter(pc.equal(latest.column(OP), Op.TOMBSTONE.value))
+            hidden = self._tombstone_rows(snapshot, columns)
             names = {WRITTEN_AT: "deleted_at", ACTOR: "actor", REASON: "reason", SEQ: "sequence"}
             rows = hidden.select([*columns, SEQ]).rename_columns([names.get(n, n) for n in [*columns, SEQ]])
             return list(rows.to_pylist())
 
         return self._with_snapshot(listed)
 
+    def _tombstone_rows(self, snapshot: Snapshot, columns: Sequence[str]) -> pa.Table:
+        if self.spec.is_log:
+            from siltstone.dataset.log_view import tombstone_rows
+
+            return tombstone_rows(self._store, snapshot, columns=[WRITTEN_AT, ACTOR, REASON])
+        latest = latest_per_key(unfolded_rows(self._store, snapshot, columns=columns), self.key)
+        return latest.filter(pc.equal(latest.column(OP), Op.TOMBSTONE.value))
+
     def changes(self, *, since: int = 0) -> "DataFrame":
         """Return every change above a sequence as a Spark frame, in no order.
 
-        Columns: the user's, ``_op`` (U upsert, D tombstone), ``_pos``, ``_batch_id``, ``_written_at``, ``_actor``,
+        Columns: the user's, ``_op`` (U upsert, A append, D tombstone), ``_pos``, ``_batch_id``, ``_written_at``, ``_actor``,
         ``_reason``, ``_seq``. To apply them, go by (``_seq``, ``_pos``).
 
         Raises:
@@ -692,6 +816,10 @@ def _write(
         reason=reason,
     )
     return parts.writer.write(rows, batch_id=batch_id, producer=producer, sequence=sequence)
+
+
+def _appended(ack: Ack, refused: tuple[RefusedRow, ...] = ()) -> AppendAck:
+    return AppendAck(sequence=ack.sequence, rows=ack.rows, applied=ack.applied, refused=refused)
 
 
 def _is_spark_frame(rows: Any) -> bool:  # noqa: ANN401

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from siltstone.dataset.merge import merged_frame
 from siltstone.dataset.store import Snapshot, Store
+from siltstone.dataset.view import view_frame
 from siltstone.dataset.written import house_settings, write_frame
 from siltstone.errors import Conflict, Corruption, InvalidRequest, Unavailable
 from siltstone.failpoints import reach
@@ -203,7 +203,7 @@ def _written(
     seen = Observation()
     with _failures(store):
         work.mkdir()
-        frame = merged_frame(spark, store, snapshot, raw=export.raw, once=True)
+        frame = view_frame(spark, store, snapshot, raw=export.raw, once=True)
         if export.files is not None:
             frame = frame.repartition(export.files)
         _write(frame.observe(seen, F.count(F.lit(1)).alias("rows")), store, export, work)
@@ -221,7 +221,7 @@ def _write(frame: "DataFrame", store: Store, export: Export, work: Path) -> None
         with house_settings(frame.sparkSession):
             frame.write.options(**CSV_OPTIONS).mode("error").csv(str(work / DATA))
     else:
-        write_frame(frame, work, DATA, schema=store.schema, key=store.spec.key)
+        write_frame(frame, work, DATA, schema=store.schema, key=store.spec.found_by)
 
 
 @contextlib.contextmanager

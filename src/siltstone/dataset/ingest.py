@@ -7,7 +7,8 @@ Flow:
 3. bad counts refuse the load with examples, and the files are removed; with a quarantine, bad rows are left out and written
    there instead, but for repeated keys, of which nobody can say which one is bad;
 4. first load: one commit on base that depends on "siltstone.fold", so only one can win; the files are sorted by key.
-   A loser, and a load into a dataset that has rows, becomes one change batch.
+   A loser, and a load into a dataset that has rows, becomes one change batch. So does every load into a log, which keeps all
+   rows.
 
 A crash before the commit leaves files of a dead owner for the sweep; after it the load is complete.
 """
@@ -126,7 +127,8 @@ class Loader:
         started = self._store.clock.monotonic_seconds()
         snapshot = self._store.snapshot()
         check_columns(self._store, snapshot)
-        if snapshot.base.rows == 0 and snapshot.sequence <= snapshot.watermark:
+        self._refuse_order(load)
+        if not self._store.spec.is_log and snapshot.base.rows == 0 and snapshot.sequence <= snapshot.watermark:
             done = self._first_load(load, snapshot)
         else:
             done = self._as_changes(load)
@@ -142,8 +144,14 @@ class Loader:
             quarantine=str(load.quarantine.path) if aside and load.quarantine is not None else None,
         )
 
-    def upsert_frame(self, frame: "DataFrame", *, producer: str | None, sequence: int | None) -> Ack:
-        """Write a user's frame as one change batch; the last of several rows with one key wins."""
+    def _refuse_order(self, load: Load) -> None:
+        if self._store.spec.is_log and load.order_by:
+            raise InvalidRequest(
+                f"Dataset {self._store.name} is a log and keeps every row; there is nothing for order_by to choose from."
+            )
+
+    def write_frame(self, frame: "DataFrame", *, producer: str | None, sequence: int | None) -> Ack:
+        """Write a user's frame as one change batch; the last of several rows with one key wins, a log keeps them all."""
         sequence = check_producer(producer, sequence)
         with self._store.presence() as owner:
             written, folder = self._write_changes(Load(frame=frame, refuse_duplicates=False), owner)
@@ -259,7 +267,7 @@ class Loader:
     def _write_changes(self, load: Load, owner: Presence) -> tuple[_Written, str]:
         store = self._store
         folder = attempt_folder(owner.owner, 0)
-        if load.refuse_duplicates and not load.order_by:
+        if load.refuse_duplicates and not load.order_by and not store.spec.is_log:
             return self._write_sorted(load, store.changes, folder, batch_id=owner.owner), folder
         frame = _as_change_rows(_resolved(load, store), store, batch_id=owner.owner, tombstone=load.tombstone)
         return self._write(frame, load, store.changes, folder), folder
@@ -364,7 +372,7 @@ class Loader:
         if aside:
             watched = watched.where(bad_reason(self._store, frame.columns).isNull())
         with self._spark_errors(table, folder, keys_only=keys_only):
-            write_frame(watched.drop(COPIES, UNREAD), table.path, folder, schema=schema, key=self._store.spec.key)
+            write_frame(watched.drop(COPIES, UNREAD), table.path, folder, schema=schema, key=self._store.spec.found_by)
         return {name: int(value or 0) for name, value in seen.get.items()}
 
     @contextlib.contextmanager
@@ -483,7 +491,8 @@ def _as_change_rows(
     if tombstone is not None:
         frame = fitted(frame, store.schema)  # all but the key is null
     columns = [*store.schema.names, *[mark for mark in (COPIES, UNREAD) if mark in frame.columns]]
-    op = Op.UPSERT if tombstone is None else Op.TOMBSTONE
+    written = Op.APPEND if store.spec.is_log else Op.UPSERT
+    op = written if tombstone is None else Op.TOMBSTONE
     who = tombstone or Tombstone()
     return frame.select(
         *columns,

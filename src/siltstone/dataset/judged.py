@@ -9,6 +9,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from siltstone.dataset.json_worker import FILE, TEXT, UNREAD
+from siltstone.dataset.log_rows import DAY_MICROS, FIRST_DAY, LAST_DAY
 from siltstone.dataset.store import Store
 from siltstone.model.columns import REASON
 from siltstone.model.schema import MAX_KEY_BYTES
@@ -25,6 +26,8 @@ BAD: Final = {
     "null_required": "without a value that must not be null",
     "long_keys": f"with a key of more than {MAX_KEY_BYTES} bytes",
     "bad_text": "with text that is not UTF-8",
+    "bad_time": "with a time that is not in the years 1 to 9999",
+    "empty_partition": "with empty text in a partition column, which readers take for null",
 }
 """What is wrong with a row, and how it is told."""
 
@@ -49,7 +52,20 @@ def _conditions(store: Store, columns: Sequence[str], *, keys_only: bool = False
                 found["long_keys"] |= F.coalesce(F.octet_length(field.name) > MAX_KEY_BYTES, none)
         elif not field.nullable and not keys_only:
             found["null_required"] |= F.col(field.name).isNull()
+        if field.name == store.spec.time:
+            found["bad_time"] |= F.coalesce(_bad_time(field), none)
+        if field.name in store.spec.partition_by and pa.types.is_string(field.type):
+            found["empty_partition"] |= F.coalesce(F.col(field.name) == "", none)
     return found
+
+
+def _bad_time(field: pa.Field) -> "Column":
+    """Return whether a time is outside of the years 1 to 9999, in UTC."""
+    from pyspark.sql import functions as F
+
+    if pa.types.is_timestamp(field.type) and field.type.tz is not None:
+        return ~F.unix_micros(field.name).between(FIRST_DAY * DAY_MICROS, (LAST_DAY + 1) * DAY_MICROS - 1)
+    return ~F.year(field.name).between(1, 9999)
 
 
 def _bad_text(column: "Column", kind: pa.DataType) -> "Column | None":

@@ -97,7 +97,7 @@ def merged_table(store: Store, snapshot: Snapshot, *, raw: bool = False) -> pa.T
         changes = changes.filter(pc.not_equal(changes.column(OP), Op.TOMBSTONE.value))
     latest = latest_per_key(changes, store.spec.key)
     upserts = latest.filter(pc.equal(latest.column(OP), Op.UPSERT.value)).select(store.schema.names)
-    parts = [_without(rows, latest, store.spec.key) for rows in _base_tables(store, snapshot)]
+    parts = [_without(rows, latest, store.spec.key) for rows in base_tables(store, snapshot)]
     return pa.concat_tables([*parts, upserts.cast(store.schema)]).combine_chunks()
 
 
@@ -110,7 +110,7 @@ def head_table(store: Store, snapshot: Snapshot, rows: int, *, raw: bool = False
     latest = latest_per_key(changes, key)
     parts = [store.schema.empty_table()]
     missing = rows
-    for batch in _base_batches(store, snapshot):
+    for batch in base_batches(store, snapshot):
         if missing <= 0:
             break
         kept = _without(pa.Table.from_batches([batch]), latest, key).slice(0, missing)
@@ -120,7 +120,8 @@ def head_table(store: Store, snapshot: Snapshot, rows: int, *, raw: bool = False
     return pa.concat_tables([*parts, _whole_rows(store, snapshot, upserts)])
 
 
-def _base_batches(store: Store, snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
+def base_batches(store: Store, snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of base, the user's columns, a few at a time."""
     names = store.schema.names
     for file in sorted(snapshot.base.files, key=lambda f: f.path):
         path = store.base.path / file.path
@@ -155,7 +156,8 @@ def _places(rows: pa.Table) -> list[tuple[int, int]]:
     return list(zip(rows.column(SEQ).to_pylist(), rows.column(POS).to_pylist(), strict=True))
 
 
-def _base_tables(store: Store, snapshot: Snapshot) -> Iterable[pa.Table]:
+def base_tables(store: Store, snapshot: Snapshot) -> Iterable[pa.Table]:
+    """Yield the rows of base, the user's columns, a file at a time."""
     for file in sorted(snapshot.base.files, key=lambda f: f.path):
         yield read_file(store.base.path / file.path, store.schema, store.schema.names)
 

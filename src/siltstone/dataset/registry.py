@@ -29,11 +29,20 @@ from siltstone.config import CONFIG_FILE, Settings
 from siltstone.dataset.store import CHANGES_LOG_ENTRIES, Store
 from siltstone.errors import Conflict, Corruption, Gone, InvalidRequest, NotFound, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
-from siltstone.model.columns import SEQ
+from siltstone.model.columns import PERIOD, SEQ
 from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.model.names import DatasetName
-from siltstone.model.schema import canonical, change_schema, check_key, differences, fingerprint
-from siltstone.model.spec import FORMAT_VERSION, PROPERTY_DROPPED, PROPERTY_FORMAT, Spec
+from siltstone.model.schema import (
+    base_schema,
+    canonical,
+    change_schema,
+    check_key,
+    check_log,
+    differences,
+    fingerprint,
+    own_columns,
+)
+from siltstone.model.spec import FIRST_FORMAT, PROPERTY_DROPPED, PROPERTY_FORMAT, Spec, as_names
 from siltstone.storage.durable import sync_directory
 from siltstone.storage.kept import KeptReads
 from siltstone.storage.layout import BASE, CHANGES, DATA, LOG, SYSTEM, Layout
@@ -200,7 +209,7 @@ class Registry:
             InvalidRequest: the schema or the specification is not allowed.
             Conflict: a dataset of that name exists with another fingerprint or specification.
         """
-        schema = _required_keys(canonical(schema), spec)
+        schema = _with_required(canonical(schema), spec)
         _check_spec(schema, spec)
         for _ in range(CREATE_TRIES):
             with contextlib.suppress(Gone):  # the one that was there was dropped while it was looked at
@@ -228,7 +237,7 @@ class Registry:
 
     def _same_or_conflict(self, existing: Registration, schema: pa.Schema, spec: Spec) -> Registration:
         """Compare with what the dataset is now; its columns are those of base, which may have been altered since."""
-        there = self.store(existing).base.columns()
+        there = own_columns(self.store(existing).base.columns())
         if spec == existing.spec and fingerprint(schema) == fingerprint(there):
             return existing
         raise _conflict(existing, there, schema, spec)
@@ -243,7 +252,7 @@ class Registry:
                 self._layout.registry,
                 _TABLE,
                 partition_by=["name"],
-                properties={PROPERTY_FORMAT: str(FORMAT_VERSION)},
+                properties={PROPERTY_FORMAT: str(FIRST_FORMAT)},
                 durable=self._settings.durable,
             )
         except Conflict:
@@ -272,8 +281,8 @@ class Registry:
             reach("create.after_changes")
             Table.create(
                 folder / BASE,
-                schema,
-                partition_by=[],
+                _base_columns(schema, spec),
+                partition_by=[PERIOD, *spec.partition_by] if spec.is_log else [],
                 properties=spec.to_properties(role=BASE)
                 | retention_properties(self._settings.base_retention_hours)
                 | expiring,
@@ -425,12 +434,21 @@ def retention_properties(hours: float) -> dict[str, str]:
     return {"delta.logRetentionDuration": text, "delta.deletedFileRetentionDuration": text}
 
 
-def _required_keys(schema: pa.Schema, spec: Spec) -> pa.Schema:
-    """A key is never null, whatever the given schema says."""
-    return pa.schema([f.with_nullable(False) if f.name in spec.key else f for f in schema])  # noqa: FBT003
+def _with_required(schema: pa.Schema, spec: Spec) -> pa.Schema:
+    """A key is never null, nor is the time of a log, whatever the given schema says."""
+    return pa.schema([f.with_nullable(False) if f.name in spec.required else f for f in schema])  # noqa: FBT003
+
+
+def _base_columns(schema: pa.Schema, spec: Spec) -> pa.Schema:
+    """Return the columns of `base` as its log says them: those of its files, and of a log's the period."""
+    files = base_schema(schema, is_log=spec.is_log)
+    return pa.schema([*files, pa.field(PERIOD, pa.string())]) if spec.is_log else files
 
 
 def _check_spec(schema: pa.Schema, spec: Spec) -> None:
+    if spec.time is not None:
+        check_log(schema, time=spec.time, subject=spec.subject, partition_by=spec.partition_by, sort_by=spec.sort_by)
+        return
     check_key(schema, spec.key)
     for name in spec.subject:
         if name not in schema.names:
@@ -438,13 +456,17 @@ def _check_spec(schema: pa.Schema, spec: Spec) -> None:
 
 
 def _conflict(existing: Registration, there: pa.Schema, schema: pa.Schema, spec: Spec) -> Conflict:
-    keys = {*spec.key, *existing.spec.key}  # null or not follows from the key, and is no difference beside it
+    keys = {*spec.required, *existing.spec.required}  # null or not follows from the key, and is no difference beside it
     columns = differences(_nullable(there, keys), _nullable(schema, keys))
-    others = [
+    kinds = [] if spec.kind is existing.spec.kind else [f"it is a {existing.spec.kind} dataset, not a {spec.kind} one"]
+    others = kinds + [
         f"its {what} is {', '.join(theirs) or 'nothing'}, not {', '.join(ours) or 'nothing'}"
         for what, theirs, ours in (
             ("key", existing.spec.key, spec.key),
             ("subject", existing.spec.subject, spec.subject),
+            ("time", as_names(existing.spec.time), as_names(spec.time)),
+            ("partition", existing.spec.partition_by, spec.partition_by),
+            ("sort order", existing.spec.sort_by, spec.sort_by),
         )
         if theirs != ours
     ]

@@ -7,7 +7,7 @@ order can never miss a change; the other order can.
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from siltstone.errors import Conflict, SiltstoneError, Unavailable
 from siltstone.model.columns import APP_EPOCH, APP_FOLD, APP_PRUNE, APP_SEQ, SEQ
 from siltstone.model.files import DataFile
 from siltstone.model.names import DatasetName
-from siltstone.model.schema import change_schema
+from siltstone.model.schema import base_schema, change_schema, own_columns
 from siltstone.model.spec import Spec
 from siltstone.storage.handle import LogMoved
 from siltstone.storage.kept import KeptReads
@@ -90,8 +90,8 @@ def check_columns(store: "Store", snapshot: Snapshot) -> None:
     Raises:
         Conflict: somebody has altered the dataset; plan anew.
     """
-    own = pa.schema([f for f in snapshot.changes.schema if not f.name.startswith("_")])
-    if not _same_columns(snapshot.base.schema, store.schema) or not _same_columns(own, store.schema):
+    tables = (snapshot.base, snapshot.changes)
+    if not all(_same_columns(own_columns(table.schema), store.schema) for table in tables):
         raise Conflict(f"Dataset {store.name}: its columns were altered meanwhile. Plan anew.")
 
 
@@ -154,7 +154,7 @@ class Store:
         """Make the tables, which are opened on first use: all threads share them, and what each has read."""
         base = Retention(hours=self.settings.base_retention_hours)
         changes = Retention(hours=self.settings.changes_retention_hours, max_entries=CHANGES_LOG_ENTRIES)
-        object.__setattr__(self, "base", self._table(BASE, base))
+        object.__setattr__(self, "base", self._table(BASE, base, stored=self.spec.partition_by))
         object.__setattr__(self, "changes", self._table(CHANGES, changes))
 
     @property
@@ -162,7 +162,7 @@ class Store:
         """The folder of this incarnation."""
         return self.layout.dataset(self.name, self.incarnation)
 
-    def _table(self, folder: str, retention: Retention) -> Table:
+    def _table(self, folder: str, retention: Retention, *, stored: Sequence[str] = ()) -> Table:
         return Table(
             self.path / folder,
             settings=self.settings,
@@ -170,6 +170,7 @@ class Store:
             retention=retention,
             label=f"Dataset {self.name}",
             must_exist=True,
+            stored_partitions=stored,
         )
 
     @cached_property
@@ -178,9 +179,16 @@ class Store:
         return change_schema(self.schema, self.spec.key)
 
     @cached_property
+    def base_schema(self) -> pa.Schema:
+        """The physical columns of a base file: the user's, and of a log some of ours."""
+        return base_schema(self.schema, is_log=self.spec.is_log)
+
+    @cached_property
     def stats(self) -> list[str]:
-        """The columns whose range base's log may hold."""
-        return stat_columns(self.schema, sort=self.spec.key, subject=self.spec.subject)
+        """The columns whose range base's log may hold; what it says as partition values it does not say twice."""
+        sort = self.spec.sort_by or self.spec.key
+        found = stat_columns(self.base_schema, sort=sort, subject=self.spec.subject)
+        return [name for name in found if name not in self.spec.partition_by]
 
     def current(self) -> "Store":
         """Return the store with the columns that the dataset has now: base's, which another process may have altered.
@@ -188,7 +196,7 @@ class Store:
         Raises:
             Gone: the dataset was dropped.
         """
-        columns = self.base.columns()
+        columns = own_columns(self.base.columns())
         return self if columns.equals(self.schema, check_metadata=True) else replace(self, schema=columns)
 
     def snapshot(self) -> Snapshot:

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from siltstone.eventlog.events import SCHEMA_VERSION
 from siltstone.model.files import Added, Commit, Committed, Live
-from siltstone.model.spec import FORMAT_VERSION, PROPERTY_FORMAT
+from siltstone.model.spec import FIRST_FORMAT, PROPERTY_FORMAT
 
 PROPERTY_VERSION: Final = "siltstone.eventlog.version"
-NEW_PROPERTIES: Final = {PROPERTY_FORMAT: str(FORMAT_VERSION), PROPERTY_VERSION: str(SCHEMA_VERSION)}
+NEW_PROPERTIES: Final = {PROPERTY_FORMAT: str(FIRST_FORMAT), PROPERTY_VERSION: str(SCHEMA_VERSION)}
 """The properties of a log that is made today."""
 
 

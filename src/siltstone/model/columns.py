@@ -19,6 +19,8 @@ BATCH_ID: Final = "_batch_id"
 WRITTEN_AT: Final = "_written_at"
 ACTOR: Final = "_actor"
 REASON: Final = "_reason"
+PERIOD: Final = "_period"
+"""The hour, day, week or month of a log's rows, a partition value of `base`; its length is its granularity."""
 
 
 class Op(StrEnum):
@@ -38,6 +40,12 @@ CHANGE_FIELDS: Final = (
     pa.field(ACTOR, pa.string()),
     pa.field(REASON, pa.string()),
 )
+
+BASE_FIELDS: Final = (
+    pa.field(WRITTEN_AT, pa.timestamp("us", tz="UTC")),
+    pa.field(BATCH_ID, pa.string()),
+)
+"""The columns behind the user's own in the base files of a log."""
 
 APP_SEQ: Final = "siltstone.seq"
 APP_FOLD: Final = "siltstone.fold"

@@ -26,6 +26,21 @@ class Ack(_Plain):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedRow(_Plain):
+    """A row that was not appended: its number in the batch, from 0, and what is wrong with it."""
+
+    row: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendAck(Ack):
+    """An append is durable, but for the rows that were `refused` one by one. If all were, nothing was written."""
+
+    refused: tuple[RefusedRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport(_Plain):
     """What an ingest did: straight to base (`first_load`) or as one change batch.
 
@@ -178,6 +193,9 @@ class DatasetInfo(_Plain):
     incarnation: str
     created_at: str
     columns: list[dict[str, Any]] = field(default_factory=list)
+    time: str | None = None
+    partition_by: tuple[str, ...] = ()
+    sort_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from siltstone.errors import InvalidRequest
-from siltstone.model.columns import CHANGE_FIELDS, RESERVED_PREFIX
+from siltstone.model.columns import BASE_FIELDS, CHANGE_FIELDS, RESERVED_PREFIX
 
 FINGERPRINT_HEX_DIGITS: Final = 32
 MAX_KEY_BYTES: Final = 1024
@@ -61,6 +61,8 @@ _KEY_TYPES: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
     pa.types.is_decimal,
     pa.types.is_boolean,
 )
+_PARTITION_TYPES: Final = (pa.types.is_string, pa.types.is_integer, pa.types.is_date, pa.types.is_boolean)
+_SORT_TYPES: Final = (*_KEY_TYPES, pa.types.is_floating)
 
 
 def type_name(kind: pa.DataType) -> str:
@@ -228,6 +230,60 @@ def check_key(schema: pa.Schema, key: Iterable[str]) -> None:
                 f"Key column {name!r} is of type {type_name(kind)}; a key must be string, integer, date, timestamp, "
                 "decimal or boolean."
             )
+
+
+def check_log(
+    schema: pa.Schema, *, time: str, subject: Iterable[str], partition_by: Iterable[str], sort_by: Iterable[str]
+) -> None:
+    """Refuse a log whose columns are unknown, repeated, or of types that cannot do what they are for.
+
+    Raises:
+        InvalidRequest: the message names the column.
+    """
+    kind = _column_type(schema, time, "Time column")
+    if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+        raise InvalidRequest(
+            f"Time column {time!r} is of type {type_name(kind)}; it must be a timestamp, a timestamp_ntz or a date."
+        )
+    subjects = list(subject)
+    _check_columns(
+        schema, subjects, "Subject column", _KEY_TYPES, "string, integer, date, timestamp, decimal or boolean"
+    )
+    _check_columns(schema, partition_by, "Partition column", _PARTITION_TYPES, "string, integer, date or boolean")
+    _check_columns(schema, sort_by, "Sort column", _SORT_TYPES, "of a type with an order")
+    for name in partition_by:
+        if name in subjects:
+            raise InvalidRequest(
+                f"Column {name!r} identifies a person; by partition_by its values would stand in the log. Choose another."
+            )
+
+
+def _check_columns(
+    schema: pa.Schema, names: Iterable[str], what: str, tests: Iterable[Callable[[pa.DataType], bool]], wanted: str
+) -> None:
+    given = list(names)
+    for name in given:
+        kind = _column_type(schema, name, what)
+        if given.count(name) > 1:
+            raise InvalidRequest(f"{what} {name!r} is named twice.")
+        if not any(test(kind) for test in tests):
+            raise InvalidRequest(f"{what} {name!r} is of type {type_name(kind)}; it must be {wanted}.")
+
+
+def _column_type(schema: pa.Schema, name: str, what: str) -> pa.DataType:
+    if name not in schema.names:
+        raise InvalidRequest(f"{what} {name!r} is not in the schema ({', '.join(schema.names)}).")
+    return schema.field(name).type
+
+
+def base_schema(schema: pa.Schema, *, is_log: bool) -> pa.Schema:
+    """Return the physical schema of a base file: the user's columns, and behind them those that a log's rows keep."""
+    return pa.schema([*schema, *BASE_FIELDS]) if is_log else schema
+
+
+def own_columns(schema: pa.Schema) -> pa.Schema:
+    """Return the user's columns of a table."""
+    return pa.schema([f for f in schema if not f.name.startswith(RESERVED_PREFIX)])
 
 
 def change_schema(schema: pa.Schema, key: Iterable[str]) -> pa.Schema:

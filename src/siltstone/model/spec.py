@@ -8,8 +8,12 @@ from typing import Any, Final
 
 from siltstone.errors import InvalidRequest
 
-FORMAT_VERSION: Final = 1
-"""The layout of a dataset on disk. A higher one was written by a newer Siltstone and is refused."""
+FORMAT_VERSION: Final = 2
+"""The newest layout on disk that this code knows. A higher one was written by a newer Siltstone and is refused."""
+FIRST_FORMAT: Final = 1
+"""The layout of keyed datasets, registries and event logs."""
+LOG_FORMAT: Final = 2
+"""The layout of log datasets: a Siltstone that does not know them must not take them for keyed ones."""
 PROPERTY_SPEC: Final = "siltstone.spec"
 PROPERTY_FORMAT: Final = "siltstone.format"
 PROPERTY_ROLE: Final = "siltstone.role"
@@ -25,16 +29,40 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """What a dataset is, apart from its columns."""
+    """What a dataset is, apart from its columns.
+
+    A keyed dataset has a key; a log has the column of the event's time, and says how its files are divided and sorted.
+    """
 
     kind: Kind = Kind.KEYED
     key: tuple[str, ...] = ()
     subject: tuple[str, ...] = ()
-    format_version: int = FORMAT_VERSION
+    time: str | None = None
+    partition_by: tuple[str, ...] = ()
+    sort_by: tuple[str, ...] = ()
+    format_version: int = FIRST_FORMAT
+
+    @property
+    def is_log(self) -> bool:
+        """True for a log dataset."""
+        return self.kind is Kind.LOG
+
+    @property
+    def found_by(self) -> tuple[str, ...]:
+        """The columns by which rows are looked for: the key, or the subject of a log. Files have bloom filters on them."""
+        return self.subject if self.is_log else self.key
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The columns that are never null, whatever a given schema says."""
+        return self.key if self.time is None else (self.time,)
 
     def to_json(self) -> str:
-        """Return the text that is stored."""
-        return json.dumps(asdict(self), sort_keys=True)
+        """Return the text that is stored; that of a keyed dataset says nothing of what only logs have."""
+        values = asdict(self)
+        return json.dumps(
+            {name: values[name] for name in values if self.is_log or name not in _OF_LOGS}, sort_keys=True
+        )
 
     @classmethod
     def from_json(cls, text: str) -> "Spec":
@@ -45,12 +73,47 @@ class Spec:
             kind=Kind(raw["kind"]),
             key=tuple(raw["key"]),
             subject=tuple(raw["subject"]),
+            time=raw.get("time"),
+            partition_by=tuple(raw.get("partition_by", ())),
+            sort_by=tuple(raw.get("sort_by", ())),
             format_version=raw["format_version"],
         )
 
     def to_properties(self, *, role: str) -> dict[str, str]:
         """Return the table properties that let the registry be rebuilt from the folders."""
         return {PROPERTY_SPEC: self.to_json(), PROPERTY_FORMAT: str(self.format_version), PROPERTY_ROLE: role}
+
+
+_OF_LOGS: Final = frozenset({"time", "partition_by", "sort_by"})
+
+
+def make_spec(
+    *,
+    key: tuple[str, ...],
+    subject: tuple[str, ...],
+    time: str | None,
+    partition_by: tuple[str, ...],
+    sort_by: tuple[str, ...],
+) -> Spec:
+    """Return the specification of a keyed dataset or of a log; a log is sorted by its time unless told.
+
+    Raises:
+        InvalidRequest: both or neither are asked for, or a keyed dataset what only a log has.
+    """
+    if bool(key) == (time is not None):
+        raise InvalidRequest("Name the key of a keyed dataset, or the time column of a log (time=); one of the two.")
+    if time is not None:
+        return Spec(
+            kind=Kind.LOG,
+            subject=subject,
+            time=time,
+            partition_by=partition_by,
+            sort_by=sort_by or (time,),
+            format_version=LOG_FORMAT,
+        )
+    if partition_by or sort_by:
+        raise InvalidRequest("A keyed dataset is sorted by its key; partition_by and sort_by are for logs (time=).")
+    return Spec(key=key, subject=subject)
 
 
 def check_format(version: int | str) -> None:
@@ -67,7 +130,7 @@ def check_format(version: int | str) -> None:
 
 def check_properties(properties: Mapping[str, str]) -> None:
     """Refuse a table whose stored format is newer."""
-    check_format(properties.get(PROPERTY_FORMAT, FORMAT_VERSION))
+    check_format(properties.get(PROPERTY_FORMAT, FIRST_FORMAT))
 
 
 def as_names(value: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -136,4 +136,5 @@ def live_files(handle: DeltaTable) -> tuple[DataFile, ...]:
 
 
 def _text(value: Any) -> str | None:  # noqa: ANN401
-    return None if value is None else str(value)
+    """Return a partition value as an entry says it."""
+    return None if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -180,7 +180,12 @@ def stat_columns(schema: pa.Schema, *, sort: Sequence[str], subject: Collection[
 
 
 def data_file(
-    root: Path, relative: str, *, expected: pa.Schema, stats: Sequence[str], partition: Mapping[str, str] | None = None
+    root: Path,
+    relative: str,
+    *,
+    expected: pa.Schema,
+    stats: Sequence[str],
+    partition: Mapping[str, str | None] | None = None,
 ) -> DataFile:
     """Verify a written file and describe it for the log."""
     footer = read_footer(root / relative, expected=expected)

@@ -21,7 +21,7 @@ Deliberately absent: any other place that writes an entry (`entry`) or calls a w
 
 import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -102,10 +102,12 @@ class Table(TableHandle):
         retention: Retention,
         label: str,
         must_exist: bool = False,
+        stored_partitions: Collection[str] = (),
     ) -> None:
-        """Remember where the table is; it is opened on first use."""
+        """Remember where the table is; it is opened on first use. Files hold `stored_partitions`, too, as any other column."""
         super().__init__(path, clock=clock, label=label, must_exist=must_exist)
         self.retention = retention
+        self._stored_partitions = frozenset(stored_partitions)
         self._settings = settings
         self._verified = VerifiedFiles(path, durable=settings.durable)
         self._synced_log = SyncedLog(path)
@@ -408,7 +410,7 @@ class Table(TableHandle):
             raise Unavailable(f"{self.label}: files cannot be synced ({error}); nothing was changed.") from error
 
     def _file_schema(self) -> pa.Schema:
-        partitions = set(self._current().opened.metadata().partition_columns)
+        partitions = set(self._current().opened.metadata().partition_columns) - self._stored_partitions
         return pa.schema([f for f in self.schema() if f.name not in partitions])
 
     # ---- durability, turns ---------------------------------------------------------------------------------------

@@ -29,11 +29,16 @@ def register(app: typer.Typer) -> None:
     add(app, "drop", drop)
 
 
-def create(
+def create(  # noqa: PLR0913  # one parameter for each option
     context: typer.Context,
     name: Name,
     *,
-    key: Annotated[str, typer.Option("--key", metavar="A,B", help="The columns that identify a row.")],
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="A,B", help="The columns that identify a row of a keyed dataset.")
+    ] = None,
+    time: Annotated[
+        str | None, typer.Option("--time", metavar="A", help="The time column of a log, which has no key.")
+    ] = None,
     schema: Annotated[str | None, typer.Option("--schema", metavar="DDL", help="The columns in Spark's words.")] = None,
     like: Annotated[
         Path | None,
@@ -42,24 +47,39 @@ def create(
     subject: Annotated[
         str | None, typer.Option("--subject", metavar="A,B", help="Columns that identify a person; kept out of logs.")
     ] = None,
+    partition_by: Annotated[
+        str | None, typer.Option("--partition-by", metavar="A,B", help="Columns that divide the files of a log.")
+    ] = None,
+    sort_by: Annotated[
+        str | None, typer.Option("--sort-by", metavar="A,B", help="How files of a log are sorted; by time unless told.")
+    ] = None,
 ) -> None:
-    r"""Create a dataset. One that is there already and the same is left as it is.
+    r"""Create a dataset, keyed or a log. One that is there already and the same is left as it is.
 
     \b
     silt create crm.sales.candidates --key candidate_id --subject candidate_id \
         --schema 'candidate_id STRING, name STRING, score DOUBLE, at TIMESTAMP'
     silt create crm.sales.calls --key call_id --like calls.parquet
+    silt create web.eu.clicks --time at --subject visitor --partition-by region \
+        --schema 'at TIMESTAMP, visitor STRING, region STRING, page STRING'
     """
     call = invocation(context)
     if (schema is None) == (like is None):
         raise InvalidRequest("Pass the columns as --schema DDL, or --like FILE; one of the two.")
     with call.open() as lake:
         columns = schema if schema is not None else schema_of(like) if like is not None else ""
-        made = lake.create(name, columns, key=_names(key), subject=_names(subject or ""))
-        info = made.info()
-        call.answer(
-            info.to_dict(), lambda: render.write_line(f"Dataset {info.name} is there, key {', '.join(info.key)}.")
+        made = lake.create(
+            name,
+            columns,
+            key=_names(key or ""),
+            time=time,
+            subject=_names(subject or ""),
+            partition_by=_names(partition_by or ""),
+            sort_by=_names(sort_by or ""),
         )
+        info = made.info()
+        what = f"key {', '.join(info.key)}" if info.time is None else f"a log by {info.time}"
+        call.answer(info.to_dict(), lambda: render.write_line(f"Dataset {info.name} is there, {what}."))
 
 
 def list_datasets(context: typer.Context) -> None:
@@ -83,8 +103,11 @@ def list_datasets(context: typer.Context) -> None:
             render.write_line(f"No datasets in lake {lake.path}.")
             return
         render.write_table(
-            ["dataset", "kind", "key", "subject", "columns", "created at"],
-            [[i.name, i.kind, ", ".join(i.key), ", ".join(i.subject), len(i.columns), i.created_at] for i in found],
+            ["dataset", "kind", "key or time", "subject", "columns", "created at"],
+            [
+                [i.name, i.kind, i.time or ", ".join(i.key), ", ".join(i.subject), len(i.columns), i.created_at]
+                for i in found
+            ],
             numbers=["columns"],
         )
 
@@ -92,7 +115,7 @@ def list_datasets(context: typer.Context) -> None:
 
 
 def describe(context: typer.Context, name: Name) -> None:
-    r"""Show what a dataset is: columns, key, subject, fingerprint, where it lies.
+    r"""Show what a dataset is: columns, key or time, subject, fingerprint, where it lies.
 
     \b
     silt describe crm.sales.candidates
@@ -109,8 +132,11 @@ def _show_info(info: "DatasetInfo", path: str) -> None:
         {
             "dataset": info.name,
             "kind": info.kind,
-            "key": ", ".join(info.key),
+            "key": ", ".join(info.key) or None,
+            "time": info.time,
             "subject": ", ".join(info.subject) or None,
+            "partition by": ", ".join(info.partition_by) or None,
+            "sort by": ", ".join(info.sort_by) or None,
             "fingerprint": info.fingerprint,
             "created at": info.created_at,
             "path": path,

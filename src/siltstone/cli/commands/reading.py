@@ -81,6 +81,7 @@ def get(
         texts = [*(keys or []), *(read_lines(file) if file is not None else [])]
         if not texts:
             raise InvalidRequest("Name at least one key, or a --file with keys.")
+        dataset.require_key()
         values = read_keys(texts, dataset.schema, dataset.key)
         wanted = [column.strip() for column in columns.split(",")] if columns is not None else dataset.schema.names
         table = dataset.get(values, columns=_with_key(wanted, dataset.key), raw=raw)

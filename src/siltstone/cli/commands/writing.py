@@ -1,4 +1,4 @@
-"""Writing: upsert, tombstone, tombstones, ingest."""
+"""Writing: upsert, append, tombstone, tombstones, ingest."""
 
 import os
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +23,7 @@ Sequence = Annotated[int | None, typer.Option("--sequence", metavar="N", help="T
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     add(app, "upsert", upsert)
+    add(app, "append", append)
     add(app, "tombstone", tombstone)
     add(app, "tombstones", tombstones)
     add(app, "ingest", ingest)
@@ -63,12 +64,56 @@ def upsert(  # one parameter for each option
     call.answer(ack.to_dict(), people)
 
 
+def append(  # one parameter for each option
+    context: typer.Context,
+    name: Name,
+    file: Annotated[
+        str | None, typer.Argument(metavar="FILE", help="A JSON array, or one object a line; - is standard input.")
+    ] = None,
+    *,
+    row: Annotated[list[str] | None, typer.Option("--row", metavar="JSON", help="A row; may be repeated.")] = None,
+    producer: Producer = None,
+    sequence: Sequence = None,
+    refuse: Annotated[
+        str, typer.Option("--refuse", metavar="WHAT", help="What a bad row refuses: the batch, or the row alone.")
+    ] = "batch",
+) -> None:
+    r"""Append rows to a log; the answer comes when they are durable.
+
+    With --refuse row, bad rows are named on standard error and the others are written.
+
+    \b
+    silt append web.eu.clicks --row '{"at": "2026-11-15T14:03:00Z", "visitor": "V-7", "page": "/"}'
+    silt append web.eu.clicks clicks.ndjson --refuse row
+    generate | silt append web.eu.clicks - --producer edge-3 --sequence 17
+    """
+    from siltstone.cli.entered import read_rows
+
+    call = invocation(context)
+    with call.open() as lake:
+        dataset = lake.dataset(name)
+        rows = read_rows(file, row or [], dataset.schema, limit=lake.settings.upsert_rows)
+        ack = dataset.append(rows, producer=producer, sequence=sequence, refuse=refuse)
+
+    def people() -> None:
+        if ack.applied:
+            render.write_line(f"Appended {render.counted(ack.rows, 'row')} to {name}, sequence {ack.sequence}.")
+        elif not ack.rows:
+            render.write_line("Every row was refused; nothing was written.")
+        else:
+            render.write_line(f"Producer {producer} had written sequence {sequence} before; nothing was written again.")
+        for refused in ack.refused:
+            render.write_note(f"Row {refused.row} was refused: {refused.reason}")
+
+    call.answer(ack.to_dict(), people)
+
+
 def tombstone(  # noqa: PLR0913  # one parameter for each option
     context: typer.Context,
     name: Name,
     keys: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY", help="Key values; a composite key as a JSON array or object."),
+        typer.Argument(metavar="KEY", help="Key or subject values; several columns as a JSON array or object."),
     ] = None,
     *,
     file: Annotated[
@@ -86,15 +131,18 @@ def tombstone(  # noqa: PLR0913  # one parameter for each option
 ) -> None:
     r"""Hide rows by key at once; the next compact drops them, compact --purge removes them from disk.
 
+    A log hides by subject: every row with that value that was appended before. An object may name some of its subject columns.
+
     One key that does not fit refuses the whole call, and nothing is written. A key that no row has is accepted, and counted
     like the others.
 
     \b
     silt tombstone crm.sales.candidates CAND-000001 CAND-000002 --actor dpo --reason 'request 17'
     silt tombstone shop.eu.prices '["sku-1", 42]' '{"sku": "sku-2", "store": 7}'
+    silt tombstone web.eu.clicks V-7 --actor dpo
     silt tombstone crm.sales.candidates --where "city = 'Bern' AND score < 10" --dry-run
     """
-    from siltstone.cli.entered import read_keys, read_lines
+    from siltstone.cli.entered import read_keys, read_lines, read_subjects
 
     call = invocation(context)
     if where is not None:
@@ -116,7 +164,8 @@ def tombstone(  # noqa: PLR0913  # one parameter for each option
         texts = [*(keys or []), *(read_lines(file) if file is not None else [])]
         if not texts:
             raise InvalidRequest("Name at least one key, or a --file with keys. Nothing was written.")
-        values = read_keys(texts, dataset.schema, dataset.key)
+        read = read_subjects if dataset.spec.is_log else read_keys
+        values = read(texts, dataset.schema, dataset.spec.found_by)
         ack = dataset.tombstone(values, actor=actor, reason=reason, producer=producer, sequence=sequence)
     call.answer(
         ack.to_dict(),

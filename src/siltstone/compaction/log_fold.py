@@ -1,0 +1,373 @@
+"""The fold of a log: the appends that are seen become rows of base in their hour, and base's hidden rows go.
+
+Flow (see `commit` for what a crash leaves behind at each step):
+
+1. plan: snapshot; Δ's tombstones; Spark counts the appends that are seen, group by group, and the rows that a tombstone hides,
+   base file by base file. A *group* is a period and values of the user's partition columns: the rows that may share a file.
+   Files without a hidden row are not touched.
+2. run: Spark writes the appends into their groups, and the touched files without their hidden rows into the group that each
+   file had: after a roll-up that may be a day or a month. Rows are sorted inside files of the target size.
+3. verify: every footer is read back, and each group must hold exactly the rows that were counted.
+4. commit, prune.
+
+No row passes the driver: it learns names and counts alone. Groups are numbered, and Spark divides by number, so that no value
+of a user becomes a part of a path.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from siltstone.compaction.commit import commit_fold, prune
+from siltstone.compaction.fold import check_schemas, empty_plan, report_of, spark_failures
+from siltstone.compaction.planner import FoldPlan, Matched
+from siltstone.dataset.frames import changes_frame, scan_schema
+from siltstone.dataset.local import unfolded_rows
+from siltstone.dataset.log_view import (
+    Stones,
+    append_frame,
+    is_small,
+    stone_frames,
+    stones_of,
+    tombstone_rows,
+    without_hidden,
+)
+from siltstone.dataset.store import Snapshot, Store
+from siltstone.dataset.written import attempt_folder, discard, house_settings
+from siltstone.errors import Conflict, Corruption, Unavailable
+from siltstone.failpoints import reach
+from siltstone.model.columns import PERIOD
+from siltstone.model.files import DataFile, KeyRange, may_contain
+from siltstone.model.results import CompactReport, FoldEstimate
+from siltstone.storage.layout import is_squashed
+from siltstone.storage.parquet import data_file, key_ranges, spark_options
+from siltstone.storage.row_groups import readable
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+GROUP: Final = "_group"
+_NAME: Final = "_name"
+_ROWS: Final = "_rows"
+HOUR_MICROS: Final = 3_600_000_000
+MIN_FILE_ROWS: Final = 1000
+"""However wide its rows look, a file is not cut below this many: small files cost more than large ones."""
+GROUP_TASKS: Final = 8
+"""A fold of less than a file's size is divided by groups, so that several tasks open the files that it takes."""
+MANY_GROUPS: Final = 10_000
+"""More groups than these in one fold are joined by a shuffle, not sent to every task."""
+
+Group = tuple[str | None, ...]
+"""A period and the text of each partition value, as the log says them."""
+
+
+def fold_log(spark: "SparkSession", store: Store, *, epoch: int | None = None) -> CompactReport:
+    """Fold everything that is in `changes` now, and prune it; `epoch` raises the dataset's epoch with the commit.
+
+    Raises:
+        Conflict: another fold was first; nothing was changed.
+    """
+    started = store.clock.monotonic_seconds()
+    snapshot = store.snapshot()
+    if not snapshot.unfolded:
+        return report_of(store, empty_plan(snapshot), (), started)
+    check_schemas(store, snapshot)
+    with spark_failures(store, snapshot), house_settings(spark):
+        job = LogFold(spark=spark, store=store, snapshot=snapshot)
+        plan = job.plan(epoch=snapshot.epoch if epoch is None else epoch)
+        reach("fold.after_plan")
+        written = _run(store, plan, job)
+    return report_of(store, plan, written, started)
+
+
+def _run(store: Store, plan: FoldPlan, job: "LogFold") -> tuple[DataFile, ...]:
+    """Write, verify, commit and prune; what is not committed is removed again."""
+    with store.presence() as owner:
+        folder = attempt_folder(owner.owner, 0)
+        written: tuple[DataFile, ...] = ()
+        try:
+            if plan.expected_rows:
+                job.write(plan, folder)
+                reach("fold.after_write")
+                written = job.collected(plan, folder)
+            commit_fold(store, plan, written)
+        except (Conflict, Corruption):
+            discard(store.base.path, folder)
+            raise
+    prune(store)
+    return written
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogFold:
+    """The changes of a snapshot as frames, and how they become files of base."""
+
+    spark: "SparkSession"
+    store: Store
+    snapshot: Snapshot
+
+    @cached_property
+    def _stones(self) -> "tuple[tuple[Stones, DataFrame], ...]":
+        return stone_frames(self.spark, stones_of(self.store, self.snapshot))
+
+    @cached_property
+    def _appends(self) -> "DataFrame":
+        """The appends that are seen, as base stores them, with their period."""
+        columns = self.store.base_schema.names
+        frame = append_frame(self.spark, self.store, self.snapshot, self._stones, columns=columns)
+        assert self.store.spec.time is not None  # noqa: S101  # it is a log
+        return frame.withColumn(PERIOD, period_column(self.store.schema.field(self.store.spec.time)))
+
+    # ---- the plan ----------------------------------------------------------------------------------------------
+
+    def plan(self, *, epoch: int) -> FoldPlan:
+        """Count what will be there."""
+        snapshot = self.snapshot
+        dropped = self.dropped
+        return FoldPlan(
+            base_version=snapshot.base.version,
+            watermark=snapshot.watermark,
+            target=snapshot.sequence,
+            epoch=epoch,
+            touched=tuple(file for file in sorted(snapshot.base.files, key=lambda f: f.path) if file.path in dropped),
+            batches=snapshot.sequence - snapshot.watermark,
+            change_rows=self._change_rows(),
+            upserts=sum(self.appended.values()),
+            tombstones=tombstone_rows(self.store, snapshot).num_rows,
+            replaced=0,
+            dropped=sum(found.dropped for found in dropped.values()),
+            base_rows=snapshot.base.rows,
+            base_bytes=snapshot.base.size_bytes,
+            changed_ms=snapshot.changed_ms,
+        )
+
+    def _change_rows(self) -> int:
+        """Return how many change rows are folded; of a squashed file some may be in base already."""
+        if not any(is_squashed(file.path) for file in self.snapshot.unfolded):
+            return self.snapshot.unfolded_rows
+        if is_small(self.store, self.snapshot):
+            return int(unfolded_rows(self.store, self.snapshot, columns=[]).num_rows)
+        return changes_frame(self.spark, self.store, self.snapshot).count()
+
+    @cached_property
+    def appended(self) -> dict[Group, int]:
+        """How many of the appends that are seen belong into each group. Only counts leave Spark."""
+        from pyspark.sql import functions as F
+
+        names = [PERIOD, *self.store.spec.partition_by]
+        texts = [F.col(f"`{name}`").cast("string").alias(name) for name in names]
+        counted = self._appends.groupBy(*texts).agg(F.count(F.lit(1)).alias(_ROWS)).toArrow()
+        groups = [counted.column(name).to_pylist() for name in names]
+        return dict(zip(zip(*groups, strict=True), counted.column(_ROWS).to_pylist(), strict=True))
+
+    @cached_property
+    def dropped(self) -> dict[str, Matched]:
+        """How many rows of which base files a tombstone hides. Only counts leave Spark."""
+        from pyspark.sql import functions as F
+
+        files = touched_at_most(self.store, self.snapshot, [stone for stone, _ in self._stones])
+        if not files:
+            return {}
+        names = {file.path.rsplit("/", 1)[-1]: file for file in files}
+        if len(names) != len(files):
+            raise Corruption(f"Dataset {self.store.name}: two base files have the same name; nothing was changed.")
+        rows = self._scan(files).select(*self.store.spec.subject, F.col("_metadata.file_name").alias(_NAME))
+        kept = self._without_hidden(rows).groupBy(_NAME).agg(F.count(F.lit(1)).alias(_ROWS)).toArrow().to_pylist()
+        left = {row[_NAME]: int(row[_ROWS]) for row in kept}
+        counts = {file.path: file.rows - left.get(name, 0) for name, file in names.items()}
+        return {path: Matched(dropped=count) for path, count in counts.items() if count}
+
+    def _scan(self, files: Sequence[DataFile]) -> "DataFrame":
+        paths = [str(self.store.base.path / file.path) for file in files]
+        return self.spark.read.schema(scan_schema(self.store.base_schema)).parquet(*paths)
+
+    def _without_hidden(self, rows: "DataFrame") -> "DataFrame":
+        for stone, frame in self._stones:
+            rows = without_hidden(rows, stone, frame, self.store)
+        return rows
+
+    # ---- the rewrite -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _groups(self) -> list[Group]:
+        """All groups that get rows; a group's number is its place here."""
+        touched = [self._group_of(file) for file in self.snapshot.base.files if file.path in self.dropped]
+        return sorted({*self.appended, *touched}, key=lambda group: [text or "" for text in group])
+
+    def _group_of(self, file: DataFile) -> Group:
+        return tuple(file.partition.get(name) for name in (PERIOD, *self.store.spec.partition_by))
+
+    def write(self, plan: FoldPlan, folder: str) -> None:
+        """Let Spark write the groups, each into a folder of its own, sorted."""
+        rows = self._numbered(self._appends)
+        if plan.touched:
+            rows = rows.unionByName(self._rewritten(plan.touched))
+        order = [GROUP, *self.store.spec.sort_by]
+        size = sum(file.size_bytes for file in (*plan.touched, *self.snapshot.unfolded))
+        parts = max(1, -(-size // self.store.settings.target_file_bytes))
+        tasks = min(len(self._groups), GROUP_TASKS)
+        spread = rows.repartition(tasks, GROUP) if parts == 1 else rows.repartitionByRange(parts, *order)
+        options = spark_options(self.store.base_schema, self.store.spec.found_by)
+        options["maxRecordsPerFile"] = str(self._file_rows(plan, size))
+        target = str(self.store.base.path / folder)
+        writer = spread.sortWithinPartitions(*order).write.options(**options).mode("error")
+        writer.partitionBy(GROUP).parquet(target)
+
+    def _file_rows(self, plan: FoldPlan, size: int) -> int:
+        """Return how many rows make a file of the target size, by what the rows take now."""
+        rows = plan.change_rows + sum(file.rows for file in plan.touched)
+        return max(MIN_FILE_ROWS, self.store.settings.target_file_bytes * rows // max(1, size))
+
+    def _numbered(self, rows: "DataFrame") -> "DataFrame":
+        """Give each append the number of its group."""
+        from pyspark.sql import functions as F
+
+        names = [PERIOD, *self.store.spec.partition_by]
+        mine = [f"_in{place}" for place in range(len(names))]
+        listed = [(number, *group) for number, group in enumerate(self._groups)]
+        schema = ", ".join([f"{GROUP} int", *[f"{name} string" for name in mine]])
+        groups = self.spark.createDataFrame(listed, schema)
+        same = F.lit(True)  # noqa: FBT003
+        for name, own in zip(names, mine, strict=True):
+            same = same & F.col(f"`{name}`").cast("string").eqNullSafe(F.col(own))
+        side = F.broadcast(groups) if len(listed) <= MANY_GROUPS else groups
+        return rows.join(side, same).select(*self.store.base_schema.names, GROUP)
+
+    def _rewritten(self, touched: Sequence[DataFile]) -> "DataFrame":
+        """Return the rows of touched files that stay, each with the number of its file's group."""
+        from pyspark.sql import functions as F
+
+        numbers = {group: number for number, group in enumerate(self._groups)}
+        listed = [(file.path.rsplit("/", 1)[-1], numbers[self._group_of(file)]) for file in touched]
+        names = self.spark.createDataFrame(listed, f"{_NAME} string, {GROUP} int")
+        rows = self._scan(touched).withColumn(_NAME, F.col("_metadata.file_name"))
+        kept = self._without_hidden(rows).join(F.broadcast(names), _NAME)
+        return kept.select(*self.store.base_schema.names, GROUP)
+
+    # ---- what was written ----------------------------------------------------------------------------------------
+
+    def collected(self, plan: FoldPlan, folder: str) -> tuple[DataFile, ...]:
+        """Describe the files for the commit, after a look at whether each group has the rows that were counted.
+
+        Raises:
+            Unavailable: the folder is not visible from here: the executors wrote to another machine's disk.
+            Corruption: a file cannot be read back, or a group has other rows than the plan says.
+        """
+        root = self.store.base.path / folder
+        if not root.is_dir():
+            raise Unavailable(
+                f"Spark wrote nothing that is visible at {root}. Driver and executors must share the lake's disk."
+            )
+        files: list[DataFile] = []
+        for path in sorted(path for path in root.rglob("*") if path.is_file()):
+            if path.name.startswith((".", "_")):
+                path.unlink()
+                continue
+            number = int(path.parent.name.removeprefix(f"{GROUP}="))
+            flat = path.rename(root / f"{number:05d}-{path.name}")  # Spark gives files of different groups one name
+            files.append(self._described(flat.relative_to(self.store.base.path).as_posix(), self._groups[number]))
+        for empty in root.glob(f"{GROUP}=*"):
+            empty.rmdir()
+        self._check_groups(plan, files)
+        return tuple(files)
+
+    def _described(self, relative: str, group: Group) -> DataFile:
+        return data_file(
+            self.store.base.path,
+            relative,
+            expected=self.store.base_schema,
+            stats=self.store.stats,
+            partition=dict(zip((PERIOD, *self.store.spec.partition_by), group, strict=True)),
+        )
+
+    def _check_groups(self, plan: FoldPlan, files: Sequence[DataFile]) -> None:
+        expected: Counter[Group] = Counter(self.appended)
+        for file in plan.touched:
+            expected[self._group_of(file)] += file.rows - self.dropped[file.path].dropped
+        found: Counter[Group] = Counter()
+        for file in files:
+            found[self._group_of(file)] += file.rows
+        if +expected != +found:
+            wrong = next(iter({**(expected - found), **(found - expected)}))
+            raise Corruption(
+                f"Dataset {self.store.name}: the fold wrote {found[wrong]} rows into {'/'.join(map(str, wrong))} and should "
+                f"have written {expected[wrong]}; nothing was committed."
+            )
+
+
+def period_column(field: pa.Field) -> "Column":
+    """Return the period of a row: its hour in UTC, or its day if the time is a date. The session's zone plays no part."""
+    from pyspark.sql import functions as F
+
+    column = F.col(f"`{field.name}`")
+    if pa.types.is_date(field.type):
+        return column.cast("string")
+    if field.type.tz is None:
+        return F.concat(column.cast("date").cast("string"), F.lit("T"), F.lpad(F.hour(column).cast("string"), 2, "0"))
+    hours = _whole(F.unix_micros(column), HOUR_MICROS)
+    day = F.date_from_unix_date(_whole(hours, 24).cast("int")).cast("string")
+    return F.concat(day, F.lit("T"), F.lpad(F.pmod(hours, F.lit(24)).cast("string"), 2, "0"))
+
+
+def _whole(number: "Column", unit: int) -> "Column":
+    """Return how many whole units are in a number, rounded down below zero, too, and exactly."""
+    from pyspark.sql import functions as F
+
+    return F.call_function("div", number - F.pmod(number, F.lit(unit)), F.lit(unit))
+
+
+# ---- which files ---------------------------------------------------------------------------------------------------
+
+
+def touched_at_most(store: Store, snapshot: Snapshot, stones: Sequence[Stones]) -> list[DataFile]:
+    """Return the base files whose footers do not rule out that a tombstone hides a row of them."""
+    try:
+        wanted = [(name, _values(stone, name)) for stone in stones for name in stone.columns[:1]]
+    except OverflowError:  # a date that Python cannot hold
+        return list(snapshot.base.files)
+    return [file for file in snapshot.base.files if _may_hide(store, file, wanted)]
+
+
+def _values(stone: Stones, name: str) -> list[Any] | None:
+    """Return the values of a column that are named, in order; None where footers are of no use."""
+    column = stone.rows.column(name)
+    return None if pa.types.is_boolean(column.type) else sorted(column.unique().to_pylist())
+
+
+def _may_hide(store: Store, file: DataFile, wanted: Sequence[tuple[str, list[Any] | None]]) -> bool:
+    path = store.base.path / file.path
+    with readable(path), pq.ParquetFile(path) as parquet:
+        metadata = parquet.metadata
+    return any(
+        values is None or may_contain(found, values) for name, values in wanted for found in _ranges(metadata, name)
+    )
+
+
+def _ranges(metadata: pq.FileMetaData, name: str) -> list[KeyRange]:
+    try:
+        return key_ranges(metadata, name)
+    except OverflowError:  # a date that Python cannot hold
+        return [KeyRange()]
+
+
+def estimate_log(store: Store) -> FoldEstimate:
+    """Say what a fold of a log would have to do, from logs and footers alone: no Spark, nothing is written."""
+    snapshot = store.snapshot()
+    touched = touched_at_most(store, snapshot, stones_of(store, snapshot)) if snapshot.unfolded else []
+    return FoldEstimate(
+        dataset=str(store.name),
+        base_rows=snapshot.base.rows,
+        base_files=len(snapshot.base.files),
+        base_bytes=snapshot.base.size_bytes,
+        batches=snapshot.sequence - snapshot.watermark,
+        change_rows=snapshot.unfolded_rows,
+        change_bytes=sum(file.size_bytes for file in snapshot.unfolded),
+        change_files=len(snapshot.unfolded),
+        files_touched_at_most=len(touched),
+        bytes_touched_at_most=sum(file.size_bytes for file in touched),
+    )

@@ -1,0 +1,103 @@
+"""Logs as a user of the command meets them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.silt import silt
+
+CLICKS = "web.eu.clicks"
+SCHEMA = "at TIMESTAMP, visitor STRING, account BIGINT, region STRING, page STRING"
+HOUR = "2026-11-15T14:03:00Z"
+
+
+@pytest.fixture
+def lake(lake_path: Path) -> Path:
+    done = silt(
+        *("--lake", lake_path, "create", CLICKS, "--time", "at", "--subject", "visitor,account"),
+        *("--partition-by", "region", "--sort-by", "visitor,at", "--schema", SCHEMA),
+    )
+    assert (done.code, done.out) == (0, f"Dataset {CLICKS} is there, a log by at.\n")
+    return lake_path
+
+
+def append(lake: Path, *visitors: str) -> None:
+    rows = [json.dumps({"at": HOUR, "visitor": visitor, "account": 7}) for visitor in visitors]
+    assert silt("--lake", lake, "append", CLICKS, "-", stdin="\n".join(rows)).code == 0
+
+
+def visitors_of(lake: Path, *options: str) -> list[str]:
+    return [row["visitor"] for row in silt("--lake", lake, "--json", "head", CLICKS, *options).data]
+
+
+def test_rows_are_appended_and_shown(lake: Path):
+    done = silt("--lake", lake, "append", CLICKS, "--row", json.dumps({"at": HOUR, "visitor": "V-1"}))
+    assert done.out == f"Appended 1 row to {CLICKS}, sequence 1.\n"
+    append(lake, "V-1", "V-2")
+    assert visitors_of(lake) == ["V-1", "V-1", "V-2"]
+    assert silt("--lake", lake, "--json", "status", CLICKS).data["kind"] == "log"
+
+
+def test_a_log_is_listed_and_described(lake: Path):
+    assert "key or time" in silt("--lake", lake, "list").out
+    told = silt("--lake", lake, "--json", "describe", CLICKS).data
+    assert (told["kind"], told["time"], told["sort_by"], told["key"]) == ("log", "at", ["visitor", "at"], [])
+    shown = silt("--lake", lake, "describe", CLICKS).out
+    assert "partition by" in shown
+    assert "visitor, at" in shown
+
+
+def test_a_bad_row_refuses_the_batch_or_itself(lake: Path):
+    rows = ["--row", json.dumps({"at": HOUR, "visitor": "V-1"}), "--row", json.dumps({"visitor": "V-2"})]
+    refused = silt("--lake", lake, "--json", "append", CLICKS, *rows)
+    assert (refused.code, refused.error["kind"]) == (2, "invalid_request")
+    assert visitors_of(lake) == []
+    done = silt("--lake", lake, "--json", "append", CLICKS, *rows, "--refuse", "row").data
+    assert done == {
+        "sequence": 1,
+        "rows": 1,
+        "applied": True,
+        "refused": [{"row": 1, "reason": "column 'at' must not be null, but is."}],
+    }
+    shown = silt("--lake", lake, "append", CLICKS, *rows[2:], "--refuse", "row")
+    assert "Every row was refused; nothing was written." in shown.out
+    assert "Row 0 was refused: column 'at' must not be null" in shown.out + shown.err
+
+
+def test_rows_are_hidden_by_subject(lake: Path):
+    append(lake, "V-1", "V-2", "V-3")
+    done = silt("--lake", lake, "tombstone", CLICKS, '{"visitor": "V-1"}', '{"visitor": "V-2", "account": "8"}')
+    assert done.code == 0
+    append(lake, "V-1")
+    assert visitors_of(lake) == ["V-2", "V-3", "V-1"]
+    assert visitors_of(lake, "--raw") == ["V-1", "V-2", "V-3", "V-1"]
+    told = silt("--lake", lake, "--json", "tombstones", CLICKS).data
+    assert [(row["visitor"], row["account"]) for row in told] == [("V-1", None), ("V-2", 8)]
+
+
+def test_one_subject_column_takes_plain_values(lake: Path):
+    silt("--lake", lake, "create", "a.b.c", "--time", "at", "--subject", "visitor", "--schema", SCHEMA)
+    silt("--lake", lake, "append", "a.b.c", "--row", json.dumps({"at": HOUR, "visitor": "V-1"}))
+    assert silt("--lake", lake, "tombstone", "a.b.c", "V-1").code == 0
+    assert silt("--lake", lake, "--json", "head", "a.b.c").data == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("create", "a.b.c", "--schema", "id STRING"), "one of the two"),
+        (("create", "a.b.c", "--key", "id", "--time", "at", "--schema", "id STRING, at DATE"), "one of the two"),
+        (("create", "a.b.c", "--time", "id", "--schema", "id STRING"), "must be a timestamp"),
+        (("upsert", CLICKS, "--row", "{}"), "has no upsert. Append to it"),
+        (("get", CLICKS, "V-1"), "no key to get rows by"),
+        (("tombstone", CLICKS, "V-1"), "not a JSON object that names some of visitor, account"),
+        (("tombstone", CLICKS, '{"page": "/"}'), "not a JSON object that names some of visitor, account"),
+        (("tombstone", CLICKS, '{"account": "x"}'), "'x' is not a long"),
+        (("append", CLICKS, "--row", "{}", "--refuse", "all"), "batch, row"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_a_reason(lake: Path, arguments: tuple[str, ...], message: str):
+    done = silt("--lake", lake, "--json", *arguments)
+    assert (done.code, done.error["kind"]) == (2, "invalid_request")
+    assert message in done.error["message"]
