@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from siltstone.compaction.candidates import Plan
+    from siltstone.model.results import JobResult
     from siltstone.query.result import QueryResult
 
 SQUASH_LOOK_COMMITS: Final = 8
@@ -201,6 +202,21 @@ class Lake:
         tables = [table_state(self._registry.store(one), tiers=tiers) for one in found]
         inputs = Inputs(tables=tables, only=None if only is None else frozenset(only), force=force)
         return plan(inputs, self.settings, self._clock.now())
+
+    def run_cycle(
+        self, names: Sequence[str] | None = None, *, only: Sequence[str] | None = None, force: bool = False
+    ) -> "list[JobResult]":
+        """Do what `plan` says, one job after the other; one that fails does not stop the others. Starts Spark if it has to.
+
+        Raises:
+            InvalidRequest: see `plan`.
+        """
+        from siltstone.compaction.cycle import run_cycle
+
+        plan = self.plan(names, only=only, force=force)
+        return run_cycle(
+            plan, self._compactor, lambda name: self._registry.store(self._registry.find(DatasetName.parse(name)))
+        )
 
     def sweep(self) -> list[Path]:
         """Remove the folders that crashed creates and drops left behind, and return them."""

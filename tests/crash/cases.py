@@ -123,6 +123,13 @@ CASES: Final = [
         after=("commit.after_entry", "fold.after_commit", "fold.after_prune"),
         spark=True,
     ),
+    *_cases(
+        "roll_up",
+        "log",
+        before=("roll_up.after_write", "commit.before_entry"),
+        after=("roll_up.after_commit",),
+        spark=True,
+    ),
     *_cases("purge", "pending", after=("purge.after_fold", "purge.during_delete"), spark=True),
     *_cases("purge", "log", after=("purge.after_fold", "purge.during_delete"), spark=True),
     *_cases(

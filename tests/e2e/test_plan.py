@@ -48,7 +48,7 @@ def test_thresholds_are_settings(people: str, monkeypatch: pytest.MonkeyPatch) -
 def test_bad_input_is_told() -> None:
     assert "There is no tier or work 'nothing'" in silt("compact", "--plan", "--only", "nothing").err
     assert "go with --plan" in silt("compact", "--all", "--force").err
-    assert "changes nothing" in silt("compact", "--plan", "--purge").err
+    assert "goes with a name" in silt("compact", "--plan", "--purge").err
     assert silt("compact", "--plan", "crm.sales.nobody").code == 3
 
 

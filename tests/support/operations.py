@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from siltstone import Lake
 from siltstone.config import Settings
 from siltstone.dataset.dataset import Dataset
-from siltstone.errors import NotFound, SiltstoneError
+from siltstone.errors import Conflict, NotFound, SiltstoneError
 from siltstone.failpoints import arm
 
 NAME: Final = "crash.test.people"
@@ -133,6 +133,12 @@ def _fold(lake: Lake) -> None:
     lake.dataset(NAME).compact()
 
 
+def _roll_up(lake: Lake) -> None:
+    for done in lake.run_cycle([NAME], only=["daily"], force=True):
+        if done.error is not None:
+            raise Conflict(done.error)
+
+
 def _purge(lake: Lake) -> None:
     lake.dataset(NAME).compact(purge=True)
 
@@ -162,6 +168,7 @@ OPERATIONS: Final[dict[str, Callable[[Lake], None]]] = {
     "alter": _alter,
     "squash": _squash,
     "fold": _fold,
+    "roll_up": _roll_up,
     "purge": _purge,
     "vacuum": _vacuum,
     "export": _export,

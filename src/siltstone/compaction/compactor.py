@@ -13,10 +13,12 @@ from siltstone.dataset.local import read_file
 from siltstone.dataset.store import Store
 from siltstone.failpoints import reach
 from siltstone.model.columns import WRITTEN_AT
-from siltstone.model.results import CompactReport, FoldEstimate, SquashReport, Status, VacuumReport
+from siltstone.model.results import CompactReport, FoldEstimate, RollUpReport, SquashReport, Status, VacuumReport
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from siltstone.compaction.candidates import Candidate
 
 
 class Compactor:
@@ -72,6 +74,12 @@ class Compactor:
         from siltstone.compaction.squash import squash
 
         return squash(store.current(), many=many, dry_run=dry_run)
+
+    def roll_up(self, store: Store, job: "Candidate", *, epoch: int | None = None) -> RollUpReport:
+        """Bring small files of a period of a log together, as planned."""
+        from siltstone.compaction.roll_up import roll_up
+
+        return roll_up(self._spark(), store.current(), job, epoch=epoch)
 
     def estimate(self, store: Store) -> FoldEstimate:
         """Say what a fold or a purge would have to do, without Spark."""

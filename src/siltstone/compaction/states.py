@@ -1,17 +1,18 @@
 """A dataset as the planner sees it: its live files, its backlog and what waits for a vacuum, from logs alone. No Spark."""
 
 import datetime
+from typing import Final
 
 from siltstone.compaction.candidates import Backlog, FileEntry, Shape, TableState
+from siltstone.compaction.roll_up import tier_of
 from siltstone.dataset.store import Snapshot, Store, sequence_of
-from siltstone.model.columns import RESERVED_PREFIX
+from siltstone.model.columns import PERIOD, RESERVED_PREFIX
 from siltstone.model.files import DataFile
 from siltstone.model.spec import Kind
 from siltstone.model.tiers import Tier
 from siltstone.storage.table import Table
 
-PERIOD = "_period"
-MS_PER_SECOND = 1000
+MS_PER_SECOND: Final = 1000
 
 
 def table_state(store: Store, *, tiers: tuple[Tier, ...]) -> TableState:
@@ -42,6 +43,7 @@ def _base_entry(file: DataFile) -> FileEntry:
         rows=file.rows,
         period=file.partition.get(PERIOD) or "",
         partition=tuple(sorted(own.items())),
+        tier=tier_of(file.path),
         modified_ms=file.modified_ms,
     )
 

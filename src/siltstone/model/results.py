@@ -113,6 +113,34 @@ class SquashReport(_Plain):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RollUpReport(_Plain):
+    """What a roll-up did: files of a period of a log became fewer."""
+
+    dataset: str
+    tier: str
+    period: str
+    files_removed: int
+    files_added: int
+    rows: int
+    bytes_before: int
+    bytes_after: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobResult(_Plain):
+    """What came of one job of a cycle: its report, or what went wrong."""
+
+    kind: str
+    lane: str
+    dataset: str
+    period: str
+    trigger: str
+    report: dict[str, Any] | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FoldEstimate(_Plain):
     """What a fold would have to do; it rewrites at most the touched files and perhaps fewer.
 

@@ -21,7 +21,7 @@ from siltstone.errors import CommitUnknown, Conflict, Corruption, Gone, NotFound
 from siltstone.failpoints import reach
 from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.model.lease import LeaseRow
-from siltstone.model.spec import FORMAT_VERSION, PROPERTY_FORMAT
+from siltstone.model.spec import FIRST_FORMAT, PROPERTY_FORMAT
 from siltstone.storage.layout import DATA, Layout, has_versions, owner_of
 from siltstone.storage.parquet import write_small_file
 from siltstone.storage.presence import is_live
@@ -213,7 +213,7 @@ class LeaseTable:
                     self._layout.leases,
                     _TABLE,
                     partition_by=["name"],
-                    properties={PROPERTY_FORMAT: str(FORMAT_VERSION)},
+                    properties={PROPERTY_FORMAT: str(FIRST_FORMAT)},
                     durable=self._settings.durable,
                 )
 

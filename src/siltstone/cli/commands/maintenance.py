@@ -7,7 +7,7 @@ import typer
 from siltstone.cli import render
 from siltstone.cli.invocation import Invocation, chosen, confirm, each, invocation, settle
 from siltstone.cli.registration import add
-from siltstone.errors import InvalidRequest
+from siltstone.errors import InvalidRequest, SiltstoneError
 
 if TYPE_CHECKING:
     from siltstone.dataset.dataset import Dataset
@@ -122,12 +122,15 @@ def compact(  # noqa: PLR0913  # one parameter for each way to compact
     plan: Annotated[
         bool, typer.Option("--plan", help="Show what a cycle would do now and what it would leave out, and why.")
     ] = False,
+    cycle: Annotated[bool, typer.Option("--cycle", help="Do what --plan shows.")] = False,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="WORK", help="With --plan: this tier or kind of work; may be repeated."),
+        typer.Option(
+            "--only", metavar="WORK", help="With --plan or --cycle: this tier or kind of work; may be repeated."
+        ),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="With --plan: also what is below its thresholds and too young.")
+        bool, typer.Option("--force", help="With --plan or --cycle: also what is below its thresholds and too young.")
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -142,13 +145,16 @@ def compact(  # noqa: PLR0913  # one parameter for each way to compact
     silt compact crm.sales.candidates --squash
     silt compact crm.sales.candidates --purge --yes
     silt compact --plan
+    silt compact --cycle --only daily --force
     """
     call = invocation(context)
-    if plan:
-        _plan(call, name, only=only, force=force, others=every or purge or squash or dry_run)
+    if plan or cycle:
+        if every or purge or squash or dry_run or (plan and cycle):
+            raise InvalidRequest("--plan or --cycle goes with a name, --only and --force alone.")
+        (_plan if plan else _cycle)(call, name, only=only, force=force)
         return
     if only or force:
-        raise InvalidRequest("--only and --force go with --plan.")
+        raise InvalidRequest("--only and --force go with --plan or --cycle.")
     if squash and purge:
         raise InvalidRequest("--squash and --purge exclude each other.")
     with call.open(spark=not dry_run and not squash) as lake:
@@ -172,9 +178,7 @@ def compact(  # noqa: PLR0913  # one parameter for each way to compact
     settle(call, failures)
 
 
-def _plan(call: Invocation, name: str | None, *, only: list[str] | None, force: bool, others: bool) -> None:
-    if others:
-        raise InvalidRequest("--plan changes nothing: it goes with a name, --only and --force alone.")
+def _plan(call: Invocation, name: str | None, *, only: list[str] | None, force: bool) -> None:
     with call.open() as lake:
         lake.require()
         found = lake.plan(None if name is None else [name], only=only, force=force)
@@ -190,6 +194,35 @@ def _plan(call: Invocation, name: str | None, *, only: list[str] | None, force: 
     render.write_note(
         f"{render.counted(len(found.jobs), 'job')} of at most {render.size(found.budget_bytes)}: {render.size(found.cost_bytes)}."
     )
+
+
+def _cycle(call: Invocation, name: str | None, *, only: list[str] | None, force: bool) -> None:
+    with call.open(spark=True) as lake:
+        lake.require()
+        with call.showing("Compacting", lake):
+            done = lake.run_cycle(None if name is None else [name], only=only, force=force)
+    if call.as_json:
+        render.write_json([one.to_dict() for one in done])
+    else:
+        for one in done:
+            where = f"{one.dataset} {one.period}".strip()
+            told = f"failed: {one.error}" if one.error else _told_job(one.report or {})
+            render.write_line(f"{one.lane} {where}: {told}")
+        render.write_note(f"{render.counted(len(done), 'job')}.")
+    settle(call, [SiltstoneError(f"{one.dataset}: {one.error}") for one in done if one.error])
+
+
+def _told_job(report: dict[str, Any]) -> str:
+    parts = []
+    if "files_added" in report:
+        parts.append(f"{render.counted(report['files_removed'], 'file')} became {report['files_added']}")
+    if "bytes_before" in report:
+        parts.append(f"{render.size(report['bytes_before'])} → {render.size(report['bytes_after'])}")
+    if "files_deleted" in report:
+        parts.append(f"{render.counted(report['files_deleted'], 'file')} deleted")
+    if "seconds" in report:
+        parts.append(render.seconds(report["seconds"]))
+    return ", ".join(parts) or "done"
 
 
 def _told(report: "CompactReport") -> str:

@@ -1,0 +1,146 @@
+"""Roll-ups of logs: small files of closed periods become few, and what the log says stays the same."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from siltstone import Dataset, Lake, Settings
+from siltstone.compaction.candidates import Candidate
+from siltstone.errors import Conflict
+from siltstone.failpoints import arm
+from siltstone.model.columns import PERIOD
+from tests.support.clicks import Oracle, as_counter, clicks, create
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAME = "web.eu.clicks"
+
+
+@pytest.fixture
+def lake(lake_path: Path, spark: "SparkSession") -> Iterator[Lake]:
+    settings = Settings(tiers="hourly.min_files=2; hourly.min_age_seconds=0; daily.min_files=2", durable=False)
+    with Lake.open(lake_path, spark=spark, settings=settings) as opened:
+        yield opened
+
+
+@pytest.fixture
+def log(lake: Lake) -> Dataset:
+    """A log with three folds over the same four hours: three files for each hour and region."""
+    found = create(lake)
+    for _ in range(3):
+        found.append(clicks(16))
+        found.compact()
+    return found
+
+
+def files(log: Dataset) -> Counter[tuple[str, str | None]]:
+    """How many files base has in each period and region."""
+    found = log._store.snapshot().base.files
+    return Counter((file.partition[PERIOD] or "", file.partition["region"]) for file in found)
+
+
+def expected() -> Oracle:
+    oracle = Oracle()
+    for _ in range(3):
+        oracle.append(clicks(16))
+    return oracle
+
+
+def jobs(lake: Lake, only: str) -> tuple[Candidate, ...]:
+    return lake.plan([NAME], only=[only], force=True).jobs
+
+
+def test_the_files_of_an_hour_become_one(lake: Lake, log: Dataset) -> None:
+    before = files(log)
+    assert set(before.values()) == {3}
+    sequence, watermark = log.status().sequence, log.status().watermark
+    done = lake.run_cycle([NAME], only=["hourly"], force=True)
+    assert {one.error for one in done} == {None}
+    assert {(one.report or {})["files_added"] for one in done} == {1}
+    assert set(files(log).values()) == {1}
+    assert set(files(log)) == set(before)
+    assert (log.status().sequence, log.status().watermark) == (sequence, watermark)
+    assert as_counter(log.to_arrow()) == as_counter(expected().rows)
+    assert as_counter(log.read().toArrow()) == as_counter(expected().rows)
+    assert jobs(lake, "hourly") == ()
+
+
+def test_hours_become_a_day_and_other_readers_see_the_same(lake: Lake, log: Dataset) -> None:
+    lake.run_cycle([NAME], only=["daily"], force=True)
+    assert {period for period, _ in files(log)} == {"2026-11-15"}
+    assert set(files(log).values()) == {1}
+    assert as_counter(log.to_arrow()) == as_counter(expected().rows)
+    strange = DeltaTable(log.path / "base").to_pyarrow_table()
+    assert as_counter(strange) == as_counter(expected().rows)
+    assert jobs(lake, "daily") == ()
+
+
+def test_rows_are_sorted_and_late_ones_are_picked_up_later(lake: Lake, log: Dataset) -> None:
+    lake.run_cycle([NAME], only=["daily"], force=True)
+    for _ in range(2):  # one late file of a region alone is not worth a job
+        log.append(clicks(4))
+        log.compact()
+    assert {period for period, _ in files(log)} > {"2026-11-15"}
+    lake.run_cycle([NAME], only=["daily"], force=True)
+    assert {period for period, _ in files(log)} == {"2026-11-15"}
+    oracle = expected()
+    oracle.append(clicks(4) * 2)
+    assert as_counter(log.to_arrow()) == as_counter(oracle.rows)
+    for file in log._store.snapshot().base.files:
+        found = pq.ParquetFile(log._store.base.path / file.path).read(columns=["visitor", "at"]).to_pylist()
+        assert found == sorted(found, key=lambda row: (row["visitor"], row["at"]))
+
+
+def test_a_tombstone_reaches_rows_in_rolled_files(lake: Lake, log: Dataset) -> None:
+    lake.run_cycle([NAME], only=["daily"], force=True)
+    log.tombstone([{"visitor": "V-1"}])
+    log.compact(purge=True)
+    oracle = expected()
+    oracle.tombstone([{"visitor": "V-1"}])
+    assert as_counter(log.to_arrow()) == as_counter(oracle.rows)
+    assert {period for period, _ in files(log)} == {"2026-11-15"}
+
+
+def test_a_job_whose_files_are_gone_changes_nothing(lake: Lake, log: Dataset) -> None:
+    (first, *_) = jobs(lake, "daily")
+    lake.run_cycle([NAME], only=["hourly"], force=True)
+    before = files(log)
+    with pytest.raises(Conflict, match="not live any more"):
+        lake._compactor.roll_up(log._store, first)
+    assert files(log) == before
+
+
+def test_of_a_roll_up_and_a_fold_of_the_same_files_one_is_refused(lake: Lake, log: Dataset) -> None:
+    (first, *_) = jobs(lake, "daily")
+
+    def fold(_: str) -> None:
+        log.tombstone([{"visitor": f"V-{number}"} for number in range(5)])
+        log.compact()
+
+    with arm("roll_up.after_write", fold), pytest.raises(Conflict):
+        lake._compactor.roll_up(log._store, first)
+    assert log.to_arrow().num_rows == 0
+    folder = log._store.base.path / "data"
+    live = {file.path for file in log._store.snapshot().base.files}
+    assert not [path for path in folder.rglob("tier=*/*.parquet") if str(path) not in live]
+
+
+def test_one_job_that_fails_does_not_stop_the_others(lake: Lake, log: Dataset) -> None:
+    failed: list[int] = []
+
+    def fail(_: str) -> None:
+        if not failed:
+            failed.append(1)
+            raise Conflict("somebody was first")
+
+    with arm("roll_up.after_write", fail):
+        done = lake.run_cycle([NAME], only=["hourly"], force=True)
+    assert [one.error for one in done if one.error] == ["somebody was first"]
+    assert len(done) > 1
+    assert as_counter(log.to_arrow()) == as_counter(expected().rows)
