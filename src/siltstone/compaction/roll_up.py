@@ -30,14 +30,14 @@ from siltstone.storage.parquet import spark_options
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-TIER_FOLDER: Final = "tier="
-"""Before a tier's name, the folder of the files that it wrote."""
+TIER_FOLDER: Final = "tier-"
+"""Before a tier's name, the folder of the files that it wrote. Spark takes ``name=value`` for a column."""
 
 
 def tier_of(path: str) -> str:
     """Return which tier wrote a file of base; empty if none did.
 
-    >>> tier_of("data/abc/0/tier=daily/part-00000.parquet"), tier_of("data/abc/0/part-00000.parquet")
+    >>> tier_of("data/abc/0/tier-daily/part-00000.parquet"), tier_of("data/abc/0/part-00000.parquet")
     ('daily', '')
     """
     folder = path.split("/")[-2] if "/" in path else ""
