@@ -14,10 +14,12 @@ No row passes the driver: it learns names and counts alone. Groups are numbered,
 of a user becomes a part of a path.
 """
 
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -263,16 +265,16 @@ class LogFold:
             raise Unavailable(
                 f"Spark wrote nothing that is visible at {root}. Driver and executors must share the lake's disk."
             )
-        files: list[DataFile] = []
-        for path in sorted(path for path in root.rglob("*") if path.is_file()):
-            if path.name.startswith((".", "_")):
-                path.unlink()
-                continue
-            number = int(path.parent.name.removeprefix(f"{GROUP}="))
-            flat = path.rename(root / f"{number:05d}-{path.name}")  # Spark gives files of different groups one name
-            files.append(self._described(flat.relative_to(self.store.base.path).as_posix(), self._groups[number]))
-        for empty in root.glob(f"{GROUP}=*"):
-            empty.rmdir()
+        files = [
+            self._described(_flat(path, root).relative_to(self.store.base.path).as_posix(), self._groups[_number(path)])
+            for path in sorted(root.glob(f"{GROUP}=*/*"))
+            if not path.name.startswith((".", "_"))
+        ]
+        for left in root.iterdir():
+            if left.is_dir():
+                shutil.rmtree(left)
+            elif left.name.startswith((".", "_")):
+                left.unlink()
         self._check_groups(plan, files)
         return tuple(files)
 
@@ -298,6 +300,16 @@ class LogFold:
                 f"Dataset {self.store.name}: the fold wrote {found[wrong]} rows into {'/'.join(map(str, wrong))} and should "
                 f"have written {expected[wrong]}; nothing was committed."
             )
+
+
+def _number(path: Path) -> int:
+    """Return the number of the group that Spark wrote a file for."""
+    return int(path.parent.name.removeprefix(f"{GROUP}="))
+
+
+def _flat(path: Path, root: Path) -> Path:
+    """Move a file out of its group's folder: Spark gives files of different groups one name, and readers go by names."""
+    return path.rename(root / f"{_number(path):05d}-{path.name}")
 
 
 def period_column(field: pa.Field) -> "Column":

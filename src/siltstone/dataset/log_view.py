@@ -11,6 +11,7 @@ Tombstones are looked for in those change files alone whose footer says that the
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from siltstone.dataset.local import (
+    READ_THREADS,
     ROW,
     base_batches,
     base_tables,
@@ -56,11 +58,17 @@ class Stones:
 
 def tombstone_rows(store: Store, snapshot: Snapshot, *, columns: Sequence[str] = ()) -> pa.Table:
     """Return Δ's tombstones in the order of application: the subject columns, the given ones and ``_seq``."""
-    files = [file for file in snapshot.unfolded if _may_hold_tombstones(store, file)]
+    files = _with_tombstones(store, snapshot.unfolded) if store.spec.subject else []
     names = [*store.spec.subject, *columns]
     rows = change_rows_in(store, files, columns=[*names, OP])
     kept = pc.and_(pc.equal(rows.column(OP), Op.TOMBSTONE.value), pc.greater(rows.column(SEQ), snapshot.watermark))
     return rows.filter(kept).select([*names, SEQ])
+
+
+def _with_tombstones(store: Store, files: Sequence[DataFile]) -> list[DataFile]:
+    with ThreadPoolExecutor(READ_THREADS) as pool:
+        found = list(pool.map(lambda file: _may_hold_tombstones(store, file), files))
+    return [file for file, may_hold in zip(files, found, strict=True) if may_hold]
 
 
 def _may_hold_tombstones(store: Store, file: DataFile) -> bool:

@@ -62,7 +62,10 @@ class LoadReport(_Plain):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactReport(_Plain):
-    """What a fold did, in exact counts. `delta_rows` and `deltas_merged` are the ancestors' names."""
+    """What a fold did, in exact counts. `delta_rows` and `deltas_merged` are the ancestors' names.
+
+    Of a log, the appends that are seen count as upserts.
+    """
 
     dataset: str
     base_rows: int

@@ -101,7 +101,7 @@ def make_spec(
         InvalidRequest: both or neither are asked for, or a keyed dataset what only a log has.
     """
     if bool(key) == (time is not None):
-        raise InvalidRequest("Name the key of a keyed dataset, or the time column of a log (time=); one of the two.")
+        raise InvalidRequest("Name at least one key column, or the time column of a log (time=); one of the two.")
     if time is not None:
         return Spec(
             kind=Kind.LOG,

@@ -64,6 +64,10 @@ def create(  # noqa: PLR0913  # one parameter for each option
         --schema 'at TIMESTAMP, visitor STRING, region STRING, page STRING'
     """
     call = invocation(context)
+    if key is None and time is None:
+        raise InvalidRequest(
+            "Name the key (--key) or the time of a log (--time), one of the two; see silt create --help."
+        )
     if (schema is None) == (like is None):
         raise InvalidRequest("Pass the columns as --schema DDL, or --like FILE; one of the two.")
     with call.open() as lake:
