@@ -154,8 +154,8 @@ class WriterQueue(Generic[B, R]):
                 self._pool = ThreadPoolExecutor(1, thread_name_prefix="siltstone-writer")
             try:
                 self._pool.submit(self._lead_patiently)
-            except RuntimeError:  # the interpreter is ending and starts nothing any more
-                threading.Thread(target=self._lead_patiently).run()
+            except RuntimeError:  # the main thread has ended; pools start nothing any more, threads may
+                threading.Thread(target=self._lead_patiently, name="siltstone-writer").start()
 
     def _lead_patiently(self) -> None:
         self._pump = threading.get_ident()
