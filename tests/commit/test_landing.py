@@ -37,7 +37,7 @@ ACTS: dict[str, Act] = {
     "an append": lambda table: append(table, 9).version,
     "a change of properties": lambda table: table.set_properties({"siltstone.test": "x"}),
 }
-IMPATIENT = Settings(durable=False, commit_timeout_seconds=0.05)
+IMPATIENT = Settings(durable=False, commit_timeout_seconds=0.5)
 
 
 @pytest.fixture(autouse=True)
