@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from siltstone import Dataset, InvalidRequest, Lake, NotFound, Settings, Unavailable
-from siltstone.dataset.merge import merged_frame
+from siltstone.dataset.view import view_frame
 from siltstone.failpoints import arm
 from tests.support.people import by_id, create, key, person, write_people
 
@@ -253,13 +253,13 @@ def test_a_purge_during_an_export_takes_a_new_snapshot_or_says_that_the_old_one_
     calls: list[int] = []
 
     def purged_meanwhile(*arguments: object, **named: object) -> object:
-        frame = merged_frame(*arguments, **named)  # type: ignore[arg-type]
+        frame = view_frame(*arguments, **named)  # type: ignore[arg-type]
         calls.append(1)
         if len(calls) == 1:
             dataset.compact(purge=True)
         return frame
 
-    monkeypatch.setattr("siltstone.dataset.export.merged_frame", purged_meanwhile)
+    monkeypatch.setattr("siltstone.dataset.export.view_frame", purged_meanwhile)
     report = dataset.export(tmp_path / "now")
     assert (report.rows, len(calls)) == (48, 2)
     dataset.upsert([person(1, city="newer")])
