@@ -182,6 +182,27 @@ def test_a_put_that_meets_itself_has_landed(uri: str) -> None:
         assert log.summary().events == 1
 
 
+def test_a_put_that_meets_itself_and_cannot_be_read_keeps_its_files(uri: str) -> None:
+    event = received("a")
+    with EventLog.open(uri) as log:
+        objects = log._keeper._place._objects  # type: ignore[attr-defined]
+        put = objects.put
+
+        def twice(path: str, content: bytes, *, anew: bool = False) -> None:
+            put(path, content, anew=anew)
+            if anew:
+                objects.get = refused
+                put(path, content, anew=anew)
+
+        def refused(_path: str) -> bytes:
+            raise OSError("403 Forbidden")
+
+        objects.put = twice
+        with pytest.raises(CommitUnknown):
+            log.append(event)
+    assert texts(uri) == [event_json(event)]
+
+
 def test_a_disk_that_fails_before_the_entry_changes_nothing(uri: str) -> None:
     with (
         EventLog.open(uri) as log,
