@@ -67,7 +67,7 @@ def bench_eventlog(run: Run) -> Report:
             found = _questions(logs, size)
             rows += _question_rows(found, size, before)
             before = {f"{what} {name}": Summary.of(taken).seconds for (what, name), taken in found.items()}
-            rows += _append_rows(run, logs)
+            rows += _append_rows(run, logs, size)
             rows += _many_rows(logs, size)
         rows += _open_rows(run, size)
     rows += _commit_rows(run)
@@ -245,14 +245,13 @@ def _received(name: str, number: int) -> Event:
     return Event(event_id=ident, timestamp=time.time_ns(), build_request_id=ident, payload=payload)
 
 
-def _append_rows(run: Run, logs: dict[str, EventLog]) -> Iterator[Row]:
+def _append_rows(run: Run, logs: dict[str, EventLog], size: int) -> Iterator[Row]:
     taken: dict[str, list[Sample]] = {name: [] for name in logs}
     for number in range(APPENDS):
         for name, log in logs.items():
             event = _received(name, number)
             taken[name].append(run.meter.time(lambda log=log, event=event: log.append(event)))  # type: ignore[misc]
-    size = size_text(logs[SQLITE].next_index() - 1 - APPENDS)
-    yield from _compared(f"{size}: append one event", taken)
+    yield from _compared(f"{size_text(size)}: append one event", taken)
 
 
 def _compared(what: str, taken: dict[str, list[Sample]]) -> Iterator[Row]:

@@ -10,7 +10,7 @@ Flow (see `commit` for what a crash leaves behind at each step):
 4. commit, prune.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -69,7 +69,8 @@ def fold(spark: "SparkSession", store: Store, *, epoch: int | None = None) -> Co
         rewrite, matched = _rewrite(spark, store, snapshot)
         plan = _plan(store, snapshot, rewrite, matched, epoch=snapshot.epoch if epoch is None else epoch)
         reach("fold.after_plan")
-        written = _run(store, plan, rewrite, spare=Shuffled(spark=spark, store=store, snapshot=snapshot))
+        spare = Shuffled(spark=spark, store=store, snapshot=snapshot)
+        written = land(store, plan, lambda folder: _written(store, plan, rewrite, spare, folder))
     return report_of(store, plan, written, started)
 
 
@@ -99,20 +100,23 @@ def _in_place(spark: "SparkSession", store: Store, snapshot: Snapshot) -> InPlac
     )
 
 
-def _run(store: Store, plan: FoldPlan, rewrite: Rewrite, *, spare: Rewrite) -> tuple[DataFile, ...]:
-    """Write (in the spare way, if the chosen one fails), verify, commit and prune; what is not committed is removed again."""
+def _written(store: Store, plan: FoldPlan, rewrite: Rewrite, spare: Rewrite, folder: str) -> tuple[DataFile, ...]:
+    """Write, in the spare way if the chosen one fails, and verify."""
+    try:
+        names = rewrite.write(plan, folder)
+    except WorkersUnfit:
+        discard(store.base.path, folder)
+        names = spare.write(plan, folder)
+    reach("fold.after_write")
+    return collect_files(store.base.path, folder, schema=store.schema, stats=store.stats, names=names)
+
+
+def land(store: Store, plan: FoldPlan, write: Callable[[str], tuple[DataFile, ...]]) -> tuple[DataFile, ...]:
+    """Let `write` write and verify the files of a folder, commit and prune; what is not committed is removed again."""
     with store.presence() as owner:
         folder = attempt_folder(owner.owner, 0)
-        written: tuple[DataFile, ...] = ()
         try:
-            if plan.expected_rows:
-                try:
-                    names = rewrite.write(plan, folder)
-                except WorkersUnfit:
-                    discard(store.base.path, folder)
-                    names = spare.write(plan, folder)
-                reach("fold.after_write")
-                written = collect_files(store.base.path, folder, schema=store.schema, stats=store.stats, names=names)
+            written = write(folder) if plan.expected_rows else ()
             commit_fold(store, plan, written)
         except (Conflict, Corruption):
             discard(store.base.path, folder)
@@ -169,6 +173,11 @@ def estimate(store: Store) -> FoldEstimate:
         keys = unfolded_rows(store, snapshot, columns=store.spec.key)
         with suppress(OverflowError):
             touched = _candidates(store, touched, keys, {file.path: _key_range(store, file) for file in touched})
+    return estimate_of(store, snapshot, touched)
+
+
+def estimate_of(store: Store, snapshot: Snapshot, touched: Sequence[DataFile]) -> FoldEstimate:
+    """Say what a fold would have to do that rewrites at most these files of base."""
     return FoldEstimate(
         dataset=str(store.name),
         base_rows=snapshot.base.rows,

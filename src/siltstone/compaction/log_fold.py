@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from siltstone.compaction.commit import commit_fold, prune
-from siltstone.compaction.fold import check_schemas, empty_plan, report_of, spark_failures
+from siltstone.compaction.fold import check_schemas, empty_plan, estimate_of, land, report_of, spark_failures
 from siltstone.compaction.planner import FoldPlan, Matched
 from siltstone.dataset.frames import changes_frame, scan_schema
 from siltstone.dataset.local import unfolded_rows
@@ -40,8 +39,8 @@ from siltstone.dataset.log_view import (
     without_hidden,
 )
 from siltstone.dataset.store import Snapshot, Store
-from siltstone.dataset.written import attempt_folder, discard, house_settings
-from siltstone.errors import Conflict, Corruption, Unavailable
+from siltstone.dataset.written import house_settings
+from siltstone.errors import Corruption, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.columns import PERIOD
 from siltstone.model.files import DataFile, KeyRange, may_contain
@@ -83,26 +82,8 @@ def fold_log(spark: "SparkSession", store: Store, *, epoch: int | None = None) -
         job = LogFold(spark=spark, store=store, snapshot=snapshot)
         plan = job.plan(epoch=snapshot.epoch if epoch is None else epoch)
         reach("fold.after_plan")
-        written = _run(store, plan, job)
+        written = land(store, plan, lambda folder: job.written(plan, folder))
     return report_of(store, plan, written, started)
-
-
-def _run(store: Store, plan: FoldPlan, job: "LogFold") -> tuple[DataFile, ...]:
-    """Write, verify, commit and prune; what is not committed is removed again."""
-    with store.presence() as owner:
-        folder = attempt_folder(owner.owner, 0)
-        written: tuple[DataFile, ...] = ()
-        try:
-            if plan.expected_rows:
-                job.write(plan, folder)
-                reach("fold.after_write")
-                written = job.collected(plan, folder)
-            commit_fold(store, plan, written)
-        except (Conflict, Corruption):
-            discard(store.base.path, folder)
-            raise
-    prune(store)
-    return written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,6 +184,12 @@ class LogFold:
 
     def _group_of(self, file: DataFile) -> Group:
         return tuple(file.partition.get(name) for name in (PERIOD, *self.store.spec.partition_by))
+
+    def written(self, plan: FoldPlan, folder: str) -> tuple[DataFile, ...]:
+        """Write and verify the files of the fold."""
+        self.write(plan, folder)
+        reach("fold.after_write")
+        return self.collected(plan, folder)
 
     def write(self, plan: FoldPlan, folder: str) -> None:
         """Let Spark write the groups, each into a folder of its own, sorted."""
@@ -371,15 +358,4 @@ def estimate_log(store: Store) -> FoldEstimate:
     """Say what a fold of a log would have to do, from logs and footers alone: no Spark, nothing is written."""
     snapshot = store.snapshot()
     touched = touched_at_most(store, snapshot, stones_of(store, snapshot)) if snapshot.unfolded else []
-    return FoldEstimate(
-        dataset=str(store.name),
-        base_rows=snapshot.base.rows,
-        base_files=len(snapshot.base.files),
-        base_bytes=snapshot.base.size_bytes,
-        batches=snapshot.sequence - snapshot.watermark,
-        change_rows=snapshot.unfolded_rows,
-        change_bytes=sum(file.size_bytes for file in snapshot.unfolded),
-        change_files=len(snapshot.unfolded),
-        files_touched_at_most=len(touched),
-        bytes_touched_at_most=sum(file.size_bytes for file in touched),
-    )
+    return estimate_of(store, snapshot, touched)

@@ -8,7 +8,8 @@ Flow of an append:
 3. the new events are written, one file for each day, into files that no log names yet;
 4. one commit adds the files and moves the transaction `APP_INDEX`, on which it depends: whoever loses a race against another
    process checks everything anew on the new version;
-5. the appends are acknowledged, and the leader takes the events into the projection; whoever asks, asks there, once it has all.
+5. the appends are acknowledged, and the leader hands the events to the projection, which folds them now or, when many append,
+   later; whoever asks, asks there, once it has all.
 
 A crash before 4 leaves files of a dead owner, which are swept; after it the events are there, and the next process to ask folds
 them.

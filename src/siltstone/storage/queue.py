@@ -1,10 +1,12 @@
 """The writer queue: batches that wait for one table of one process are committed together.
 
-There is no thread. The first caller that finds nobody committing becomes the *leader*: it takes everything that is
+Callers that wait need no thread: the first caller that finds nobody committing becomes the *leader*: it takes everything that is
 waiting, commits it as one entry with consecutive sequences, and hands each caller its own result. Whoever arrives
 meanwhile waits, and the first of those leads the next round. It gives the callers of the last round a moment to come back with
 their next batch: a commit costs the same for one batch and for many. One commit so carries one batch when the table is quiet and
 many when it is busy.
+
+Callers that do not wait (`submit_soon`) get a future; where one of those would have to lead, a thread of the queue does.
 
 A batch that fails its own check (an idempotent producer's repeat) is answered without failing the others. If the
 commit itself fails, every caller of that round gets the error: nothing of the round was written.

@@ -15,8 +15,8 @@ Flow of one commit:
 
 Invariants. delta-rs' own conflict checker is not relied on. No app transaction decreases. A crash before 5 leaves files
 that no log names; after 5 the commit is there, whole, whether or not anybody was told.
-Deliberately absent: any other place that writes an entry (`entry`) or calls a writing method of `DeltaTable`, checkpoints
-(see `upkeep`), rows.
+Deliberately absent: any other place that writes an entry (`entry`; in object stores `object_table` does) or calls a writing
+method of `DeltaTable`, checkpoints (see `upkeep`), rows.
 """
 
 import contextlib
