@@ -212,11 +212,10 @@ class Lake:
             InvalidRequest: see `plan`.
         """
         from siltstone.compaction.cycle import run_cycle
+        from siltstone.compaction.jobs import Inline
 
         plan = self.plan(names, only=only, force=force)
-        return run_cycle(
-            plan, self._compactor, lambda name: self._registry.store(self._registry.find(DatasetName.parse(name)))
-        )
+        return run_cycle(plan, Inline(self._compactor, self._store))
 
     def sweep(self) -> list[Path]:
         """Remove the folders that crashed creates and drops left behind, and return them."""
@@ -244,6 +243,9 @@ class Lake:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _store(self, name: str) -> Store:
+        return self._registry.store(self._registry.find(DatasetName.parse(name)))
 
     def _dataset(self, found: Registration) -> Dataset:
         return Dataset(found, self._registry.store(found), spark=self.spark, maintenance=self._compactor)

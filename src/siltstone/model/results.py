@@ -134,6 +134,7 @@ class RollUpReport(_Plain):
 class JobResult(_Plain):
     """What came of one job of a cycle: its report, or what went wrong."""
 
+    job: str
     kind: str
     lane: str
     dataset: str
