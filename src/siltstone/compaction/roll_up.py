@@ -3,7 +3,8 @@
 Flow of a job (the planner has chosen its files, see `candidates`):
 
 1. plan: the files must be live; a file that is not any more makes the job void: plan anew;
-2. run: Spark reads exactly these files and writes their rows in order, into at most as many files as the plan says;
+2. run: Spark reads exactly these files and writes their rows in order, into at most as many files as the plan says. Those that
+   cannot be read are named, and the job can be done without them;
 3. verify: every footer is read back, and as many rows must be there as were taken;
 4. commit: removes exactly the planned files and adds the new ones. Rows only move: readers and followers need not look.
 
@@ -16,11 +17,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from siltstone.compaction.candidates import Candidate
-from siltstone.compaction.fold import spark_failures
+from siltstone.compaction.commit import job_info
+from siltstone.compaction.fold import discarding, spark_failures
+from siltstone.compaction.inputs import check_readable
 from siltstone.dataset.frames import scan_schema
 from siltstone.dataset.store import Snapshot, Store
-from siltstone.dataset.written import attempt_folder, collect_files, discard, house_settings
-from siltstone.errors import Conflict, Corruption
+from siltstone.dataset.written import attempt_folder, collect_files, house_settings, manifest
+from siltstone.errors import Conflict, Corruption, Fenced
 from siltstone.failpoints import reach
 from siltstone.model.columns import PERIOD
 from siltstone.model.files import Commit, CommitKind, DataFile
@@ -44,45 +47,49 @@ def tier_of(path: str) -> str:
     return folder.removeprefix(TIER_FOLDER) if folder.startswith(TIER_FOLDER) else ""
 
 
-def roll_up(spark: "SparkSession", store: Store, job: Candidate, *, epoch: int | None = None) -> RollUpReport:
+def roll_up(
+    spark: "SparkSession", store: Store, planned: Candidate, *, epoch: int | None = None, job: str = ""
+) -> RollUpReport:
     """Do one planned roll-up.
 
     Raises:
         Conflict: files of the plan are not live any more, or another compaction was first. Nothing was changed.
+        UnreadableFiles: some of the files cannot be read. Nothing was changed; the others can be rolled up without them.
         Corruption: what was written is not what was taken. Nothing was changed.
     """
     started = store.clock.monotonic_seconds()
     snapshot = store.snapshot()
-    taken = _taken(store, snapshot, job)
-    with spark_failures(store, snapshot), house_settings(spark), store.presence() as owner:
-        folder = f"{attempt_folder(owner.owner, 0)}/{TIER_FOLDER}{job.lane}"
-        try:
-            _write(spark, store, job, taken, folder)
+    taken = _taken(store, snapshot, planned)
+    with spark_failures(store, snapshot, suspects=taken), house_settings(spark), store.presence() as owner:
+        folder = f"{attempt_folder(owner.owner, 0)}/{TIER_FOLDER}{planned.lane}"
+        with discarding(store, owner.owner):
+            _write(spark, store, planned, taken, folder)
             reach("roll_up.after_write")
-            written = _collected(store, job, taken, folder)
-            commit = Commit(
-                kind=CommitKind.CLUSTER,
-                plan_version=snapshot.base.version,
-                adds=written,
-                removes=taken,
-                epoch=snapshot.epoch if epoch is None else epoch,
-            )
+            written = _collected(store, planned, taken, folder)
+            outputs = manifest(store.base.path, written)
+        commit = Commit(
+            kind=CommitKind.CLUSTER,
+            plan_version=snapshot.base.version,
+            adds=written,
+            removes=taken,
+            epoch=snapshot.epoch if epoch is None else epoch,
+            info=job_info(job),
+        )
+        with discarding(store, owner.owner, on=(Conflict, Corruption, Fenced)):  # after others they may be live
             committed = store.base.commit(lambda _: commit)
-        except (Conflict, Corruption):
-            discard(store.base.path, attempt_folder(owner.owner, 0))
-            raise
     reach("roll_up.after_commit")
     store.note_commit(store.base, committed.version)
     return RollUpReport(
         dataset=str(store.name),
-        tier=job.lane,
-        period=job.period,
+        tier=planned.lane,
+        period=planned.period,
         files_removed=len(taken),
         files_added=len(written),
         rows=sum(file.rows for file in taken),
         bytes_before=sum(file.size_bytes for file in taken),
         bytes_after=sum(file.size_bytes for file in written),
         seconds=store.clock.monotonic_seconds() - started,
+        outputs=outputs,
     )
 
 
@@ -115,6 +122,7 @@ def _collected(store: Store, job: Candidate, taken: Sequence[DataFile], folder: 
     found = collect_files(store.base.path, folder, schema=store.base_schema, stats=store.stats)
     rows, expected = sum(file.rows for file in found), sum(file.rows for file in taken)
     if rows != expected:
+        check_readable(store, taken)
         raise Corruption(
             f"Dataset {store.name}: the roll-up wrote {rows} rows and should have written {expected}; nothing was committed."
         )
