@@ -20,7 +20,7 @@ from siltstone.compaction.worker_process import SPARE_MEMORY_MB
 from siltstone.model.results import JobResult
 from tests.jobs.conftest import OpenLake, pool_of
 from tests.support.faulty_worker import arrange
-from tests.support.rolled import NAME, make_log
+from tests.support.rolled import AT, NAME, make_log
 
 
 def nothing() -> Job:
@@ -138,3 +138,45 @@ def test_a_worker_whose_input_ends_while_it_works_ends_at_once(open_lake: OpenLa
         pytest.fail("it went on")
     worker.close()
     assert not worker._scratch.exists()
+
+
+AS_NOBODY = """
+import json, os, sys
+from siltstone import Lake
+from siltstone.compaction.candidates import Candidate, JobKind, Plan
+from siltstone.compaction.cycle import run_cycle
+from siltstone.compaction.jobs import Inline
+kinds = [JobKind.SQUASH, JobKind.VACUUM]
+jobs = tuple(Candidate(kind=kind, lane=str(kind), dataset="web.eu.clicks") for kind in kinds)
+with Lake.open(sys.argv[1]) as lake:
+    lake.dataset("web.eu.clicks").status()
+    if os.getuid() == 0:
+        os.setgroups([]); os.setgid(65534); os.setuid(65534)
+    done = run_cycle(Plan(cycle=1, budget_bytes=0, jobs=jobs, left_out=()), Inline(lake._compactor, lake._store))
+print(json.dumps([one.to_dict() for one in done]))
+"""
+
+
+def test_jobs_that_may_not_write_are_told_so_and_change_nothing(open_lake: OpenLake) -> None:
+    lake = open_lake(fresh=True)
+    log = make_log(lake, files=2)
+    for n in range(3):
+        log.append([{"at": AT, "visitor": "V-1", "n": n}])
+    before = sorted(map(str, lake.path.rglob("*")))
+    folders = [path for path in [lake.path, *lake.path.rglob("*")] if path.is_dir()]
+    for folder in folders:
+        folder.chmod(0o555)
+    for folder in [lake.path, *list(lake.path.parents)[:4]]:
+        folder.chmod(folder.stat().st_mode | 0o055)
+    try:
+        told = subprocess.run(
+            [sys.executable, "-c", AS_NOBODY, str(lake.path)], capture_output=True, text=True, check=False
+        )
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+    assert told.returncode == 0, told.stderr
+    squash, _vacuum = json.loads(told.stdout)
+    assert (squash["outcome"], squash["failure"]) == ("failed", "permission_denied"), squash
+    assert "Permission denied" in squash["error"]
+    assert sorted(map(str, lake.path.rglob("*"))) == before
