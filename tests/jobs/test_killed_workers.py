@@ -102,6 +102,7 @@ def test_a_killed_parent_leaves_no_worker_and_no_jvm(open_lake: OpenLake) -> Non
     assert numbers(log) == dict.fromkeys(range(800_000), 1)
 
 
+@pytest.mark.deep
 def test_two_datasets_are_done_side_by_side_by_two_workers(open_lake: OpenLake) -> None:
     lake = open_lake()
     names = ["web.eu.one", "web.eu.two"]
