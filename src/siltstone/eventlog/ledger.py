@@ -407,7 +407,7 @@ class _States:
 
     def _apply_build(self, index: int, event: Event, payload: BuildRequestEvent) -> None:
         before = self.builds.get(event.build_request_id)
-        asked = as_json(payload.requested_partitions)
+        asked = as_json(payload.requested_partitions) if payload.requested_partitions else "[]"
         row = {
             "build_request_id": event.build_request_id,
             "status": payload.status.value,
