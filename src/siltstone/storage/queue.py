@@ -277,9 +277,11 @@ class WriterQueue(Generic[B, R]):
                 self._hand_over()
 
     def _hand_over(self) -> None:
-        """Let the first that waits lead the next round."""
+        """Let somebody lead the next round: the one that waits or, for several, the queue's own thread, which knows the way by now."""
         self._is_led = bool(self._waiting)
-        if self._waiting:
+        if len(self._waiting) > 1:
+            self._lead_soon()
+        elif self._waiting:
             self._waiting[0].ring()
         else:
             self._idle.notify_all()
