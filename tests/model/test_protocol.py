@@ -227,8 +227,8 @@ def test_a_search_that_outgrows_its_bound_is_an_error() -> None:
         pytest.param(scenarios.DEEP_UNKNOWNS, 100_000, id="unknown-outcomes"),
         pytest.param(scenarios.DEEP_BOUNDED, 250_000, id="bounded-folds"),
         pytest.param(scenarios.DEEP_LISTED, 200_000, id="log-live-files"),
-        pytest.param(scenarios.DEEP_TIERS, 100_000, id="log-tiers"),
-        pytest.param(scenarios.DEEP_TAKEOVER, 100_000, id="log-takeover"),
+        pytest.param(scenarios.DEEP_TIERS, 70_000, id="log-tiers"),
+        pytest.param(scenarios.DEEP_TAKEOVER, 600_000, id="log-takeover"),
     ],
 )
 def test_larger_worlds_hold_too(scenario: Scenario, at_least: int) -> None:
