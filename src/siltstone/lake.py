@@ -204,13 +204,15 @@ class Lake:
         """
         from siltstone.compaction.candidates import Inputs, plan
         from siltstone.compaction.states import table_state
+        from siltstone.dataset.tiers import dataset_tiers
         from siltstone.model.tiers import tiers_from_text
 
-        tiers = tiers_from_text(self.settings.tiers)
+        tiers_from_text(self.settings.tiers)  # what contradicts itself is refused, also where there is no log yet
         found = (
             self._registry.all() if names is None else [self._registry.find(DatasetName.parse(name)) for name in names]
         )
-        tables = [table_state(self._registry.store(one), tiers=tiers) for one in found]
+        stores = [self._registry.store(one) for one in found]
+        tables = [table_state(store, tiers=dataset_tiers(store) if store.spec.is_log else ()) for store in stores]
         inputs = Inputs(tables=tables, only=None if only is None else frozenset(only), force=force)
         return plan(inputs, self.settings, self._clock.now())
 

@@ -13,7 +13,7 @@ MAY_COLLECT = {
     ("compaction/shuffled.py", "matched"): "counts per file",
     ("compaction/log_fold.py", "appended"): "counts per period and partition",
     ("compaction/cluster.py", "_bounds"): "63 bounds of each column that is clustered by",
-    ("compaction/log_fold.py", "dropped"): "counts per file",
+    ("compaction/log_fold.py", "_counted"): "counts per file",
     ("dataset/positions.py", "_joined"): "places of changed rows",
     ("dataset/judged.py", "duplicate_examples"): "three keys for an error message",
     ("dataset/jdbc.py", "_bounds"): "the smallest and the largest value of one column",

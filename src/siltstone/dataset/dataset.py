@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from siltstone.dataset.ingest import Loader
     from siltstone.dataset.intake import Intake
     from siltstone.dataset.producer import Producer
+    from siltstone.model.tiers import Changes, Tier
 
 T = TypeVar("T")
 At = int | str | datetime.datetime
@@ -791,6 +792,30 @@ class Dataset:
     def compact_estimate(self) -> FoldEstimate:
         """Return what `compact` would have to do now; nothing is changed and Spark is not started."""
         return self._maintenance.estimate(self._store)
+
+    def tiers(self) -> "tuple[Tier, ...]":
+        """Return the tiers by which the periods of this log are rolled up; none for a keyed dataset.
+
+        Raises:
+            InvalidRequest: the lake's settings and what was changed for this dataset contradict each other.
+        """
+        from siltstone.dataset.tiers import dataset_tiers
+
+        return dataset_tiers(self._store) if self.spec.is_log else ()
+
+    def set_tiers(self, changes: "Changes | str" = "", *, reset: bool = False) -> "tuple[Tier, ...]":
+        """Change tiers for this log alone, on top of the lake's, and return them all.
+
+        Args:
+            changes: fields by tier: ``{"daily": {"min_files": 6}}``, or as text: ``daily.min_files=6; weekly.enabled=yes``.
+            reset: forget what was changed for this dataset before.
+
+        Raises:
+            InvalidRequest: a field or value does not fit, or tiers contradict each other. Nothing was changed.
+        """
+        from siltstone.dataset.tiers import change_tiers
+
+        return change_tiers(self._store, changes, reset=reset)
 
     def cluster(self, by: str | Sequence[str] | None = None) -> list[RollUpReport]:
         """Order the rows of each period of a log's base by several columns at once (a Z-order), on Spark.
