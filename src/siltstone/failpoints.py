@@ -44,6 +44,8 @@ FAILPOINTS: Final = frozenset(
         "job.done",
         "roll_up.after_write",
         "roll_up.after_commit",
+        "cluster.after_write",
+        "cluster.after_commit",
         "lease.after_stage",
         "lease.after_commit",
         "ingest.after_spread",

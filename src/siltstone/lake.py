@@ -119,7 +119,7 @@ class Lake:
             finally:
                 self._watcher = None
 
-    def create(
+    def create(  # noqa: PLR0913  # one parameter for each thing that is fixed
         self,
         name: str,
         schema: "pa.Schema | str | Any",  # noqa: ANN401
@@ -129,6 +129,9 @@ class Lake:
         time: str | None = None,
         partition_by: str | Sequence[str] | None = None,
         sort_by: str | Sequence[str] | None = None,
+        cluster_by: str | Sequence[str] | None = None,
+        dedup_by: str | Sequence[str] | None = None,
+        survivor: str | None = None,
     ) -> Dataset:
         """Create a dataset, keyed or a log, or return the one that exists if it has the same fingerprint and specification.
 
@@ -141,6 +144,11 @@ class Lake:
             time: instead of a key, the column that says when an event happened: the dataset is a log.
             partition_by: columns of a log that divide its files besides the time.
             sort_by: columns that a log's files are sorted by; the time unless told.
+            cluster_by: columns that a clustering of a log orders rows by, so that a search by any of them opens few files; the
+                time, the first partition column and the sort columns unless told.
+            dedup_by: columns of a log; of rows that are equal in all of them one survives. They must contain the time, the
+                partition and the subject columns, so that duplicates lie in one period and are hidden together.
+            survivor: which one: the ``first`` (unless told) or the ``last``, by sequence and place in the batch.
 
         Raises:
             InvalidRequest: the name, a column, a type, the key or the time is not allowed. Nothing is written.
@@ -153,6 +161,9 @@ class Lake:
             time=time,
             partition_by=as_names(partition_by),
             sort_by=as_names(sort_by),
+            cluster_by=as_names(cluster_by),
+            dedup_by=as_names(dedup_by),
+            survivor=survivor,
         )
         return self._dataset(self._registry.create(parsed, as_schema(schema), spec))
 
@@ -196,13 +207,15 @@ class Lake:
         """
         from siltstone.compaction.candidates import Inputs, plan
         from siltstone.compaction.states import table_state
+        from siltstone.dataset.tiers import dataset_tiers
         from siltstone.model.tiers import tiers_from_text
 
-        tiers = tiers_from_text(self.settings.tiers)
+        tiers_from_text(self.settings.tiers)  # what contradicts itself is refused, also where there is no log yet
         found = (
             self._registry.all() if names is None else [self._registry.find(DatasetName.parse(name)) for name in names]
         )
-        tables = [table_state(self._registry.store(one), tiers=tiers) for one in found]
+        stores = [self._registry.store(one) for one in found]
+        tables = [table_state(store, tiers=dataset_tiers(store) if store.spec.is_log else ()) for store in stores]
         inputs = Inputs(tables=tables, only=None if only is None else frozenset(only), force=force)
         return plan(inputs, self.settings, self._clock.now())
 

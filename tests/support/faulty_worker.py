@@ -29,8 +29,8 @@ def arrange(lake: Path, **fault: Any) -> None:  # noqa: ANN401
 
 
 def spark_is_writing(lake: Path) -> bool:
-    """True while Spark's tasks write files of a job."""
-    return any(lake.glob("*/*/*/*/base/data/*/0/**/_temporary/0/_temporary/*"))
+    """True while Spark's tasks make the files of a roll-up."""
+    return any(lake.glob("*/*/*/*/base/data/*/0/tier-*"))
 
 
 def do(place: Workplace, job: Job) -> Answer:

@@ -155,6 +155,8 @@ class Inline:
                 return self._compactor.squash(store, epoch=job.epoch, job=job.id)
             case JobKind.ROLL_UP:
                 return self._compactor.roll_up(store, job.planned, epoch=job.epoch, job=job.id)
+            case JobKind.CLUSTER:
+                return self._compactor.cluster(store, job.planned, epoch=job.epoch, job=job.id)
             case JobKind.VACUUM:
                 hours = store.settings.vacuum_retention_hours
                 return self._compactor.vacuum(store, retention_hours=hours, dry_run=False)
