@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 class Compactor:
     """Implements the dataset layer's `Maintenance`."""
 
-    def __init__(self, *, spark: "Callable[[], SparkSession]") -> None:
-        """Ask for a session only when there is something to rewrite."""
+    def __init__(self, *, spark: "Callable[[], SparkSession]", leased: Callable[[], int] = lambda: 0) -> None:
+        """Ask for a session only when there is something to rewrite; `leased` says which epoch the lake's lease has."""
         self._spark = spark
+        self._leased = leased
 
     def recover(self, store: Store) -> int:
         """Finish what a crash interrupted, prune what base holds, sweep what nobody will commit; return files swept."""
@@ -37,10 +38,11 @@ class Compactor:
         prune(store)
         return sweep_orphans(store)
 
-    def compact(self, store: Store, *, purge: bool) -> CompactReport:
+    def compact(self, store: Store, *, purge: bool, epoch: int | None = None) -> CompactReport:
         """Recover, fold, prune; with `purge`, raise the epoch and delete from disk all that is not live.
 
-        A purge's epoch fences out every job that was planned before it: such a job may hold rows that are to be forgotten.
+        The commit carries `epoch`, that of the lease, or the dataset's own. A purge's epoch is above both and so fences out
+        every job that was planned before it: such a job may hold rows that are to be forgotten.
         """
         from siltstone.compaction.reclaim import purge_files
 
@@ -48,9 +50,10 @@ class Compactor:
         self.recover(store)
         store = store.current()
         snapshot = store.snapshot()
-        epoch = snapshot.epoch + 1 if purge else None
+        if purge:
+            epoch = max(snapshot.epoch, self._leased()) + 1
         report = self._fold(store, epoch=epoch) if snapshot.unfolded else fold_nothing(store)
-        if epoch is None:
+        if not purge or epoch is None:
             return report
         if store.snapshot().epoch < epoch:  # nothing was folded, here or because another fold was quicker
             raise_epoch(store, epoch)
