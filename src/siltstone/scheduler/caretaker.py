@@ -106,6 +106,13 @@ class Caretaker:
         self._desk = threading.Thread(target=self._look, name="siltstone-compactor-desk", daemon=True)
         self._desk.start()
 
+    def step(self) -> Cycle | None:
+        """Look at the desk and at the clock once, for whoever has a loop of its own; return the cycle if one was run."""
+        self.look()
+        cycle = self._scheduler.tick()
+        self.look()
+        return cycle
+
     def stop(self, *, seconds: float | None = None) -> bool:
         """Begin nothing more, wait for the job that runs, end it if it takes too long, let go of the lease.
 
