@@ -190,7 +190,7 @@ class Lake:
         *,
         only: Sequence[str] | None = None,
         force: bool = False,
-        cycle: int = 0,
+        cycle: int | None = None,
     ) -> "Plan":
         """Return what a cycle of compaction would do now, and what it would leave out and why; nothing is changed. No Spark.
 
@@ -215,7 +215,7 @@ class Lake:
         tables = [table_state(self._registry.store(one), tiers=tiers) for one in found]
         absent = frozenset() if any(table.tiers for table in tables) else frozenset(tier.name for tier in tiers)
         wanted = None if only is None else frozenset(only) - absent  # a tier of a lake without logs has nothing to do
-        inputs = Inputs(tables=tables, cycle=cycle, only=wanted, force=force)
+        inputs = Inputs(tables=tables, cycle=cycle or 0, only=wanted, force=force)
         return plan(inputs, self.settings, self._clock.now())
 
     def run_cycle(
@@ -224,7 +224,7 @@ class Lake:
         *,
         only: Sequence[str] | None = None,
         force: bool = False,
-        cycle: int = 0,
+        cycle: int | None = None,
         epoch: int | None = None,
         watchers: "Sequence[CycleWatcher]" = (),
         stopping: Callable[[], bool] = lambda: False,
@@ -345,11 +345,12 @@ class Lake:
         check_may_compact(self.settings.role, doing=f"compact dataset {name}")
         return self._compactor.compact(self._store(name), purge=purge, epoch=epoch)
 
-    def recover(self, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    def recover(self, *, epoch: int | None = None) -> list[dict[str, Any]]:
         """Finish and sweep what crashed processes left; return what went wrong, for each dataset where something did."""
+        _ = epoch
         check_may_compact(self.settings.role, doing="recover datasets")
         troubles = []
-        for name in self.names() if names is None else names:
+        for name in self.names():
             try:
                 self._compactor.recover(self._store(name))
             except (NotFound, Gone):

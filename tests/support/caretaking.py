@@ -60,7 +60,7 @@ class SlowLake(Lake):
         *,
         only: Sequence[str] | None = None,
         force: bool = False,
-        cycle: int = 0,
+        cycle: int | None = None,
         epoch: int | None = None,
         watchers: Any = (),  # noqa: ANN401
         stopping: Callable[[], bool] = lambda: False,

@@ -61,7 +61,7 @@ class Inline:
         store = self._store(job.planned.dataset)
         match job.planned.kind:
             case JobKind.FOLD:
-                return self._compactor.compact(store, purge=False)
+                return self._compactor.compact(store, purge=False, epoch=job.epoch)
             case JobKind.SQUASH:
                 return self._compactor.squash(store)
             case JobKind.ROLL_UP:

@@ -131,10 +131,9 @@ class Asking:
 
     def _there(self, row: LeaseRow, wish: Wish, *, tell: Tell) -> Answer | None:
         """Hand it to the holder and follow; None if nobody is left to do it."""
-        tell({"event": "handed_over", "holder": row.described()})
         following = self._requests.ask(wish)
-        begun = False
         try:
+            tell({"event": "handed_over", "holder": row.described()})
             answer = self._followed(following, row, tell=tell)
         except BaseException:
             begun = not following.withdraw()

@@ -84,6 +84,7 @@ class Caretaker:
             on_cycle=[self._ended],
         )
         self._mutex = threading.Lock()
+        self._minding = threading.Lock()
         self._open: dict[str, tuple[Request, int | None]] = {}
         self._answers: list[Answer] = []
         self._noted: dict[str, Any] = {}
@@ -93,6 +94,7 @@ class Caretaker:
         self._trouble: str | None = None
         self._since: dict[int, str] = {}
         self._swept_seconds = office.clock.monotonic_seconds() - SWEEP_SECONDS
+        self._stopped = False
         self._wanted_stop = threading.Event()
         self._closing = threading.Event()
         self._desk: threading.Thread | None = None
@@ -119,6 +121,7 @@ class Caretaker:
         Returns whether all that was done; if not, the process must end for the lease to be free.
         """
         patience = self._settings.stop_seconds if seconds is None else seconds
+        self._stopped = True
         self._tell({"event": "stopping"})
         done = self._scheduler.stop(seconds=patience)
         if not done:
@@ -151,7 +154,9 @@ class Caretaker:
             Conflict: a cycle is already running or asked for, or this compactor stands by.
             Unavailable: it was stopped.
         """
-        return self._scheduler.trigger(names)
+        number = self._scheduler.trigger(names)
+        self._mind_holder(self._scheduler.status())
+        return number
 
     def wait(self, number: int, *, seconds: float) -> Cycle:
         """Wait until a cycle has ended.
@@ -187,7 +192,7 @@ class Caretaker:
 
     def _recover(self, run: Run) -> list[Told]:
         self._recovered = run.lease.row.holder
-        troubles = self._housework.recover(self._names())
+        troubles = self._housework.recover(self._turn(run, self._tell))
         for one in troubles:
             self._tell({"event": "recovery_failed", "cycle": run.cycle, **one})
         return troubles
@@ -232,6 +237,8 @@ class Caretaker:
             if result is None or result.outcome is Outcome.SKIPPED or result.error_kind == "fenced":
                 return  # the lease is lost, or we were stopped: the next holder does it, or the requester itself
             value = tuple(result.value) if result.outcome is Outcome.DONE else ()
+            if self._stopped and any(one.get("error") for one in value):
+                return  # its jobs were ended with us
             answer = Answer(
                 id=request.id,
                 cycle=cycle.number,
@@ -275,15 +282,16 @@ class Caretaker:
 
     def _mind_holder(self, status: Status) -> None:
         """Say who holds the lease when that changes."""
-        if status.holder is None or status.state is State.STANDING_BY:
-            self._holder = None
-            if status.standing_by_because not in (self._because, NOT_LOOKED) and status.state is State.STANDING_BY:
-                self._because = status.standing_by_because
-                self._tell({"event": "standing_by", "because": self._because})
-            return
-        if status.holder.holder != self._holder and status.state is not State.STOPPED:
-            self._holder, self._because = status.holder.holder, None
-            self._tell({"event": "holding", "epoch": status.holder.epoch})
+        with self._minding:
+            if status.holder is None or status.state is State.STANDING_BY:
+                self._holder = None
+                because = status.standing_by_because
+                if because not in (self._because, NOT_LOOKED) and status.state is State.STANDING_BY:
+                    self._because = because
+                    self._tell({"event": "standing_by", "because": because})
+            elif status.holder.holder != self._holder and status.state is not State.STOPPED:
+                self._holder, self._because = status.holder.holder, None
+                self._tell({"event": "holding", "epoch": status.holder.epoch})
 
     def _mind_pause(self) -> None:
         wanted = self._notes.read(PAUSED) is not None

@@ -6,7 +6,7 @@ that the lease's can be below it: whoever holds the lease brings its own up to t
 planned under the lease before it can commit after it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -48,11 +48,11 @@ class Lakework(Protocol):
         *,
         only: Sequence[str] | None = None,
         force: bool = False,
-        cycle: int = 0,
+        cycle: int | None = None,
         epoch: int | None = None,
         watchers: "Sequence[Watcher]" = (),
         stopping: Callable[[], bool] = lambda: False,
-    ) -> "list[JobResult]":
+    ) -> "Iterable[JobResult]":
         """Plan and do one cycle."""
         ...
 
@@ -60,7 +60,7 @@ class Lakework(Protocol):
         """Fold one dataset, or purge it."""
         ...
 
-    def recover(self, names: Sequence[str] | None = None) -> list[Told]:
+    def recover(self, *, epoch: int | None = None) -> list[Told]:
         """Finish and sweep what crashed processes left; return what went wrong, for each dataset where something did."""
         ...
 
@@ -127,9 +127,9 @@ class Housework:
             raise watch.lost
         return [result.to_dict() for result in done]
 
-    def recover(self, names: Sequence[str] | None = None) -> list[Told]:
-        """Finish and sweep what crashed processes left."""
-        return self._lake.recover(names)
+    def recover(self, turn: Turn) -> list[Told]:
+        """Finish and sweep what crashed processes left; return what went wrong, for each dataset where something did."""
+        return self._lake.recover(epoch=turn.lease.epoch)
 
     def _compact(self, name: str, turn: Turn, *, purge: bool) -> Told:
         turn.tell({"event": "job_began", "kind": "purge" if purge else "fold", "dataset": name})

@@ -85,10 +85,10 @@ class Notes:
             raise Unavailable(f"{path} cannot be removed ({error}). Check the disk and its permissions.") from error
         return True
 
-    def next_cycle(self) -> int:
+    def next_cycle(self, *, at_least: int = 1) -> int:
         """Return the number of the next cycle, which is then taken, whatever becomes of it."""
         known = self.read(CYCLES) or {}
-        number = int(known.get("last", 0)) + 1
+        number = max(at_least, int(known.get("last", 0)) + 1)
         self.write(CYCLES, {**known, "last": number})
         return number
 
