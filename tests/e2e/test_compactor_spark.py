@@ -160,7 +160,7 @@ def test_a_compactor_that_is_told_to_stop_in_a_fold_finishes_or_ends_it_and_noth
     first.wait_for("job_began")
     began = time.monotonic()
     first.send(number)
-    assert first.wait() == 0
+    assert first.wait() == 0, first.errors
     assert time.monotonic() - began < float(patience) + 30
     assert first.names()[-1] == "stopped"
     assert not bench.overview()["running"], "the lease is free"

@@ -30,6 +30,7 @@ class CompactorProcess:
             start_new_session=True,
         )
         self.events: list[dict[str, Any]] = []
+        self.errors = ""
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -59,6 +60,8 @@ class CompactorProcess:
         self._reader.join(WAIT_SECONDS)
         for pipe in (self._process.stdout, self._process.stderr):
             assert pipe is not None
+            if pipe is self._process.stderr and not pipe.closed:
+                self.errors = pipe.read()
             pipe.close()
         while not self._lines.empty():
             line = self._lines.get()

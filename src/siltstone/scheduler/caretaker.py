@@ -4,8 +4,8 @@ Two threads. The scheduler's (`loop`) holds the lease and runs cycles. The *desk
 lease is ours, at what others want:
 
 1. ``paused.json``: nothing runs by the clock while it is there. It is of the lake, so a pause outlives the process;
-2. requests (`storage.requests`), oldest first: a cycle is refused while one runs ("already running"), a fold or purge waits
-   for it. One that nobody follows any more is not begun; one that a dead holder had begun is done again;
+2. requests (`storage.requests`), oldest first: a cycle is refused if one still runs after a second ("already running"), a fold or
+   purge waits for it. One that nobody follows any more is not begun; one that a dead holder had begun is done again;
 3. ``status.json``: written anew when something has changed.
 
 After each taking of the lease the recovery comes before the first cycle: the holder before may have died.
@@ -16,6 +16,7 @@ no compactor ran is caught up once.
 import datetime
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from siltstone.clock import Clock
@@ -34,9 +35,21 @@ LOOK_SECONDS: Final = 0.25
 SWEEP_SECONDS: Final = 600.0
 INTERRUPT_SECONDS: Final = 15.0
 """How long a job that was interrupted may take to end."""
+PATIENCE_SECONDS: Final = 1.0
+"""A cycle that is asked for waits so long for the one that runs: most only look and find nothing to do."""
 ASKED: Final = "asked"
 
 Names = Callable[[], list[str] | None]
+
+
+@dataclass(slots=True)
+class _Open:
+    """A request that is begun, or waits for its turn."""
+
+    request: Request
+    refused_from: float | None
+    """From when on a cycle is refused because of another one; None if it may wait as long as that takes."""
+    number: int | None = None
 
 
 class Caretaker:
@@ -85,7 +98,7 @@ class Caretaker:
         )
         self._mutex = threading.Lock()
         self._minding = threading.Lock()
-        self._open: dict[str, tuple[Request, int | None]] = {}
+        self._open: dict[str, _Open] = {}
         self._answers: list[Answer] = []
         self._noted: dict[str, Any] = {}
         self._holder: str | None = None
@@ -126,14 +139,23 @@ class Caretaker:
         done = self._scheduler.stop(seconds=patience)
         if not done:
             self._tell({"event": "interrupting"})
-            self._interrupt()
-            done = self._scheduler.stop(seconds=INTERRUPT_SECONDS)
+            until = self._clock.monotonic_seconds() + INTERRUPT_SECONDS
+            while not done and self._clock.monotonic_seconds() < until:
+                self._try_to_interrupt()
+                done = self._scheduler.stop(seconds=1.0)
         self._closing.set()
         if self._desk is not None:
             self._desk.join(INTERRUPT_SECONDS)
         self._note_stopped()
         self._tell({"event": "stopped", "clean": done})
         return done
+
+    def _try_to_interrupt(self) -> None:
+        """End what runs on Spark; a session that is just being made is met the next time."""
+        try:
+            self._interrupt()
+        except Exception as error:  # noqa: BLE001  # whatever Spark says, we go on to stop
+            self._tell({"event": "trouble", "error": f"{type(error).__name__}: {error}"})
 
     def __enter__(self) -> "Caretaker":
         self.start()
@@ -214,7 +236,7 @@ class Caretaker:
     def _ended(self, cycle: Cycle) -> None:
         """Remember when works ran, answer who asked, say what came of it."""
         with self._mutex:
-            mine = [request for request, number in self._open.values() if number == cycle.number]
+            mine = [asked.request for asked in self._open.values() if asked.number == cycle.number]
         for request in mine:
             self._answer_for(request, cycle)
         told = _told_cycle(cycle)
@@ -305,32 +327,43 @@ class Caretaker:
             with self._mutex:
                 known = self._open.get(request.id)
                 answered = any(answer.id == request.id for answer in self._answers)
-            if answered or (known is not None and known[1] is not None):
+            if answered or (known is not None and known.number is not None):
                 continue
-            if known is None and not self._requests.is_followed(request):
-                self._requests.forget(request.id)
-                continue
-            if known is None and not self._requests.begin(request):
-                continue
-            self._begin(request)
+            if known is None:
+                known = self._opened(request)
+            if known is not None:
+                self._begin(known)
 
-    def _begin(self, request: Request) -> None:
+    def _opened(self, request: Request) -> "_Open | None":
+        """Take up a request; None if nobody follows it any more, or it was withdrawn."""
+        if not self._requests.is_followed(request):
+            self._requests.forget(request.id)
+            return None
+        again = self._requests.is_taken(request.id)  # by a holder that is dead: it was not refused then
+        if not self._requests.begin(request):
+            return None
+        may_be_refused = request.wish.ask is Ask.CYCLE and not again
+        return _Open(
+            request, refused_from=self._clock.monotonic_seconds() + PATIENCE_SECONDS if may_be_refused else None
+        )
+
+    def _begin(self, asked: "_Open") -> None:
+        request = asked.request
         if request.wish.ask is Ask.STOP:
             self._answers.append(Answer(id=request.id))
             self._send()
             self._wanted_stop.set()
             return
         with self._mutex:
-            self._open[request.id] = (request, None)
+            self._open[request.id] = asked
         try:
-            number = self._scheduler.trigger_work(self._asked(request), after=request.wish.ask is not Ask.CYCLE)
+            number = self._scheduler.trigger_work(self._asked(request), after=asked.refused_from is None)
         except Conflict as error:
-            if request.wish.ask is Ask.CYCLE and self._scheduler.status().state is not State.STANDING_BY:
+            late = asked.refused_from is not None and self._clock.monotonic_seconds() >= asked.refused_from
+            if late and self._scheduler.status().state is not State.STANDING_BY:
                 self._refuse(request, error)
             return
-        with self._mutex:
-            if request.id in self._open:
-                self._open[request.id] = (request, number)
+        asked.number = number
         self._late(request, number)
         self._tell(
             {"event": "request", "cycle": number, "pid": request.pid, "host": request.host, **_told_wish(request.wish)}
