@@ -5,7 +5,7 @@ background thread after the acknowledgement; `close` waits for them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from siltstone.clock import Clock, SystemClock
 from siltstone.compaction.compactor import Compactor
-from siltstone.config import Settings
+from siltstone.config import JobPlace, Settings
 from siltstone.dataset.dataset import Dataset
 from siltstone.dataset.registry import Registration, Registry
 from siltstone.dataset.store import Store
@@ -36,8 +36,11 @@ if TYPE_CHECKING:
 
     from siltstone.compaction.candidates import Plan
     from siltstone.compaction.cycle import Watcher as CycleWatcher
+    from siltstone.compaction.jobs import Inline
+    from siltstone.compaction.pool import Pool
     from siltstone.model.requests import Answer, Wish
     from siltstone.model.results import CompactReport, JobResult
+    from siltstone.model.tiers import Tier
     from siltstone.query.result import QueryResult
     from siltstone.scheduler.caretaker import Caretaker
     from siltstone.scheduler.housework import Housework, Office, Tell
@@ -59,6 +62,8 @@ class Lake:
         self._watcher: Watcher | None = None
         self._compactor = Compactor(spark=self.spark, leased=self._leased)
         self._upkeep = _Upkeep(settings, clock, self._compactor)
+        self._pool: Pool | None = None
+        self._tiers: frozenset[str] = frozenset()
         self._registry = Registry(
             layout,
             settings=settings,
@@ -121,7 +126,7 @@ class Lake:
             finally:
                 self._watcher = None
 
-    def create(
+    def create(  # noqa: PLR0913  # one parameter for each thing that is fixed
         self,
         name: str,
         schema: "pa.Schema | str | Any",  # noqa: ANN401
@@ -131,6 +136,9 @@ class Lake:
         time: str | None = None,
         partition_by: str | Sequence[str] | None = None,
         sort_by: str | Sequence[str] | None = None,
+        cluster_by: str | Sequence[str] | None = None,
+        dedup_by: str | Sequence[str] | None = None,
+        survivor: str | None = None,
     ) -> Dataset:
         """Create a dataset, keyed or a log, or return the one that exists if it has the same fingerprint and specification.
 
@@ -143,6 +151,11 @@ class Lake:
             time: instead of a key, the column that says when an event happened: the dataset is a log.
             partition_by: columns of a log that divide its files besides the time.
             sort_by: columns that a log's files are sorted by; the time unless told.
+            cluster_by: columns that a clustering of a log orders rows by, so that a search by any of them opens few files; the
+                time, the first partition column and the sort columns unless told.
+            dedup_by: columns of a log; of rows that are equal in all of them one survives. They must contain the time, the
+                partition and the subject columns, so that duplicates lie in one period and are hidden together.
+            survivor: which one: the ``first`` (unless told) or the ``last``, by sequence and place in the batch.
 
         Raises:
             InvalidRequest: the name, a column, a type, the key or the time is not allowed. Nothing is written.
@@ -156,6 +169,9 @@ class Lake:
             time=time,
             partition_by=as_names(partition_by),
             sort_by=as_names(sort_by),
+            cluster_by=as_names(cluster_by),
+            dedup_by=as_names(dedup_by),
+            survivor=survivor,
         )
         return self._dataset(self._registry.create(parsed, as_schema(schema), spec))
 
@@ -204,17 +220,22 @@ class Lake:
             InvalidRequest: an unknown tier or kind of work, or settings that contradict each other.
             NotFound: there is no such dataset.
         """
-        from siltstone.compaction.candidates import Inputs, plan
+        from siltstone.compaction.candidates import Inputs, JobKind, plan
         from siltstone.compaction.states import table_state
+        from siltstone.dataset.tiers import dataset_tiers
         from siltstone.model.tiers import tiers_from_text
 
-        tiers = tiers_from_text(self.settings.tiers)
+        tiers = tiers_from_text(
+            self.settings.tiers
+        )  # what contradicts itself is refused, also where there is no log yet
         found = (
             self._registry.all() if names is None else [self._registry.find(DatasetName.parse(name)) for name in names]
         )
-        tables = [table_state(self._registry.store(one), tiers=tiers) for one in found]
-        absent = frozenset() if any(table.tiers for table in tables) else frozenset(tier.name for tier in tiers)
-        wanted = None if only is None else frozenset(only) - absent  # a tier of a lake without logs has nothing to do
+        stores = [self._registry.store(one) for one in found]
+        tables = [table_state(store, tiers=dataset_tiers(store) if store.spec.is_log else ()) for store in stores]
+        there = {tier.name for table in tables for tier in table.tiers}
+        absent = ({tier.name for tier in tiers} | self._tiers) - there - frozenset(JobKind)
+        wanted = None if only is None else frozenset(only) - absent  # a tier that no dataset here has: nothing to do
         inputs = Inputs(tables=tables, cycle=cycle or 0, only=wanted, force=force)
         return plan(inputs, self.settings, self._clock.now())
 
@@ -229,7 +250,7 @@ class Lake:
         watchers: "Sequence[CycleWatcher]" = (),
         stopping: Callable[[], bool] = lambda: False,
     ) -> "list[JobResult]":
-        """Do what `plan` says, one job after the other; one that fails does not stop the others. Starts Spark if it has to.
+        """Do what `plan` says; a job that fails does not stop the others. Spark starts where the setting `jobs` says.
 
         Args:
             names: see `plan`.
@@ -244,14 +265,25 @@ class Lake:
             InvalidRequest: see `plan`; or the role may not compact.
         """
         from siltstone.compaction.cycle import run_cycle
-        from siltstone.compaction.jobs import Inline
 
         check_may_compact(self.settings.role, doing="run a cycle")
         plan = self.plan(names, only=only, force=force, cycle=cycle)
         if not plan.jobs:
             return []
-        runner = Inline(self._compactor, self._store)
-        return run_cycle(plan, runner, epoch=epoch, watchers=watchers, stopping=stopping)
+        return run_cycle(plan, self.runner(), epoch=epoch, watchers=watchers, stopping=stopping, clock=self._clock)
+
+    def runner(self) -> "Inline | Pool":
+        """Return who does the jobs of cycles, as the setting `jobs` says. Workers are kept warm until the lake is closed."""
+        from siltstone.compaction.jobs import Inline
+        from siltstone.compaction.pool import SECONDS_PER_MINUTE, Pool
+
+        if self.settings.jobs is JobPlace.INLINE:
+            return Inline(self._compactor, self._store, limit_seconds=self.settings.job_minutes * SECONDS_PER_MINUTE)
+        if self._pool is None:
+            self._pool = Pool(
+                self.path, settings=self.settings, clock=self._clock, compactor=self._compactor, store=self._store
+            )
+        return self._pool
 
     # ---- the compactor -------------------------------------------------------------------------------------------
 
@@ -273,9 +305,25 @@ class Lake:
             InvalidRequest: the role may not compact, an unknown work, or settings that contradict each other.
         """
         from siltstone.scheduler.caretaker import Caretaker
+        from siltstone.scheduler.works import crons
         from siltstone.storage.spark import interrupt
 
-        return Caretaker(self._housework(), self._office(), names=names, only=only, tell=tell, interrupt=interrupt)
+        found = crons(self.settings, of_datasets=self._dataset_tiers())
+        self._tiers = frozenset(found)
+        return Caretaker(
+            self._housework(), self._office(), crons=found, names=names, only=only, tell=tell, interrupt=interrupt
+        )
+
+    def _dataset_tiers(self) -> "list[Tier]":
+        """Return the tiers of all logs; those of one that cannot be read are left to its cycles to complain about."""
+        from siltstone.dataset.tiers import dataset_tiers
+
+        found: list[Tier] = []
+        for one in self._registry.all():
+            with suppress(SiltstoneError):
+                store = self._registry.store(one)
+                found += dataset_tiers(store) if store.spec.is_log else ()
+        return found
 
     def ask(self, wish: "Wish", *, tell: "Tell" = lambda _told: None) -> "Answer":
         """Have something compacted: here under the lease if it is free, by the compactor that holds it otherwise.
@@ -402,7 +450,9 @@ class Lake:
         )
 
     def close(self) -> None:
-        """Finish background upkeep."""
+        """End the workers, and finish background upkeep."""
+        if self._pool is not None:
+            self._pool.close()
         self._upkeep.close()
 
     def __enter__(self) -> "Lake":

@@ -65,6 +65,19 @@ def test_every_tier_and_kind_of_work_has_its_cron():
     assert {"fold", "squash", "events", "vacuum", "daily", "monthly"} < set(found)
 
 
+def test_a_tier_that_only_a_dataset_has_is_looked_at_by_the_cron_it_has_there(bench: Bench):
+    log = bench.lake.create("a.b.log", "at TIMESTAMP NOT NULL", time="at")
+    log.set_tiers("weekly.enabled=yes; hourly.cron=9 * * * *")
+    due = bench.caretaker().status().due
+    assert due["weekly"] is not None
+    assert due["hourly"] is not None
+    assert due["hourly"].minute == 5, "a tier of the lake keeps the lake's cron"
+    bench.lake.drop("a.b.log")
+    caretaker = bench.caretaker(only=["weekly"])
+    with caretaker._scheduler._changed:
+        assert caretaker._scheduler._timings["weekly"].due_at is None
+
+
 def test_a_cron_that_is_none_is_named_with_its_setting(bench: Bench):
     with pytest.raises(InvalidRequest, match="Setting 'fold_cron': 'often' is no cron expression"):
         bench.caretaker(lake_of(bench.root, settings=replace(SETTINGS, fold_cron="often")))
@@ -473,10 +486,12 @@ def refused(role: Role, root: Path) -> Iterator[tuple[str, SiltstoneError | None
         "alter": lambda: dataset.alter(add="n BIGINT"),
         "append": lambda: log.append([{"at": "2026-01-01T00:00:00Z"}]),
         "producer": log.producer,
+        "set_tiers": lambda: log.set_tiers("daily.min_files=6"),
         "compact": dataset.compact,
         "purge": lambda: dataset.compact(purge=True),
         "squash": dataset.squash,
         "vacuum": dataset.vacuum,
+        "cluster": log.cluster,
         "cycle": lambda: lake.run_cycle(only=["vacuum"]),
         "sweep": lake.sweep,
         "recover": lake.recover,
@@ -493,7 +508,7 @@ def refused(role: Role, root: Path) -> Iterator[tuple[str, SiltstoneError | None
             yield name, error if "has the role" in str(error) else None
 
 
-WRITES = {"create", "drop", "upsert", "tombstone", "ingest", "ingest_jdbc", "alter", "append", "producer"}
+WRITES = {"create", "drop", "upsert", "tombstone", "ingest", "ingest_jdbc", "alter", "append", "producer", "set_tiers"}
 
 
 @pytest.mark.parametrize("role", Role)

@@ -48,9 +48,14 @@ def told_line(told: dict[str, Any]) -> str:
 
 def told_report(told: dict[str, Any]) -> str:
     """Return what came of a job, in a few words."""
-    if told.get("error"):
-        return f"failed: {told['error']}"
-    report = told.get("report") or {}
+    report, error = told.get("report") or {}, told.get("error")
+    parts = [_told_counts(report)] if report or not error else []
+    if error:
+        parts.append(f"{told.get('outcome') or 'failed'}: {error}")
+    return "; ".join(parts)
+
+
+def _told_counts(report: dict[str, Any]) -> str:
     parts = []
     if report.get("batches_folded"):
         parts.append(f"{render.counted(report['batches_folded'], 'batch')} folded")

@@ -15,7 +15,7 @@ no compactor ran is caught up once.
 
 import datetime
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -60,6 +60,7 @@ class Caretaker:
         housework: Housework,
         office: Office,
         *,
+        crons: Mapping[str, str | None],
         names: Names = lambda: None,
         only: Sequence[str] | None = None,
         tell: Tell = lambda _told: None,
@@ -70,6 +71,7 @@ class Caretaker:
         Args:
             housework: what is done.
             office: leases, requests and notes of the lake, and its settings: crons, tiers, role, lease, jitter.
+            crons: the works, and when each is due.
             names: which datasets are looked after, asked before each cycle; None means all.
             only: names of works, if not all.
             tell: is told what happens, from several threads.
@@ -88,7 +90,7 @@ class Caretaker:
         self._tell = tell
         self._interrupt = interrupt
         self._scheduler = Scheduler(
-            works(office.settings, recover=self._recover, lanes=self._lanes, only=only),
+            works(crons, recover=self._recover, lanes=self._lanes, only=only),
             leases=office.leases,
             settings=office.settings,
             clock=office.clock,
@@ -129,7 +131,9 @@ class Caretaker:
         return cycle
 
     def stop(self, *, seconds: float | None = None) -> bool:
-        """Begin nothing more, wait for the job that runs, end it if it takes too long, let go of the lease.
+        """Begin nothing more, end the job that runs, let go of the lease.
+
+        Jobs of a cycle are cancelled; a fold or purge that somebody asked for has the time to end, and is then interrupted.
 
         Returns whether all that was done; if not, the process must end for the lease to be free.
         """

@@ -210,6 +210,7 @@ class Telling:
                 "event": "job_ended",
                 "cycle": self._number,
                 **_named(job),
+                "outcome": result.outcome,
                 "report": result.report,
                 "error": result.error,
             }

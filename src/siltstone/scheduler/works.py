@@ -4,13 +4,13 @@ All but the recovery have the same function, so that what is due at one moment i
 lanes, and no squash where a fold is due.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from siltstone.config import Settings
 from siltstone.errors import InvalidRequest
 from siltstone.model.cron import check_cron
-from siltstone.model.tiers import tiers_from_text
+from siltstone.model.tiers import Tier, tiers_from_text
 from siltstone.scheduler.cycles import Run, Work
 
 RECOVERY: Final = "recovery"
@@ -18,8 +18,11 @@ KINDS: Final = ("fold", "squash", "events", "cluster", "vacuum")
 """Kinds of work that are no tier; each has a setting ``<kind>_cron``."""
 
 
-def crons(settings: Settings) -> dict[str, str | None]:
+def crons(settings: Settings, *, of_datasets: Iterable[Tier] = ()) -> dict[str, str | None]:
     """Return when each work of a lake is due; None if only when it is asked for.
+
+    A tier that only some datasets have is looked at by the cron it has there; one that is off for the lake and on for a dataset,
+    too. Otherwise the lake's cron counts.
 
     >>> crons(Settings())["hourly"], crons(Settings())["weekly"]
     ('5 * * * *', None)
@@ -29,11 +32,14 @@ def crons(settings: Settings) -> dict[str, str | None]:
     """
     tiers = tiers_from_text(settings.tiers)
     found = {name: _cron(settings, name) for name in (RECOVERY, *KINDS)}
-    return found | {tier.name: tier.cron if tier.enabled else None for tier in tiers}
+    for tier in (*tiers, *of_datasets):
+        if found.get(tier.name) is None:
+            found[tier.name] = tier.cron if tier.enabled else None
+    return found
 
 
 def works(
-    settings: Settings,
+    found: Mapping[str, str | None],
     *,
     recover: Callable[[Run], Any],
     lanes: Callable[[Run], Any],
@@ -42,15 +48,14 @@ def works(
     """Return the works of a lake, the recovery first.
 
     Args:
-        settings: crons and tiers.
+        found: what `crons` returns.
         recover: what the recovery does.
         lanes: what every other work does; `Run.works` says which are due.
         only: names of works, if not all; the recovery always is one.
 
     Raises:
-        InvalidRequest: an unknown work, or settings that contradict each other.
+        InvalidRequest: an unknown work.
     """
-    found = crons(settings)
     wanted = set(found if only is None else only)
     if unknown := sorted(wanted - found.keys()):
         raise InvalidRequest(f"There is no tier or work {unknown[0]!r}. Known: {', '.join(found)}.")

@@ -77,8 +77,8 @@ def run(
     r"""Keep the lake in shape until it is told to stop: folds, squashes, roll-ups, vacuums, each by its schedule.
 
     One compactor of a lake works at a time; a second one stands by and takes over when the first one ends or dies.
-    Ctrl-C or SIGTERM waits for the job that runs (setting stop_seconds), ends it if it takes longer, and lets go of the lease;
-    a second Ctrl-C ends the process at once. With --json each line is one event.
+    Ctrl-C or SIGTERM cancels the job that runs, which changes nothing, and lets go of the lease; a second Ctrl-C ends the
+    process at once. With --json each line is one event.
 
     \b
     silt compactor run
