@@ -4,8 +4,10 @@
 background thread after the acknowledgement; `close` waits for them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -33,8 +35,13 @@ from siltstone.storage.tidying import Background, Tidying
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from siltstone.compaction.candidates import Plan
-    from siltstone.model.results import JobResult
+    from siltstone.compaction.candidates import Plan, UnfinishedJob
+    from siltstone.compaction.cycle import Watcher as CycleWatcher
+    from siltstone.compaction.cycle_report import CycleEntry, CycleReport
+    from siltstone.compaction.journal import Journal
+    from siltstone.compaction.records import JobRecord
+    from siltstone.compaction.recovery import Recovery, RecoveryReport
+    from siltstone.compaction.statistics import Totals
     from siltstone.query.result import QueryResult
 
 SQUASH_LOOK_COMMITS: Final = 8
@@ -52,6 +59,7 @@ class Lake:
         self._clock = clock
         self._given = spark
         self._watcher: Watcher | None = None
+        self._on_cycle: list[Callable[[CycleReport], object]] = []
         self._compactor = Compactor(spark=self.spark)
         self._upkeep = _Upkeep(settings, clock, self._compactor)
         self._registry = Registry(
@@ -178,7 +186,12 @@ class Lake:
         self._registry.drop(DatasetName.parse(name))
 
     def plan(
-        self, names: Sequence[str] | None = None, *, only: Sequence[str] | None = None, force: bool = False
+        self,
+        names: Sequence[str] | None = None,
+        *,
+        only: Sequence[str] | None = None,
+        force: bool = False,
+        cycle: int | None = None,
     ) -> "Plan":
         """Return what a cycle of compaction would do now, and what it would leave out and why; nothing is changed. No Spark.
 
@@ -186,36 +199,160 @@ class Lake:
             names: the datasets to look at; all unless told.
             only: kinds of work (``fold``, ``squash``, ``vacuum``, ...) and names of tiers; all unless told.
             force: take what is below its thresholds and too young, too.
+            cycle: the number of the cycle, which says whose turn is first; the next one of the journal unless told.
 
         Raises:
             InvalidRequest: an unknown tier or kind of work, or settings that contradict each other.
             NotFound: there is no such dataset.
+            Corruption, Unavailable: the journal cannot be read, or a dataset that was named.
         """
+        number = self._journal.next_cycle() if cycle is None else cycle
+        return self._planned(names, only=only, force=force, cycle=number, unfinished=self._recovery.look().unfinished)
+
+    def _planned(
+        self,
+        names: Sequence[str] | None,
+        *,
+        only: Sequence[str] | None,
+        force: bool,
+        cycle: int,
+        unfinished: "Sequence[UnfinishedJob]",
+    ) -> "Plan":
         from siltstone.compaction.candidates import Inputs, plan
-        from siltstone.compaction.states import table_state
+        from siltstone.compaction.states import event_log_state, table_states
         from siltstone.model.tiers import tiers_from_text
 
         tiers = tiers_from_text(self.settings.tiers)
         found = (
             self._registry.all() if names is None else [self._registry.find(DatasetName.parse(name)) for name in names]
         )
-        tables = [table_state(self._registry.store(one), tiers=tiers) for one in found]
-        inputs = Inputs(tables=tables, only=None if only is None else frozenset(only), force=force)
-        return plan(inputs, self.settings, self._clock.now())
+        stores = [self._registry.store(one) for one in found]
+        tables, unreadable = table_states(stores, tiers=tiers, skip_damaged=names is None)
+        if names is None and (events := event_log_state(self._layout, settings=self.settings, clock=self._clock)):
+            tables.append(events)
+        inputs = Inputs(
+            tables=tables,
+            cycle=cycle,
+            unfinished=unfinished,
+            only=None if only is None else frozenset(only),
+            force=force,
+        )
+        return replace(plan(inputs, self.settings, self._clock.now()), unreadable=unreadable)
 
     def run_cycle(
-        self, names: Sequence[str] | None = None, *, only: Sequence[str] | None = None, force: bool = False
-    ) -> "list[JobResult]":
-        """Do what `plan` says, one job after the other; one that fails does not stop the others. Starts Spark if it has to.
+        self,
+        names: Sequence[str] | None = None,
+        *,
+        only: Sequence[str] | None = None,
+        force: bool = False,
+        cycle: int | None = None,
+        epoch: int | None = None,
+        watchers: "Sequence[CycleWatcher]" = (),
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> "CycleReport":
+        """Recover what crashed processes left, then do what `plan` says; a job that fails does not stop the others.
+
+        Starts Spark if it has to. Everything is written down in the journal (`history`).
+
+        Args:
+            names: see `plan`.
+            only: see `plan`.
+            force: see `plan`.
+            cycle: see `plan`.
+            epoch: that of the lease under which the cycle runs; without one each job has its dataset's own.
+            watchers: are told of each step, after the journal.
+            stopping: once it says so, no further job is begun.
 
         Raises:
             InvalidRequest: see `plan`.
+            Corruption, Unavailable: the journal or the registry cannot be read, so what is unfinished is not known.
         """
         from siltstone.compaction.cycle import run_cycle
+        from siltstone.compaction.cycle_report import CycleReport
         from siltstone.compaction.jobs import Inline
+        from siltstone.compaction.system_jobs import SystemJobs
 
-        plan = self.plan(names, only=only, force=force)
-        return run_cycle(plan, Inline(self._compactor, self._store))
+        recovery = self.recover(epoch=epoch)
+        number = self._journal.next_cycle() if cycle is None else cycle
+        plan = self._planned(names, only=only, force=force, cycle=number, unfinished=recovery.unfinished)
+        runner = SystemJobs(
+            Inline(self._compactor, self._store), layout=self._layout, settings=self.settings, clock=self._clock
+        )
+        results = run_cycle(plan, runner, epoch=epoch, watchers=[self._journal, *watchers], stopping=stopping)
+        report = CycleReport(
+            cycle=number,
+            results=tuple(results),
+            recovery=recovery,
+            unreadable=dict(plan.unreadable),
+            trouble=self._journal.trouble,
+        )
+        for callback in self._on_cycle:
+            callback(report)
+        return report
+
+    def on_cycle(self, callback: "Callable[[CycleReport], object]") -> None:
+        """Have something called after each cycle of this lake object, with what came of it; what it raises reaches the caller."""
+        self._on_cycle.append(callback)
+
+    def recover(self, *, epoch: int | None = None) -> "RecoveryReport":
+        """Put in order what crashed processes left: unfinished jobs, datasets, folders. Done before each cycle. No Spark.
+
+        Args:
+            epoch: that of our lease, if we hold one: a cycle of a lower one is over.
+
+        Raises:
+            Corruption, Unavailable: the journal or the registry cannot be read.
+        """
+        return self._recovery.run(epoch=epoch)
+
+    def history(self, limit: int = 20) -> "list[CycleEntry]":
+        """Return the last cycles that did something, the newest first.
+
+        Raises:
+            InvalidRequest: the limit is less than 1.
+            Corruption, Unavailable: the journal cannot be read.
+        """
+        from siltstone.compaction.cycle_report import CycleEntry
+
+        return [CycleEntry.of(build) for build in self._journal.cycles(limit)]
+
+    def jobs(self, limit: int = 20, *, dataset: str | None = None) -> "list[JobRecord]":
+        """Return the last jobs, of one dataset or of all, the newest first; `lake.history()` has the cycles.
+
+        Raises:
+            InvalidRequest: the limit is less than 1.
+            Corruption, Unavailable: the journal cannot be read.
+        """
+        return self._journal.jobs(limit, dataset=dataset)
+
+    def totals(self) -> "Totals":
+        """Return what all cycles have come to: by tier and kind of work, and by dataset.
+
+        Raises:
+            Corruption, Unavailable: the journal cannot be read.
+        """
+        from siltstone.compaction.statistics import Totals, kept_at, totals_of
+
+        log = self._journal.log()
+        return totals_of(log, kept_at(log)) if log is not None else Totals()
+
+    @cached_property
+    def _journal(self) -> "Journal":
+        from siltstone.compaction.journal import Journal
+
+        return Journal(self._layout, settings=self.settings, clock=self._clock, store=self._store)
+
+    @cached_property
+    def _recovery(self) -> "Recovery":
+        from siltstone.compaction.recovery import Recovery
+
+        return Recovery(
+            self._journal,
+            registry=self._registry,
+            layout=self._layout,
+            compactor=self._compactor,
+            clock=self._clock,
+        )
 
     def sweep(self) -> list[Path]:
         """Remove the folders that crashed creates and drops left behind, and return them."""
@@ -233,8 +370,10 @@ class Lake:
         )
 
     def close(self) -> None:
-        """Finish background upkeep."""
+        """Finish background upkeep, and let go of the journal."""
         self._upkeep.close()
+        if "_journal" in self.__dict__:
+            self._journal.close()
 
     def __enter__(self) -> "Lake":
         return self

@@ -62,10 +62,11 @@ def _watched(job: Job, runner: Runner, watchers: Sequence[Watcher]) -> JobResult
 def _result(job: Job, runner: Runner) -> JobResult:
     report: Report | None = None
     error: str | None = None
+    error_kind: str | None = None
     try:
         report = runner.run(job)
     except SiltstoneError as failure:
-        error = str(failure)
+        error, error_kind = str(failure), failure.kind
     return JobResult(
         job=job.id,
         kind=str(job.planned.kind),
@@ -75,4 +76,5 @@ def _result(job: Job, runner: Runner) -> JobResult:
         trigger=job.planned.trigger,
         report=report.to_dict() if report is not None else None,
         error=error,
+        error_kind=error_kind,
     )

@@ -58,7 +58,7 @@ class Inline:
 
     def run(self, job: Job) -> "Report":
         """Do one job here."""
-        store = self._store(job.planned.dataset)
+        store = self._store(job.planned.dataset).for_job(job.id)
         match job.planned.kind:
             case JobKind.FOLD:
                 return self._compactor.compact(store, purge=False)

@@ -142,6 +142,7 @@ class JobResult(_Plain):
     trigger: str
     report: dict[str, Any] | None
     error: str | None
+    error_kind: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
