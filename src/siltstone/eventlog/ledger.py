@@ -106,17 +106,18 @@ class Ledger:
         self.take_in(checked)
         return answer
 
-    def check(self, batches: Sequence[Sequence[Event]], *, at: int, over: "Checked | None" = None) -> "Checked":
+    def check(self, batches: Sequence[Sequence[Event]], *, at: int, over: "Sequence[Checked]" = ()) -> "Checked":
         """Give indexes to the events of several appends, one after the other; one that is refused leaves the next its turn.
 
-        What `over` has found lies over the tables: it has landed, but was not taken in yet.
+        What `over` has found lies over the tables, the oldest first: it has landed, but was not taken in yet.
         """
         states = self._looked_up([event for batch in batches for event in batch])
-        if over is not None:
-            states.lay(over.states)
+        for landed in over:
+            states.lay(landed.states)
         new: list[Indexed] = []
         answers: list[list[Appended] | Conflict] = []
-        first = self.next_index() if over is None else over.new[-1].index + 1
+        last = next((landed.new[-1].index for landed in reversed(over) if landed.new), None)
+        first = self.next_index() if last is None else last + 1
         for batch in batches:
             trial = states.copy() if len(batches) > 1 and len(batch) > 1 else states  # one event moves all or nothing
             try:
@@ -406,7 +407,7 @@ class _States:
 
     def _apply_build(self, index: int, event: Event, payload: BuildRequestEvent) -> None:
         before = self.builds.get(event.build_request_id)
-        asked = as_json(payload.requested_partitions)
+        asked = as_json(payload.requested_partitions) if payload.requested_partitions else "[]"
         row = {
             "build_request_id": event.build_request_id,
             "status": payload.status.value,

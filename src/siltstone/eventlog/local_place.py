@@ -18,7 +18,7 @@ from siltstone.eventlog.squash import squash
 from siltstone.model.files import Added, Commit, Committed, DataFile, Live
 from siltstone.storage.layout import DATA, has_versions
 from siltstone.storage.log import read_entry
-from siltstone.storage.parquet import write_small_file
+from siltstone.storage.parquet import small_file
 from siltstone.storage.presence import Presence, is_live
 from siltstone.storage.table import Table
 from siltstone.storage.tidying import Background, Tidying
@@ -99,8 +99,10 @@ class LocalPlace:
         full = self._table.path / path
         try:
             full.parent.mkdir(exist_ok=True)
-            write_small_file(rows, full)
-            size = full.stat().st_size
+            content = small_file(rows)
+            with full.open("xb") as file:
+                file.write(content)
+            size: int = content.size
             self._table.verify((DataFile(path=path, size_bytes=size, rows=rows.num_rows),), expected=rows.schema)
         except OSError as error:
             full.unlink(missing_ok=True)
