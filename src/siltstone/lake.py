@@ -305,6 +305,14 @@ class Lake:
         """
         return self._recovery.run(epoch=epoch)
 
+    def unfinished(self) -> "RecoveryReport":
+        """Return which jobs are under way, or were when their process died, and what cannot be read; nothing is changed.
+
+        Raises:
+            Corruption, Unavailable: the journal cannot be read.
+        """
+        return self._recovery.look()
+
     def history(self, limit: int = 20) -> "list[CycleEntry]":
         """Return the last cycles that did something, the newest first.
 

@@ -3,6 +3,7 @@
 import fcntl
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from siltstone.compaction import journal as journals
 from siltstone.compaction.candidates import Candidate, FileEntry, JobKind, Plan
 from siltstone.compaction.jobs import Inline, Job
 from siltstone.compaction.journal import Journal
+from siltstone.compaction.records import Owner
 from siltstone.compaction.recovery import Quarantined, RecoveryReport, recover
 from siltstone.config import Settings
 from siltstone.errors import Corruption
@@ -150,7 +152,7 @@ def test_recovery_is_a_function_of_the_parts_of_a_lake(lake: Lake, clock: FakeCl
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is begun is begun on another machine."""
-    monkeypatch.setattr(journals, "machine", lambda: "another machine")
+    monkeypatch.setattr(journals, "this_process", lambda owner: Owner(id=owner, machine="m", host="elsewhere", pid=1))
 
 
 @pytest.mark.usefixtures("elsewhere")
@@ -170,6 +172,13 @@ def test_an_owner_with_a_lower_epoch_is_dead(lake: Lake) -> None:
     )
     assert len(lake.recover(epoch=4).unfinished) == 1
     assert lake.recover(epoch=5).abandoned == ("j",)
+
+
+def test_whoever_ran_before_this_machine_was_started_anew_is_dead(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = journals.this_process
+    monkeypatch.setattr(journals, "this_process", lambda owner: replace(now(owner), machine="an earlier boot"))
+    begun(lake, run=False)
+    assert len(lake.recover().abandoned) == 2
 
 
 # ---- what cannot be read ---------------------------------------------------------------------------------------------

@@ -24,8 +24,18 @@ def table_of(store: Store, kind: JobKind) -> Table | None:
             return None
 
 
-def commits_of(store: Store, kind: JobKind, job: str) -> list[LogEntry]:
-    """Return what a job has committed, oldest first, as far as the log still has it.
+def version_of(store: Store, kind: JobKind) -> int | None:
+    """Return the version of the table that a kind of job commits to: its commits come above it.
+
+    Raises:
+        Gone: the dataset was dropped.
+    """
+    table = table_of(store, kind)
+    return table.version() if table is not None else None
+
+
+def commits_of(store: Store, kind: JobKind, job: str, *, above: int | None = None) -> list[LogEntry]:
+    """Return what a job has committed above a version, oldest first, as far as the log still has it.
 
     `base` keeps its entries for days, `changes` for minutes: of an old squash nobody can tell, and nobody has to.
 
@@ -39,6 +49,8 @@ def commits_of(store: Store, kind: JobKind, job: str) -> list[LogEntry]:
     table.version()  # Gone, if it is
     found: list[LogEntry] = []
     for version in list_log(table.path).entries:
+        if above is not None and version <= above:
+            continue
         try:
             entry = read_entry(table.path, version)
         except FileNotFoundError:

@@ -32,8 +32,8 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from siltstone.clock import Clock, epoch_ns
-from siltstone.compaction.candidates import Plan
-from siltstone.compaction.commits import commits_of
+from siltstone.compaction.candidates import JobKind, Plan
+from siltstone.compaction.commits import commits_of, version_of
 from siltstone.compaction.jobs import Job
 from siltstone.compaction.records import (
     CYCLE,
@@ -61,6 +61,7 @@ from siltstone.eventlog.events import (
     BuildRequestEvent,
     BuildStatus,
     Event,
+    JobConfig,
     JobEvent,
     JobGraphEvent,
     JobStatus,
@@ -97,6 +98,8 @@ class _Running:
     began: dict[str, int] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
     ended: set[str] = field(default_factory=set)
+    above: dict[tuple[str, JobKind], int | None] = field(default_factory=dict)
+    """The versions of the tables that jobs commit to, from before they began."""
     building: set[str] = field(default_factory=set)
 
     def of_ref(self, ref: str) -> set[str]:
@@ -253,7 +256,7 @@ class Journal:
             for ref in refs:
                 payloads += _requested(ref)
             payloads += [
-                job_event(job, JobStatus.SCHEDULED, config=config_of(job, running.owner), message=job.planned.trigger)
+                job_event(job, JobStatus.SCHEDULED, config=self._config(running, job), message=job.planned.trigger)
                 for job in jobs
             ]
             payloads.append(BuildRequestEvent(status=BuildStatus.EXECUTING, message=text))
@@ -262,7 +265,7 @@ class Journal:
             reach("journal.after_cycle_began")
 
     def _start(self, number: int, jobs: Sequence[Job]) -> _Running:
-        owner = Owner(id=self._clock.new_id(), machine=machine(), host=socket.gethostname(), pid=os.getpid())
+        owner = this_process(self._clock.new_id())
         presence = None
         try:
             presence = Presence(self._layout.work, owner.id)
@@ -275,6 +278,15 @@ class Journal:
             jobs={job.id: job for job in jobs},
         )
 
+    def _config(self, running: _Running, job: Job) -> JobConfig:
+        place = job.planned.dataset, job.planned.kind
+        if place not in running.above:
+            running.above[place] = None
+            if self._store is not None:
+                with suppress(SiltstoneError, OSError, LogMoved):
+                    running.above[place] = version_of(self._store(job.planned.dataset), job.planned.kind)
+        return config_of(job, running.owner, above=running.above[place])
+
     def job_began(self, job: Job) -> None:
         """Write down that a job is about to be done."""
         with self._mutex:
@@ -285,7 +297,7 @@ class Journal:
             if job.id not in running.jobs:  # a part of another one
                 payloads += [] if running.of_ref(_ref(job)) else _requested(_ref(job))
                 running.jobs[job.id] = job
-                payloads.append(job_event(job, JobStatus.SCHEDULED, config=config_of(job, running.owner)))
+                payloads.append(job_event(job, JobStatus.SCHEDULED, config=self._config(running, job)))
             running.began[job.id] = self._now()
             payloads.append(job_event(job, JobStatus.RUNNING))
             if _ref(job) not in running.building:
@@ -317,16 +329,17 @@ class Journal:
             return job_event(job, JobStatus.FAILED, message=safe_error(result.error_kind, result.error))
         record = record_of(job, running.build_request_id, running.owner)
         began, now = running.began.get(job.id, self._now()), self._now()
-        commits = self._commits(job)
+        commits = self._commits(running, job)
         done = done_of(record, result, commits, began=began, now=now)
         made = manifests_of(record, done, commits, began=began, now=now, sha256=checksums(result.report))
         return job_event(job, JobStatus.COMPLETED, message=told(done), manifests=made)
 
-    def _commits(self, job: Job) -> list[LogEntry]:
+    def _commits(self, running: _Running, job: Job) -> list[LogEntry]:
         """Look up what a job has committed; where that cannot be seen its report has to do."""
         if self._store is not None:
             with suppress(SiltstoneError, OSError, LogMoved):
-                return commits_of(self._store(job.planned.dataset), job.planned.kind, job.id)
+                above = running.above.get((job.planned.dataset, job.planned.kind))
+                return commits_of(self._store(job.planned.dataset), job.planned.kind, job.id, above=above)
         return []
 
     def cycle_ended(self, plan: Plan, results: Sequence[JobResult]) -> None:  # noqa: ARG002  # as every watcher is called
@@ -388,6 +401,11 @@ class Journal:
             build_request_id=build_request_id,
             payload=payload,
         )
+
+
+def this_process(owner: str) -> Owner:
+    """Return who we are, as the owner of a cycle."""
+    return Owner(id=owner, machine=machine(), host=socket.gethostname(), pid=os.getpid())
 
 
 def _read(events: Mapping[str, Sequence[Event]]) -> tuple[list[JobRecord], dict[str, str]]:

@@ -133,8 +133,8 @@ def graph_of(settings: Settings, jobs: Sequence[Job], *, epoch: int | None) -> s
     )
 
 
-def config_of(job: Job, owner: Owner) -> JobConfig:
-    """Return what a job is to do."""
+def config_of(job: Job, owner: Owner, *, above: int | None = None) -> JobConfig:
+    """Return what a job is to do; its commits come `above` a version of its table."""
     planned = job.planned
     facts: dict[str, Any] = {
         "cycle": job.cycle,
@@ -152,6 +152,7 @@ def config_of(job: Job, owner: Owner) -> JobConfig:
         "target_bytes": planned.target_bytes,
         "waiting_since_ms": planned.waiting_since_ms,
         "epoch": "" if job.epoch is None else job.epoch,
+        "above": "" if above is None else above,
         "owner": owner.id,
         "machine": owner.machine,
         "host": owner.host,
@@ -326,6 +327,8 @@ class JobRecord:
     period: str
     owner: Owner
     epoch: int | None = None
+    above: int | None = None
+    """The version of its table when it was planned: its commits come after it."""
     trigger: str = ""
     bytes: int = 0
     waiting_since_ms: int = 0
@@ -410,6 +413,7 @@ def _scheduled(event: Event, payload: JobEvent) -> JobRecord:
             period=facts["period"],
             owner=Owner(id=facts["owner"], machine=facts["machine"], host=facts["host"], pid=int(facts["pid"])),
             epoch=int(facts["epoch"]) if facts.get("epoch") else None,
+            above=int(facts["above"]) if facts.get("above") else None,
             trigger=facts.get("trigger", ""),
             bytes=int(facts.get("bytes", 0)),
             waiting_since_ms=int(facts.get("waiting_since_ms", 0)),

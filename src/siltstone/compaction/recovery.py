@@ -15,10 +15,11 @@
 Records that nobody could settle for 7 days are reported once more and ended as failed, so that they block nothing for ever.
 
 Recovery can be run at any time, by any number of processes, and can itself crash anywhere: every step is one that the next
-recovery finds done or does. Who is dead: on this machine the presence lock says so, at once. An owner on another machine is
-dead if the epoch of its lease is below ours, or after a day.
+recovery finds done or does. Who is dead: on this machine the presence lock says so, at once; one of a time before the machine was
+started anew is. An owner on another machine is dead if the epoch of its lease is below ours, or after a day.
 """
 
+import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -224,6 +225,8 @@ class Recovery:
             return not cycle.unreadable  # no job at all: nothing is under way
         if owner.machine == machine():
             return not is_live(self._layout.work, owner.id)
+        if owner.host == socket.gethostname():
+            return True  # the machine was started anew
         theirs = cycle.jobs[0].epoch
         if epoch is not None and theirs is not None and theirs < epoch:
             return True
@@ -255,7 +258,7 @@ class Recovery:
 
     def _commits(self, record: JobRecord) -> Sequence[LogEntry]:
         store = self._store(record.dataset)
-        return commits_of(store, record.kind, record.job) if store is not None else ()
+        return commits_of(store, record.kind, record.job, above=record.above) if store is not None else ()
 
     def _store(self, dataset: str) -> Store | None:
         """Return a dataset's store; None if there is no such dataset any more, or it is a table of the system."""
