@@ -13,13 +13,14 @@ from siltstone import Lake
 from siltstone.compaction.candidates import Candidate, FileEntry, JobKind, Plan
 from siltstone.compaction.cycle import run_cycle
 from siltstone.compaction.cycle_report import CycleReport
-from siltstone.compaction.jobs import Job
+from siltstone.compaction.jobs import Inline, Job
 from siltstone.compaction.journal import Journal
 from siltstone.compaction.records import Unreadable, cycle_id, cycle_number, read_job, safe_error
+from siltstone.compaction.states import event_log_state
 from siltstone.compaction.statistics import Totals, counted, kept_at
 from siltstone.config import Settings
 from siltstone.erasure.scan import scan
-from siltstone.errors import Corruption, Unavailable
+from siltstone.errors import CommitUnknown, Corruption, Unavailable
 from siltstone.eventlog.events import BuildStatus, Indexed, JobEvent, JobStatus, PartitionStatus
 from siltstone.eventlog.log import EventLog
 from siltstone.failpoints import arm
@@ -195,6 +196,43 @@ def test_errors_are_kept_only_where_their_text_is_ours() -> None:
     assert safe_error("corruption", "row SUBJECT-1 is broken") == "corruption"
     assert safe_error(None, "[A_B] x [C_D] [A_B]") == "error [A_B] [C_D]"
     assert len(safe_error("gone", "x" * 1000)) < 400
+
+
+def test_a_commit_of_which_nobody_was_told_is_found(lake: Lake) -> None:
+    class Lost(Inline):
+        def run(self, job: Job) -> Any:  # noqa: ANN401
+            super().run(job)
+            raise CommitUnknown("whether it landed cannot be seen")
+
+    plan = lake.plan(only=["squash"], force=True)
+    (result,) = run_cycle(plan, Lost(lake._compactor, lake._store), watchers=[lake._journal])
+    assert result.error_kind == "commit_unknown"
+    (record,) = lake.jobs()
+    assert (record.status, record.message, record.done.files_before) == (JobStatus.COMPLETED, "4 files became 1", 4)
+
+
+def test_followers_of_the_journal_see_every_event_once_and_in_order_while_its_files_come_together(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    settings = Settings(durable=False, event_log_files=4)
+    with Lake.open(tmp_path / "lake", settings=settings, clock=clock) as lake:
+        people = lake.create(NAME, "id STRING NOT NULL", key="id")
+        followed: list[tuple[int, str]] = []
+        start, live = 1, 0
+        for number in range(4):
+            for _ in range(2):
+                people.upsert([{"id": str(number)}])
+            lake.run_cycle(only=["squash", "events"], force=number % 2 == 0)
+            with EventLog.open(lake._journal.uri, create=False) as follower:
+                page = follower.page(start, limit=1000)
+                followed += [(one.index, one.event.event_id) for one in page.events]
+                start = page.next_index
+        whole = [(one.index, one.event.event_id) for one in log_of(lake).events()]
+        assert followed == whole
+        assert [index for index, _ in whole] == list(range(1, len(whole) + 1))
+        assert any(record.lane == "events" and record.done.files_after for record in lake.jobs(100))
+        live = len(event_log_state(lake._layout, settings=settings, clock=clock).files)  # type: ignore[union-attr]
+        assert live < len({record.job for record in lake.jobs(100)}) * 3
 
 
 # ---- how cycles end ------------------------------------------------------------------------------------------------

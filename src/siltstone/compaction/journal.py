@@ -56,7 +56,7 @@ from siltstone.compaction.records import (
 )
 from siltstone.config import Settings
 from siltstone.dataset.store import Store
-from siltstone.errors import Conflict, SiltstoneError
+from siltstone.errors import CommitUnknown, Conflict, SiltstoneError
 from siltstone.eventlog.events import (
     BuildRequestEvent,
     BuildStatus,
@@ -325,14 +325,18 @@ class Journal:
             reach("journal.after_job_ended")
 
     def _ending(self, running: _Running, job: Job, result: JobResult) -> JobEvent:
-        if result.error is not None:
+        """Return how a job ended. One that failed may have committed a part of its work; or all of it, and nobody could tell."""
+        commits = self._commits(running, job)
+        if result.error is not None and not commits:
             return job_event(job, JobStatus.FAILED, message=safe_error(result.error_kind, result.error))
         record = record_of(job, running.build_request_id, running.owner)
         began, now = running.began.get(job.id, self._now()), self._now()
-        commits = self._commits(running, job)
         done = done_of(record, result, commits, began=began, now=now)
         made = manifests_of(record, done, commits, began=began, now=now, sha256=checksums(result.report))
-        return job_event(job, JobStatus.COMPLETED, message=told(done), manifests=made)
+        if result.error is None or result.error_kind == CommitUnknown.kind:
+            return job_event(job, JobStatus.COMPLETED, message=told(done), manifests=made)
+        text = f"{safe_error(result.error_kind, result.error)}; of it was done: {told(done)}"
+        return job_event(job, JobStatus.FAILED, message=text, manifests=made)
 
     def _commits(self, running: _Running, job: Job) -> list[LogEntry]:
         """Look up what a job has committed; where that cannot be seen its report has to do."""
