@@ -63,7 +63,7 @@ def jvm_of(test: str) -> str | None:
         return "shared"
     if test.startswith(ON_THE_SERVER) or "connect" in test.partition("::")[2]:
         return "connect_server"
-    return "spark" if test.startswith(("tests/spark/", "tests/property/")) else None
+    return "spark" if test.startswith(("tests/spark/", "tests/property/", "tests/simulation/")) else None
 
 
 class ByJvm(LoadScopeScheduling):  # type: ignore[misc]

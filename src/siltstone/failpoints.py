@@ -42,6 +42,8 @@ FAILPOINTS: Final = frozenset(
         "eventlog.after_squash",
         "roll_up.after_write",
         "roll_up.after_commit",
+        "cluster.after_write",
+        "cluster.after_commit",
         "journal.before_cycle_began",
         "journal.after_cycle_began",
         "journal.before_job_began",

@@ -124,7 +124,7 @@ class Lake:
             finally:
                 self._watcher = None
 
-    def create(
+    def create(  # noqa: PLR0913  # one parameter for each thing that is fixed
         self,
         name: str,
         schema: "pa.Schema | str | Any",  # noqa: ANN401
@@ -134,6 +134,9 @@ class Lake:
         time: str | None = None,
         partition_by: str | Sequence[str] | None = None,
         sort_by: str | Sequence[str] | None = None,
+        cluster_by: str | Sequence[str] | None = None,
+        dedup_by: str | Sequence[str] | None = None,
+        survivor: str | None = None,
     ) -> Dataset:
         """Create a dataset, keyed or a log, or return the one that exists if it has the same fingerprint and specification.
 
@@ -146,6 +149,11 @@ class Lake:
             time: instead of a key, the column that says when an event happened: the dataset is a log.
             partition_by: columns of a log that divide its files besides the time.
             sort_by: columns that a log's files are sorted by; the time unless told.
+            cluster_by: columns that a clustering of a log orders rows by, so that a search by any of them opens few files; the
+                time, the first partition column and the sort columns unless told.
+            dedup_by: columns of a log; of rows that are equal in all of them one survives. They must contain the time, the
+                partition and the subject columns, so that duplicates lie in one period and are hidden together.
+            survivor: which one: the ``first`` (unless told) or the ``last``, by sequence and place in the batch.
 
         Raises:
             InvalidRequest: the name, a column, a type, the key or the time is not allowed. Nothing is written.
@@ -158,6 +166,9 @@ class Lake:
             time=time,
             partition_by=as_names(partition_by),
             sort_by=as_names(sort_by),
+            cluster_by=as_names(cluster_by),
+            dedup_by=as_names(dedup_by),
+            survivor=survivor,
         )
         return self._dataset(self._registry.create(parsed, as_schema(schema), spec))
 
@@ -220,14 +231,17 @@ class Lake:
     ) -> "Plan":
         from siltstone.compaction.candidates import Inputs, plan
         from siltstone.compaction.states import event_log_state, table_states
+        from siltstone.dataset.tiers import dataset_tiers
         from siltstone.model.tiers import tiers_from_text
 
-        tiers = tiers_from_text(self.settings.tiers)
+        tiers_from_text(self.settings.tiers)  # what contradicts itself is refused, also where there is no log yet
         found = (
             self._registry.all() if names is None else [self._registry.find(DatasetName.parse(name)) for name in names]
         )
         stores = [self._registry.store(one) for one in found]
-        tables, unreadable = table_states(stores, tiers=tiers, skip_damaged=names is None)
+        tables, unreadable = table_states(
+            stores, tiers=lambda store: dataset_tiers(store) if store.spec.is_log else (), skip_damaged=names is None
+        )
         if names is None and (events := event_log_state(self._layout, settings=self.settings, clock=self._clock)):
             tables.append(events)
         inputs = Inputs(

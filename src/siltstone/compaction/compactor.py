@@ -4,7 +4,7 @@ Every lake has one of these, and most commands ask nothing of it: the rooms that
 """
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -85,6 +85,20 @@ class Compactor:
         from siltstone.compaction.roll_up import roll_up
 
         return roll_up(self._spark(), store.current(), job, epoch=epoch)
+
+    def cluster(self, store: Store, job: "Candidate", *, epoch: int | None = None) -> RollUpReport:
+        """Order the rows of a period of a log by several columns at once, as planned."""
+        from siltstone.compaction.cluster import cluster
+
+        return cluster(self._spark(), store.current(), job, epoch=epoch)
+
+    def cluster_all(self, store: Store, *, by: Sequence[str] = ()) -> list[RollUpReport]:
+        """Order the rows of every period of a log, by its own columns unless told."""
+        from siltstone.compaction.cluster import cluster, whole_base
+
+        store = store.current()
+        jobs = whole_base(store, by=by)
+        return [cluster(self._spark(), store, job, by=by) for job in jobs]
 
     def estimate(self, store: Store) -> FoldEstimate:
         """Say what a fold or a purge would have to do, without Spark."""

@@ -66,6 +66,8 @@ class Inline:
                 return self._compactor.squash(store)
             case JobKind.ROLL_UP:
                 return self._compactor.roll_up(store, job.planned, epoch=job.epoch)
+            case JobKind.CLUSTER:
+                return self._compactor.cluster(store, job.planned, epoch=job.epoch)
             case JobKind.VACUUM:
                 hours = store.settings.vacuum_retention_hours
                 return self._compactor.vacuum(store, retention_hours=hours, dry_run=False)

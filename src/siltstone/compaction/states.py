@@ -1,12 +1,12 @@
 """A dataset as the planner sees it: its live files, its backlog and what waits for a vacuum, from logs alone. No Spark."""
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from siltstone.clock import Clock
-from siltstone.compaction.candidates import Backlog, FileEntry, Shape, TableState
-from siltstone.compaction.roll_up import tier_of
+from siltstone.compaction.candidates import CLUSTERED, Backlog, FileEntry, Shape, TableState
+from siltstone.compaction.rewrite import tier_of
 from siltstone.config import Settings
 from siltstone.dataset.store import Snapshot, Store, sequence_of
 from siltstone.errors import Gone, SiltstoneError
@@ -30,20 +30,23 @@ def table_state(store: Store, *, tiers: tuple[Tier, ...]) -> TableState:
     """
     snapshot = store.snapshot()
     waiting = [*_waiting(store.base), *_waiting(store.changes)]
+    clustered = [file.modified_ms for file in snapshot.base.files if tier_of(file.path) == CLUSTERED]
     return TableState(
         name=str(store.name),
         shape=Shape.LOG if store.spec.kind is Kind.LOG else Shape.KEYED,
-        files=[_base_entry(file) for file in snapshot.base.files],
+        files=[base_entry(file) for file in snapshot.base.files],
         change_files=[_change_entry(file) for file in snapshot.unfolded],
         backlog=_backlog(snapshot),
         tiers=tiers if store.spec.kind is Kind.LOG else (),
+        cluster_by=store.spec.clustered_by,
+        clustered_at=_moment(max(clustered)) if clustered else None,
         removed_files=len(waiting),
         removed_since=_moment(min(waiting)) if waiting else None,
     )
 
 
 def table_states(
-    stores: Iterable[Store], *, tiers: tuple[Tier, ...], skip_damaged: bool
+    stores: Iterable[Store], *, tiers: Callable[[Store], tuple[Tier, ...]], skip_damaged: bool
 ) -> tuple[list[TableState], dict[str, str]]:
     """Look at several datasets; return how they stand, and those that cannot be read, each with why.
 
@@ -54,7 +57,7 @@ def table_states(
     unreadable: dict[str, str] = {}
     for store in stores:
         try:
-            found.append(table_state(store, tiers=tiers))
+            found.append(table_state(store, tiers=tiers(store)))
         except Gone:
             if not skip_damaged:
                 raise
@@ -83,7 +86,8 @@ def event_log_state(layout: Layout, *, settings: Settings, clock: Clock) -> Tabl
     return TableState(name=JOURNAL, shape=Shape.EVENTS, files=entries, tiers=(), removed_files=0)
 
 
-def _base_entry(file: DataFile) -> FileEntry:
+def base_entry(file: DataFile) -> FileEntry:
+    """Return a live file of base as the planner sees it."""
     own = {name: value for name, value in file.partition.items() if not name.startswith(RESERVED_PREFIX)}
     return FileEntry(
         path=file.path,

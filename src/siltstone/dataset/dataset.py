@@ -39,6 +39,7 @@ from siltstone.model.results import (
     HistoryEntry,
     LoadReport,
     RefusedRow,
+    RollUpReport,
     SquashReport,
     Status,
     VacuumReport,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from siltstone.dataset.ingest import Loader
     from siltstone.dataset.intake import Intake
     from siltstone.dataset.producer import Producer
+    from siltstone.model.tiers import Changes, Tier
 
 T = TypeVar("T")
 At = int | str | datetime.datetime
@@ -73,6 +75,10 @@ class Maintenance(Protocol):
 
     def squash(self, store: Store, *, many: int = 2, dry_run: bool = False) -> SquashReport:
         """Bring small change files together, if there are that many."""
+        ...
+
+    def cluster_all(self, store: Store, *, by: Sequence[str] = ()) -> list[RollUpReport]:
+        """Order the rows of every period of a log by several columns at once."""
         ...
 
     def estimate(self, store: Store) -> FoldEstimate:
@@ -200,6 +206,9 @@ class Dataset:
             time=found.spec.time,
             partition_by=found.spec.partition_by,
             sort_by=found.spec.sort_by,
+            cluster_by=found.spec.clustered_by,
+            dedup_by=found.spec.dedup_by,
+            survivor=str(found.spec.survivor) if found.spec.dedup_by else None,
         )
 
     # ---- writing -------------------------------------------------------------------------------------------------
@@ -783,6 +792,45 @@ class Dataset:
     def compact_estimate(self) -> FoldEstimate:
         """Return what `compact` would have to do now; nothing is changed and Spark is not started."""
         return self._maintenance.estimate(self._store)
+
+    def tiers(self) -> "tuple[Tier, ...]":
+        """Return the tiers by which the periods of this log are rolled up; none for a keyed dataset.
+
+        Raises:
+            InvalidRequest: the lake's settings and what was changed for this dataset contradict each other.
+        """
+        from siltstone.dataset.tiers import dataset_tiers
+
+        return dataset_tiers(self._store) if self.spec.is_log else ()
+
+    def set_tiers(self, changes: "Changes | str" = "", *, reset: bool = False) -> "tuple[Tier, ...]":
+        """Change tiers for this log alone, on top of the lake's, and return them all.
+
+        Args:
+            changes: fields by tier: ``{"daily": {"min_files": 6}}``, or as text: ``daily.min_files=6; weekly.enabled=yes``.
+            reset: forget what was changed for this dataset before.
+
+        Raises:
+            InvalidRequest: a field or value does not fit, or tiers contradict each other. Nothing was changed.
+        """
+        from siltstone.dataset.tiers import change_tiers
+
+        return change_tiers(self._store, changes, reset=reset)
+
+    def cluster(self, by: str | Sequence[str] | None = None) -> list[RollUpReport]:
+        """Order the rows of each period of a log's base by several columns at once (a Z-order), on Spark.
+
+        Afterwards a search by any of the columns opens few files. Rows only move: what the log says stays the same. Periods that
+        are clustered already are left alone. Changes that are not folded yet are not looked at.
+
+        Args:
+            by: the columns, four at most; those that `create` was told (``cluster_by``) unless given.
+
+        Raises:
+            InvalidRequest: the dataset is keyed, or a column cannot be ordered by. Nothing was changed.
+            Conflict: another compaction was first with some files; periods before them are clustered.
+        """
+        return self._maintenance.cluster_all(self._store, by=as_names(by))
 
     def vacuum(self, *, retention_hours: float | None = None, dry_run: bool = False) -> VacuumReport:
         """Delete files that were removed longer ago than the retention (at least one hour)."""

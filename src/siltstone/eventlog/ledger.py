@@ -297,7 +297,7 @@ def _event_row(one: Indexed) -> Row:
         "event_id": event.event_id,
         "timestamp": event.timestamp,
         "build_request_id": event.build_request_id,
-        "event_type": event.type.value,
+        "event_type": event.type._value_,
         "job_run_id": event.job_run_id,
         "job_label": event.job_label,
         "payload": as_json(payload_values(event.payload)),
@@ -390,7 +390,7 @@ class _States:
     def apply(self, index: int, event: Event) -> None:
         """Move the states by one event."""
         self.ids[event.event_id] = (index, event)
-        self.counts[f"event {event.type.value}"] += 1
+        self.counts[f"event {event.type._value_}"] += 1
         match event.payload:
             case BuildRequestEvent() as payload:
                 self._apply_build(index, event, payload)
@@ -410,7 +410,7 @@ class _States:
         asked = as_json(payload.requested_partitions) if payload.requested_partitions else "[]"
         row = {
             "build_request_id": event.build_request_id,
-            "status": payload.status.value,
+            "status": payload.status._value_,
             "message": payload.message,
             "requested_partitions": before["requested_partitions"] if before and asked == "[]" else asked,
             "created_at": before["created_at"] if before else event.timestamp,
@@ -423,7 +423,7 @@ class _States:
 
     def _apply_partition(self, index: int, event: Event, payload: PartitionEvent) -> None:
         ref = payload.partition_ref
-        state = {"status": payload.status.value, "last_index": index}
+        state = {"status": payload.status._value_, "last_index": index}
         inside = {"build_request_id": event.build_request_id, "partition_ref": ref} | state
         self._note(BUILD_PARTITIONS, self.in_builds, (event.build_request_id, ref), inside)
         row = {
@@ -443,7 +443,7 @@ class _States:
             "job_run_id": payload.job_run_id,
             "build_request_id": event.build_request_id,
             "job_label": payload.job_label,
-            "status": payload.status.value,
+            "status": payload.status._value_,
             "message": payload.message,
             "created_at": before["created_at"] if before else event.timestamp,
             "updated_at": event.timestamp,
@@ -455,7 +455,7 @@ class _States:
     def _move(self, what: str, kinds: type[Status], before: Row | None, to: Status) -> None:
         if before is not None:
             self.counts[f"{what} {kinds(before['status']).name}"] -= 1
-        self.counts[f"{what} {to.name}"] += 1
+        self.counts[f"{what} {to._name_}"] += 1
 
     def _note(self, table: Table, rows: dict[Any, Row], key: object, row: Row) -> None:
         rows[key] = self.moved[table.name][key] = row

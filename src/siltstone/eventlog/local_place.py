@@ -29,6 +29,7 @@ KEPT_HOURS: Final = 24.0
 PRESENCE: Final = "_presence"
 SWEPT_AFTER_HOURS: Final = 1.0
 """How long files stay whose events are in another one."""
+SWEEP_EVERY_SECONDS: Final = 600.0
 
 
 class LocalPlace:
@@ -39,6 +40,7 @@ class LocalPlace:
         self._table = table
         self._clock = clock
         self._many = settings.event_log_files
+        self._swept_at: float | None = None
         self._background = Background()
         self._tidying = Tidying(self._background, settings=settings, clock=clock)
 
@@ -111,8 +113,8 @@ class LocalPlace:
 
     def read(self, path: str) -> pa.Table:
         """Read a file."""
-        with pq.ParquetFile(self._table.path / path) as opened:
-            return opened.read()
+        with pq.ParquetFile(self._table.path / path, pre_buffer=False) as opened:
+            return opened.read(use_threads=False)
 
     def discard(self, paths: Iterable[str]) -> None:
         """Delete files that no log names."""
@@ -127,7 +129,10 @@ class LocalPlace:
         with suppress(SiltstoneError):  # the next time is soon
             while self._many and squash(table, presence=PRESENCE, clock=self._clock, many=self._many):
                 pass
-            sweep(table)
+            now = self._clock.monotonic_seconds()
+            if self._swept_at is None or now > self._swept_at + SWEEP_EVERY_SECONDS:
+                self._swept_at = now
+                sweep(table)
 
     def close(self) -> None:
         """Wait for the background thread."""
@@ -137,7 +142,10 @@ class LocalPlace:
 def sweep(table: Table) -> int:
     """Delete files that no log names and whose writers are dead; return how many."""
     folder = table.path / DATA
-    found = [path for path in folder.glob("*.parquet") if not is_live(table.path / PRESENCE, path.name.split(".")[0])]
+    owned: dict[str, list[Path]] = {}
+    for path in folder.glob("*.parquet"):
+        owned.setdefault(path.name.split(".")[0], []).append(path)
+    found = [path for owner, paths in owned.items() if not is_live(table.path / PRESENCE, owner) for path in paths]
     kept = {file.path for file in table.pin().files}  # after `found`: what was committed is named here
     kept |= table.removed(within_hours=SWEPT_AFTER_HOURS)  # who is reading them goes on
     dead = [path for path in found if f"{DATA}/{path.name}" not in kept]

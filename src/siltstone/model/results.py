@@ -117,7 +117,10 @@ class SquashReport(_Plain):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollUpReport(_Plain):
-    """What a roll-up did: files of a period of a log became fewer."""
+    """What a roll-up or a clustering did: files of a period of a log became others with the same rows.
+
+    `tier` is the tier of a roll-up, ``cluster`` for a clustering.
+    """
 
     dataset: str
     tier: str
@@ -229,6 +232,9 @@ class DatasetInfo(_Plain):
     time: str | None = None
     partition_by: tuple[str, ...] = ()
     sort_by: tuple[str, ...] = ()
+    cluster_by: tuple[str, ...] = ()
+    dedup_by: tuple[str, ...] = ()
+    survivor: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

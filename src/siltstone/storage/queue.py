@@ -1,12 +1,12 @@
 """The writer queue: batches that wait for one table of one process are committed together.
 
-Callers that wait need no thread: the first caller that finds nobody committing becomes the *leader*: it takes everything that is
+A quiet table needs no thread: the first caller that finds nobody committing becomes the *leader*: it takes everything that is
 waiting, commits it as one entry with consecutive sequences, and hands each caller its own result. Whoever arrives
-meanwhile waits, and the first of those leads the next round. It gives the callers of the last round a moment to come back with
-their next batch: a commit costs the same for one batch and for many. One commit so carries one batch when the table is quiet and
-many when it is busy.
+meanwhile waits. If it is one, it leads the next round; where several wait a thread of the queue does, which has everything at
+hand that a commit needs. It gives the callers of the last round a moment to come back with their next batch: a commit costs the
+same for one batch and for many. One commit so carries one batch when the table is quiet and many when it is busy.
 
-Callers that do not wait (`submit_soon`) get a future; where one of those would have to lead, a thread of the queue does.
+Callers that do not wait (`submit_soon`) get a future; where one of those would have to lead, the queue's thread does.
 
 A batch that fails its own check (an idempotent producer's repeat) is answered without failing the others. If the
 commit itself fails, every caller of that round gets the error: nothing of the round was written.
@@ -277,9 +277,11 @@ class WriterQueue(Generic[B, R]):
                 self._hand_over()
 
     def _hand_over(self) -> None:
-        """Let the first that waits lead the next round."""
+        """Let somebody lead the next round: the one that waits or, for several, the queue's own thread, which is warm."""
         self._is_led = bool(self._waiting)
-        if self._waiting:
+        if len(self._waiting) > 1:
+            self._lead_soon()
+        elif self._waiting:
             self._waiting[0].ring()
         else:
             self._idle.notify_all()
