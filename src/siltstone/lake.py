@@ -24,6 +24,7 @@ from siltstone.dataset.sweep import sweep
 from siltstone.errors import SiltstoneError
 from siltstone.model.names import DatasetName
 from siltstone.model.results import DatasetInfo
+from siltstone.model.roles import check_may_compact
 from siltstone.model.schema import as_schema
 from siltstone.model.spec import as_names, make_spec
 from siltstone.storage.handle import LogMoved
@@ -229,7 +230,7 @@ class Lake:
         cycle: int,
         unfinished: "Sequence[UnfinishedJob]",
     ) -> "Plan":
-        from siltstone.compaction.candidates import Inputs, plan
+        from siltstone.compaction.candidates import Inputs, JobKind, plan
         from siltstone.compaction.states import event_log_state, table_states
         from siltstone.dataset.tiers import dataset_tiers
         from siltstone.model.tiers import tiers_from_text
@@ -239,8 +240,12 @@ class Lake:
             self._registry.all() if names is None else [self._registry.find(DatasetName.parse(name)) for name in names]
         )
         stores = [self._registry.store(one) for one in found]
+        totals = self.totals()
         tables, unreadable = table_states(
-            stores, tiers=lambda store: dataset_tiers(store) if store.spec.is_log else (), skip_damaged=names is None
+            stores,
+            tiers=lambda store: dataset_tiers(store) if store.spec.is_log else (),
+            vacuumed_at=lambda name: totals.last_done(name, JobKind.VACUUM),
+            skip_damaged=names is None,
         )
         if names is None and (events := event_log_state(self._layout, settings=self.settings, clock=self._clock)):
             tables.append(events)
@@ -315,8 +320,10 @@ class Lake:
             epoch: that of our lease, if we hold one: a cycle of a lower one is over.
 
         Raises:
+            InvalidRequest: the role may not compact.
             Corruption, Unavailable: the journal or the registry cannot be read.
         """
+        check_may_compact(self.settings.role, doing="recover a lake")
         return self._recovery.run(epoch=epoch)
 
     def unfinished(self) -> "RecoveryReport":

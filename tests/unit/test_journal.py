@@ -401,3 +401,15 @@ def test_write_amplification_is_what_is_written_for_each_byte_of_a_user() -> Non
     assert totals.all.write_amplification is None
     totals.all.bytes_folded, totals.all.bytes_after = 100, 250
     assert totals.all.write_amplification == 3.5
+
+
+def test_the_planner_is_told_when_the_last_vacuum_was(lake: Lake, clock: FakeClock) -> None:
+    lake.dataset(NAME).squash()
+    assert [result.error for result in lake.run_cycle(only=["vacuum"], force=True)] == [None]
+    assert lake.totals().last_done(NAME, "vacuum") == clock.now()
+    assert lake.totals().last_done(NAME, "fold") is None
+    (left,) = lake.plan([NAME], only=["vacuum"]).left_out
+    assert left.reason == "due in 24.0 hours"
+    clock.pass_time(hours=24)
+    (job,) = lake.plan([NAME], only=["vacuum"]).jobs
+    assert job.trigger == "24 hours since the last one"

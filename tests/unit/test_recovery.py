@@ -15,8 +15,8 @@ from siltstone.compaction.jobs import Inline, Job
 from siltstone.compaction.journal import Journal
 from siltstone.compaction.records import Owner
 from siltstone.compaction.recovery import Quarantined, RecoveryReport, recover
-from siltstone.config import Settings
-from siltstone.errors import Corruption
+from siltstone.config import Role, Settings
+from siltstone.errors import Corruption, InvalidRequest
 from siltstone.eventlog.events import BuildStatus, JobEvent, JobStatus, PartitionStatus
 from tests.support.clocks import FakeClock
 
@@ -260,6 +260,20 @@ def test_files_of_dead_owners_are_swept_at_the_start_and_then_every_hour(lake: L
     clock.pass_time(hours=1)
     assert lake.recover().folders_swept == 1
     assert not folder.exists()
+
+
+def test_presences_of_the_dead_are_swept(lake: Lake) -> None:
+    begun(lake, run=False)
+    presences = lake.path / "_system" / "events" / "_presence"
+    (presences / "dead").write_text("")
+    lake.recover()
+    assert not (presences / "dead").exists()
+    assert list((lake.path / "_system" / "work").iterdir()) == []
+
+
+def test_a_reader_recovers_nothing(lake: Lake) -> None:
+    with Lake.open(lake.path, settings=Settings(role=Role.READER)) as reader, pytest.raises(InvalidRequest):
+        reader.run_cycle()
 
 
 def test_a_report_becomes_plain_data() -> None:

@@ -54,6 +54,7 @@ from siltstone.eventlog.events import (
     PartitionStatus,
     Payload,
 )
+from siltstone.eventlog.local_place import PRESENCE
 from siltstone.eventlog.transitions import ENDED_JOBS
 from siltstone.failpoints import reach
 from siltstone.model.names import DatasetName
@@ -61,7 +62,7 @@ from siltstone.storage.handle import LogMoved
 from siltstone.storage.layout import Layout
 from siltstone.storage.leases import machine
 from siltstone.storage.log import LogEntry
-from siltstone.storage.presence import is_live
+from siltstone.storage.presence import is_live, sweep_dead
 
 if TYPE_CHECKING:
     from siltstone.compaction.compactor import Compactor
@@ -182,6 +183,8 @@ class Recovery:
         reach("recovery.after_datasets")
         if self._is_due(self._layout.root, always=sweep_all):
             found.folders_swept = len(sweep(self._registry, self._layout))
+            for folder in (self._layout.work, self._layout.events / PRESENCE):
+                sweep_dead(folder)
         return found.report()
 
     # ---- cycles ----------------------------------------------------------------------------------------------------

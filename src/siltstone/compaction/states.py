@@ -2,6 +2,7 @@
 
 import datetime
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final
 
 from siltstone.clock import Clock
@@ -46,9 +47,15 @@ def table_state(store: Store, *, tiers: tuple[Tier, ...]) -> TableState:
 
 
 def table_states(
-    stores: Iterable[Store], *, tiers: Callable[[Store], tuple[Tier, ...]], skip_damaged: bool
+    stores: Iterable[Store],
+    *,
+    tiers: Callable[[Store], tuple[Tier, ...]],
+    vacuumed_at: Callable[[str], datetime.datetime | None],
+    skip_damaged: bool,
 ) -> tuple[list[TableState], dict[str, str]]:
     """Look at several datasets; return how they stand, and those that cannot be read, each with why.
+
+    `vacuumed_at` says when a dataset had its last vacuum, as far as that is known.
 
     Raises:
         SiltstoneError: one cannot be read, and they are not to be passed over.
@@ -57,7 +64,8 @@ def table_states(
     unreadable: dict[str, str] = {}
     for store in stores:
         try:
-            found.append(table_state(store, tiers=tiers(store)))
+            state = table_state(store, tiers=tiers(store))
+            found.append(replace(state, vacuumed_at=vacuumed_at(state.name)))
         except Gone:
             if not skip_damaged:
                 raise

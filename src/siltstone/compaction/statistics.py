@@ -5,6 +5,7 @@ the last one: the journal is read once, and from then on only what came since. T
 not fit the journal, or cannot be read, is made anew.
 """
 
+import datetime
 import hashlib
 import json
 import os
@@ -14,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from siltstone.compaction.records import NS_PER_SECOND, JobRecord, Unreadable, cycle_number, iso, read_job
+from siltstone.compaction.records import NS_PER_SECOND, JobRecord, Unreadable, cycle_number, iso, job_label, read_job
 from siltstone.eventlog.events import (
     BuildRequestEvent,
     BuildStatus,
@@ -29,7 +30,7 @@ from siltstone.eventlog.reading import parse_event
 from siltstone.eventlog.transitions import ENDED_BUILDS, ENDED_JOBS
 from siltstone.storage.jars import cache_folder
 
-LAYOUT: Final = 1
+LAYOUT: Final = 2
 AT_ONCE: Final = 10_000
 
 
@@ -109,12 +110,19 @@ class Totals:
     all: Statistics = field(default_factory=Statistics)
     lanes: dict[str, Statistics] = field(default_factory=dict)
     datasets: dict[str, Statistics] = field(default_factory=dict)
+    done_at: dict[str, int] = field(default_factory=dict)
+    """When the last job of each label was done, in nanoseconds."""
     next_index: int = 1
     last_event: str | None = None
     begun: dict[str, int] = field(default_factory=dict)
     """Cycles that have not ended, each with when it began."""
     scheduled: dict[str, list[str]] = field(default_factory=dict)
     """Jobs that have not ended, each with its events so far as JSON: few, and gone when they end."""
+
+    def last_done(self, dataset: str, lane: str) -> datetime.datetime | None:
+        """Return when a dataset had its last job of a lane; None if it had none."""
+        at = self.done_at.get(job_label(dataset, lane))
+        return None if at is None else datetime.datetime.fromtimestamp(at / NS_PER_SECOND, datetime.UTC)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data for people and machines."""
@@ -168,6 +176,8 @@ def _count_cycle(totals: Totals, event: Event, status: BuildStatus) -> None:
 
 def _count_job(totals: Totals, record: JobRecord) -> None:
     totals.all.add(record)
+    if record.status is JobStatus.COMPLETED:
+        totals.done_at[job_label(record.dataset, record.lane)] = record.ended_at or 0
     totals.lanes.setdefault(record.lane, Statistics()).add(record)
     totals.datasets.setdefault(record.dataset, Statistics()).add(record)
 
