@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from siltstone.clock import Clock, SystemClock
 from siltstone.compaction.compactor import Compactor
-from siltstone.config import Settings
+from siltstone.config import JobPlace, Settings
 from siltstone.dataset.dataset import Dataset
 from siltstone.dataset.registry import Registration, Registry
 from siltstone.dataset.store import Store
@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from siltstone.compaction.candidates import Plan, UnfinishedJob
     from siltstone.compaction.cycle import Watcher as CycleWatcher
     from siltstone.compaction.cycle_report import CycleEntry, CycleReport
+    from siltstone.compaction.jobs import Inline
     from siltstone.compaction.journal import Journal
+    from siltstone.compaction.pool import Pool
     from siltstone.compaction.records import JobRecord
     from siltstone.compaction.recovery import Recovery, RecoveryReport
     from siltstone.compaction.statistics import Totals
@@ -63,6 +65,7 @@ class Lake:
         self._on_cycle: list[Callable[[CycleReport], object]] = []
         self._compactor = Compactor(spark=self.spark)
         self._upkeep = _Upkeep(settings, clock, self._compactor)
+        self._pool: Pool | None = None
         self._registry = Registry(
             layout,
             settings=settings,
@@ -271,7 +274,7 @@ class Lake:
     ) -> "CycleReport":
         """Recover what crashed processes left, then do what `plan` says; a job that fails does not stop the others.
 
-        Starts Spark if it has to. Everything is written down in the journal (`history`).
+        Spark starts where the setting `jobs` says. Everything is written down in the journal (`history`).
 
         Args:
             names: see `plan`.
@@ -288,16 +291,20 @@ class Lake:
         """
         from siltstone.compaction.cycle import run_cycle
         from siltstone.compaction.cycle_report import CycleReport
-        from siltstone.compaction.jobs import Inline
         from siltstone.compaction.system_jobs import SystemJobs
 
         recovery = self.recover(epoch=epoch)
         number = self._journal.next_cycle() if cycle is None else cycle
         plan = self._planned(names, only=only, force=force, cycle=number, unfinished=recovery.unfinished)
-        runner = SystemJobs(
-            Inline(self._compactor, self._store), layout=self._layout, settings=self.settings, clock=self._clock
+        runner = SystemJobs(self.runner(), layout=self._layout, settings=self.settings, clock=self._clock)
+        results = run_cycle(
+            plan,
+            runner,
+            epoch=epoch,
+            watchers=[self._journal, *watchers],
+            stopping=stopping,
+            clock=self._clock,
         )
-        results = run_cycle(plan, runner, epoch=epoch, watchers=[self._journal, *watchers], stopping=stopping)
         report = CycleReport(
             cycle=number,
             results=tuple(results),
@@ -383,6 +390,19 @@ class Lake:
             clock=self._clock,
         )
 
+    def runner(self) -> "Inline | Pool":
+        """Return who does the jobs of cycles, as the setting `jobs` says. Workers are kept warm until the lake is closed."""
+        from siltstone.compaction.jobs import Inline
+        from siltstone.compaction.pool import SECONDS_PER_MINUTE, Pool
+
+        if self.settings.jobs is JobPlace.INLINE:
+            return Inline(self._compactor, self._store, limit_seconds=self.settings.job_minutes * SECONDS_PER_MINUTE)
+        if self._pool is None:
+            self._pool = Pool(
+                self.path, settings=self.settings, clock=self._clock, compactor=self._compactor, store=self._store
+            )
+        return self._pool
+
     def sweep(self) -> list[Path]:
         """Remove the folders that crashed creates and drops left behind, and return them."""
         return sweep(self._registry, self._layout)
@@ -399,7 +419,9 @@ class Lake:
         )
 
     def close(self) -> None:
-        """Finish background upkeep, and let go of the journal."""
+        """End the workers, finish background upkeep, and let go of the journal."""
+        if self._pool is not None:
+            self._pool.close()
         self._upkeep.close()
         if "_journal" in self.__dict__:
             self._journal.close()

@@ -80,7 +80,7 @@ def test_a_fold_whose_process_died_after_its_commit_is_rolled_forward(lake: Lake
     job = Job.of(plan.jobs[0], cycle=plan.cycle, epoch=None)
     journal.cycle_began(plan, [job])
     journal.job_began(job)
-    lake._compactor.compact(lake._store(NAME).for_job(job.id), purge=False)
+    lake._compactor.compact(lake._store(NAME), purge=False, job=job.id)
     assert journal._running is not None
     assert journal._running.presence is not None
     journal._running.presence.close()

@@ -183,7 +183,7 @@ def test_no_value_of_a_user_enters_the_journal(lake: Lake, journal: Journal, tmp
     squash(lake)
     failure = Unavailable("[CAST_INVALID_INPUT] The value 'SUBJECT-2' of SUBJECT-3 cannot be cast.")
     run_cycle(plan_of(candidate(partition=(("region", "SUBJECT-1"),))), Does(failure), watchers=[journal])
-    assert lake.jobs(1)[0].message == "unavailable [CAST_INVALID_INPUT]"
+    assert lake.jobs(1)[0].message == "unknown [CAST_INVALID_INPUT]"
     lake.totals()
     for folder in (tmp_path / "lake" / "_system" / "events", tmp_path / "cache"):
         found = scan(folder, ["SUBJECT-0", "SUBJECT-1", "SUBJECT-2", "SUBJECT-3", "SECRET-NOTE"])
@@ -206,7 +206,7 @@ def test_a_commit_of_which_nobody_was_told_is_found(lake: Lake) -> None:
 
     plan = lake.plan(only=["squash"], force=True)
     (result,) = run_cycle(plan, Lost(lake._compactor, lake._store), watchers=[lake._journal])
-    assert result.error_kind == "commit_unknown"
+    assert result.failure == "commit_unknown"
     (record,) = lake.jobs()
     assert (record.status, record.message, record.done.files_before) == (JobStatus.COMPLETED, "4 files became 1", 4)
 
@@ -360,7 +360,7 @@ def test_totals_count_by_lane_and_dataset(journal: Journal, clock: FakeClock) ->
     assert totals.lanes["fold"].longest_wait_seconds == 7200
     assert (totals.begun, totals.scheduled) == ({}, {})
     dataset = totals.datasets["shop.web.clicks"]
-    assert (dataset.last_status, dataset.last_message) == ("failed", "unavailable")
+    assert (dataset.last_status, dataset.last_message) == ("failed", "unknown")
     assert json.loads(json.dumps(totals.to_dict()))["lanes"]["daily"]["bytes_after"] == 120
 
 

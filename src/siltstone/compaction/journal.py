@@ -34,13 +34,13 @@ import pyarrow as pa
 from siltstone.clock import Clock, epoch_ns
 from siltstone.compaction.candidates import JobKind, Plan
 from siltstone.compaction.commits import commits_of, version_of
+from siltstone.compaction.failures import Failure
 from siltstone.compaction.jobs import Job
 from siltstone.compaction.records import (
     CYCLE,
     JobRecord,
     Owner,
     Unreadable,
-    checksums,
     config_of,
     cycle_id,
     cycle_number,
@@ -56,7 +56,7 @@ from siltstone.compaction.records import (
 )
 from siltstone.config import Settings
 from siltstone.dataset.store import Store
-from siltstone.errors import CommitUnknown, Conflict, SiltstoneError
+from siltstone.errors import Conflict, SiltstoneError
 from siltstone.eventlog.events import (
     BuildRequestEvent,
     BuildStatus,
@@ -97,6 +97,7 @@ class _Running:
     jobs: dict[str, Job]
     began: dict[str, int] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
+    cancelled: set[str] = field(default_factory=set)
     ended: set[str] = field(default_factory=set)
     above: dict[tuple[str, JobKind], int | None] = field(default_factory=dict)
     """The versions of the tables that jobs commit to, from before they began."""
@@ -314,12 +315,15 @@ class Journal:
             if running is None:
                 return
             running.ended.add(job.id)
-            if result.error is not None:
-                running.failed.add(job.id)
-            payloads: list[Payload] = [self._ending(running, job, result)]
+            ending = self._ending(running, job, result)
+            if ending.status is not JobStatus.COMPLETED:
+                (running.cancelled if ending.status is JobStatus.CANCELLED else running.failed).add(job.id)
+            payloads: list[Payload] = [ending]
             ref = _ref(job)
             if running.of_ref(ref) <= running.ended:
-                payloads.append(_settled(ref, job.id, failed=bool(running.of_ref(ref) & running.failed)))
+                payloads.append(
+                    _settled(ref, job.id, failed=bool(running.of_ref(ref) & (running.failed | running.cancelled)))
+                )
             reach("journal.before_job_ended")
             self._send(payloads)
             reach("journal.after_job_ended")
@@ -327,16 +331,18 @@ class Journal:
     def _ending(self, running: _Running, job: Job, result: JobResult) -> JobEvent:
         """Return how a job ended. One that failed may have committed a part of its work; or all of it, and nobody could tell."""
         commits = self._commits(running, job)
-        if result.error is not None and not commits:
-            return job_event(job, JobStatus.FAILED, message=safe_error(result.error_kind, result.error))
         record = record_of(job, running.build_request_id, running.owner)
         began, now = running.began.get(job.id, self._now()), self._now()
         done = done_of(record, result, commits, began=began, now=now)
-        made = manifests_of(record, done, commits, began=began, now=now, sha256=checksums(result.report))
-        if result.error is None or result.error_kind == CommitUnknown.kind:
+        sha256 = {output.path: output.sha256 for output in result.outputs}
+        made = manifests_of(record, done, commits, began=began, now=now, sha256=sha256)
+        if result.error is None or (commits and result.failure == Failure.COMMIT_UNKNOWN):
             return job_event(job, JobStatus.COMPLETED, message=told(done), manifests=made)
-        text = f"{safe_error(result.error_kind, result.error)}; of it was done: {told(done)}"
-        return job_event(job, JobStatus.FAILED, message=text, manifests=made)
+        status = JobStatus.CANCELLED if result.failure == Failure.CANCELLED else JobStatus.FAILED
+        text = safe_error(result.failure, result.error)
+        if not commits:
+            return job_event(job, status, message=text)
+        return job_event(job, status, message=f"{text}; of it was done: {told(done)}", manifests=made)
 
     def _commits(self, running: _Running, job: Job) -> list[LogEntry]:
         """Look up what a job has committed; where that cannot be seen its report has to do."""
@@ -357,7 +363,7 @@ class Journal:
                 payloads: list[Payload] = [job_event(job, JobStatus.CANCELLED, message="left") for job in left]
                 refs = dict.fromkeys(_ref(job) for job in left)
                 payloads += [_settled(ref, None, failed=True, message="left") for ref in refs]
-                payloads.append(_ended(len(results), len(running.failed), len(left)))
+                payloads.append(_ended(len(results), len(running.failed), len(left) + len(running.cancelled)))
                 self._running = running
                 reach("journal.before_cycle_ended")
                 self._send(payloads)

@@ -21,9 +21,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from siltstone.compaction.candidates import JobKind, UnfinishedJob
+from siltstone.compaction.failures import Failure
 from siltstone.compaction.jobs import Job
 from siltstone.config import Settings
-from siltstone.errors import Conflict, Fenced, Gone, InvalidRequest, NotFound
 from siltstone.eventlog.events import (
     Event,
     InputKind,
@@ -47,8 +47,8 @@ MOST_FILES: Final = 1_000
 """Files that one event names; of more the number alone is kept. A roll-up has 501 at most."""
 NS_PER_MS: Final = 1_000_000
 NS_PER_SECOND: Final = 1_000_000_000
-SAFE_KINDS: Final = frozenset(error.kind for error in (Conflict, Fenced, Gone, InvalidRequest, NotFound))
-"""Errors whose text is ours alone; others may quote what Spark, Arrow or the disk said, and these may quote a row."""
+SAFE_FAILURES: Final = frozenset({Failure.CONFLICT, Failure.FENCED, Failure.GONE, Failure.CANCELLED})
+"""Failures whose text is ours alone; others may quote what Spark, Arrow or the disk said, and these may quote a row."""
 LONGEST_ERROR: Final = 300
 _QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
 _ERROR_CLASS: Final = re.compile(r"\[[A-Z][A-Z0-9_.]+\]")
@@ -278,12 +278,6 @@ def _of_entry(entry: LogEntry, sha256: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def checksums(report: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return the SHA-256 of each output by its path, where a job's report has them under ``outputs``."""
-    outputs = (report or {}).get("outputs") or ()
-    return {one["path"]: one["sha256"] for one in outputs if isinstance(one, Mapping) and one.get("sha256")}
-
-
 def told(done: Done) -> str:
     """Say in a line what a job did.
 
@@ -302,10 +296,10 @@ def safe_error(kind: str | None, text: str) -> str:
 
     >>> safe_error("conflict", "Dataset a.b.c: data/1.parquet is not live any more. Plan anew.")
     'conflict: Dataset a.b.c: data/1.parquet is not live any more. Plan anew.'
-    >>> safe_error("unavailable", "the fold failed in Spark: [CAST_INVALID_INPUT] The value 'CAND-7' of ...")
-    'unavailable [CAST_INVALID_INPUT]'
+    >>> safe_error("unknown", "the fold failed in Spark: [CAST_INVALID_INPUT] The value 'CAND-7' of ...")
+    'unknown [CAST_INVALID_INPUT]'
     """
-    if kind in SAFE_KINDS:
+    if kind in SAFE_FAILURES:
         return f"{kind}: {_QUOTED.sub('…', text)[:LONGEST_ERROR]}"
     classes = "".join(f" {found}" for found in dict.fromkeys(_ERROR_CLASS.findall(text)))
     return f"{kind or 'error'}{classes[:LONGEST_ERROR]}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from siltstone.clock import Clock
 from siltstone.compaction.candidates import JobKind
-from siltstone.compaction.jobs import Job, Runner
+from siltstone.compaction.jobs import Job, Stoppable
 from siltstone.config import Settings
 from siltstone.errors import Conflict
 from siltstone.eventlog.local_place import PRESENCE, open_table, sweep
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 class SystemJobs:
     """A runner that does jobs on the lake's own tables itself, and leaves all others to another one."""
 
-    def __init__(self, others: Runner, *, layout: Layout, settings: Settings, clock: Clock) -> None:
-        """Take who does all other jobs."""
+    def __init__(self, others: Stoppable, *, layout: Layout, settings: Settings, clock: Clock) -> None:
+        """Take who does all other jobs; as many at once, and for as long, as that one does."""
+        self.width = others.width
+        self.limit_seconds = others.limit_seconds
         self._others = others
         self._layout = layout
         self._settings = settings
@@ -41,6 +43,11 @@ class SystemJobs:
         if job.planned.kind is not JobKind.EVENTS:
             return self._others.run(job)
         return self._squash_events(job)
+
+    def stop(self, job: Job) -> None:
+        """End what is done for a job; one on the lake's own tables takes a moment, and is let finish."""
+        if job.planned.kind is not JobKind.EVENTS:
+            self._others.stop(job)
 
     def _squash_events(self, job: Job) -> SquashReport:
         """Bring the planned files of the event log together; no event is changed, and none gets another index.

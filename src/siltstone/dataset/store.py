@@ -18,7 +18,7 @@ import pyarrow as pa
 from siltstone.clock import Clock
 from siltstone.config import Settings
 from siltstone.errors import Conflict, SiltstoneError, Unavailable
-from siltstone.model.columns import APP_EPOCH, APP_FOLD, APP_PRUNE, APP_SEQ, JOB, SEQ
+from siltstone.model.columns import APP_EPOCH, APP_FOLD, APP_PRUNE, APP_SEQ, SEQ
 from siltstone.model.files import DataFile
 from siltstone.model.names import DatasetName
 from siltstone.model.schema import base_schema, change_schema, own_columns
@@ -145,8 +145,6 @@ class Store:
     frames: KeptFrames = field(default_factory=KeptFrames, compare=False, repr=False)
     reads: KeptReads = field(compare=False, repr=False)
     """What lookups keep in memory, shared by all datasets of a lake."""
-    job: str | None = None
-    """The job on whose behalf this store is used; its commits say so."""
     base: Table = field(init=False, compare=False, repr=False)
     """The compacted rows."""
     changes: Table = field(init=False, compare=False, repr=False)
@@ -173,7 +171,6 @@ class Store:
             label=f"Dataset {self.name}",
             must_exist=True,
             stored_partitions=stored,
-            stamp={} if self.job is None else {JOB: self.job},
         )
 
     @cached_property
@@ -201,10 +198,6 @@ class Store:
         """
         columns = own_columns(self.base.columns())
         return self if columns.equals(self.schema, check_metadata=True) else replace(self, schema=columns)
-
-    def for_job(self, job: str) -> "Store":
-        """Return the same store for one job: what it commits can be found by the job's name."""
-        return replace(self, job=job)
 
     def snapshot(self) -> Snapshot:
         """Take a snapshot. The order of the two lines is the correctness of every reader.

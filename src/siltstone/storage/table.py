@@ -103,16 +103,11 @@ class Table(TableHandle):
         label: str,
         must_exist: bool = False,
         stored_partitions: Collection[str] = (),
-        stamp: Mapping[str, str] | None = None,
     ) -> None:
-        """Remember where the table is; it is opened on first use. Files hold `stored_partitions`, too, as any other column.
-
-        Every commit by this object says what `stamp` says.
-        """
+        """Remember where the table is; it is opened on first use. Files hold `stored_partitions`, too, as any other column."""
         super().__init__(path, clock=clock, label=label, must_exist=must_exist)
         self.retention = retention
         self._stored_partitions = frozenset(stored_partitions)
-        self._stamp = dict(stamp or {})
         self._settings = settings
         self._verified = VerifiedFiles(path, durable=settings.durable)
         self._synced_log = SyncedLog(path)
@@ -165,16 +160,13 @@ class Table(TableHandle):
         """
 
         def prepare(parent: int) -> _Attempt:
-            commit = self._check(self._stamped(build(Parent(self, parent))), parent)
+            commit = self._check(build(Parent(self, parent)), parent)
             self.verify(commit.adds, exact=commit.kind.rewrites_rows)
             return _Attempt(commit, lambda commit_id: self._write_entry(parent + 1, commit, commit_id))
 
         committed = self._land(prepare)
         self._verified.forget(committed.commit.adds)
         return committed
-
-    def _stamped(self, commit: Commit) -> Commit:
-        return replace(commit, info={**self._stamp, **commit.info}) if self._stamp else commit
 
     def evolve(self, build: Callable[[pa.Schema], pa.Schema]) -> int | None:
         """Change the table's columns as a commit of its own; return the version, None if they were so already.
