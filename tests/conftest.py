@@ -35,6 +35,7 @@ ON_THE_SERVER = (
     "tests/concurrency/",
     "tests/spark/test_scale.py",
     "tests/e2e/test_with_spark.py",
+    "tests/e2e/test_compactor_spark.py",
 )
 SPARK_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE", "SPARK_API_MODE", "MASTER")
 

@@ -101,6 +101,20 @@ class Settings:
     """The longest that one attempt of a job may take; then it is ended, and tried with half its files. 0 means no limit."""
     tiers: str = ""
     """Changes of tiers by name: ``daily.min_files=6; weekly.enabled=yes`` (in ``silt.toml``: tables ``[tiers.daily]``)."""
+    fold_cron: str = "* * * * *"
+    """When the compactor looks for folds, in UTC; empty means only when it is asked. The thresholds decide what is done."""
+    squash_cron: str = "* * * * *"
+    """When it looks for small change files."""
+    events_cron: str = "*/10 * * * *"
+    """When it looks at the lake's event log."""
+    cluster_cron: str = "30 * * * *"
+    """When it looks for what is to be clustered."""
+    vacuum_cron: str = "20 * * * *"
+    """When it looks whether a vacuum is due, which `vacuum_interval_hours` decides."""
+    recovery_cron: str = "45 * * * *"
+    """When it finishes and sweeps what crashed processes left; it also does so when it takes the lease."""
+    stop_seconds: float = 30.0
+    """How long a compactor that is told to stop waits for what runs to end before it interrupts it."""
     max_rows: int = 1_000
     """Rows that a query returns unless told otherwise; 100,000 at most."""
     role: Role = Role.ALL

@@ -5,7 +5,7 @@ background thread after the acknowledgement; `close` waits for them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,7 @@ from siltstone.dataset.sweep import sweep
 from siltstone.errors import SiltstoneError
 from siltstone.model.names import DatasetName
 from siltstone.model.results import DatasetInfo
-from siltstone.model.roles import check_may_compact
+from siltstone.model.roles import check_may_compact, check_may_write, may_compact
 from siltstone.model.schema import as_schema
 from siltstone.model.spec import as_names, make_spec
 from siltstone.storage.handle import LogMoved
@@ -45,7 +45,12 @@ if TYPE_CHECKING:
     from siltstone.compaction.records import JobRecord
     from siltstone.compaction.recovery import Recovery, RecoveryReport
     from siltstone.compaction.statistics import Totals
+    from siltstone.model.requests import Answer, Wish
+    from siltstone.model.results import CompactReport
+    from siltstone.model.tiers import Tier
     from siltstone.query.result import QueryResult
+    from siltstone.scheduler.caretaker import Caretaker
+    from siltstone.scheduler.housework import Housework, Office, Tell
 
 SQUASH_LOOK_COMMITS: Final = 8
 """Every so many commits to a dataset's changes, its small files are counted."""
@@ -63,9 +68,10 @@ class Lake:
         self._given = spark
         self._watcher: Watcher | None = None
         self._on_cycle: list[Callable[[CycleReport], object]] = []
-        self._compactor = Compactor(spark=self.spark)
+        self._compactor = Compactor(spark=self.spark, leased=self._leased)
         self._upkeep = _Upkeep(settings, clock, self._compactor)
         self._pool: Pool | None = None
+        self._tiers: frozenset[str] = frozenset()
         self._registry = Registry(
             layout,
             settings=settings,
@@ -163,6 +169,7 @@ class Lake:
             InvalidRequest: the name, a column, a type, the key or the time is not allowed. Nothing is written.
             Conflict: a dataset of that name exists and is different.
         """
+        check_may_write(self.settings.role, doing=f"create dataset {name}")
         parsed = DatasetName.parse(name)
         spec = make_spec(
             key=as_names(key),
@@ -198,6 +205,7 @@ class Lake:
 
     def drop(self, name: str) -> None:
         """Drop a dataset and its files; open handles get Gone."""
+        check_may_write(self.settings.role, doing=f"drop dataset {name}")
         self._registry.drop(DatasetName.parse(name))
 
     def plan(
@@ -238,7 +246,9 @@ class Lake:
         from siltstone.dataset.tiers import dataset_tiers
         from siltstone.model.tiers import tiers_from_text
 
-        tiers_from_text(self.settings.tiers)  # what contradicts itself is refused, also where there is no log yet
+        tiers = tiers_from_text(
+            self.settings.tiers
+        )  # what contradicts itself is refused, also where there is no log yet
         found = (
             self._registry.all() if names is None else [self._registry.find(DatasetName.parse(name)) for name in names]
         )
@@ -252,13 +262,10 @@ class Lake:
         )
         if names is None and (events := event_log_state(self._layout, settings=self.settings, clock=self._clock)):
             tables.append(events)
-        inputs = Inputs(
-            tables=tables,
-            cycle=cycle,
-            unfinished=unfinished,
-            only=None if only is None else frozenset(only),
-            force=force,
-        )
+        there = {tier.name for table in tables for tier in table.tiers}
+        absent = ({tier.name for tier in tiers} | self._tiers) - there - frozenset(JobKind)
+        wanted = None if only is None else frozenset(only) - absent  # a tier that no dataset here has: nothing to do
+        inputs = Inputs(tables=tables, cycle=cycle, unfinished=unfinished, only=wanted, force=force)
         return replace(plan(inputs, self.settings, self._clock.now()), unreadable=unreadable)
 
     def run_cycle(
@@ -282,17 +289,18 @@ class Lake:
             force: see `plan`.
             cycle: see `plan`.
             epoch: that of the lease under which the cycle runs; without one each job has its dataset's own.
-            watchers: are told of each step, after the journal.
+            watchers: are told of each step.
             stopping: once it says so, no further job is begun.
 
         Raises:
-            InvalidRequest: see `plan`.
+            InvalidRequest: see `plan`; or the role may not compact.
             Corruption, Unavailable: the journal or the registry cannot be read, so what is unfinished is not known.
         """
         from siltstone.compaction.cycle import run_cycle
         from siltstone.compaction.cycle_report import CycleReport
         from siltstone.compaction.system_jobs import SystemJobs
 
+        check_may_compact(self.settings.role, doing="run a cycle")
         recovery = self.recover(epoch=epoch)
         number = self._journal.next_cycle() if cycle is None else cycle
         plan = self._planned(names, only=only, force=force, cycle=number, unfinished=recovery.unfinished)
@@ -403,8 +411,143 @@ class Lake:
             )
         return self._pool
 
+    # ---- the compactor -------------------------------------------------------------------------------------------
+
+    def compactor(
+        self,
+        *,
+        names: Callable[[], list[str] | None] = lambda: None,
+        only: Sequence[str] | None = None,
+        tell: "Tell" = lambda _told: None,
+    ) -> "Caretaker":
+        """Return what keeps this lake in shape by itself: start it, stop it, ask it. At most one of a lake works at a time.
+
+        Args:
+            names: returns the datasets to look after, asked before each cycle; None means all.
+            only: kinds of work and names of tiers; all unless told.
+            tell: is told what happens, from other threads.
+
+        Raises:
+            InvalidRequest: the role may not compact, an unknown work, or settings that contradict each other.
+        """
+        from siltstone.scheduler.caretaker import Caretaker
+        from siltstone.scheduler.works import crons
+        from siltstone.storage.spark import interrupt
+
+        found = crons(self.settings, of_datasets=self._dataset_tiers())
+        self._tiers = frozenset(found)
+        return Caretaker(
+            self._housework(), self._office(), crons=found, names=names, only=only, tell=tell, interrupt=interrupt
+        )
+
+    def _dataset_tiers(self) -> "list[Tier]":
+        """Return the tiers of all logs; those of one that cannot be read are left to its cycles to complain about."""
+        from siltstone.dataset.tiers import dataset_tiers
+
+        found: list[Tier] = []
+        for one in self._registry.all():
+            with suppress(SiltstoneError):
+                store = self._registry.store(one)
+                found += dataset_tiers(store) if store.spec.is_log else ()
+        return found
+
+    def ask(self, wish: "Wish", *, tell: "Tell" = lambda _told: None) -> "Answer":
+        """Have something compacted: here under the lease if it is free, by the compactor that holds it otherwise.
+
+        Raises:
+            InvalidRequest: the role may not compact.
+            Conflict: a cycle was asked for while one is running.
+        """
+        from siltstone.scheduler.asking import Asking
+
+        self.require()
+        return Asking(self._housework(), self._office()).ask(wish, tell=tell)
+
+    def compactor_overview(self) -> dict[str, Any]:
+        """Return how this lake's compactor stands, wherever it runs, as plain data."""
+        from siltstone.scheduler.caretaker import overview
+
+        self.require()
+        return overview(self._office())
+
+    def pause_compactor(self) -> None:
+        """Let no compactor of this lake run anything by the clock until somebody resumes; a cycle that runs goes on."""
+        from siltstone.scheduler.caretaker import pause
+
+        self.require()
+        check_may_compact(self.settings.role, doing="pause the compactor")
+        pause(self._office().notes, self._clock)
+
+    def resume_compactor(self) -> bool:
+        """Let the compactor go on by the clock; return whether it was paused."""
+        from siltstone.scheduler.caretaker import resume
+
+        self.require()
+        check_may_compact(self.settings.role, doing="resume the compactor")
+        return resume(self._office().notes)
+
+    def stop_compactor(self, *, seconds: float) -> str | None:
+        """Ask the compactor that holds the lease to stop, and wait for it; return who has taken over, if somebody has.
+
+        Raises:
+            NotFound: none is running.
+            Conflict: the lease is held by a single command.
+            Unavailable: it has not stopped within that time.
+        """
+        from siltstone.scheduler.asking import Asking
+
+        self.require()
+        check_may_compact(self.settings.role, doing="stop the compactor")
+        return Asking(self._housework(), self._office()).stop(seconds=seconds)
+
+    def names(self) -> list[str]:
+        """Return the names of all datasets."""
+        return [str(found.name) for found in self._registry.all()]
+
+    def highest_epoch(self, names: Sequence[str]) -> int:
+        """Return the highest epoch that has committed to any of these datasets; one that cannot be read is left out."""
+        highest = 0
+        for name in names:
+            try:
+                highest = max(highest, self._store(name).snapshot().epoch)
+            except SiltstoneError:
+                continue
+        return highest
+
+    def compact_one(self, name: str, *, purge: bool = False, epoch: int | None = None) -> "CompactReport":
+        """Fold or purge one dataset with the epoch of a lease."""
+        check_may_compact(self.settings.role, doing=f"compact dataset {name}")
+        return self._compactor.compact(self._store(name), purge=purge, epoch=epoch)
+
+    def _housework(self) -> "Housework":
+        from siltstone.scheduler.housework import Housework
+
+        return Housework(self, clock=self._clock)
+
+    def _office(self) -> "Office":
+        from siltstone.scheduler.housework import Office
+        from siltstone.storage.leases import Leases
+        from siltstone.storage.notes import Notes
+        from siltstone.storage.requests import Requests
+
+        durable = self.settings.durable
+        return Office(
+            leases=Leases(self._layout, self.settings, self._clock),
+            requests=Requests(self._layout, clock=self._clock, durable=durable),
+            notes=Notes(self._layout, durable=durable),
+            settings=self.settings,
+            clock=self._clock,
+        )
+
+    def _leased(self) -> int:
+        from siltstone.storage.leases import COMPACTOR, Leases
+
+        row = Leases(self._layout, self.settings, self._clock).row(COMPACTOR)
+        return row.epoch if row is not None else 0
+
     def sweep(self) -> list[Path]:
         """Remove the folders that crashed creates and drops left behind, and return them."""
+        check_may_compact(self.settings.role, doing="sweep the lake")
         return sweep(self._registry, self._layout)
 
     def sql(self, text: str, *, max_rows: int | None = None) -> "QueryResult":
@@ -454,7 +597,7 @@ class _Upkeep:
 
     def notice_write(self, store: Store, version: int) -> None:
         """Take note of a commit to a dataset's changes; if many small files have come together, they are squashed."""
-        many = self._settings.squash_files
+        many = self._settings.squash_files if may_compact(self._settings.role) else 0
         if not many or version % SQUASH_LOOK_COMMITS or len(store.changes.files()) < many:
             return
         self._background.start("squash", store.path, lambda: _try_squash(self._compactor, store, many=many))

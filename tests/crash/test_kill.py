@@ -14,6 +14,7 @@ from tests.crash.conftest import AfterStates, StartLake
 from tests.crash.test_eventlog import PLACES as EVENTLOG_PLACES
 from tests.crash.test_journal import PLACES as JOURNAL_PLACES
 from tests.crash.test_leases import PLACES as LEASE_PLACES
+from tests.crash.test_requests import PLACES as REQUEST_PLACES
 from tests.jobs.test_killed_workers import PLACES as WORKER_PLACES
 from tests.support.children import Child, Worker
 from tests.support.operations import NAME, open_lake, state
@@ -38,7 +39,7 @@ def test_every_fail_point_of_the_source_is_declared_and_every_declared_one_is_in
 
 
 def test_every_fail_point_has_a_crash_test():
-    elsewhere = EVENTLOG_PLACES | JOURNAL_PLACES | LEASE_PLACES | WORKER_PLACES
+    elsewhere = EVENTLOG_PLACES | JOURNAL_PLACES | LEASE_PLACES | REQUEST_PLACES | WORKER_PLACES
     assert {case.failpoint for case in CASES} | elsewhere == FAILPOINTS
 
 

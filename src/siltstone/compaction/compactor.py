@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 class Compactor:
     """Implements the dataset layer's `Maintenance`."""
 
-    def __init__(self, *, spark: "Callable[[], SparkSession]") -> None:
-        """Ask for a session only when there is something to rewrite."""
+    def __init__(self, *, spark: "Callable[[], SparkSession]", leased: Callable[[], int] = lambda: 0) -> None:
+        """Ask for a session only when there is something to rewrite; `leased` says which epoch the lake's lease has."""
         self._given = spark
+        self._leased = leased
         self._tagged: dict[str, SparkSession | None] = {}
 
     def _spark(self) -> "SparkSession":
@@ -74,8 +75,8 @@ class Compactor:
     def compact(self, store: Store, *, purge: bool, epoch: int | None = None, job: str = "") -> CompactReport:
         """Recover, fold, prune; with `purge`, raise the epoch and delete from disk all that is not live.
 
-        A purge's epoch fences out every job that was planned before it: such a job may hold rows that are to be forgotten.
-        Without a purge the fold carries the given `epoch`, that of a lease, and the name of its job.
+        The fold carries the given `epoch`, that of a lease, or the dataset's own, and the name of its job. A purge's epoch is
+        above both and so fences out every job that was planned before it: such a job may hold rows that are to be forgotten.
         """
         from siltstone.compaction.reclaim import purge_files
 
@@ -85,7 +86,7 @@ class Compactor:
         snapshot = store.snapshot()
         if not purge:
             return self._fold(store, epoch=epoch, job=job) if snapshot.unfolded else fold_nothing(store)
-        epoch = max(snapshot.epoch + 1, epoch or 0)
+        epoch = max(snapshot.epoch, self._leased()) + 1
         report = self._fold(store, epoch=epoch, job=job) if snapshot.unfolded else fold_nothing(store)
         if store.snapshot().epoch < epoch:  # nothing was folded, here or because another fold was quicker
             raise_epoch(store, epoch)

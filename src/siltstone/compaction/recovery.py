@@ -107,6 +107,17 @@ class RecoveryReport:
         """True if there is something to tell."""
         return bool(self.rolled_forward or self.abandoned or self.quarantined or self.expired or self.folders_swept)
 
+    def told(self) -> str:
+        """Say in a line what was done; empty if nothing was."""
+        parts = (
+            (len(self.rolled_forward), "jobs rolled forward"),
+            (len(self.abandoned), "jobs abandoned"),
+            (len(self.expired), "records older than 7 days ended"),
+            (self.files_swept, "files swept"),
+            (self.folders_swept, "folders swept"),
+        )
+        return ", ".join(f"{count:,} {what}" for count, what in parts if count)
+
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data; of unfinished jobs without the paths of their files."""
         found = asdict(self)

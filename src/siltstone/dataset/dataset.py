@@ -44,6 +44,7 @@ from siltstone.model.results import (
     Status,
     VacuumReport,
 )
+from siltstone.model.roles import check_may_compact, check_may_write
 from siltstone.model.schema import as_schema, as_type, describe, fingerprint
 from siltstone.model.spec import Kind, Spec, as_names
 from siltstone.storage.spark_failures import error_line, is_away, is_missing_file, noticing_absence, spark_errors
@@ -174,6 +175,12 @@ class Dataset:
         """What `create` fixed: the kind, the key or the time, the subject."""
         return self._registration.spec
 
+    def _may_write(self, what: str) -> None:
+        check_may_write(self._parts.store.settings.role, doing=f"{what} dataset {self.name}")
+
+    def _may_compact(self, what: str) -> None:
+        check_may_compact(self._parts.store.settings.role, doing=f"{what} dataset {self.name}")
+
     def _require(self, kind: Kind, what: str, instead: str) -> None:
         if self.spec.kind is not kind:
             raise InvalidRequest(f"Dataset {self.name} is a {self.spec.kind} dataset and has no {what}. {instead}")
@@ -226,6 +233,7 @@ class Dataset:
             InvalidRequest: the rows do not fit the dataset. Nothing is written.
             Gone: the dataset was dropped.
         """
+        self._may_write("upsert into")
         self._require(Kind.KEYED, "upsert", "Append to it (append, silt append).")
         parts = self._now()
         if _is_spark_frame(rows):
@@ -265,6 +273,7 @@ class Dataset:
         """
         from siltstone.dataset.log_rows import MAX_REFUSED_ROWS, Refuse
 
+        self._may_write("append to")
         self._require(Kind.LOG, "append", "Upsert into it (upsert, silt upsert).")
         if refuse not in tuple(Refuse):
             raise InvalidRequest(f"refuse is one of {', '.join(Refuse)}, not {refuse!r}.")
@@ -313,6 +322,7 @@ class Dataset:
         """
         from siltstone.dataset.producer import Limits, Producer
 
+        self._may_write("append to")
         self._require(Kind.LOG, "producer", "Upsert into it (upsert, silt upsert).")
         limits = Limits(rows=rows, seconds=seconds, size_bytes=bytes)
         limits.check(str(self.name))
@@ -345,6 +355,7 @@ class Dataset:
             producer: see `upsert`.
             sequence: see `upsert`.
         """
+        self._may_write("hide rows of")
         if (keys is None) == (where is None):
             raise InvalidRequest(f"Dataset {self.name}: name the keys or a condition (where), one of the two.")
         if where is not None:
@@ -449,6 +460,7 @@ class Dataset:
             NotFound: nothing is at the path.
             InvalidRequest: a file cannot be read or does not fit. Nothing is loaded.
         """
+        self._may_write("load into")
         given = (paths,) if isinstance(paths, str | Path) else tuple(paths)
         parts = self._now()  # a dropped dataset is Gone before Spark starts
         from siltstone.dataset.intake import Wanted
@@ -495,6 +507,7 @@ class Dataset:
         """
         from siltstone.dataset.jdbc import JdbcSource
 
+        self._may_write("load into")
         source = JdbcSource(
             url=url,
             table=table,
@@ -760,6 +773,8 @@ class Dataset:
         Raises:
             InvalidRequest: the change is not possible. Nothing was changed.
         """
+        if not dry_run:
+            self._may_write("alter")
         wider = {name: as_type(kind, column=name) for name, kind in (widen or {}).items()}
         from siltstone.dataset.alter import alter
         from siltstone.model.evolution import Alteration
@@ -777,6 +792,7 @@ class Dataset:
 
     def compact(self, *, purge: bool = False) -> CompactReport:
         """Fold the changes into base; with `purge`, also delete from disk what is no longer part of the dataset."""
+        self._may_compact("compact")
         return self._maintenance.compact(self._store, purge=purge)
 
     def squash(self, *, dry_run: bool = False) -> SquashReport:
@@ -787,6 +803,8 @@ class Dataset:
         Raises:
             Conflict: a fold was first; nothing was changed.
         """
+        if not dry_run:
+            self._may_compact("squash")
         return self._maintenance.squash(self._store, dry_run=dry_run)
 
     def compact_estimate(self) -> FoldEstimate:
@@ -815,6 +833,7 @@ class Dataset:
         """
         from siltstone.dataset.tiers import change_tiers
 
+        self._may_write("change the tiers of")
         return change_tiers(self._store, changes, reset=reset)
 
     def cluster(self, by: str | Sequence[str] | None = None) -> list[RollUpReport]:
@@ -830,10 +849,13 @@ class Dataset:
             InvalidRequest: the dataset is keyed, or a column cannot be ordered by. Nothing was changed.
             Conflict: another compaction was first with some files; periods before them are clustered.
         """
+        self._may_compact("cluster")
         return self._maintenance.cluster_all(self._store, by=as_names(by))
 
     def vacuum(self, *, retention_hours: float | None = None, dry_run: bool = False) -> VacuumReport:
         """Delete files that were removed longer ago than the retention (at least one hour)."""
+        if not dry_run:
+            self._may_compact("vacuum")
         return self._maintenance.vacuum(self._store, retention_hours=retention_hours, dry_run=dry_run)
 
     def status(self) -> Status:

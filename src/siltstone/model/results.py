@@ -1,6 +1,7 @@
 """What calls return: acknowledgements, reports, status. Plain values that become JSON as they are."""
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 
@@ -109,6 +110,11 @@ class CompactReport(_Plain):
     def to_dict(self) -> dict[str, Any]:
         """Return the value as plain data, with the ancestors' names beside ours."""
         return asdict(self) | {"delta_rows": self.delta_rows, "deltas_merged": self.deltas_merged}
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> "CompactReport":
+        """Return the report that another process wrote with `to_dict`."""
+        return cls(**{one.name: found[one.name] for one in fields(cls) if one.name in found})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

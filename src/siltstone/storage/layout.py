@@ -8,6 +8,7 @@
       _system/datasets/                                   the registry
       _system/events/                                     the journal: what was done to keep the lake in shape
       _system/leases/                                     who may run compactions
+      _system/compactor/                                  what it does, whether it is paused, what others ask of it
       _system/work/                                       presence of writers and jobs
 """
 
@@ -58,6 +59,11 @@ class Layout:
     def leases(self) -> Path:
         """The Delta table of leases."""
         return self.root / SYSTEM / "leases"
+
+    @property
+    def compactor(self) -> Path:
+        """What the compactor does, whether it is paused, and what others ask of it."""
+        return self.root / SYSTEM / "compactor"
 
     @property
     def work(self) -> Path:

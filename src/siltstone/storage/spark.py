@@ -26,7 +26,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -95,6 +95,18 @@ def _running() -> "SparkSession | None":
         return SparkSession.active()
     except PySparkRuntimeError:
         return None
+
+
+def interrupt() -> None:
+    """End what this process runs on Spark now, if it has a session; whoever waits for it gets an error."""
+    if "pyspark" not in sys.modules:
+        return
+    from pyspark.errors import PySparkException
+
+    running = _running()
+    if running is not None:
+        with suppress(PySparkException):  # a server that is away runs nothing of ours
+            running.interruptAll()
 
 
 def _join(settings: Settings) -> "SparkSession":

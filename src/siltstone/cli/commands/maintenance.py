@@ -1,25 +1,32 @@
 """Keeping datasets in shape: status, compact, vacuum."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from siltstone.cli import render
 from siltstone.cli.invocation import Invocation, chosen, confirm, each, invocation, settle
 from siltstone.cli.registration import add
-from siltstone.errors import InvalidRequest, SiltstoneError, Unavailable
+from siltstone.cli.told import told_line, told_report
+from siltstone.errors import InvalidRequest, SiltstoneError, Unavailable, named_error
 
 if TYPE_CHECKING:
-    from siltstone.compaction.cycle_report import CycleReport
+    from collections.abc import Mapping, Sequence
+
     from siltstone.compaction.recovery import RecoveryReport
     from siltstone.compaction.statistics import Totals
     from siltstone.dataset.dataset import Dataset
     from siltstone.lake import Lake
+    from siltstone.model.requests import Wish
     from siltstone.model.results import CompactReport, FoldEstimate, SquashReport, Status, VacuumReport
 
 OptionalName = Annotated[str | None, typer.Argument(metavar="NAME", help="catalog.schema.table")]
 All = Annotated[bool, typer.Option("--all", help="Every dataset of the lake.")]
+HANDED: Final = frozenset({"waiting", "handed_over", "holder_gone"})
+"""From one of these on somebody else does the work, and a person is told how it goes."""
+NOTED: Final = frozenset({"recovered", "left_out", "journal_trouble"})
+"""What is told of a whole cycle, besides its jobs."""
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
 
 
@@ -243,11 +250,10 @@ def compact(  # noqa: PLR0913  # one parameter for each way to compact
         if dry_run:
             _preview(call, name, datasets, purge=purge)
             return
+        which = [str(dataset.name) for dataset in datasets]
         if purge:
-            which = ", ".join(str(dataset.name) for dataset in datasets)
-            confirm(f"Purge {which}: delete its history from disk?", yes=yes)
-        with call.showing("Compacting on Spark", lake):
-            done, failures = each(datasets, lambda dataset: dataset.compact(purge=purge))
+            confirm(f"Purge {', '.join(which)}: delete its history from disk?", yes=yes)
+        done, failures = _compacted(call, lake, which, purge=purge)
     if call.as_json:
         _write_json(name, done)
     else:
@@ -276,53 +282,71 @@ def _plan(call: Invocation, name: str | None, *, only: list[str] | None, force: 
     )
 
 
+def _compacted(
+    call: Invocation, lake: "Lake", names: list[str], *, purge: bool
+) -> "tuple[list[CompactReport], list[SiltstoneError]]":
+    """Have datasets folded, here or by the compactor; return the reports, and what went wrong."""
+    from siltstone.model.requests import Ask, Wish
+    from siltstone.model.results import CompactReport
+
+    wish = Wish(ask=Ask.COMPACT, names=tuple(names), purge=purge)
+    results = _asked(call, lake, wish, "Compacting on Spark")
+    done = [CompactReport.from_dict(one["report"]) for one in results if one["report"] is not None]
+    return done, [named_error(one["error_kind"], one["error"]) for one in results if one["error"]]
+
+
+def _asked(
+    call: Invocation, lake: "Lake", wish: "Wish", text: str, noted: list[dict[str, Any]] | None = None
+) -> "Sequence[Mapping[str, Any]]":
+    """Ask, show what happens meanwhile, and return the results; what goes beyond single jobs is put into `noted`.
+
+    Raises:
+        SiltstoneError: it was refused, or could not be done at all.
+    """
+
+    def tell(told: dict[str, Any]) -> None:
+        if noted is not None and told["event"] in NOTED:
+            noted.append(told)
+            if told["event"] == "recovered" and not call.as_json:
+                render.write_note(told_line(told))
+        elif told["event"] in HANDED or (handed and not call.as_json):
+            handed.append(told["event"])
+            if not call.as_json:
+                render.write_note(told_line(told))
+
+    handed: list[str] = []
+    with call.showing(text, lake):
+        answer = lake.ask(wish, tell=tell)
+    if answer.error is not None:
+        raise named_error(answer.error_kind, answer.error)
+    return answer.results
+
+
 def _cycle(call: Invocation, name: str | None, *, only: list[str] | None, force: bool) -> None:
+    from siltstone.model.requests import Ask, Wish
+
+    wish = Wish(
+        ask=Ask.CYCLE,
+        names=None if name is None else (name,),
+        only=None if only is None else tuple(only),
+        force=force,
+    )
     with call.open(spark=True) as lake:
         lake.require()
-        with call.showing("Compacting", lake):
-            done = lake.run_cycle(None if name is None else [name], only=only, force=force)
+        lake.plan(wish.names, only=only, force=force)  # what is wrong with the call is said before anything is asked
+        noted: list[dict[str, Any]] = []
+        done = _asked(call, lake, wish, "Compacting", noted)
     if call.as_json:
-        render.write_json([one.to_dict() for one in done])
+        render.write_json(list(done))
     else:
         for one in done:
-            where = f"{one.dataset} {one.period}".strip()
-            told = _told_job(one.report or {}) if one.report or not one.error else ""
-            told = "; ".join(filter(None, [told, f"{one.outcome}: {one.error}" if one.error else ""]))
-            render.write_line(f"{one.lane} {where}: {told}")
+            where = f"{one['dataset']} {one['period']}".strip()
+            render.write_line(f"{one['lane']} {where}: {told_report(dict(one))}")
         render.write_note(f"{render.counted(len(done), 'job')}.")
-    _note_recovery(done)
-    failures = [SiltstoneError(f"{one.dataset}: {one.error}") for one in done.failed]
-    failures += [SiltstoneError(f"{dataset} was left out: {why}") for dataset, why in done.unreadable.items()]
-    settle(call, failures + ([Unavailable(done.trouble)] if done.trouble else []))
-
-
-def _note_recovery(done: "CycleReport") -> None:
-    """Tell what crashed processes had left, where there was something."""
-    found = done.recovery
-    parts = [
-        f"{render.counted(len(found.rolled_forward), 'job')} rolled forward" if found.rolled_forward else "",
-        f"{render.counted(len(found.abandoned), 'job')} abandoned" if found.abandoned else "",
-        f"{render.counted(len(found.expired), 'record')} older than 7 days ended" if found.expired else "",
-        f"{render.counted(found.files_swept, 'file')} swept" if found.files_swept else "",
-    ]
-    if any(parts):
-        render.write_note(f"Recovered first: {', '.join(filter(None, parts))}.")
-    for one in found.quarantined:
-        if one.dataset not in done.unreadable:
-            render.write_note(f"Cannot be read: {one.what}: {one.why}")
-
-
-def _told_job(report: dict[str, Any]) -> str:
-    parts = []
-    if "files_added" in report:
-        parts.append(f"{render.counted(report['files_removed'], 'file')} became {report['files_added']}")
-    if "bytes_before" in report:
-        parts.append(f"{render.size(report['bytes_before'])} → {render.size(report['bytes_after'])}")
-    if "files_deleted" in report:
-        parts.append(f"{render.counted(report['files_deleted'], 'file')} deleted")
-    if "seconds" in report:
-        parts.append(render.seconds(report["seconds"]))
-    return ", ".join(parts) or "done"
+    failures = [SiltstoneError(f"{one['dataset']}: {one['error']}") for one in done if one["error"]]
+    failures += [SiltstoneError(told_line(one)) for one in noted if one["event"] == "left_out"]
+    failures += [Unavailable(one["error"]) for one in noted if one["event"] == "journal_trouble"]
+    settle(call, failures)
 
 
 def _told(report: "CompactReport") -> str:
@@ -431,7 +455,7 @@ def cluster(
 
     def people() -> None:
         for report in done:
-            render.write_line(f"{name} {report.period}: {_told_job(report.to_dict())}")
+            render.write_line(f"{name} {report.period}: {told_report({'report': report.to_dict()})}")
         render.write_note(f"{render.counted(len(done), 'period')} clustered.")
 
     call.answer([report.to_dict() for report in done], people)
