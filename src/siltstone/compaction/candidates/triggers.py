@@ -30,13 +30,13 @@ from siltstone.compaction.candidates.values import (
 from siltstone.compaction.planner import SMALLEST_SIZE_BYTES, SQUASH_GROWTH
 from siltstone.config import Settings
 from siltstone.errors import InvalidRequest
+from siltstone.eventlog.small_files import chosen as small_event_files
+from siltstone.eventlog.small_files import classes as event_classes
 from siltstone.model.periods import Granularity, end, granularity_of
-from siltstone.model.tiers import FEWEST_FILES_PER_JOB, MOST_FILES_PER_JOB
+from siltstone.model.tiers import FEWEST_FILES_PER_JOB
 
 MOST_SQUASH_ROWS: Final = 200_000
 """As many as `squash.SQUASH_ROWS`, which this module cannot import: a test holds them together."""
-MOST_EVENTS: Final = 10_000_000
-"""The most events that one compaction of an event log rewrites."""
 HOUR_MS: Final = 3_600_000
 
 
@@ -130,23 +130,21 @@ def squashes(table: TableState, settings: Settings, view: View, *, fold_due: boo
 
 
 def event_logs(table: TableState, settings: Settings, view: View) -> Iterator[Candidate]:
-    """Yield the compaction of an event log's small files: neighbours by index, so that no event changes its place."""
+    """Yield the compaction of an event log's small files, by the log's own rule. Every event keeps its index."""
     if table.shape is not Shape.EVENTS or len(table.files) < FEWEST_FILES_PER_JOB:
         return
     many = FEWEST_FILES_PER_JOB if view.force else settings.event_log_files
-    run = longest_run(
-        table.files,
-        many=many,
-        max_bytes=settings.target_file_bytes,
-        max_rows=MOST_EVENTS,
-        max_files=MOST_FILES_PER_JOB,
-        walls=frozenset(view.busy),
+    free = idle(table.files, view.busy)
+    taken = small_event_files(
+        free, many=many, events=attrgetter("rows"), day=attrgetter("period"), path=attrgetter("path")
     )
-    found = _run_candidate(table, JobKind.EVENTS, run, target_bytes=settings.target_file_bytes)
+    found = _run_candidate(table, JobKind.EVENTS, taken, target_bytes=settings.target_file_bytes)
+    found = replace(found, files_after=len({file.period for file in taken}))
     if not settings.event_log_files:
         found = replace(found, reason="disabled: event_log_files is 0")
-    elif len(run) < many:
-        found = replace(found, reason=_too_few(table.files, run, many, view))
+    elif not taken:
+        most = max(event_classes(free, events=attrgetter("rows")), key=len, default=[])
+        found = replace(found, reason=_too_few(table.files, most, many, view))
     yield found
 
 
