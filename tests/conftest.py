@@ -61,9 +61,11 @@ def jvm_of(test: str) -> str | None:
     """
     if test.startswith("tests/e2e/test_shared_spark"):
         return "shared"
+    if test.startswith("tests/jobs/"):
+        return "worker"
     if test.startswith(ON_THE_SERVER) or "connect" in test.partition("::")[2]:
         return "connect_server"
-    return "spark" if test.startswith(("tests/spark/", "tests/property/")) else None
+    return "spark" if test.startswith(("tests/spark/", "tests/property/", "tests/simulation/")) else None
 
 
 class ByJvm(LoadScopeScheduling):  # type: ignore[misc]

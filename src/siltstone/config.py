@@ -30,6 +30,13 @@ class Role(StrEnum):
     READER = "reader"
 
 
+class JobPlace(StrEnum):
+    """Where the jobs of a cycle are done."""
+
+    INLINE = "inline"
+    WORKER = "worker"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Everything that can be set. Units are the last word of a name."""
@@ -82,6 +89,16 @@ class Settings:
     """Which share of a period or base must not be clustered before a clustering is planned."""
     cycle_bytes: int = 64 * 1024 * 1024 * 1024
     """How many bytes one cycle of compaction may rewrite; a job that is larger runs alone."""
+    jobs: JobPlace = JobPlace.INLINE
+    """Where the jobs of a cycle run: `inline`, in this process, or `worker`, in processes with JVMs of their own."""
+    max_jobs: int = 2
+    """How many workers are there at once."""
+    worker_memory_mb: int = 0
+    """The heap of a worker's JVM; 0 fits it to the machine and `max_jobs`."""
+    worker_jobs: int = 100
+    """A worker is replaced after this many jobs."""
+    job_minutes: float = 60.0
+    """The longest that one attempt of a job may take; then it is ended, and tried with half its files. 0 means no limit."""
     tiers: str = ""
     """Changes of tiers by name: ``daily.min_files=6; weekly.enabled=yes`` (in ``silt.toml``: tables ``[tiers.daily]``)."""
     max_rows: int = 1_000
@@ -218,9 +235,11 @@ _AT_LEAST_ONE: Final = {
     "checkpoint_interval_commits",
     "cycle_bytes",
     "lease_seconds",
+    "max_jobs",
     "max_rows",
     "target_file_bytes",
     "upsert_rows",
+    "worker_jobs",
     "writer_queue_batches",
 }
 _WORDS: Final = {
@@ -228,6 +247,7 @@ _WORDS: Final = {
     int: "a whole number",
     float: "a number",
     str: "text",
+    JobPlace: f"one of {', '.join(JobPlace)}",
     Role: f"one of {', '.join(Role)}",
 }
 _LARGEST: Final = 10**12

@@ -40,6 +40,8 @@ FAILPOINTS: Final = frozenset(
         "eventlog.during_migration",
         "eventlog.after_squash_write",
         "eventlog.after_squash",
+        "job.began",
+        "job.done",
         "roll_up.after_write",
         "roll_up.after_commit",
         "cluster.after_write",

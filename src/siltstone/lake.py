@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from siltstone.clock import Clock, SystemClock
 from siltstone.compaction.compactor import Compactor
-from siltstone.config import Settings
+from siltstone.config import JobPlace, Settings
 from siltstone.dataset.dataset import Dataset
 from siltstone.dataset.registry import Registration, Registry
 from siltstone.dataset.store import Store
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from siltstone.compaction.candidates import Plan
+    from siltstone.compaction.jobs import Inline
+    from siltstone.compaction.pool import Pool
     from siltstone.model.results import JobResult
     from siltstone.query.result import QueryResult
 
@@ -54,6 +56,7 @@ class Lake:
         self._watcher: Watcher | None = None
         self._compactor = Compactor(spark=self.spark)
         self._upkeep = _Upkeep(settings, clock, self._compactor)
+        self._pool: Pool | None = None
         self._registry = Registry(
             layout,
             settings=settings,
@@ -219,16 +222,28 @@ class Lake:
     def run_cycle(
         self, names: Sequence[str] | None = None, *, only: Sequence[str] | None = None, force: bool = False
     ) -> "list[JobResult]":
-        """Do what `plan` says, one job after the other; one that fails does not stop the others. Starts Spark if it has to.
+        """Do what `plan` says; a job that fails does not stop the others. Spark starts where the setting `jobs` says.
 
         Raises:
             InvalidRequest: see `plan`.
         """
         from siltstone.compaction.cycle import run_cycle
-        from siltstone.compaction.jobs import Inline
 
         plan = self.plan(names, only=only, force=force)
-        return run_cycle(plan, Inline(self._compactor, self._store))
+        return run_cycle(plan, self.runner(), clock=self._clock)
+
+    def runner(self) -> "Inline | Pool":
+        """Return who does the jobs of cycles, as the setting `jobs` says. Workers are kept warm until the lake is closed."""
+        from siltstone.compaction.jobs import Inline
+        from siltstone.compaction.pool import SECONDS_PER_MINUTE, Pool
+
+        if self.settings.jobs is JobPlace.INLINE:
+            return Inline(self._compactor, self._store, limit_seconds=self.settings.job_minutes * SECONDS_PER_MINUTE)
+        if self._pool is None:
+            self._pool = Pool(
+                self.path, settings=self.settings, clock=self._clock, compactor=self._compactor, store=self._store
+            )
+        return self._pool
 
     def sweep(self) -> list[Path]:
         """Remove the folders that crashed creates and drops left behind, and return them."""
@@ -246,7 +261,9 @@ class Lake:
         )
 
     def close(self) -> None:
-        """Finish background upkeep."""
+        """End the workers, and finish background upkeep."""
+        if self._pool is not None:
+            self._pool.close()
         self._upkeep.close()
 
     def __enter__(self) -> "Lake":

@@ -1,12 +1,16 @@
-"""Appenders, tombstones, squashes and folds of a log at the same moment: nothing is lost, nothing is there twice."""
+"""Appenders, tombstones, squashes, folds and roll-ups of a log at the same moment: nothing is lost, nothing is there twice."""
 
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from siltstone.storage.connect import ConnectServer
+from tests.support.actors import STOP
 from tests.support.children import Child, Worker
-from tests.support.log_actors import COUNTED, FORGOTTEN, count_of, make, names_of
+from tests.support.log_actors import COUNTED, FORGOTTEN, count_of, files_of, make, names_of, row_of, rows_of
 
 ACTORS = "tests.support.log_actors"
 WRITERS = 3
@@ -32,3 +36,69 @@ def test_appenders_beside_folds_lose_and_double_nothing(lake_path: Path, worker:
     shown = names_of(str(lake_path))
     assert len(shown) == len(set(shown))
     assert not {name for found in appended for name in found[FORGOTTEN]} & set(shown)
+
+
+PATIENCE_SECONDS = 100.0
+"""How long a busy machine may take until everybody has done something."""
+WORK = ("fold", "fold", "roll_up", "hourly", "squash")
+"""Two want the same changes, and two the same files of base."""
+
+
+def stress(path: Path, signals: Path, press: Callable[[], list[str]], *, seconds: float, remote: str) -> None:
+    """Let everybody work at once for so long, and until each has done something; then every row must be there once."""
+    make(str(path))
+    shared = {"path": str(path), "signals": str(signals)}
+
+    def start(function: str, *, spark: bool = False, **more: object) -> Child:
+        return Child(f"{ACTORS}:{function}", shared | more, remote=remote if spark else "")
+
+    appenders = [start("append_until_stopped", writer=writer) for writer in range(2)]
+    readers = [
+        start("read_log_until_stopped", number=0),
+        start("read_log_until_stopped", number=1, on_spark=True, spark=True),
+    ]
+    compactors = [start("compact_log_until_stopped", work=work, spark=True) for work in WORK]
+    ready = ["done-fold", "done-roll_up", "done-squash", *(f"read-{number}" for number in range(len(readers)))]
+    began = time.monotonic()
+    try:
+        while time.monotonic() < began + seconds or not all((signals / name).exists() for name in ready):
+            ended = [name for name in ready if (signals / name).exists()]
+            assert time.monotonic() < began + seconds + PATIENCE_SECONDS, f"in time only {ended}"
+            time.sleep(0.1)
+    finally:
+        (signals / STOP).touch()
+    expected = [row_of(name) for appender in appenders for name in appender.value()]
+    counts = [compactor.value() for compactor in compactors]
+    readings = [reader.value() for reader in readers]
+    sys.stdout.write(f"\n{len(expected)} rows, compactions {counts}, readings {[r['readings'] for r in readings]}\n")
+
+    assert [reading["wrong"] for reading in readings] == [None, None]
+    assert in_order(rows_of(str(path))) == in_order(expected)
+    assert press() == []
+    assert in_order(rows_of(str(path))) == in_order(expected)
+    assert set(files_of(str(path)).values()) == {1}
+
+
+def in_order(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    return sorted(rows, key=lambda row: row["name"])
+
+
+@pytest.mark.spark
+def test_everybody_at_once_on_a_log_loses_and_doubles_nothing(
+    lake_path: Path, tmp_path: Path, worker: Worker, connect_server: ConnectServer
+):
+    def press() -> list[str]:
+        return list(worker.call(f"{ACTORS}:press_once", path=str(lake_path)))
+
+    stress(lake_path, tmp_path, press, seconds=10.0, remote=connect_server.address)
+
+
+@pytest.mark.deep
+@pytest.mark.spark
+def test_everybody_at_once_on_a_log_for_minutes(
+    lake_path: Path, tmp_path: Path, worker: Worker, connect_server: ConnectServer
+):
+    def press() -> list[str]:
+        return list(worker.call(f"{ACTORS}:press_once", path=str(lake_path)))
+
+    stress(lake_path, tmp_path, press, seconds=180.0, remote=connect_server.address)

@@ -217,7 +217,7 @@ class Reader:
         if not dataset.readable(changes.files | base.files):
             again = proc._replace(pc=Pc.START, pinned=None)
             return "meets a missing file and starts over", state.with_proc(me, again)
-        view = snapshot_view(world.kind, changes, base)
+        view = snapshot_view(world.kind, changes, base, world.broken)
         at = (sequence_of(changes, base), len(dataset.load))
         wrong = judge(world, state, proc, view, at)
         last = proc.turn + 1 == self.reads
@@ -261,7 +261,7 @@ class Follower:
             again = proc._replace(pc=Pc.START, pinned=None)
             return "meets a missing file and starts over", state.with_proc(me, again)
         if fill:
-            rows, seq = snapshot_view(world.kind, changes, base), sequence_of(changes, base)
+            rows, seq = snapshot_view(world.kind, changes, base, world.broken), sequence_of(changes, base)
             if world.breaks(Variant.FILL_NUMBERED_BY_CHANGES):
                 seq = changes.value("siltstone.seq")
             event = "fills" if proc.seq < 0 else "refills"

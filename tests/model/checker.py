@@ -13,21 +13,26 @@ from dataclasses import dataclass, field
 
 from tests.model.actors import Actor, Step
 from tests.model.commit import late_landings, settled
-from tests.model.rows import oracle, snapshot_view
+from tests.model.rows import in_period, oracle, snapshot_view
 from tests.model.state import Dataset, Kind, Pc, Proc, State, World
 from tests.model.variants import Variant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A small history: where it starts, who takes part, and how much may go wrong."""
+    """A small history: where it starts, who takes part, and how much may go wrong.
+
+    `steals` is how often a lease may be taken from a holder that lives.
+    """
 
     actors: tuple[Actor, ...]
     kind: Kind = Kind.KEYED
     start: Dataset = field(default_factory=Dataset)
     unknowns: int = 0
     crashes: int = 0
+    steals: int = 0
     fine: bool = False
+    judges_epochs: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +74,12 @@ def wrong_tables(world: World, dataset: Dataset) -> str:
     changes, base = dataset.changes.head, dataset.base.head
     if not dataset.readable(changes.files | base.files):
         return "a live file is not on disk"
-    view = snapshot_view(world.kind, changes, base)
+    view = snapshot_view(world.kind, changes, base, world.broken)
     truth = oracle(world.kind, dataset, upto=len(dataset.history), loaded=True)
     if view != truth:
         return f"a read now would give {view}, the truth is {truth}"
+    if misplaced := [file.name for file in base.files if not in_period(world.kind, file)]:
+        return f"rows lie outside their period: {misplaced}"
     pruned, folded = changes.value("siltstone.prune"), base.value("siltstone.fold")
     if not pruned <= folded <= changes.value("siltstone.seq"):
         return "siltstone.prune <= siltstone.fold <= siltstone.seq does not hold"
@@ -101,7 +108,7 @@ def successors(world: World, actors: tuple[Actor, ...], state: State) -> Iterato
         for event, after in actor.steps(world, state, me):
             yield f"{actor.name}: {event}", after
         if state.crashes and proc != Proc():
-            dead = Proc(pc=Pc.DEAD, incarnation=proc.incarnation, in_flight=proc.in_flight)
+            dead = Proc(pc=Pc.DEAD, incarnation=proc.incarnation, in_flight=proc.in_flight, epoch=proc.epoch)
             crashed = state.with_proc(me, dead)._replace(crashes=state.crashes - 1)
             yield f"{actor.name}: crashes", crashed
     yield from late_landings(world, state)
@@ -120,13 +127,20 @@ def explore(scenario: Scenario, broken: Variant | None = None, *, most: int = 2_
     """
     actors = scenario.actors
     names = tuple(actor.name for actor in actors)
-    world = World(kind=scenario.kind, broken=broken, fine=scenario.fine, names=names)
+    world = World(
+        kind=scenario.kind,
+        broken=broken,
+        fine=scenario.fine,
+        names=names,
+        judges_epochs=scenario.judges_epochs,
+    )
     first = State(
         datasets=(scenario.start,),
         registry=0,
         procs=tuple(Proc() for _ in actors),
         unknowns=scenario.unknowns,
         crashes=scenario.crashes,
+        steals=scenario.steals,
     )
     seen: dict[State, tuple[State, str] | None] = {first: None}
     waiting = deque([first])

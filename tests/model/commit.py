@@ -47,8 +47,12 @@ def land(dataset: Dataset, commit: Commit) -> Dataset:
     table = dataset.table(commit.table)
     number = table.head.number + 1
     carried = {app for app, _ in commit.sets}
+    sets = commit.sets
+    if commit.epoch is not None and commit.epoch > table.head.value("siltstone.epoch"):
+        sets = (*sets, ("siltstone.epoch", commit.epoch))
+        carried.add("siltstone.epoch")
     kept = [t for t in table.head.transactions if t.app not in carried]
-    carried_now = [AppTransaction(app, value, number) for app, value in commit.sets]
+    carried_now = [AppTransaction(app, value, number) for app, value in sets]
     files = (table.head.files - commit.removes) | commit.adds
     table = table._replace(
         head=Version(number, files, tuple(sorted([*kept, *carried_now]))),
@@ -85,17 +89,27 @@ def check(world: World, dataset: Dataset, commit: Commit) -> Outcome:
         return Outcome.LANDED
     if table.dropped or dataset.swept:
         return Outcome.GONE
-    if commit.epoch is not None and commit.epoch < table.head.value("siltstone.epoch"):
+    if overtaken(dataset, commit) and not world.breaks(Variant.COMMIT_WITHOUT_EPOCH):
         return Outcome.FENCED
     if not (log_is_whole and fits(world, dataset, commit)):
         return Outcome.REFUSED
     return Outcome.PENDING
 
 
+def overtaken(dataset: Dataset, commit: Commit) -> bool:
+    """Whether a newer epoch than the commit's has committed to its table."""
+    return commit.epoch is not None and commit.epoch < dataset.table(commit.table).head.value("siltstone.epoch")
+
+
+def _unchecked(world: World, commit: Commit) -> bool:
+    rolls = world.breaks(Variant.ROLL_UP_UNCHECKED) and commit.rolls_up
+    return rolls or world.breaks(Variant.REMOVES_UNCHECKED)
+
+
 def fits(world: World, dataset: Dataset, commit: Commit) -> bool:
     """Whether the head still has what the plan was made on, and the disk what it adds."""
     head = dataset.table(commit.table).head
-    if not (commit.removes <= head.files or world.breaks(Variant.REMOVES_UNCHECKED)):
+    if not (commit.removes <= head.files or _unchecked(world, commit)):
         return False
     return not any(
         [
@@ -117,7 +131,14 @@ def _put(world: World, state: State, me: int, commit: Commit) -> Iterator[Progre
     if commit.parent != table.head.number and not world.breaks(Variant.COMMIT_REBASES):
         yield Progress("loses the race", Outcome.PENDING, state.with_proc(me, back))
         return
-    landed = state.with_dataset(proc.incarnation, land(dataset, commit))
+    after = land(dataset, commit)
+    if world.lists:
+        after = after._replace(disk=after.disk | commit.adds)
+    if commit.epoch is not None:
+        after = after._replace(led=max(after.led, proc.epoch))
+    landed = state.with_dataset(proc.incarnation, after)
+    if world.judges_epochs and commit.epoch is not None and proc.epoch < dataset.led:
+        landed = landed._replace(wrong="a job of an older epoch landed after one of a newer epoch")
     yield Progress("lands", Outcome.LANDED, landed)
     if state.unknowns > 0:
         if world.breaks(Variant.SEARCH_ONLY_AFTER_UNKNOWN):

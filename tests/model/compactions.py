@@ -1,8 +1,9 @@
-"""Processes that move rows and change no answer: fold and prune, squash, cluster or roll-up.
+"""Processes that move rows and change no answer: fold and prune, squash, cluster, roll-up.
 
 Flow of each: pin what is read, plan (the new file's rows follow from the pinned ones), check and
-put. A refused plan is thrown away and made anew, at most `tries` times. No process holds a lease
-here: two folders run into each other freely, and only the commit's check keeps the data right.
+put. A refused plan is thrown away and made anew, at most `tries` times. They need no lease: two
+folders run into each other freely, and only the commit's check keeps the data right. As works of
+a compactor (`leases`) they commit with its epoch, and stop for good when they are fenced.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from tests.model.actors import Step
-from tests.model.commit import Outcome, Progress, pursue
-from tests.model.rows import delta, fold, rewritten, squash
+from tests.model.commit import Outcome, Progress, land, pursue
+from tests.model.rows import DAY, delta, fold, rewritten, squash
 from tests.model.state import Commit, Dataset, File, Pc, Proc, State, Version, World
 from tests.model.variants import Variant
+
+FENCED = "fenced"
+FEWEST_FILES = 2
 
 
 def started_over(state: State, me: int, *, tries: int) -> State:
@@ -23,12 +27,40 @@ def started_over(state: State, me: int, *, tries: int) -> State:
     proc = state.procs[me]
     spent = proc.tries + 1
     pc = Pc.START if spent < tries else Pc.DONE
-    fresh = Proc(pc=pc, tries=spent, incarnation=proc.incarnation, in_flight=proc.in_flight)
-    return state.with_proc(me, fresh)
+    return state.with_proc(me, fresh(proc, pc=pc, tries=spent))
+
+
+def fresh(proc: Proc, *, pc: Pc, tries: int = 0, phase: str = "") -> Proc:
+    """A process that remembers nothing but who it is and what it still has under way."""
+    return Proc(
+        pc=pc,
+        phase=phase,
+        turn=proc.turn,
+        tries=tries,
+        incarnation=proc.incarnation,
+        in_flight=proc.in_flight,
+        epoch=proc.epoch,
+    )
+
+
+def after_refusal(progress: Progress, me: int, *, tries: int) -> State:
+    """To be planned anew; but a holder of a lease that was fenced stops."""
+    proc = progress.state.procs[me]
+    if progress.outcome is Outcome.FENCED and proc.epoch:
+        return progress.state.with_proc(me, fresh(proc, pc=Pc.DONE, phase=FENCED))
+    return started_over(progress.state, me, tries=tries)
+
+
+def epoch_of(world: World, proc: Proc, base: Version) -> int:
+    """The epoch that a commit carries: that of the lease; without one, the table's own."""
+    own = 0 if world.breaks(Variant.EPOCH_OF_THE_TABLE) else proc.epoch
+    return own or base.value("siltstone.epoch")
 
 
 def staged(world: World, dataset: Dataset, commit: Commit) -> Dataset:
-    """The new files lie on disk, unreferenced; only a purge (a fine world) ever looks at them."""
+    """The new files lie on disk, unreferenced; only who deletes (in a fine world) or lists ever looks at them."""
+    if world.lists:
+        dataset = dataset._replace(disk=dataset.disk | commit.adds)
     if not world.fine:
         return dataset
     files = {(file.name, commit.epoch or 0) for file in commit.adds}
@@ -86,13 +118,20 @@ class Folder:
             again = started_over(state, me, tries=self.tries)
             return "meets a missing file and starts over", again
         watermark = base.value("siltstone.fold")
+        if world.breaks(Variant.FOLD_BY_LISTING):
+            listed = (file for file in dataset.disk if file.seq and file.name not in dataset.gone)
+            changes = changes._replace(files=frozenset(listed))
         taken, target = self._chosen(changes, watermark)
         if target <= watermark:
             pruning = proc._replace(pc=Pc.PRUNE, phase="prune", pinned=None)
             return "finds nothing to fold", state.with_proc(me, pruning)
         commit = self._planned(world, proc, base, taken, target)
         ready = proc._replace(pc=Pc.CHECK, pinned=None, commit=commit, mark=target)
-        state = state.with_dataset(proc.incarnation, staged(world, dataset, commit))
+        dataset = staged(world, dataset, commit)
+        early = prune_commit(world, dataset, f"{commit.id}/early", target)
+        if early is not None and world.breaks(Variant.PRUNE_BEFORE_COMMIT):
+            dataset = land(dataset, early)
+        state = state.with_dataset(proc.incarnation, dataset)
         return f"opens base and folds up to {target}", state.with_proc(me, ready)
 
     def _chosen(self, changes: Version, watermark: int) -> tuple[list[File], int]:
@@ -105,7 +144,7 @@ class Folder:
     def _planned(self, world: World, proc: Proc, base: Version, taken: list[File], target: int) -> Commit:
         name = f"{self.name}.{proc.tries}"
         changes = delta(taken, above=base.value("siltstone.fold"))
-        change = fold(world.kind, base.files, changes, name=name)
+        change = fold(world.kind, base.files, changes, name=name, broken=world.broken)
         transactional = not world.breaks(Variant.FOLD_WITHOUT_TRANSACTION)
         depends = transactional and not world.breaks(Variant.FOLD_IGNORES_FOLDS)
         return Commit(
@@ -116,7 +155,7 @@ class Folder:
             adds=change.adds,
             sets=(("siltstone.fold", target),) if transactional else (),
             depends=("siltstone.fold",) if depends else (),
-            epoch=base.value("siltstone.epoch"),
+            epoch=epoch_of(world, proc, base),
         )
 
     def _after_fold(self, progress: Progress, me: int) -> State:
@@ -129,7 +168,7 @@ class Folder:
                 pruning = proc._replace(pc=Pc.PRUNE, phase="prune", commit=None)
                 return state.with_proc(me, pruning)
             case Outcome.REFUSED | Outcome.FENCED | Outcome.GONE:
-                return started_over(state, me, tries=self.tries)
+                return after_refusal(progress, me, tries=self.tries)
 
     def _prune(self, world: World, state: State, me: int) -> Iterator[Step]:
         proc = state.procs[me]
@@ -144,7 +183,7 @@ class Folder:
             return
         if proc.pc not in {Pc.CHECK, Pc.PUT}:
             return
-        done = state.with_proc(me, Proc(pc=Pc.DONE, phase="prune", in_flight=proc.in_flight))
+        done = state.with_proc(me, fresh(proc, pc=Pc.DONE, phase="prune"))
         name = f"{self.name}.{proc.tries}/prune"
         commit = proc.commit if proc.pc is Pc.PUT else None
         commit = commit or prune_commit(world, dataset, name, proc.mark)
@@ -153,8 +192,8 @@ class Folder:
             return
         for progress in pursue(world, state, me, commit):
             if progress.outcome is not Outcome.PENDING:
-                finished = Proc(pc=Pc.DONE, phase="prune", in_flight=proc.in_flight)
-                yield f"prune {progress.event}", progress.state.with_proc(me, finished)
+                ended = fresh(progress.state.procs[me], pc=Pc.DONE, phase="prune")
+                yield f"prune {progress.event}", progress.state.with_proc(me, ended)
             else:
                 yield f"prune {progress.event}", progress.state
 
@@ -195,7 +234,7 @@ def squashable(files: frozenset[File], *, holes: bool) -> Iterator[frozenset[Fil
 
 @dataclass(frozen=True, slots=True)
 class Clusterer:
-    """Rewrites all base files into one and leaves siltstone.fold alone; so does a roll-up."""
+    """Rewrites all base files into one and leaves siltstone.fold alone."""
 
     name: str
     tries: int = 2
@@ -210,7 +249,7 @@ class Clusterer:
                 return
             name = f"{self.name}.{proc.tries}"
             adds = rewritten(name, [row for file in head.files for row in file.rows])
-            epoch = head.value("siltstone.epoch")
+            epoch = epoch_of(world, proc, head)
             commit = Commit(name, "base", head.number, head.files, adds, epoch=epoch)
             ready = proc._replace(pc=Pc.CHECK, commit=commit)
             state = state.with_dataset(proc.incarnation, staged(world, dataset, commit))
@@ -220,6 +259,65 @@ class Clusterer:
                 yield f"cluster {progress.event}", finished(progress, me, tries=self.tries)
 
 
+@dataclass(frozen=True, slots=True)
+class RollUp:
+    """Makes one file, in one period, of any two or more live files of that period or of finer ones.
+
+    Which files a planner chooses is its own business, so every choice is tried.
+    """
+
+    name: str
+    into: str = DAY
+    tries: int = 2
+
+    def steps(self, world: World, state: State, me: int) -> Iterator[Step]:
+        """Plan every possible choice on the head of base, then commit the one planned."""
+        proc = state.procs[me]
+        dataset = state.datasets[proc.incarnation]
+        if proc.pc is Pc.START:
+            live = sorted(self._of_periods(dataset.base.head.files))
+            for size in range(2, len(live) + 1):
+                for chosen in combinations(live, size):
+                    yield self._planned(world, state, me, frozenset(chosen))
+            if len(live) < FEWEST_FILES and proc.epoch:  # a compactor goes on with its next work
+                yield "finds nothing to roll up", state.with_proc(me, fresh(proc, pc=Pc.DONE))
+        elif proc.pc in {Pc.CHECK, Pc.PUT} and proc.commit is not None:
+            commit = proc.commit
+            if world.breaks(Variant.ROLL_UP_REMOVES_PERIOD):
+                commit = commit._replace(removes=self._of_periods(dataset.base.head.files))
+            for progress in pursue(world, state, me, commit):
+                yield f"roll-up {progress.event}", finished(progress, me, tries=self.tries)
+
+    def _of_periods(self, files: frozenset[File]) -> frozenset[File]:
+        return files if self.into == DAY else frozenset(file for file in files if file.period == self.into)
+
+    def _planned(self, world: World, state: State, me: int, chosen: frozenset[File]) -> Step:
+        proc = state.procs[me]
+        dataset = state.datasets[proc.incarnation]
+        head = dataset.base.head
+        if not dataset.readable(chosen):
+            return "meets a missing file and starts over", started_over(state, me, tries=self.tries)
+        name = f"{self.name}.{proc.tries}"
+        read = chosen
+        if world.breaks(Variant.ROLL_UP_BY_LISTING):
+            on_disk = (file for file in dataset.disk if not file.seq and file.name not in dataset.gone)
+            read = chosen | self._of_periods(frozenset(on_disk))
+        moves = world.breaks(Variant.ROLL_UP_MOVES_WATERMARK)
+        commit = Commit(
+            id=name,
+            table="base",
+            planned=head.number,
+            removes=chosen,
+            adds=rewritten(name, [row for file in read for row in file.rows], period=self.into),
+            sets=(("siltstone.fold", dataset.changes.head.value("siltstone.seq")),) if moves else (),
+            epoch=epoch_of(world, proc, head),
+            rolls_up=True,
+        )
+        ready = proc._replace(pc=Pc.CHECK, commit=commit)
+        state = state.with_dataset(proc.incarnation, staged(world, dataset, commit))
+        return f"plans a roll-up of {sorted(file.name for file in chosen)}", state.with_proc(me, ready)
+
+
 def finished(progress: Progress, me: int, *, tries: int) -> State:
     """The state after a compaction's commit step: done, still under way, or to be planned anew."""
     match progress.outcome:
@@ -227,7 +325,6 @@ def finished(progress: Progress, me: int, *, tries: int) -> State:
             return progress.state
         case Outcome.LANDED:
             proc = progress.state.procs[me]
-            done = Proc(pc=Pc.DONE, incarnation=proc.incarnation, in_flight=proc.in_flight)
-            return progress.state.with_proc(me, done)
+            return progress.state.with_proc(me, fresh(proc, pc=Pc.DONE))
         case Outcome.REFUSED | Outcome.FENCED | Outcome.GONE:
-            return started_over(progress.state, me, tries=tries)
+            return after_refusal(progress, me, tries=tries)

@@ -12,7 +12,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from tests.model.state import Batch, Dataset, File, Kind, Row, Version
+from tests.model.variants import Variant
 
+DAY = "day"
 View = tuple[tuple[str, int], ...]
 
 
@@ -37,31 +39,61 @@ def latest_per_key(changes: Iterable[Stamped]) -> dict[str, Stamped]:
     return {item.row.key: item for item in changes}
 
 
-def surviving(kind: Kind, changes: list[Stamped]) -> list[Row]:
+def hides(stone: Stamped, item: Stamped, broken: Variant | None) -> bool:
+    """Whether a tombstone of a log hides an append: by sequence, and by nothing else."""
+    match broken:
+        case Variant.VISIBILITY_BY_CLOCK:
+            return item.row.clock < stone.row.clock
+        case Variant.VISIBILITY_BY_EVENT_TIME:
+            return item.row.hour < stone.row.hour
+        case Variant.TOMBSTONE_HIDES_NEWER:
+            return True
+        case _:
+            return item.seq < stone.seq
+
+
+def surviving(kind: Kind, changes: list[Stamped], broken: Variant | None = None) -> list[Row]:
     """The rows that the changes add to what lies beneath them."""
     if kind is Kind.KEYED:
         return [item.row for item in latest_per_key(changes).values() if item.row.op == "U"]
-    hidden = {item.row.key: item.seq for item in changes if item.row.op == "D"}
-    return [i.row for i in changes if i.row.op == "A" and hidden.get(i.row.key, 0) <= i.seq]
+    stones = [item for item in changes if item.row.op == "D"]
+    return [
+        item.row
+        for item in changes
+        if item.row.op == "A" and not any(s.row.key == item.row.key and hides(s, item, broken) for s in stones)
+    ]
 
 
-def covered(kind: Kind, changes: list[Stamped]) -> set[str]:
-    """The keys (or subjects) whose base rows the changes hide."""
-    return {item.row.key for item in changes if kind is Kind.KEYED or item.row.op == "D"}
+def uncovered(kind: Kind, rows: Iterable[Row], changes: list[Stamped], broken: Variant | None = None) -> list[Row]:
+    """The base rows that the changes do not hide. All of them are older than every change, so no sequence is compared."""
+    covering = [item for item in changes if kind is Kind.KEYED or item.row.op == "D"]
+    match broken:
+        case Variant.TOMBSTONE_SPARES_BASE:
+            return list(rows)
+        case Variant.VISIBILITY_BY_CLOCK | Variant.VISIBILITY_BY_EVENT_TIME:
+            return [
+                row
+                for row in rows
+                if not any(s.row.key == row.key and hides(s, Stamped(0, 0, row), broken) for s in covering)
+            ]
+        case _:
+            hidden = {item.row.key for item in covering}
+            return [row for row in rows if row.key not in hidden]
 
 
 @lru_cache(maxsize=200_000)
-def merged_view(kind: Kind, changes: frozenset[File], base: frozenset[File], watermark: int) -> View:
+def merged_view(
+    kind: Kind, changes: frozenset[File], base: frozenset[File], watermark: int, broken: Variant | None = None
+) -> View:
     """The merged view of a snapshot."""
     above = delta(changes, above=watermark)
-    hidden = covered(kind, above)
-    below = [row for file in base for row in file.rows if row.key not in hidden]
-    return tuple(sorted((row.key, row.value) for row in (*below, *surviving(kind, above))))
+    below = uncovered(kind, [row for file in base for row in file.rows], above, broken)
+    return tuple(sorted((row.key, row.value) for row in (*below, *surviving(kind, above, broken))))
 
 
-def snapshot_view(kind: Kind, changes: Version, base: Version) -> View:
+def snapshot_view(kind: Kind, changes: Version, base: Version, broken: Variant | None = None) -> View:
     """The merged view of two pinned versions."""
-    return merged_view(kind, changes.files, base.files, base.value("siltstone.fold"))
+    return merged_view(kind, changes.files, base.files, base.value("siltstone.fold"), broken)
 
 
 class Rewrite(NamedTuple):
@@ -71,18 +103,45 @@ class Rewrite(NamedTuple):
     adds: frozenset[File]
 
 
-def rewritten(name: str, rows: Iterable[Row]) -> frozenset[File]:
+def rewritten(name: str, rows: Iterable[Row], *, period: str = "") -> frozenset[File]:
     """One new base file, or none if there are no rows."""
-    plain = sorted(Row(row.key, row.op, row.value) for row in rows)
-    return frozenset({File(name, 0, tuple(plain))}) if plain else frozenset()
+    plain = sorted(row._replace(pos=0, row_seq=None) for row in rows)
+    return frozenset({File(name, 0, tuple(plain), period)}) if plain else frozenset()
 
 
-def fold(kind: Kind, base: frozenset[File], changes: list[Stamped], *, name: str) -> Rewrite:
-    """Presses the changes into base; only files that hold a covered key are touched."""
-    hidden = covered(kind, changes)
-    touched = frozenset(f for f in base if any(row.key in hidden for row in f.rows))
-    kept = [row for file in touched for row in file.rows if row.key not in hidden]
-    return Rewrite(touched, rewritten(name, [*kept, *surviving(kind, changes)]))
+def hour_of(row: Row) -> str:
+    """The period into which a fold puts an append."""
+    return f"h{row.hour}"
+
+
+def in_period(kind: Kind, file: File) -> bool:
+    """Whether a base file holds only rows of its period; a day has all hours."""
+    return kind is Kind.KEYED or file.period == DAY or all(hour_of(row) == file.period for row in file.rows)
+
+
+def fold(
+    kind: Kind, base: frozenset[File], changes: list[Stamped], *, name: str, broken: Variant | None = None
+) -> Rewrite:
+    """Presses the changes into base; only files that hold a covered row are touched.
+
+    In a log appends go into the file of their hour, and what stays of a touched file keeps the file's period.
+    """
+    left = {file: uncovered(kind, file.rows, changes, broken) for file in base}
+    if broken is Variant.FOLD_SPARES_ROLLED_FILES:
+        left = {file: rows for file, rows in left.items() if file.period != DAY}
+    touched = {file: rows for file, rows in left.items() if len(rows) < len(file.rows)}
+    added = surviving(kind, changes, broken)
+    if kind is Kind.KEYED:
+        kept = [row for rows in touched.values() for row in rows]
+        return Rewrite(frozenset(touched), rewritten(name, [*kept, *added]))
+    groups: dict[str, list[Row]] = {}
+    for period, row in [
+        *((hour_of(r), r) for r in added),
+        *((f.period, r) for f, rows in touched.items() for r in rows),
+    ]:
+        groups.setdefault(period, []).append(row)
+    adds = [rewritten(f"{name}/{period}", rows, period=period) for period, rows in groups.items()]
+    return Rewrite(frozenset(touched), frozenset().union(*adds))
 
 
 def squash(kind: Kind, files: frozenset[File], *, name: str, keep_sequences: bool) -> File:
@@ -96,9 +155,8 @@ def squash(kind: Kind, files: frozenset[File], *, name: str, keep_sequences: boo
 
 def apply(kind: Kind, view: View, changes: list[Stamped]) -> View:
     """Brings a follower's rows forward by new changes."""
-    hidden = covered(kind, changes)
-    added = [(row.key, row.value) for row in surviving(kind, changes)]
-    return tuple(sorted([*(pair for pair in view if pair[0] not in hidden), *added]))
+    kept = uncovered(kind, [Row(key, "", value) for key, value in view], changes)
+    return tuple(sorted((row.key, row.value) for row in (*kept, *surviving(kind, changes))))
 
 
 @lru_cache(maxsize=50_000)

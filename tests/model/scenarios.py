@@ -10,8 +10,10 @@ from dataclasses import replace
 
 from tests.model.actors import FirstLoader, Follower, Reader, Writer
 from tests.model.checker import Scenario
-from tests.model.compactions import Clusterer, Folder, Squasher
+from tests.model.compactions import Clusterer, Folder, RollUp, Squasher
 from tests.model.housekeeping import Creator, Dropper, LogCleaner, Purger, Vacuum
+from tests.model.leases import Compactor, Sweeper
+from tests.model.rows import hour_of
 from tests.model.state import AppTransaction, Batch, Dataset, Entry, File, Kind, Row, Table, Version
 
 
@@ -25,14 +27,14 @@ def upsert(key: str, value: int) -> Row:
     return Row(key, "U", value)
 
 
-def append(subject: str, value: int) -> Row:
+def append(subject: str, value: int, *, hour: int = 0, clock: int = 0) -> Row:
     """An appended row of a log dataset."""
-    return Row(subject, "A", value)
+    return Row(subject, "A", value, hour=hour, clock=clock)
 
 
-def tombstone(key: str) -> Row:
+def tombstone(key: str, *, hour: int = 0, clock: int = 0) -> Row:
     """A tombstone by key or by subject."""
-    return Row(key, "D")
+    return Row(key, "D", hour=hour, clock=clock)
 
 
 W1 = batch("w1", upsert("a", 1), upsert("b", 1))
@@ -44,11 +46,19 @@ L1 = batch("l1", append("a", 1), append("b", 1))
 L2 = batch("l2", tombstone("a"))
 L3 = batch("l3", append("a", 3))
 L4 = batch("l4", append("b", 4))
+E1 = batch("e1", append("a", 1, hour=0), append("b", 2, hour=1))
+E2 = batch("e2", append("a", 3, hour=1))
+E3 = batch("e3", tombstone("a", hour=1, clock=5))
+E4 = batch("e4", append("b", 5, hour=0))
+AHEAD = batch("ahead", append("a", 6, hour=2, clock=9))
+LATE = batch("late", append("a", 7, hour=0, clock=1))
 
 
 def folded(rows: Batch) -> Dataset:
     """A dataset whose first batch was folded, into one base file per row, and pruned."""
-    files = frozenset(File(f"old.{r.key}", 0, (Row(r.key, r.op, r.value),)) for r in rows.rows)
+    files = frozenset(
+        File(f"old.{r.key}", 0, (r._replace(pos=0),), hour_of(r) if r.op == "A" else "") for r in rows.rows
+    )
     pruned = (AppTransaction("siltstone.prune", 1, 2), AppTransaction("siltstone.seq", 1, 1))
     return Dataset(
         changes=Table(head=Version(2, frozenset(), pruned)),
@@ -149,10 +159,71 @@ LOG_ROLL_UP = Scenario(
         one_by_one("writer", L2, L3),
         Folder("f1", tries=1),
         Folder("f2", tries=1),
-        Clusterer("roll-up"),
+        RollUp("roll-up"),
         Reader("reader"),
     ),
     start=folded(L1),
+)
+LOG_ERASURE = Scenario(
+    kind=Kind.LOG,
+    actors=(
+        one_by_one("appender", AHEAD, LATE),
+        one_by_one("eraser", E3),
+        Folder("folder"),
+        RollUp("daily", tries=1),
+        Reader("reader", reads=2),
+    ),
+    start=folded(E1),
+)
+LOG_TIERS = Scenario(
+    kind=Kind.LOG,
+    actors=(
+        one_by_one("writer", E2, E3),
+        Folder("folder", tries=1),
+        RollUp("hourly", into="h1", tries=1),
+        RollUp("daily", tries=1),
+        Reader("reader"),
+        Vacuum("vacuum"),
+    ),
+    start=folded(E1),
+    crashes=1,
+)
+LOG_LISTED = Scenario(
+    kind=Kind.LOG,
+    actors=(
+        one_by_one("writer", E2, E4),
+        Squasher("squasher", tries=1),
+        Folder("f1", tries=1),
+        Folder("f2", tries=1),
+        RollUp("daily", tries=1),
+    ),
+    start=folded(E1),
+)
+LOG_TAKEOVER = Scenario(
+    kind=Kind.LOG,
+    actors=(
+        one_by_one("writer", E3),
+        Compactor("c1", (Folder("c1.fold", tries=1), RollUp("c1.daily", tries=1))),
+        Compactor("c2", (Folder("c2.fold", tries=1), RollUp("c2.daily", tries=1))),
+        Reader("reader"),
+    ),
+    start=folded(E1),
+    fine=True,
+    crashes=1,
+    steals=1,
+)
+LOG_SWEEP = Scenario(
+    kind=Kind.LOG,
+    actors=(
+        one_by_one("writer", E3),
+        Folder("folder", tries=1),
+        RollUp("daily"),
+        Sweeper("sweeper"),
+        Reader("reader"),
+    ),
+    start=folded(E1),
+    fine=True,
+    crashes=1,
 )
 LOG_FOLLOWER = Scenario(
     kind=Kind.LOG,
@@ -225,10 +296,33 @@ DEEP_LOG = Scenario(
         Folder("f1"),
         Folder("f2", tries=1),
         Squasher("squasher", tries=1),
-        Clusterer("roll-up", tries=1),
+        RollUp("roll-up", tries=1),
         Reader("reader"),
     ),
     start=folded(L1),
+)
+DEEP_LISTED = replace(LOG_LISTED, actors=(*LOG_LISTED.actors, Reader("reader")), crashes=1)
+DEEP_TIERS = replace(
+    LOG_TIERS,
+    actors=(
+        one_by_one("writer", E2, E3, LATE),
+        Folder("folder"),
+        RollUp("hourly", into="h1", tries=1),
+        RollUp("daily", tries=1),
+        Reader("reader"),
+        Vacuum("vacuum"),
+    ),
+    unknowns=1,
+)
+DEEP_TAKEOVER = replace(
+    LOG_TAKEOVER,
+    actors=(
+        one_by_one("writer", E3, LATE),
+        Compactor("c1", (Folder("c1.fold"), RollUp("c1.daily"))),
+        Compactor("c2", (Folder("c2.fold"), RollUp("c2.daily"))),
+        Sweeper("sweeper"),
+        Reader("reader"),
+    ),
 )
 DEEP_UNKNOWNS = replace(CLUSTER, unknowns=2, crashes=1)
 DEEP_BOUNDED = replace(

@@ -8,9 +8,10 @@ Terms:
     Table       a Delta table: its head, and of the log's past only what the protocol asks of it:
                 names of removed files, ids of landed commits, how far the log was cleaned, the
                 dropped mark.
-    Dataset     one incarnation: both tables, what was staged and what is gone from disk, and three
+    Dataset     one incarnation: both tables, what was staged and what is gone from disk, and
                 fields that no process may read: `history`, `load` and `acked`, from which the
-                oracle knows the truth.
+                oracle knows the truth, and `led`, the highest epoch of a lease whose job landed in
+                base. `disk` keeps what ever lay there, and only for variants that read by listing.
     Proc        the private memory of one process: a program counter and what it has read so far.
     State       everything: datasets, registry, processes and the budget of faults that may still
                 happen.
@@ -38,13 +39,18 @@ class Kind(StrEnum):
 
 
 class Row(NamedTuple):
-    """One row; `key` is the subject in a log dataset. `row_seq` is None but in squashed files."""
+    """One row; `key` is the subject in a log dataset. `row_seq` is None but in squashed files.
+
+    `hour` is the event's own time, `clock` what the writer's clock said. No sound rule asks either what is seen.
+    """
 
     key: str
     op: str
     value: int = 0
     pos: int = 0
     row_seq: int | None = None
+    hour: int = 0
+    clock: int = 0
 
 
 class Batch(NamedTuple):
@@ -62,11 +68,12 @@ class Entry(NamedTuple):
 
 
 class File(NamedTuple):
-    """A Parquet file with its partition value `_seq` (0 in base)."""
+    """A Parquet file with its partition value `_seq` (0 in base); in base of a log, with its period."""
 
     name: str
     seq: int
     rows: tuple[Row, ...]
+    period: str = ""
 
 
 class AppTransaction(NamedTuple):
@@ -117,6 +124,8 @@ class Dataset(NamedTuple):
     load: tuple[Entry, ...] = ()
     acked: frozenset[str] = frozenset()
     swept: bool = False
+    disk: frozenset[File] = frozenset()
+    led: int = 0
 
     def table(self, which: TableName) -> Table:
         """The table by its name."""
@@ -146,6 +155,7 @@ class Commit(NamedTuple):
     load: tuple[Entry, ...] = ()
     marks_dropped: bool = False
     parent: int = -1
+    rolls_up: bool = False
 
 
 class Pc(StrEnum):
@@ -161,7 +171,10 @@ class Pc(StrEnum):
 
 
 class Proc(NamedTuple):
-    """The private memory of one process; `loaded` tells the oracle whether the load was seen."""
+    """The private memory of one process; `loaded` tells the oracle whether the load was seen.
+
+    `epoch` is that of the lease it holds, or believes to hold; 0 without one.
+    """
 
     pc: Pc = Pc.START
     phase: str = ""
@@ -177,10 +190,21 @@ class Proc(NamedTuple):
     seq: int = -1
     content: int = -1
     loaded: int = 0
+    epoch: int = 0
+
+
+class Lease(NamedTuple):
+    """The one row of the lease table: who took it last, and with which epoch; -1 is nobody."""
+
+    holder: int = -1
+    epoch: int = 0
 
 
 class State(NamedTuple):
-    """The whole world. `wrong` is set by the step that saw something no sound protocol shows."""
+    """The whole world. `wrong` is set by the step that saw something no sound protocol shows.
+
+    `steals` is how often a lease may still be taken from a holder that lives: it was frozen, or a clock was wrong.
+    """
 
     datasets: tuple[Dataset, ...]
     registry: int
@@ -188,11 +212,15 @@ class State(NamedTuple):
     unknowns: int = 0
     crashes: int = 0
     wrong: str = ""
+    lease: Lease = Lease()
+    steals: int = 0
 
     def with_proc(self, me: int, proc: Proc) -> State:
         """This state with one process replaced."""
         procs = (*self.procs[:me], proc, *self.procs[me + 1 :])
-        return State(self.datasets, self.registry, procs, self.unknowns, self.crashes, self.wrong)
+        return State(
+            self.datasets, self.registry, procs, self.unknowns, self.crashes, self.wrong, self.lease, self.steals
+        )
 
     def with_dataset(self, incarnation: int, dataset: Dataset) -> State:
         """This state with one incarnation replaced."""
@@ -206,13 +234,20 @@ class World:
 
     `fine` takes the check and the put of a commit as two steps. Without it they are one, which
     loses nothing where the check asks only about the log: a put lands only on the version that
-    was checked.
+    was checked. `judges_epochs` takes a job that landed after one of a newer lease for wrong in
+    itself, whatever comes of it.
     """
 
     kind: Kind = Kind.KEYED
     broken: Variant | None = None
     fine: bool = False
     names: tuple[str, ...] = field(default=())
+    judges_epochs: bool = True
+
+    @property
+    def lists(self) -> bool:
+        """Whether a broken rule looks at the disk, so that it has to be kept."""
+        return self.broken in {Variant.ROLL_UP_BY_LISTING, Variant.FOLD_BY_LISTING}
 
     def breaks(self, variant: Variant) -> bool:
         """Whether this rule is switched off."""

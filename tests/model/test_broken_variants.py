@@ -7,6 +7,7 @@ be "caught" by some unrelated accident.
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -36,6 +37,22 @@ CAUGHT = {
     Variant.PURGE_WITHOUT_EPOCH: (scenarios.PURGE, "a live file is not on disk"),
     Variant.PURGE_TAKES_ALL_STAGED: (scenarios.PURGE, "a live file is not on disk"),
     Variant.CREATE_BEFORE_MARKS: (scenarios.STALE_HANDLE, "into a dropped incarnation"),
+    Variant.VISIBILITY_BY_CLOCK: (scenarios.LOG_ERASURE, "a read now would give"),
+    Variant.VISIBILITY_BY_EVENT_TIME: (scenarios.LOG_ERASURE, "a read now would give"),
+    Variant.TOMBSTONE_HIDES_NEWER: (scenarios.LOG_ERASURE, "a read now would give"),
+    Variant.TOMBSTONE_SPARES_BASE: (scenarios.LOG_ERASURE, "a read now would give"),
+    Variant.FOLD_SPARES_ROLLED_FILES: (scenarios.LOG_TIERS, "a read now would give"),
+    Variant.FOLD_BY_LISTING: (scenarios.LOG_LISTED, "a read now would give"),
+    Variant.PRUNE_BEFORE_COMMIT: (scenarios.LOG_TIERS, "a read now would give"),
+    Variant.ROLL_UP_BY_LISTING: (scenarios.LOG_LISTED, "a read now would give"),
+    Variant.ROLL_UP_REMOVES_PERIOD: (scenarios.LOG_TIERS, "a read now would give"),
+    Variant.ROLL_UP_UNCHECKED: (scenarios.LOG_TIERS, "a read now would give"),
+    Variant.ROLL_UP_MOVES_WATERMARK: (scenarios.LOG_TIERS, "a read now would give"),
+    Variant.COMMIT_WITHOUT_EPOCH: (scenarios.LOG_TAKEOVER, "job of an older epoch landed"),
+    Variant.EPOCH_OF_THE_TABLE: (scenarios.LOG_TAKEOVER, "job of an older epoch landed"),
+    Variant.LEASE_TAKEN_UNCHECKED: (scenarios.LOG_TAKEOVER, "one epoch has two holders"),
+    Variant.SWEEP_READS_LOG_FIRST: (scenarios.LOG_SWEEP, "a live file is not on disk"),
+    Variant.SWEEP_SPARES_NOBODY: (scenarios.LOG_SWEEP, "a live file is not on disk"),
 }
 
 
@@ -52,11 +69,21 @@ def test_breaking_the_rule_is_caught(variant: Variant) -> None:
     assert report.trace
 
 
+def test_a_commit_without_epoch_loses_rows_to_a_purge() -> None:
+    """That an older epoch lands is not only untidy: the purge that raised the epoch has deleted its files."""
+    assert "a live file is not on disk" in explore(scenarios.PURGE, Variant.COMMIT_WITHOUT_EPOCH).violation
+
+
 @pytest.mark.parametrize(
     ("scenario", "variant"),
     [
         pytest.param(scenarios.SQUASH, Variant.SQUASH_WITH_HOLE, id="hole-and-unbounded-fold"),
         pytest.param(scenarios.SQUASH, Variant.SQUASH_FORGETS_SEQUENCES, id="keyed-squash"),
+        pytest.param(
+            replace(scenarios.LOG_TAKEOVER, judges_epochs=False),
+            Variant.COMMIT_WITHOUT_EPOCH,
+            id="epoch-without-deletion",
+        ),
     ],
 )
 def test_where_a_broken_rule_does_no_harm(scenario: Scenario, variant: Variant) -> None:

@@ -121,8 +121,57 @@ def test_log_dataset_keeps_every_append_once_through_squash_and_fold() -> None:
 
 
 def test_log_dataset_keeps_every_append_once_through_roll_up_and_two_folders() -> None:
-    report = holds(scenarios.LOG_ROLL_UP, at_least=20_000)
-    assert_happened(report, "roll-up: cluster lands", "roll-up: cluster is refused")
+    report = holds(scenarios.LOG_ROLL_UP, at_least=12_000)
+    assert_happened(report, "roll-up: roll-up lands", "roll-up: roll-up is refused", "f2: fold is refused")
+
+
+def test_a_subject_tombstone_hides_what_was_appended_before_it_and_nothing_after() -> None:
+    """Whatever the clocks of the writers and the times of the events say: one clock is ahead, one event is late."""
+    report = holds(scenarios.LOG_ERASURE, at_least=15_000)
+    assert_happened(
+        report, "eraser: write lands", "appender: write lands", "folder: fold lands", "daily: roll-up lands"
+    )
+
+
+def test_hourly_and_daily_roll_ups_beside_a_fold_lose_and_double_nothing() -> None:
+    report = holds(scenarios.LOG_TIERS, at_least=10_000)
+    assert_happened(
+        report,
+        "hourly: roll-up lands",
+        "hourly: roll-up is refused",
+        "daily: roll-up lands",
+        "folder: fold is refused",
+        "reader: meets a missing file and starts over",
+    )
+
+
+def test_folds_squash_and_roll_up_of_a_log_work_on_live_files_alone() -> None:
+    report = holds(scenarios.LOG_LISTED, at_least=5_000)
+    assert_happened(report, "squasher: squash lands", "f2: fold is refused", "daily: roll-up lands")
+
+
+def test_a_takeover_loses_nothing_and_the_older_epoch_never_commits_after_the_newer() -> None:
+    report = holds(scenarios.LOG_TAKEOVER, at_least=12_000)
+    assert_happened(
+        report,
+        "c1: crashes",
+        "c2: finds the lease free",
+        "c2: takes a live holder for dead",
+        "c2: is late for the lease",
+        "c1: fold is fenced",
+        "c1: roll-up is fenced",
+        "c1: fold lands",
+        "c2: fold lands",
+        "c2: prune lands",
+        "c2: roll-up lands",
+    )
+
+
+def test_the_sweep_takes_what_the_dead_left_and_no_file_that_a_commit_needs() -> None:
+    report = holds(scenarios.LOG_SWEEP, at_least=3_000)
+    assert_happened(
+        report, "sweeper: sweeps", "sweeper: finds nothing to sweep", "daily: roll-up lands", "folder: crashes"
+    )
 
 
 def test_a_follower_of_a_log_dataset_never_doubles_an_append() -> None:
@@ -177,6 +226,9 @@ def test_a_search_that_outgrows_its_bound_is_an_error() -> None:
         pytest.param(scenarios.DEEP_LOG, 500_000, id="log-everything"),
         pytest.param(scenarios.DEEP_UNKNOWNS, 100_000, id="unknown-outcomes"),
         pytest.param(scenarios.DEEP_BOUNDED, 250_000, id="bounded-folds"),
+        pytest.param(scenarios.DEEP_LISTED, 200_000, id="log-live-files"),
+        pytest.param(scenarios.DEEP_TIERS, 70_000, id="log-tiers"),
+        pytest.param(scenarios.DEEP_TAKEOVER, 600_000, id="log-takeover"),
     ],
 )
 def test_larger_worlds_hold_too(scenario: Scenario, at_least: int) -> None:

@@ -1,6 +1,7 @@
 """Processes that work on one log at once, and what it shows then. Everything takes and returns JSON values."""
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -8,6 +9,7 @@ from siltstone import Lake
 from siltstone.config import Settings
 from siltstone.dataset.dataset import Dataset
 from siltstone.errors import Conflict
+from tests.support.actors import STOP
 
 NAME: Final = "stress.test.events"
 COUNTED: Final = "rows"
@@ -16,7 +18,8 @@ BATCH_ROWS: Final = 5
 
 
 def _open(path: str) -> Lake:
-    return Lake.open(path, settings=Settings.load(lake=Path(path), squash_files=8))
+    tiers = "hourly.min_files=2; hourly.target_bytes=1MB; daily.min_files=2; daily.target_bytes=1MB"
+    return Lake.open(path, settings=Settings.load(lake=Path(path), squash_files=8, tiers=tiers))
 
 
 def make(path: str) -> None:
@@ -82,3 +85,121 @@ def names_of(path: str) -> list[str]:
 def count_of(path: str) -> int:
     """Return how many rows are shown."""
     return len(names_of(path))
+
+
+# ---- everybody at once, until they are told to stop --------------------------------------------------------------------
+
+ACKNOWLEDGED: Final = "acknowledged"
+HIDING: Final = "hiding"
+HIDDEN: Final = "hidden"
+BREATH_SECONDS: Final = 0.05
+"""Ten processes share a small machine: who is quick leaves room for those that wait for Spark."""
+
+
+def _note(signals: str, kind: str, writer: int, names: Iterable[str]) -> None:
+    """Tell readers of other processes; a line is whole or not there."""
+    with (Path(signals) / f"{kind}-{writer}").open("ab", buffering=0) as file:
+        file.write("".join(f"{name}\n" for name in names).encode())
+
+
+def noted(signals: str, kind: str) -> set[str]:
+    """Return what writers have told."""
+    return {
+        line
+        for path in Path(signals).glob(f"{kind}-*")
+        for line in path.read_text().rpartition("\n")[0].split("\n")
+        if line
+    }
+
+
+def _stopped(signals: str) -> bool:
+    return (Path(signals) / STOP).exists()
+
+
+def row_of(name: str) -> dict[str, str]:
+    """Return the row of a name: its time and its person follow from it."""
+    who, _, number = name.rpartition("-")
+    return {"at": f"2024-05-{14 + int(number) % 2}T{int(number) % 3:02d}:00:00+00:00", "who": who, "name": name}
+
+
+def append_until_stopped(path: str, signals: str, writer: int) -> list[str]:
+    """Append batches, and hide every fifth person again, who then comes back once; return the names that must be there."""
+    kept: list[str] = []
+    with _open(path) as lake:
+        log = _log(lake)
+        turn = 0
+        while not _stopped(signals):
+            who = f"w{writer}-{turn}"
+            names = [f"{who}-{number}" for number in range(BATCH_ROWS)]
+            log.append([row_of(name) for name in names])
+            _note(signals, ACKNOWLEDGED, writer, names)
+            if turn % 5 == 4:
+                _note(signals, HIDING, writer, names)
+                log.tombstone([who])
+                _note(signals, HIDDEN, writer, names)
+                names = [f"{who}-{BATCH_ROWS}"]
+                log.append([row_of(names[0])])
+                _note(signals, ACKNOWLEDGED, writer, names)
+            kept += names
+            turn += 1
+            time.sleep(BREATH_SECONDS)
+    return kept
+
+
+def compact_log_until_stopped(path: str, signals: str, work: str) -> dict[str, int]:
+    """Do one kind of work, or one tier, again and again; return how often it went well and how often somebody was first."""
+    counts = {"done": 0, "refused": 0}
+    with _open(path) as lake:
+        while not _stopped(signals):
+            for result in lake.run_cycle([NAME], only=[work], force=True):
+                counts["done" if result.error is None else "refused"] += 1
+            if counts["done"]:
+                (Path(signals) / f"done-{work}").touch()
+            time.sleep(BREATH_SECONDS)
+    return counts
+
+
+def read_log_until_stopped(path: str, signals: str, number: int, on_spark: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
+    """Read again and again; return how often, and the first reading that was wrong."""
+    readings = 0
+    with _open(path) as lake:
+        log = _log(lake)
+        while not _stopped(signals):
+            before, gone = noted(signals, ACKNOWLEDGED), noted(signals, HIDDEN)
+            table = log.read().select("name").toArrow() if on_spark else log.to_arrow()
+            shown = [str(name) for name in table.column("name").to_pylist()]
+            readings += 1
+            wrong = {
+                "twice": len(shown) - len(set(shown)),
+                "lost": sorted(before - set(shown) - noted(signals, HIDING)),
+                "still there": sorted(gone & set(shown)),
+            }
+            if any(wrong.values()):
+                return {"readings": readings, "wrong": wrong}
+            (Path(signals) / f"read-{number}").touch()
+            time.sleep(BREATH_SECONDS)
+    return {"readings": readings, "wrong": None}
+
+
+def press_once(path: str) -> list[str]:
+    """Fold and roll up what is there; return what went wrong."""
+    with _open(path) as lake:
+        _log(lake).compact()
+        results = lake.run_cycle([NAME], only=["roll_up"], force=True)
+        return [result.error for result in results if result.error]
+
+
+def files_of(path: str) -> dict[str, int]:
+    """Return how many files each period has."""
+    with _open(path) as lake:
+        found: dict[str, int] = {}
+        for file in _log(lake)._store.snapshot().base.files:
+            period = file.partition["_period"] or ""
+            found[period] = found.get(period, 0) + 1
+        return found
+
+
+def rows_of(path: str) -> list[dict[str, str]]:
+    """Return what is shown, times as text."""
+    with _open(path) as lake:
+        return [row | {"at": row["at"].isoformat()} for row in _log(lake).to_arrow().to_pylist()]

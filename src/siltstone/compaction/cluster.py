@@ -42,7 +42,13 @@ TEXT_CHARS: Final = 64
 
 
 def cluster(
-    spark: "SparkSession", store: Store, job: Candidate, *, by: Sequence[str] = (), epoch: int | None = None
+    spark: "SparkSession",
+    store: Store,
+    planned: Candidate,
+    *,
+    by: Sequence[str] = (),
+    epoch: int | None = None,
+    job: str = "",
 ) -> RollUpReport:
     """Do one planned clustering, by the dataset's columns unless told.
 
@@ -55,9 +61,9 @@ def cluster(
         raise _keyed(store)
 
     def write(taken: Sequence[DataFile], folder: str) -> None:
-        _write(spark, store, taken, folder, files=max(1, job.files_after), by=by or store.spec.clustered_by)
+        _write(spark, store, taken, folder, files=max(1, planned.files_after), by=by or store.spec.clustered_by)
 
-    return rewrite(spark, store, job, write, mark=CLUSTERED, epoch=epoch)
+    return rewrite(spark, store, planned, write, mark=CLUSTERED, epoch=epoch, job=job)
 
 
 def whole_base(store: Store, *, by: Sequence[str] = ()) -> list[Candidate]:

@@ -17,7 +17,7 @@ of a user becomes a part of a path.
 import shutil
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -69,7 +69,7 @@ Group = tuple[str | None, ...]
 """A period and the text of each partition value, as the log says them."""
 
 
-def fold_log(spark: "SparkSession", store: Store, *, epoch: int | None = None) -> CompactReport:
+def fold_log(spark: "SparkSession", store: Store, *, epoch: int | None = None, job: str = "") -> CompactReport:
     """Fold everything that is in `changes` now, and prune it; `epoch` raises the dataset's epoch with the commit.
 
     Raises:
@@ -81,11 +81,11 @@ def fold_log(spark: "SparkSession", store: Store, *, epoch: int | None = None) -
         return report_of(store, empty_plan(snapshot), (), started)
     check_schemas(store, snapshot)
     with spark_failures(store, snapshot), house_settings(spark):
-        job = LogFold(spark=spark, store=store, snapshot=snapshot)
-        plan = job.plan(epoch=snapshot.epoch if epoch is None else epoch)
+        work = LogFold(spark=spark, store=store, snapshot=snapshot)
+        plan = replace(work.plan(epoch=snapshot.epoch if epoch is None else epoch), job=job)
         reach("fold.after_plan")
-        written = land(store, plan, lambda folder: job.written(plan, folder))
-    return report_of(store, plan, written, started)
+        written, outputs = land(store, plan, lambda folder: work.written(plan, folder))
+    return report_of(store, plan, written, started, outputs)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,9 @@
 Flow of a job (the planner has chosen its files, see `candidates`):
 
 1. plan: the files must be live; a file that is not any more makes the job void: plan anew;
-2. run: exactly these files are read and their rows are written anew, into a folder that no log names;
-3. verify: every footer is read back, and as many rows must be there as were taken;
+2. run: exactly these files are read and their rows are written anew, into a folder that no log names. Those that cannot be
+   read are named, and the job can be done without them;
+3. verify: every footer is read back, as many rows must be there as were taken, and the hash of each file is taken;
 4. commit: removes exactly the planned files and adds the new ones. Rows only move: readers and followers need not look.
 
 The fold's watermark is left alone. A crash before 4 leaves files of a dead owner, which the sweep takes. The last folder of a
@@ -16,10 +17,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from siltstone.compaction.candidates import CLUSTERED, Candidate
-from siltstone.compaction.fold import spark_failures
+from siltstone.compaction.commit import job_info
+from siltstone.compaction.fold import discarding, spark_failures
+from siltstone.compaction.inputs import check_readable
 from siltstone.dataset.store import Snapshot, Store, check_columns
-from siltstone.dataset.written import attempt_folder, collect_files, discard, house_settings
-from siltstone.errors import Conflict, Corruption
+from siltstone.dataset.written import attempt_folder, collect_files, house_settings, manifest
+from siltstone.errors import Conflict, Corruption, Fenced
 from siltstone.failpoints import reach
 from siltstone.model.columns import PERIOD
 from siltstone.model.files import Commit, CommitKind, DataFile
@@ -50,48 +53,56 @@ def tier_of(path: str) -> str:
 
 
 def rewrite(
-    spark: "SparkSession", store: Store, job: Candidate, write: Write, *, mark: str, epoch: int | None = None
+    spark: "SparkSession",
+    store: Store,
+    planned: Candidate,
+    write: Write,
+    *,
+    mark: str,
+    epoch: int | None = None,
+    job: str = "",
 ) -> RollUpReport:
-    """Do one planned rewrite; `mark` is the folder of its files, and its kind the name of its fail points.
+    """Do one planned rewrite; `mark` is the folder of its files, its kind the name of its fail points, `job` its name in the log.
 
     Raises:
         Conflict: files of the plan are not live any more, or another compaction was first. Nothing was changed.
+        UnreadableFiles: some of the files cannot be read. Nothing was changed; the job can be done without them.
         Corruption: what was written is not what was taken. Nothing was changed.
     """
     started = store.clock.monotonic_seconds()
     snapshot = store.snapshot()
-    taken = _taken(store, snapshot, job)
+    taken = _taken(store, snapshot, planned)
     check_columns(store, snapshot)
-    with spark_failures(store, snapshot), house_settings(spark), store.presence() as owner:
-        attempt = attempt_folder(owner.owner, 0)
-        folder = f"{attempt}/{mark}"
-        try:
+    with spark_failures(store, snapshot, suspects=taken), house_settings(spark), store.presence() as owner:
+        folder = f"{attempt_folder(owner.owner, 0)}/{mark}"
+        with discarding(store, owner.owner):
             names = write(taken, folder)
-            reach(f"{job.kind}.after_write")
-            written = _collected(store, job, taken, folder, names)
-            commit = Commit(
-                kind=CommitKind.CLUSTER,
-                plan_version=snapshot.base.version,
-                adds=written,
-                removes=taken,
-                epoch=snapshot.epoch if epoch is None else epoch,
-            )
+            reach(f"{planned.kind}.after_write")
+            written = _collected(store, planned, taken, folder, names)
+            outputs = manifest(store.base.path, written)
+        commit = Commit(
+            kind=CommitKind.CLUSTER,
+            plan_version=snapshot.base.version,
+            adds=written,
+            removes=taken,
+            epoch=snapshot.epoch if epoch is None else epoch,
+            info=job_info(job),
+        )
+        with discarding(store, owner.owner, on=(Conflict, Corruption, Fenced)):  # after others they may be live
             committed = store.base.commit(lambda _: commit)
-        except (Conflict, Corruption):
-            discard(store.base.path, attempt)
-            raise
-    reach(f"{job.kind}.after_commit")
+    reach(f"{planned.kind}.after_commit")
     store.note_commit(store.base, committed.version)
     return RollUpReport(
         dataset=str(store.name),
-        tier=job.lane,
-        period=job.period,
+        tier=planned.lane,
+        period=planned.period,
         files_removed=len(taken),
         files_added=len(written),
         rows=sum(file.rows for file in taken),
         bytes_before=sum(file.size_bytes for file in taken),
         bytes_after=sum(file.size_bytes for file in written),
         seconds=store.clock.monotonic_seconds() - started,
+        outputs=outputs,
     )
 
 
@@ -112,6 +123,7 @@ def _collected(
     found = collect_files(store.base.path, folder, schema=store.base_schema, stats=store.stats, names=names)
     rows, expected = sum(file.rows for file in found), sum(file.rows for file in taken)
     if rows != expected:
+        check_readable(store, taken)
         raise Corruption(
             f"Dataset {store.name}: the {job.lane} job wrote {rows} rows and should have written {expected}; nothing was "
             "committed."

@@ -23,14 +23,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def roll_up(spark: "SparkSession", store: Store, job: Candidate, *, epoch: int | None = None) -> RollUpReport:
+def roll_up(
+    spark: "SparkSession", store: Store, planned: Candidate, *, epoch: int | None = None, job: str = ""
+) -> RollUpReport:
     """Do one planned roll-up.
 
     Raises:
         Conflict: files of the plan are not live any more, or another compaction was first. Nothing was changed.
+        UnreadableFiles: some of the files cannot be read. Nothing was changed; the others can be rolled up without them.
         Corruption: what was written is not what was taken. Nothing was changed.
     """
-    files = max(1, job.files_after)
+    files = max(1, planned.files_after)
 
     def write(taken: Sequence[DataFile], folder: str) -> list[str] | None:
         try:
@@ -42,7 +45,7 @@ def roll_up(spark: "SparkSession", store: Store, job: Candidate, *, epoch: int |
             _by_shuffle(spark, store, taken, folder, files=files)
         return names
 
-    return rewrite(spark, store, job, write, mark=f"{TIER_FOLDER}{job.lane}", epoch=epoch)
+    return rewrite(spark, store, planned, write, mark=f"{TIER_FOLDER}{planned.lane}", epoch=epoch, job=job)
 
 
 def _by_shuffle(spark: "SparkSession", store: Store, taken: Sequence[DataFile], folder: str, *, files: int) -> None:

@@ -61,6 +61,16 @@ class LoadReport(_Plain):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutputFile(_Plain):
+    """A file that a compaction wrote, as it was verified before its commit; its path is below its table."""
+
+    path: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompactReport(_Plain):
     """What a fold did, in exact counts. `delta_rows` and `deltas_merged` are the ancestors' names.
 
@@ -84,6 +94,7 @@ class CompactReport(_Plain):
     purged: bool = False
     files_deleted: int = 0
     bytes_deleted: int = 0
+    outputs: tuple[OutputFile, ...] = ()
 
     @property
     def delta_rows(self) -> int:
@@ -113,6 +124,7 @@ class SquashReport(_Plain):
     bytes_after: int
     seconds: float
     dry_run: bool = False
+    outputs: tuple[OutputFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,11 +143,42 @@ class RollUpReport(_Plain):
     bytes_before: int
     bytes_after: int
     seconds: float
+    outputs: tuple[OutputFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LandedReport(_Plain):
+    """What the log says of a job that was committed by a process that died before it could tell."""
+
+    dataset: str
+    files_removed: int
+    files_added: int
+    rows: int
+    bytes_before: int
+    bytes_after: int
+    recovered: bool = True
+    outputs: tuple[OutputFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedAttempt(_Plain):
+    """One attempt of a job that failed: how deep it had been halved by then, over how many files, and what went wrong."""
+
+    depth: int
+    files: int
+    failure: str
+    error: str
+    halved: bool
+    """True if two attempts of half as many files came after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult(_Plain):
-    """What came of one job of a cycle: its report, or what went wrong."""
+    """What came of one job of a cycle: its report, or what went wrong.
+
+    `outcome` is ``done``, ``partly`` (some of its files were left; `error` says why), ``failed`` or ``cancelled``; `failure` is
+    the class of what is left of it (see `compaction.failures`). A job that was halved has the sum of its parts in `report`.
+    """
 
     job: str
     kind: str
@@ -145,6 +188,15 @@ class JobResult(_Plain):
     trigger: str
     report: dict[str, Any] | None
     error: str | None
+    outcome: str = "done"
+    failure: str | None = None
+    attempts: int = 1
+    seconds: float = 0.0
+    failed_attempts: tuple[FailedAttempt, ...] = ()
+    corrupt: tuple[str, ...] = ()
+    """Inputs that cannot be read: they stay where they are, and the others are compacted without them."""
+    outputs: tuple[OutputFile, ...] = ()
+    """The manifest: every file that was committed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

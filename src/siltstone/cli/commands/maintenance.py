@@ -207,7 +207,8 @@ def _cycle(call: Invocation, name: str | None, *, only: list[str] | None, force:
     else:
         for one in done:
             where = f"{one.dataset} {one.period}".strip()
-            told = f"failed: {one.error}" if one.error else _told_job(one.report or {})
+            told = _told_job(one.report or {}) if one.report or not one.error else ""
+            told = "; ".join(filter(None, [told, f"{one.outcome}: {one.error}" if one.error else ""]))
             render.write_line(f"{one.lane} {where}: {told}")
         render.write_note(f"{render.counted(len(done), 'job')}.")
     settle(call, [SiltstoneError(f"{one.dataset}: {one.error}") for one in done if one.error])

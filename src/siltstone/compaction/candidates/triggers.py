@@ -313,12 +313,16 @@ def _fitting(files: list[FileEntry], budget_bytes: int) -> list[FileEntry]:
 
 
 def vacuums(table: TableState, settings: Settings, view: View) -> Iterator[Candidate]:
-    """Yield the vacuum of a table: after its interval, and after a clustering."""
+    """Yield the vacuum of a table: after its interval, and after a clustering.
+
+    Where nobody knows when the last one was, the oldest file that waits tells: a vacuum leaves none that is older than its
+    retention, so one that has waited for an interval more says that the last vacuum is an interval ago.
+    """
     if table.removed_files == 0:
         return
     since = table.vacuumed_at or table.removed_since
-    interval_ms = round(settings.vacuum_interval_hours * HOUR_MS)
-    due_ms = epoch_ms(since) + interval_ms if since else 0
+    wait_hours = settings.vacuum_interval_hours + (0.0 if table.vacuumed_at else settings.vacuum_retention_hours)
+    due_ms = epoch_ms(since) + round(wait_hours * HOUR_MS) if since else 0
     trigger = f"{settings.vacuum_interval_hours:g} hours since the last one" if since else "the first one"
     if table.clustered_at and (not since or table.clustered_at > since):
         due_ms, trigger = min(due_ms, epoch_ms(table.clustered_at)), "after a clustering"

@@ -1,0 +1,101 @@
+"""Days of ingest, late data, deaths, hangs and takeovers, led by a seed: the lake says the truth at every step and stays tidy.
+
+Run with `-s` to read the figures. The deep ones are more seeds, and weeks.
+"""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from siltstone.model.periods import Granularity
+from tests.simulation.world import LOGS, SETTINGS, STEP_HOURS, World
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MOST_CYCLES: Final = 20
+"""A candidate is done within so many cycles: nine lanes take turns, and some cycles die or wait for a holder that hangs."""
+MOST_BATCHES: Final = 4 * SETTINGS.fold_batches
+"""The largest backlog: what is written until a fold is due, and while compactors die and hang."""
+MOST_ROWS_REWRITTEN: Final = 5.0
+"""Rows rewritten for each row written: squashed, folded, brought into its day, and once more with late rows."""
+MOST_BYTES_REWRITTEN: Final = 9.0
+"""The same in bytes: files this small are half footers and bloom filters."""
+
+
+def simulate(world: World, *, days: int) -> None:
+    """Live through so many days; what readers see is compared at every step."""
+    for _ in range(days):
+        for _ in range(24 // STEP_HOURS):
+            world.step()
+        world.check(whole=True)
+    world.settle()
+    world.check(whole=True)
+    world.on_spark()
+
+
+def small_files(world: World) -> dict[object, int]:
+    """How many small files each closed day has, those of its hours counted with it."""
+    small = world.tier("daily").small_bytes
+    return {
+        (name, *place): sum(size < small for size in sizes)
+        for name in LOGS
+        for place, sizes in world.files(name, Granularity.DAY).items()
+    }
+
+
+def assert_tidy(world: World) -> None:
+    """A closed day has as many files as its target size needs, and fewer late ones than its tier waits for.
+
+    As many as it needs: every file but one has at least half of the target size. Late ones go along when they are forced to.
+    """
+    most = world.tier("daily").min_files - 1
+    assert {place: count for place, count in small_files(world).items() if count > 1 + most} == {}
+    while sum(compactor.force() for compactor in world.compactors):
+        pass
+    assert {place: count for place, count in small_files(world).items() if count > 1} == {}
+
+
+def live_through(world: World, *, days: int) -> None:
+    """Simulate, print the figures, and see that they are bounded."""
+    try:
+        simulate(world, days=days)
+        figures = world.figures
+        sys.stdout.write(f"\n{figures.told()}\n")
+        assert figures.longest_wait <= MOST_CYCLES
+        assert figures.largest_backlog <= MOST_BATCHES
+        assert figures.rows_rewritten <= MOST_ROWS_REWRITTEN
+        assert figures.bytes_rewritten <= MOST_BYTES_REWRITTEN
+        assert_tidy(world)
+        world.check(whole=True)
+    finally:
+        world.close()
+
+
+@pytest.mark.spark
+def test_days_of_a_lake_with_deaths_hangs_and_late_rows(lake_path: Path, spark: "SparkSession") -> None:
+    world = World(lake_path, seed=1, spark=spark)
+    live_through(world, days=3)
+    figures = world.figures
+    assert {"fold", "squash", "daily", "vacuum"} <= set(figures.jobs)
+    assert figures.jobs.total() >= 40
+    assert figures.deaths.total() >= 3
+    assert figures.hangs
+    assert figures.takeovers
+
+
+@pytest.mark.deep
+@pytest.mark.spark
+@pytest.mark.parametrize("seed", range(2, 14))
+def test_other_days(lake_path: Path, spark: "SparkSession", seed: int) -> None:
+    live_through(World(lake_path, seed=seed, spark=spark), days=4)
+
+
+@pytest.mark.deep
+@pytest.mark.spark
+def test_weeks(lake_path: Path, spark: "SparkSession") -> None:
+    world = World(lake_path, seed=100, spark=spark)
+    live_through(world, days=24)
+    assert {"hourly", "daily", "monthly"} <= set(world.figures.jobs)

@@ -1,0 +1,477 @@
+"""A simulated lake: writers, two compactors and their troubles, on a clock that a test holds, with real tables and real jobs.
+
+One step is two hours. In each step, in an order that the seed decides:
+
+1. writers append, upsert and hide, each through a lake of its own, some of them dying at a durable step and trying again;
+2. the compactors tick: whoever holds the lease runs one cycle of the real planner. It may die at any durable step of any job,
+   with writers in between its steps; it may hang, be replaced, and go on with its old plan and its old epoch; it may purge;
+3. a reader of its own compares every dataset with the truth.
+
+A death is an exception that nobody catches: it frees locks as the end of a process does, and leaves files where they lie.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from siltstone import Dataset, Lake, Settings
+from siltstone.compaction.candidates import Candidate, Inputs, JobKind, Plan, plan
+from siltstone.compaction.cycle import run_cycle
+from siltstone.compaction.jobs import Inline, Job
+from siltstone.compaction.states import table_state
+from siltstone.config import Role
+from siltstone.dataset.store import Store
+from siltstone.errors import Fenced
+from siltstone.failpoints import arm
+from siltstone.model.columns import PERIOD
+from siltstone.model.files import DataFile
+from siltstone.model.periods import Granularity, coarser, end, granularity_of
+from siltstone.model.results import JobResult
+from siltstone.model.tiers import Tier, tiers_from_text
+from siltstone.storage.layout import Layout, is_squashed
+from siltstone.storage.leases import COMPACTOR, Lease, Leases
+from tests.simulation.truth import SUBJECTS, Row, Truth, event
+from tests.support.clocks import FakeClock
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CLICKS: Final = "web.eu.clicks"
+CALLS: Final = "app.eu.calls"
+PEOPLE: Final = "crm.eu.people"
+LOGS: Final = (CLICKS, CALLS)
+KEYS: Final = 40
+PAYLOAD_BYTES: Final = {CLICKS: 20, CALLS: 3_000, PEOPLE: 20}
+COLUMNS: Final = "n BIGINT NOT NULL, at TIMESTAMP NOT NULL, who STRING, region STRING, payload STRING"
+MEGABYTE: Final = 1024 * 1024
+WRITERS: Final = 3
+STEP_HOURS: Final = 2
+LEASE_STEPS: Final = 3
+"""A holder that was not heard of for so many steps is replaced."""
+SETTINGS: Final = Settings(
+    durable=False,
+    fold_batches=24,
+    fold_share=0.0,
+    fold_minutes=9 * 60.0,
+    squash_files=6,
+    cycle_bytes=MEGABYTE // 2,
+    lease_seconds=LEASE_STEPS * STEP_HOURS * 3600.0,
+    tiers=(
+        "hourly.min_files=3; hourly.target_bytes=1MB; daily.min_files=4; daily.target_bytes=1MB; daily.quiet_seconds=6h;"
+        "monthly.target_bytes=8MB"
+    ),
+)
+WRITER_SETTINGS: Final = Settings(durable=False, squash_files=0)
+"""Writers squash on a thread of their own, which no seed can lead; here the compactor does it."""
+WRITE_STEPS: Final = (
+    "upsert.after_stage",
+    "commit.before_entry",
+    "commit.after_draft",
+    "commit.after_entry",
+    "upsert.after_commit",
+)
+JOB_STEPS: Final = (
+    "commit.before_entry",
+    "commit.after_draft",
+    "commit.after_entry",
+    "fold.after_plan",
+    "fold.after_write",
+    "fold.before_commit",
+    "fold.after_commit",
+    "fold.after_prune",
+    "roll_up.after_write",
+    "roll_up.after_commit",
+    "squash.after_write",
+    "squash.after_commit",
+    "vacuum.before_delete",
+    "lease.after_stage",
+    "lease.after_commit",
+)
+QUIET_DAYS: Final = 3
+"""After the last write: every day is closed and quiet, and every tier has looked."""
+HANG_CHANCE: Final = 0.1
+PURGE_CHANCE: Final = 0.03
+BETWEEN: Final = ("fold.after_plan", "fold.before_commit", "roll_up.after_write", "squash.after_write")
+"""Where writers come in between: a plan is made, its commit is still to come."""
+
+
+UNFENCED: Final = frozenset({JobKind.FOLD, JobKind.SQUASH, JobKind.VACUUM})
+"""Work that does not carry the epoch of its lease."""
+Name = tuple[str, str, str, object]
+
+
+class Death(BaseException):
+    """The process ends here."""
+
+
+def _die(name: str) -> None:
+    raise Death(name)
+
+
+@dataclass
+class Figures:
+    """What a simulation counts, to be asserted and printed."""
+
+    steps: int = 0
+    cycles: int = 0
+    jobs: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    deaths: Counter[str] = field(default_factory=Counter)
+    takeovers: int = 0
+    hangs: int = 0
+    purges: int = 0
+    largest_backlog: int = 0
+    longest_wait: int = 0
+    ingested_bytes: int = 0
+    ingested_rows: int = 0
+    rewritten_bytes: int = 0
+    rewritten_rows: int = 0
+
+    @property
+    def bytes_rewritten(self) -> float:
+        """Write amplification: bytes that compactions wrote for each byte that a writer wrote."""
+        return self.rewritten_bytes / max(1, self.ingested_bytes)
+
+    @property
+    def rows_rewritten(self) -> float:
+        """The same, in rows."""
+        return self.rewritten_rows / max(1, self.ingested_rows)
+
+    def told(self) -> str:
+        """The figures for people."""
+        return (
+            f"{self.steps} steps, {self.cycles} cycles, jobs {dict(self.jobs)}, refused {dict(self.refused)}, "
+            f"deaths {self.deaths.total()}, hangs {self.hangs}, takeovers {self.takeovers}, purges {self.purges}, "
+            f"largest backlog {self.largest_backlog} batches, longest wait {self.longest_wait} cycles, "
+            f"rewritten {self.bytes_rewritten:.2f} bytes for each byte and "
+            f"{self.rows_rewritten:.2f} rows for each row written"
+        )
+
+
+class World:
+    """The lake, the truth, the clock and everybody who works there."""
+
+    def __init__(self, path: Path, *, seed: int, spark: "SparkSession") -> None:
+        self.path = path
+        self.random = Random(seed)  # to be repeated, not to be secret
+        self.clock = FakeClock()
+        self.spark = spark
+        self.truth = {name: Truth() for name in (*LOGS, PEOPLE)}
+        self.figures = Figures()
+        self.tiers = tiers_from_text(SETTINGS.tiers)
+        self.waiting: dict[Name, int] = {}
+        """Since which cycle a candidate could have been done."""
+        self._number = 0
+        self._known: dict[str, set[str]] = {}
+        with self.lake(WRITER_SETTINGS) as lake:
+            lake.create(CLICKS, COLUMNS, time="at", subject="who", partition_by="region", sort_by=["who", "at"])
+            lake.create(CALLS, COLUMNS, time="at", subject="who")
+            lake.create(PEOPLE, COLUMNS, key="n", subject="who")
+        self.compactors = [Compactor(self), Compactor(self)]
+        self._writers = [self.lake(WRITER_SETTINGS) for _ in range(WRITERS)]
+        self._reader = self.lake(WRITER_SETTINGS)
+
+    def lake(self, settings: Settings) -> Lake:
+        """Open the lake as another process would."""
+        return Lake.open(self.path, settings=settings, spark=self.spark, clock=self.clock)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        for compactor in self.compactors:
+            compactor.end()
+        for lake in (*self._writers, self._reader):
+            lake.close()
+
+    # ---- a step --------------------------------------------------------------------------------------------------
+
+    def step(self, *, writing: bool = True, trouble: bool = True, **passed: float) -> None:
+        """Let time pass, and everybody have a turn."""
+        self.clock.pass_time(**(passed or {"hours": STEP_HOURS}))
+        self.figures.steps += 1
+        turns: list[Callable[[], None]] = [partial(self._tick, found, trouble=trouble) for found in self.compactors]
+        if writing:
+            turns += [self.write for _ in range(self.random.randrange(6, 11))]
+        self.random.shuffle(turns)
+        for turn in turns:
+            turn()
+        self.check()
+
+    def write(self) -> None:
+        """One write of one writer; it may die on the way, and another one tries again."""
+        self._number += 1
+        name = self.random.choice((CLICKS, CLICKS, CALLS, CALLS, PEOPLE))
+        act = self._drawn(name)
+        writer = self.random.randrange(WRITERS)
+        try:
+            with self._dying(WRITE_STEPS, chance=0.1):
+                act(self._writers[writer].dataset(name))
+        except Death as death:
+            self.figures.deaths[str(death)] += 1
+            self._writers[writer].close()
+            self._writers[writer] = self.lake(WRITER_SETTINGS)
+            act(self._writers[writer].dataset(name))
+
+    def _drawn(self, name: str) -> "Callable[[Dataset], None]":
+        """A write that can be repeated: the producer's number makes it happen once, and the truth learns it last."""
+        random, truth = self.random, self.truth[name]
+        once: Any = {"producer": f"writer-{self._number}", "sequence": 1}
+        if random.random() < 0.12:
+            who, key = f"S-{random.randrange(SUBJECTS)}", random.randrange(KEYS)
+
+            def hide(dataset: Dataset) -> None:
+                dataset.tombstone([who if name in LOGS else key], **once)
+                if name in LOGS:
+                    truth.hide(who)
+                else:
+                    truth.drop(key)
+
+            return hide
+        rows = self._rows(name, random.randrange(1, 9))
+
+        def add(dataset: Dataset) -> None:
+            (dataset.append if name in LOGS else dataset.upsert)(rows, **once)
+            truth.add(rows)
+
+        return add
+
+    def _rows(self, name: str, count: int) -> list[Row]:
+        first = self._number * 100
+        numbers = range(first, first + count) if name in LOGS else self.random.sample(range(KEYS), count)
+        now, size = self.clock.now() - timedelta(minutes=self.random.randrange(60 * STEP_HOURS)), PAYLOAD_BYTES[name]
+        return [event(self.random, n, now=now, payload_bytes=size) for n in numbers]
+
+    # ---- trouble -------------------------------------------------------------------------------------------------
+
+    def _tick(self, compactor: "Compactor", *, trouble: bool) -> None:
+        try:
+            with ExitStack() as stack:
+                if trouble:
+                    stack.enter_context(self._dying(JOB_STEPS, chance=0.12))
+                    stack.enter_context(self._interrupted(chance=0.3))
+                compactor.tick(trouble=trouble)
+        except Death as death:
+            self.figures.deaths[str(death)] += 1
+            compactor.end()
+            self.compactors[self.compactors.index(compactor)] = Compactor(self)
+
+    def settle(self) -> None:
+        """Let the days after the last write pass in peace."""
+        for _ in range(4 * QUIET_DAYS):
+            self.step(writing=False, trouble=False, hours=24 / 4)
+
+    @contextmanager
+    def _dying(self, places: Sequence[str], *, chance: float) -> Iterator[None]:
+        if self.random.random() >= chance:
+            yield
+            return
+        with arm(self.random.choice(places), _die, count=self.random.randrange(1, 4)):
+            yield
+
+    @contextmanager
+    def _interrupted(self, *, chance: float) -> Iterator[None]:
+        place = self.random.choice(BETWEEN)
+        if self.random.random() >= chance:
+            yield
+            return
+        with arm(place, lambda _: self.write(), count=self.random.randrange(1, 3)):
+            yield
+
+    # ---- what must hold ------------------------------------------------------------------------------------------
+
+    def check(self, *, whole: bool = False) -> None:
+        """Every dataset shows what it must: each row once, with what was written."""
+        for name, truth in self.truth.items():
+            shown = self._reader.dataset(name).to_arrow()
+            numbers = sorted(shown.column("n").to_pylist())
+            assert numbers == sorted(truth.rows), f"{name} at {self.clock.now()}: other rows than were written"
+            if whole:
+                assert {row["n"]: row for row in shown.to_pylist()} == truth.rows
+            backlog = self._store(name).snapshot()
+            self.figures.largest_backlog = max(self.figures.largest_backlog, backlog.sequence - backlog.watermark)
+
+    def on_spark(self) -> None:
+        """Spark says the same."""
+        for name, truth in self.truth.items():
+            numbers = [row["n"] for row in self._reader.dataset(name).read().select("n").collect()]
+            assert sorted(numbers) == sorted(truth.rows)
+
+    def _store(self, name: str) -> Store:
+        return self._reader.dataset(name)._store
+
+    def files(self, name: str, into: Granularity) -> dict[tuple[str, str | None], list[int]]:
+        """The sizes of base's files, by the period that they belong into and their region, for periods that are over."""
+        found: dict[tuple[str, str | None], list[int]] = {}
+        for file in self._store(name).snapshot().base.files:
+            period = file.partition[PERIOD] or ""
+            period = coarser(period, into) if granularity_of(period).rank < into.rank else period
+            if end(period) <= self.clock.now():
+                found.setdefault((period, file.partition.get("region")), []).append(file.size_bytes)
+        return found
+
+    def tier(self, name: str) -> Tier:
+        """A tier by its name."""
+        return next(tier for tier in self.tiers if tier.name == name)
+
+    # ---- counting ------------------------------------------------------------------------------------------------
+
+    def _count_ingested(self, file: DataFile) -> None:
+        self.figures.ingested_bytes += file.size_bytes
+        self.figures.ingested_rows += file.rows
+
+    def count_rewritten(self, name: str) -> None:
+        """Count what was written since the last time; nothing disappears but by a job."""
+        for kind in ("changes", "base"):
+            for file in self._new(kind, name):
+                if kind == "changes" and not is_squashed(file.path):
+                    self._count_ingested(file)
+                    continue
+                self.figures.rewritten_bytes += file.size_bytes
+                self.figures.rewritten_rows += file.rows
+
+    def _new(self, kind: str, name: str) -> list[DataFile]:
+        snapshot = self._store(name).snapshot()
+        files = snapshot.changes.files if kind == "changes" else snapshot.base.files
+        known = self._known.setdefault(f"{kind}/{name}", set())
+        new = [file for file in files if file.path not in known]
+        known |= {file.path for file in new}
+        return new
+
+
+class Compactor:
+    """A process that compacts while it holds the lease."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._lake = world.lake(SETTINGS)
+        self._leases = Leases(Layout.at(world.path), SETTINGS, world.clock)
+        self._lease: Lease | None = None
+        self._hangs_for = 0
+        self._left: tuple[Plan, int] | None = None
+        self._epoch_before = 0
+
+    def end(self) -> None:
+        """End as a process ends: its lock is free, its row stays."""
+        if self._lease is not None:
+            handle = self._lease._presence._handle
+            assert handle is not None
+            os.close(handle)
+            self._lease._presence._handle = None
+        self._lease = None
+        self._lake.close()
+
+    def tick(self, *, trouble: bool) -> None:
+        """Run a cycle if the lease is ours or can be had; one that hung first goes on where it was."""
+        if self._hangs_for:
+            self._hangs_for -= 1
+            return
+        if self._left is not None:
+            planned, epoch = self._left
+            self._left = None
+            self._run(planned, epoch)
+        lease = self._held()
+        if lease is None:
+            return
+        self._mind_starvation(planned := self._plan())
+        if trouble and planned.jobs and self._world.random.random() < HANG_CHANCE:
+            self._hangs_for = LEASE_STEPS + 2
+            self._left = (planned, lease.epoch)
+            self._world.figures.hangs += 1
+            return
+        self._run(planned, lease.epoch)
+        if trouble and self._world.random.random() < PURGE_CHANCE:
+            self._purge(lease)
+
+    def _purge(self, lease: Lease) -> None:
+        """Purge a log, which raises its epoch; the lease's follows, so that its next plan is not fenced out."""
+        name = self._world.random.choice(LOGS)
+        self._world.count_rewritten(name)
+        self._lake.dataset(name).compact(purge=True)
+        self._world.count_rewritten(name)
+        self._world.figures.purges += 1
+        lease.advance(above=self._store(name).snapshot().epoch)
+
+    def _held(self) -> Lease | None:
+        if self._lease is not None:
+            try:
+                self._lease.check()
+                self._lease.renew_if_due()
+            except Fenced:
+                self._lease.release()
+                self._lease = None
+        if self._lease is None:
+            self._lease = self._leases.take(COMPACTOR, role=Role.COMPACTOR)
+            self._world.figures.takeovers += self._lease is not None and self._lease.taken_from is not None
+        return self._lease
+
+    def _plan(self, *, force: bool = False) -> Plan:
+        self._world.figures.cycles += 1
+        tables = [table_state(self._store(name), tiers=self._world.tiers) for name in (*LOGS, PEOPLE)]
+        inputs = Inputs(tables=tables, cycle=self._world.figures.cycles, force=force)
+        return plan(inputs, SETTINGS, self._world.clock.now())
+
+    def force(self) -> int:
+        """Run a cycle that does without thresholds, if the lease is ours; return how many jobs it had."""
+        lease = self._held()
+        if lease is None:
+            return 0
+        planned = self._plan(force=True)
+        self._run(planned, lease.epoch)
+        return len([job for job in planned.jobs if job.kind is not JobKind.VACUUM])
+
+    def jobs(self) -> int:
+        """How many jobs a cycle would have now."""
+        return len(self._plan().jobs)
+
+    def _mind_starvation(self, planned: Plan) -> None:
+        """Note since when each candidate that could be done waits: those of this cycle, and those over its budget."""
+        waiting, figures = self._world.waiting, self._world.figures
+        due = {
+            _name(job) for job in (*planned.jobs, *planned.left_out) if job.planned or "over the budget" in job.reason
+        }
+        for name in waiting.keys() - due:
+            del waiting[name]
+        for name in due:
+            waiting.setdefault(name, figures.cycles)
+            figures.longest_wait = max(figures.longest_wait, figures.cycles - waiting[name])
+
+    def _run(self, planned: Plan, epoch: int) -> None:
+        runner = Inline(self._lake._compactor, self._store)
+        run_cycle(planned, runner, epoch=epoch, watchers=[self])
+
+    def _store(self, name: str) -> Store:
+        return self._lake.dataset(name)._store
+
+    # ---- what a cycle tells ----------------------------------------------------------------------------------------
+
+    def cycle_began(self, plan: Plan, jobs: Sequence[Job]) -> None:
+        """Nothing to do."""
+
+    def job_began(self, job: Job) -> None:
+        """Remember which epoch has committed there."""
+        self._world.count_rewritten(job.planned.dataset)
+        self._epoch_before = self._store(job.planned.dataset).snapshot().epoch
+
+    def job_ended(self, job: Job, result: JobResult) -> None:
+        """Count it; what was planned before another holder committed must not have landed."""
+        self._world.count_rewritten(job.planned.dataset)
+        if result.error is None:
+            self._world.figures.jobs[result.lane] += 1
+            self._world.waiting.pop(_name(job.planned), None)
+            overtaken = job.epoch is not None and job.epoch < self._epoch_before
+            assert not overtaken or job.planned.kind in UNFENCED, f"{result} landed with an older epoch"
+        else:
+            self._world.figures.refused[result.lane] += 1
+
+    def cycle_ended(self, plan: Plan, results: Sequence[JobResult]) -> None:
+        """Nothing to do."""
+
+
+def _name(found: Candidate) -> Name:
+    return found.lane, found.dataset, found.period, found.partition
