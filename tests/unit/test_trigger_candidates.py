@@ -312,6 +312,13 @@ def test_a_vacuum_is_due_after_a_clustering():
     assert planned(replace(table, clustered_at=NOW - dt.timedelta(hours=3))).jobs == ()
 
 
+def test_where_nobody_knows_of_the_last_vacuum_one_is_due_when_a_clusterings_files_can_go():
+    for hours, due in ((23, False), (25, True)):
+        at = NOW - dt.timedelta(hours=hours)
+        table = vacuumed(None, removed_since=at, clustered_at=at)
+        assert [job.trigger for job in planned(table).jobs] == (["after a clustering"] if due else [])
+
+
 def test_a_vacuum_of_nothing_or_beside_another_is_left_out():
     assert planned(vacuumed(None, removed_files=0)).left_out == ()
     job = UnfinishedJob(job="j", dataset="a.b.k", kind=JobKind.VACUUM)

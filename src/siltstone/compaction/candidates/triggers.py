@@ -314,7 +314,8 @@ def vacuums(table: TableState, settings: Settings, view: View) -> Iterator[Candi
     """Yield the vacuum of a table: after its interval, and after a clustering.
 
     Where nobody knows when the last one was, the oldest file that waits tells: a vacuum leaves none that is older than its
-    retention, so one that has waited for an interval more says that the last vacuum is an interval ago.
+    retention, so one that has waited for an interval more says that the last vacuum is an interval ago. After a clustering it is
+    due as soon as there is something of it to delete.
     """
     if table.removed_files == 0:
         return
@@ -322,8 +323,10 @@ def vacuums(table: TableState, settings: Settings, view: View) -> Iterator[Candi
     wait_hours = settings.vacuum_interval_hours + (0.0 if table.vacuumed_at else settings.vacuum_retention_hours)
     due_ms = epoch_ms(since) + round(wait_hours * HOUR_MS) if since else 0
     trigger = f"{settings.vacuum_interval_hours:g} hours since the last one" if since else "the first one"
-    if table.clustered_at and (not since or table.clustered_at > since):
-        due_ms, trigger = min(due_ms, epoch_ms(table.clustered_at)), "after a clustering"
+    if table.clustered_at and (not since or table.clustered_at >= since):
+        kept_hours = settings.vacuum_retention_hours if since and not table.vacuumed_at else 0.0
+        after_ms = epoch_ms(table.clustered_at) + round(kept_hours * HOUR_MS)
+        due_ms, trigger = min(due_ms, after_ms), "after a clustering"
     found = replace(_bare(table, JobKind.VACUUM), waiting_since_ms=due_ms, trigger=trigger)
     if job := view.under_way.get(JobKind.VACUUM):
         yield replace(found, reason=f"files of unfinished job {job}")
