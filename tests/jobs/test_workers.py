@@ -20,7 +20,7 @@ pytestmark = pytest.mark.spark
 
 
 def roll_up(lake: Lake, *names: str) -> list[JobResult]:
-    return lake.run_cycle(list(names) or None, only=["daily"], force=True)
+    return list(lake.run_cycle(list(names) or None, only=["daily"], force=True))
 
 
 def test_a_worker_rolls_up_and_tells_the_hash_of_each_file(open_lake: OpenLake) -> None:

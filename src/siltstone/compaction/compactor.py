@@ -69,11 +69,16 @@ class Compactor:
     def recover(self, store: Store) -> int:
         """Finish what a crash interrupted, prune what base holds, sweep what nobody will commit; return files swept."""
         from siltstone.compaction.reclaim import sweep_orphans
+
+        self.catch_up(store)
+        return sweep_orphans(store)
+
+    def catch_up(self, store: Store) -> None:
+        """Finish what a crash interrupted, and prune what base holds: recovery without a listing of files."""
         from siltstone.dataset.alter import finish
 
         finish(store)
         prune(store)
-        return sweep_orphans(store)
 
     def compact(self, store: Store, *, purge: bool, epoch: int | None = None, job: str = "") -> CompactReport:
         """Recover, fold, prune; with `purge`, raise the epoch and delete from disk all that is not live.
