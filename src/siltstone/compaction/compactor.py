@@ -4,6 +4,7 @@ Every lake has one of these, and most commands ask nothing of it: the rooms that
 """
 
 import datetime
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,27 +30,29 @@ class Compactor:
         """Ask for a session only when there is something to rewrite; `leased` says which epoch the lake's lease has."""
         self._given = spark
         self._leased = leased
-        self._tagged: dict[str, SparkSession | None] = {}
+        self._tagged: dict[str, SparkSession] = {}
+        self._own = threading.local()
 
     def _spark(self) -> "SparkSession":
-        """Return the session; what it does from now on for this thread can be interrupted by the names of its jobs."""
+        """Return the session; what it does from now on for this thread can be interrupted by the name of the thread's job."""
         found = self._given()
-        if self._tagged:
+        tag: str = getattr(self._own, "tag", "")
+        if tag:
             from siltstone.storage.spark_tags import add_tag
 
-            for tag in self._tagged:
-                self._tagged[tag] = found
-                add_tag(found, tag)
+            add_tag(found, tag)
+            self._tagged[tag] = found
         return found
 
     @contextmanager
     def tagged(self, tag: str) -> Iterator[None]:
-        """Let what Spark does inside the block be interrupted by a name. One block at a time."""
-        self._tagged[tag] = None
+        """Let what Spark does for this thread inside the block be interrupted by a name."""
+        self._own.tag = tag
         try:
             yield
         finally:
-            found = self._tagged.pop(tag)
+            self._own.tag = ""
+            found = self._tagged.pop(tag, None)
             if found is not None:
                 from siltstone.storage.spark_tags import remove_tag
 
