@@ -505,13 +505,14 @@ class Lake:
         return [str(found.name) for found in self._registry.all()]
 
     def highest_epoch(self, names: Sequence[str]) -> int:
-        """Return the highest epoch that has committed to any of these datasets; one that cannot be read is left out."""
+        """Return the highest epoch that has committed to any of these datasets.
+
+        Those that are gone or cannot be read are left out: they have no jobs, or jobs that say so.
+        """
         highest = 0
         for name in names:
-            try:
+            with suppress(SiltstoneError, LogMoved):
                 highest = max(highest, self._store(name).snapshot().epoch)
-            except SiltstoneError:
-                continue
         return highest
 
     def compact_one(self, name: str, *, purge: bool = False, epoch: int | None = None) -> "CompactReport":
