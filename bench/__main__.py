@@ -11,6 +11,7 @@ from typing import Final
 
 from rich.console import Console
 
+from bench.compaction import bench_compaction
 from bench.data import Stage, settings
 from bench.eventlog import bench_eventlog
 from bench.fold import bench_fold
@@ -38,6 +39,7 @@ BENCHMARKS: Final[dict[str, Callable[[Run], Report]]] = {
     "ingest": bench_ingest,
     "eventlog": bench_eventlog,
     "planner": bench_planner,
+    "compaction": bench_compaction,
 }
 ALL: Final = "all"
 QUICK_ROWS: Final = "20k,100k"

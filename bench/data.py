@@ -45,9 +45,9 @@ NEW_KEY_EVERY: Final = 10
 MEMORY_MB: Final = 6000
 
 
-def settings(*, durable: bool) -> Settings:
-    """Return the lake's settings: defaults, with or without fsync."""
-    return Settings(durable=durable, spark_memory_mb=MEMORY_MB, spark_shared=False)
+def settings(*, durable: bool, **others: Any) -> Settings:  # noqa: ANN401
+    """Return the lake's settings: defaults, with or without fsync, and what a benchmark says besides."""
+    return Settings(durable=durable, spark_memory_mb=MEMORY_MB, spark_shared=False, **others)
 
 
 def change_rows(base_rows: int, count: int, *, seed: int) -> pa.Table:

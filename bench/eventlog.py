@@ -48,8 +48,8 @@ APPEND_BAR: Final = 8.0
 APPEND_AIM: Final = 4.0
 APPENDS: Final = 40
 APPENDERS: Final = 64
-EACH: Final = 40
-ROUNDS: Final = 3
+EACH: Final = 60
+ROUNDS: Final = 5
 RATE_BAR: Final = 10.0
 COMMITS: Final = (100, 10_000)
 COMMITS_BAR: Final = 1.5
@@ -266,13 +266,14 @@ def _many_rows(logs: dict[str, EventLog], size: int) -> Iterator[Row]:
     """Let many append at once, one event a call: as threads, and as appends that one thread has under way."""
     for how, appended in (("threads", _by_threads), ("under way from one thread", _by_futures)):
         taken: dict[str, list[Sample]] = {name: [] for name in logs}
-        for number in range(ROUNDS):
+        for number in range(1 + ROUNDS):  # the first one warms up
             for name, log in logs.items():
                 before = log.next_index()
                 events = [[_received(f"{how}{name}{number}{n}", at) for at in range(EACH)] for n in range(APPENDERS)]
                 started = time.perf_counter()
                 appended(log, events)
-                taken[name].append(Sample(seconds=time.perf_counter() - started, python=None, jvm=None))
+                sample = Sample(seconds=time.perf_counter() - started, python=None, jvm=None)
+                taken[name] += [sample] if number else []
                 if log.next_index() - before != APPENDERS * EACH:
                     raise AssertionError(f"{name} lost events.")
         rates = {name: APPENDERS * EACH / Summary.of(samples).seconds for name, samples in taken.items()}

@@ -35,6 +35,7 @@ ON_THE_SERVER = (
     "tests/concurrency/",
     "tests/spark/test_scale.py",
     "tests/e2e/test_with_spark.py",
+    "tests/e2e/test_compactor_spark.py",
 )
 SPARK_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE", "SPARK_API_MODE", "MASTER")
 
@@ -61,6 +62,8 @@ def jvm_of(test: str) -> str | None:
     """
     if test.startswith("tests/e2e/test_shared_spark"):
         return "shared"
+    if test.startswith("tests/jobs/"):
+        return "worker"
     if test.startswith(ON_THE_SERVER) or "connect" in test.partition("::")[2]:
         return "connect_server"
     return "spark" if test.startswith(("tests/spark/", "tests/property/", "tests/simulation/")) else None

@@ -30,6 +30,13 @@ class Role(StrEnum):
     READER = "reader"
 
 
+class JobPlace(StrEnum):
+    """Where the jobs of a cycle are done."""
+
+    INLINE = "inline"
+    WORKER = "worker"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Everything that can be set. Units are the last word of a name."""
@@ -82,8 +89,32 @@ class Settings:
     """Which share of a period or base must not be clustered before a clustering is planned."""
     cycle_bytes: int = 64 * 1024 * 1024 * 1024
     """How many bytes one cycle of compaction may rewrite; a job that is larger runs alone."""
+    jobs: JobPlace = JobPlace.INLINE
+    """Where the jobs of a cycle run: `inline`, in this process, or `worker`, in processes with JVMs of their own."""
+    max_jobs: int = 2
+    """How many workers are there at once."""
+    worker_memory_mb: int = 0
+    """The heap of a worker's JVM; 0 fits it to the machine and `max_jobs`."""
+    worker_jobs: int = 100
+    """A worker is replaced after this many jobs."""
+    job_minutes: float = 60.0
+    """The longest that one attempt of a job may take; then it is ended, and tried with half its files. 0 means no limit."""
     tiers: str = ""
     """Changes of tiers by name: ``daily.min_files=6; weekly.enabled=yes`` (in ``silt.toml``: tables ``[tiers.daily]``)."""
+    fold_cron: str = "* * * * *"
+    """When the compactor looks for folds, in UTC; empty means only when it is asked. The thresholds decide what is done."""
+    squash_cron: str = "* * * * *"
+    """When it looks for small change files."""
+    events_cron: str = "*/10 * * * *"
+    """When it looks at the lake's event log."""
+    cluster_cron: str = "30 * * * *"
+    """When it looks for what is to be clustered."""
+    vacuum_cron: str = "20 * * * *"
+    """When it looks whether a vacuum is due, which `vacuum_interval_hours` decides."""
+    recovery_cron: str = "45 * * * *"
+    """When it finishes and sweeps what crashed processes left; it also does so when it takes the lease."""
+    stop_seconds: float = 30.0
+    """How long a compactor that is told to stop waits for what runs to end before it interrupts it."""
     max_rows: int = 1_000
     """Rows that a query returns unless told otherwise; 100,000 at most."""
     role: Role = Role.ALL
@@ -218,9 +249,11 @@ _AT_LEAST_ONE: Final = {
     "checkpoint_interval_commits",
     "cycle_bytes",
     "lease_seconds",
+    "max_jobs",
     "max_rows",
     "target_file_bytes",
     "upsert_rows",
+    "worker_jobs",
     "writer_queue_batches",
 }
 _WORDS: Final = {
@@ -228,6 +261,7 @@ _WORDS: Final = {
     int: "a whole number",
     float: "a number",
     str: "text",
+    JobPlace: f"one of {', '.join(JobPlace)}",
     Role: f"one of {', '.join(Role)}",
 }
 _LARGEST: Final = 10**12

@@ -88,3 +88,13 @@ class Corruption(SiltstoneError):
     kind = "corruption"
     status = 500
     exit_code = 9
+
+
+def named_error(kind: str | None, message: str) -> SiltstoneError:
+    """Return the error of a kind that another process has named.
+
+    >>> type(named_error("conflict", "Plan anew.")).__name__
+    'Conflict'
+    """
+    found = {error.kind: error for error in SiltstoneError.__subclasses__()}
+    return found.get(kind or "", SiltstoneError)(message)

@@ -4,8 +4,8 @@
 background thread after the acknowledgement; `close` waits for them.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -14,14 +14,15 @@ import pyarrow as pa
 
 from siltstone.clock import Clock, SystemClock
 from siltstone.compaction.compactor import Compactor
-from siltstone.config import Settings
+from siltstone.config import JobPlace, Settings
 from siltstone.dataset.dataset import Dataset
 from siltstone.dataset.registry import Registration, Registry
 from siltstone.dataset.store import Store
 from siltstone.dataset.sweep import sweep
-from siltstone.errors import SiltstoneError
+from siltstone.errors import Gone, NotFound, SiltstoneError
 from siltstone.model.names import DatasetName
 from siltstone.model.results import DatasetInfo
+from siltstone.model.roles import check_may_compact, check_may_write, may_compact
 from siltstone.model.schema import as_schema
 from siltstone.model.spec import as_names, make_spec
 from siltstone.storage.handle import LogMoved
@@ -34,8 +35,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from siltstone.compaction.candidates import Plan
-    from siltstone.model.results import JobResult
+    from siltstone.compaction.cycle import Watcher as CycleWatcher
+    from siltstone.compaction.jobs import Inline
+    from siltstone.compaction.pool import Pool
+    from siltstone.model.requests import Answer, Wish
+    from siltstone.model.results import CompactReport, JobResult
+    from siltstone.model.tiers import Tier
     from siltstone.query.result import QueryResult
+    from siltstone.scheduler.caretaker import Caretaker
+    from siltstone.scheduler.housework import Housework, Office, Tell
 
 SQUASH_LOOK_COMMITS: Final = 8
 """Every so many commits to a dataset's changes, its small files are counted."""
@@ -52,8 +60,10 @@ class Lake:
         self._clock = clock
         self._given = spark
         self._watcher: Watcher | None = None
-        self._compactor = Compactor(spark=self.spark)
+        self._compactor = Compactor(spark=self.spark, leased=self._leased)
         self._upkeep = _Upkeep(settings, clock, self._compactor)
+        self._pool: Pool | None = None
+        self._tiers: frozenset[str] = frozenset()
         self._registry = Registry(
             layout,
             settings=settings,
@@ -116,7 +126,7 @@ class Lake:
             finally:
                 self._watcher = None
 
-    def create(
+    def create(  # noqa: PLR0913  # one parameter for each thing that is fixed
         self,
         name: str,
         schema: "pa.Schema | str | Any",  # noqa: ANN401
@@ -126,6 +136,9 @@ class Lake:
         time: str | None = None,
         partition_by: str | Sequence[str] | None = None,
         sort_by: str | Sequence[str] | None = None,
+        cluster_by: str | Sequence[str] | None = None,
+        dedup_by: str | Sequence[str] | None = None,
+        survivor: str | None = None,
     ) -> Dataset:
         """Create a dataset, keyed or a log, or return the one that exists if it has the same fingerprint and specification.
 
@@ -138,11 +151,17 @@ class Lake:
             time: instead of a key, the column that says when an event happened: the dataset is a log.
             partition_by: columns of a log that divide its files besides the time.
             sort_by: columns that a log's files are sorted by; the time unless told.
+            cluster_by: columns that a clustering of a log orders rows by, so that a search by any of them opens few files; the
+                time, the first partition column and the sort columns unless told.
+            dedup_by: columns of a log; of rows that are equal in all of them one survives. They must contain the time, the
+                partition and the subject columns, so that duplicates lie in one period and are hidden together.
+            survivor: which one: the ``first`` (unless told) or the ``last``, by sequence and place in the batch.
 
         Raises:
             InvalidRequest: the name, a column, a type, the key or the time is not allowed. Nothing is written.
             Conflict: a dataset of that name exists and is different.
         """
+        check_may_write(self.settings.role, doing=f"create dataset {name}")
         parsed = DatasetName.parse(name)
         spec = make_spec(
             key=as_names(key),
@@ -150,6 +169,9 @@ class Lake:
             time=time,
             partition_by=as_names(partition_by),
             sort_by=as_names(sort_by),
+            cluster_by=as_names(cluster_by),
+            dedup_by=as_names(dedup_by),
+            survivor=survivor,
         )
         return self._dataset(self._registry.create(parsed, as_schema(schema), spec))
 
@@ -175,10 +197,16 @@ class Lake:
 
     def drop(self, name: str) -> None:
         """Drop a dataset and its files; open handles get Gone."""
+        check_may_write(self.settings.role, doing=f"drop dataset {name}")
         self._registry.drop(DatasetName.parse(name))
 
     def plan(
-        self, names: Sequence[str] | None = None, *, only: Sequence[str] | None = None, force: bool = False
+        self,
+        names: Sequence[str] | None = None,
+        *,
+        only: Sequence[str] | None = None,
+        force: bool = False,
+        cycle: int | None = None,
     ) -> "Plan":
         """Return what a cycle of compaction would do now, and what it would leave out and why; nothing is changed. No Spark.
 
@@ -186,39 +214,228 @@ class Lake:
             names: the datasets to look at; all unless told.
             only: kinds of work (``fold``, ``squash``, ``vacuum``, ...) and names of tiers; all unless told.
             force: take what is below its thresholds and too young, too.
+            cycle: the number of the cycle; it decides whose turn is first.
 
         Raises:
             InvalidRequest: an unknown tier or kind of work, or settings that contradict each other.
             NotFound: there is no such dataset.
         """
-        from siltstone.compaction.candidates import Inputs, plan
+        from siltstone.compaction.candidates import Inputs, JobKind, plan
         from siltstone.compaction.states import table_state
+        from siltstone.dataset.tiers import dataset_tiers
         from siltstone.model.tiers import tiers_from_text
 
-        tiers = tiers_from_text(self.settings.tiers)
+        tiers = tiers_from_text(
+            self.settings.tiers
+        )  # what contradicts itself is refused, also where there is no log yet
         found = (
             self._registry.all() if names is None else [self._registry.find(DatasetName.parse(name)) for name in names]
         )
-        tables = [table_state(self._registry.store(one), tiers=tiers) for one in found]
-        inputs = Inputs(tables=tables, only=None if only is None else frozenset(only), force=force)
+        stores = [self._registry.store(one) for one in found]
+        tables = [table_state(store, tiers=dataset_tiers(store) if store.spec.is_log else ()) for store in stores]
+        there = {tier.name for table in tables for tier in table.tiers}
+        absent = ({tier.name for tier in tiers} | self._tiers) - there - frozenset(JobKind)
+        wanted = None if only is None else frozenset(only) - absent  # a tier that no dataset here has: nothing to do
+        inputs = Inputs(tables=tables, cycle=cycle or 0, only=wanted, force=force)
         return plan(inputs, self.settings, self._clock.now())
 
     def run_cycle(
-        self, names: Sequence[str] | None = None, *, only: Sequence[str] | None = None, force: bool = False
+        self,
+        names: Sequence[str] | None = None,
+        *,
+        only: Sequence[str] | None = None,
+        force: bool = False,
+        cycle: int | None = None,
+        epoch: int | None = None,
+        watchers: "Sequence[CycleWatcher]" = (),
+        stopping: Callable[[], bool] = lambda: False,
     ) -> "list[JobResult]":
-        """Do what `plan` says, one job after the other; one that fails does not stop the others. Starts Spark if it has to.
+        """Do what `plan` says; a job that fails does not stop the others. Spark starts where the setting `jobs` says.
+
+        Args:
+            names: see `plan`.
+            only: see `plan`.
+            force: see `plan`.
+            cycle: see `plan`.
+            epoch: that of the lease under which the cycle runs; without one each job has its dataset's own.
+            watchers: are told of each step.
+            stopping: once it says so, no further job is begun.
 
         Raises:
-            InvalidRequest: see `plan`.
+            InvalidRequest: see `plan`; or the role may not compact.
         """
         from siltstone.compaction.cycle import run_cycle
-        from siltstone.compaction.jobs import Inline
 
-        plan = self.plan(names, only=only, force=force)
-        return run_cycle(plan, Inline(self._compactor, self._store))
+        check_may_compact(self.settings.role, doing="run a cycle")
+        plan = self.plan(names, only=only, force=force, cycle=cycle)
+        if not plan.jobs:
+            return []
+        return run_cycle(plan, self.runner(), epoch=epoch, watchers=watchers, stopping=stopping, clock=self._clock)
+
+    def runner(self) -> "Inline | Pool":
+        """Return who does the jobs of cycles, as the setting `jobs` says. Workers are kept warm until the lake is closed."""
+        from siltstone.compaction.jobs import Inline
+        from siltstone.compaction.pool import SECONDS_PER_MINUTE, Pool
+
+        if self.settings.jobs is JobPlace.INLINE:
+            return Inline(self._compactor, self._store, limit_seconds=self.settings.job_minutes * SECONDS_PER_MINUTE)
+        if self._pool is None:
+            self._pool = Pool(
+                self.path, settings=self.settings, clock=self._clock, compactor=self._compactor, store=self._store
+            )
+        return self._pool
+
+    # ---- the compactor -------------------------------------------------------------------------------------------
+
+    def compactor(
+        self,
+        *,
+        names: Callable[[], list[str] | None] = lambda: None,
+        only: Sequence[str] | None = None,
+        tell: "Tell" = lambda _told: None,
+    ) -> "Caretaker":
+        """Return what keeps this lake in shape by itself: start it, stop it, ask it. At most one of a lake works at a time.
+
+        Args:
+            names: returns the datasets to look after, asked before each cycle; None means all.
+            only: kinds of work and names of tiers; all unless told.
+            tell: is told what happens, from other threads.
+
+        Raises:
+            InvalidRequest: the role may not compact, an unknown work, or settings that contradict each other.
+        """
+        from siltstone.scheduler.caretaker import Caretaker
+        from siltstone.scheduler.works import crons
+        from siltstone.storage.spark import interrupt
+
+        found = crons(self.settings, of_datasets=self._dataset_tiers())
+        self._tiers = frozenset(found)
+        return Caretaker(
+            self._housework(), self._office(), crons=found, names=names, only=only, tell=tell, interrupt=interrupt
+        )
+
+    def _dataset_tiers(self) -> "list[Tier]":
+        """Return the tiers of all logs; those of one that cannot be read are left to its cycles to complain about."""
+        from siltstone.dataset.tiers import dataset_tiers
+
+        found: list[Tier] = []
+        for one in self._registry.all():
+            with suppress(SiltstoneError):
+                store = self._registry.store(one)
+                found += dataset_tiers(store) if store.spec.is_log else ()
+        return found
+
+    def ask(self, wish: "Wish", *, tell: "Tell" = lambda _told: None) -> "Answer":
+        """Have something compacted: here under the lease if it is free, by the compactor that holds it otherwise.
+
+        Raises:
+            InvalidRequest: the role may not compact.
+            Conflict: a cycle was asked for while one is running.
+        """
+        from siltstone.scheduler.asking import Asking
+
+        self.require()
+        return Asking(self._housework(), self._office()).ask(wish, tell=tell)
+
+    def compactor_overview(self) -> dict[str, Any]:
+        """Return how this lake's compactor stands, wherever it runs, as plain data."""
+        from siltstone.scheduler.caretaker import overview
+
+        self.require()
+        return overview(self._office())
+
+    def pause_compactor(self) -> None:
+        """Let no compactor of this lake run anything by the clock until somebody resumes; a cycle that runs goes on."""
+        from siltstone.scheduler.caretaker import pause
+
+        self.require()
+        check_may_compact(self.settings.role, doing="pause the compactor")
+        pause(self._office().notes, self._clock)
+
+    def resume_compactor(self) -> bool:
+        """Let the compactor go on by the clock; return whether it was paused."""
+        from siltstone.scheduler.caretaker import resume
+
+        self.require()
+        check_may_compact(self.settings.role, doing="resume the compactor")
+        return resume(self._office().notes)
+
+    def stop_compactor(self, *, seconds: float) -> str | None:
+        """Ask the compactor that holds the lease to stop, and wait for it; return who has taken over, if somebody has.
+
+        Raises:
+            NotFound: none is running.
+            Conflict: the lease is held by a single command.
+            Unavailable: it has not stopped within that time.
+        """
+        from siltstone.scheduler.asking import Asking
+
+        self.require()
+        check_may_compact(self.settings.role, doing="stop the compactor")
+        return Asking(self._housework(), self._office()).stop(seconds=seconds)
+
+    def names(self) -> list[str]:
+        """Return the names of all datasets."""
+        return [str(found.name) for found in self._registry.all()]
+
+    def highest_epoch(self, names: Sequence[str]) -> int:
+        """Return the highest epoch that has committed to any of these datasets; those that are gone are left out."""
+        highest = 0
+        for name in names:
+            try:
+                highest = max(highest, self._store(name).snapshot().epoch)
+            except (NotFound, Gone):
+                continue
+        return highest
+
+    def compact_one(self, name: str, *, purge: bool = False, epoch: int | None = None) -> "CompactReport":
+        """Fold or purge one dataset with the epoch of a lease."""
+        check_may_compact(self.settings.role, doing=f"compact dataset {name}")
+        return self._compactor.compact(self._store(name), purge=purge, epoch=epoch)
+
+    def recover(self, *, epoch: int | None = None) -> list[dict[str, Any]]:
+        """Finish and sweep what crashed processes left; return what went wrong, for each dataset where something did."""
+        _ = epoch
+        check_may_compact(self.settings.role, doing="recover datasets")
+        troubles = []
+        for name in self.names():
+            try:
+                self._compactor.recover(self._store(name))
+            except (NotFound, Gone):
+                continue
+            except (SiltstoneError, OSError) as error:
+                troubles.append({"dataset": name, "error": str(error)})
+        return troubles
+
+    def _housework(self) -> "Housework":
+        from siltstone.scheduler.housework import Housework
+
+        return Housework(self, clock=self._clock)
+
+    def _office(self) -> "Office":
+        from siltstone.scheduler.housework import Office
+        from siltstone.storage.leases import Leases
+        from siltstone.storage.notes import Notes
+        from siltstone.storage.requests import Requests
+
+        durable = self.settings.durable
+        return Office(
+            leases=Leases(self._layout, self.settings, self._clock),
+            requests=Requests(self._layout, clock=self._clock, durable=durable),
+            notes=Notes(self._layout, durable=durable),
+            settings=self.settings,
+            clock=self._clock,
+        )
+
+    def _leased(self) -> int:
+        from siltstone.storage.leases import COMPACTOR, Leases
+
+        row = Leases(self._layout, self.settings, self._clock).row(COMPACTOR)
+        return row.epoch if row is not None else 0
 
     def sweep(self) -> list[Path]:
         """Remove the folders that crashed creates and drops left behind, and return them."""
+        check_may_compact(self.settings.role, doing="sweep the lake")
         return sweep(self._registry, self._layout)
 
     def sql(self, text: str, *, max_rows: int | None = None) -> "QueryResult":
@@ -233,7 +450,9 @@ class Lake:
         )
 
     def close(self) -> None:
-        """Finish background upkeep."""
+        """End the workers, and finish background upkeep."""
+        if self._pool is not None:
+            self._pool.close()
         self._upkeep.close()
 
     def __enter__(self) -> "Lake":
@@ -264,7 +483,7 @@ class _Upkeep:
 
     def notice_write(self, store: Store, version: int) -> None:
         """Take note of a commit to a dataset's changes; if many small files have come together, they are squashed."""
-        many = self._settings.squash_files
+        many = self._settings.squash_files if may_compact(self._settings.role) else 0
         if not many or version % SQUASH_LOOK_COMMITS or len(store.changes.files()) < many:
             return
         self._background.start("squash", store.path, lambda: _try_squash(self._compactor, store, many=many))

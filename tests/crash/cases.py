@@ -130,6 +130,13 @@ CASES: Final = [
         after=("roll_up.after_commit",),
         spark=True,
     ),
+    *_cases(
+        "cluster",
+        "log",
+        before=("cluster.after_write", "commit.before_entry"),
+        after=("cluster.after_commit",),
+        spark=True,
+    ),
     *_cases("purge", "pending", after=("purge.after_fold", "purge.during_delete"), spark=True),
     *_cases("purge", "log", after=("purge.after_fold", "purge.during_delete"), spark=True),
     *_cases(

@@ -1,9 +1,13 @@
 """Spark is the pipeline: with a driver that takes 4 MB of results, a million rows are loaded, changed, read and folded."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from siltstone.storage.connect import ConnectServer
 
@@ -32,21 +36,48 @@ with Lake.open(sys.argv[1]) as lake:
 """
 
 
-def test_a_million_rows_never_pass_through_the_driver(connect_server: ConnectServer, tmp_path: Path) -> None:
+LOG_SCRIPT = """
+import json, sys
+from siltstone import Lake
+with Lake.open(sys.argv[1]) as lake:
+    spark = lake.spark()
+    assert spark.conf.get("spark.driver.maxResultSize") == "4m"
+    log = lake.create("a.b.log", "at TIMESTAMP, account BIGINT, text STRING", time="at",
+        cluster_by=["account", "text", "at"], dedup_by=["at", "account"], survivor="last")
+    for first in (0, 400_000):
+        rows = ("timestamp_seconds(1794700800 + id % 7200) at", "id account", f"concat('{first}-', id) text")
+        log.append(spark.range(first, first + 600_000).selectExpr(*rows))
+        log.compact()
+    before = len(log._store.snapshot().base.files)
+    rolled = lake.run_cycle(only=["daily"], force=True)
+    pressed = len(log._store.snapshot().base.files)
+    clustered = log.cluster()
+    files = log._store.snapshot().base.files
+    found = log.read().selectExpr("count(*)", "sum(account)", "count(distinct account)",
+        "count_if(text like '400000-%')").collect()[0]
+    print(json.dumps({"found": list(found), "fewer": pressed < before, "errors": [one.error for one in rolled if one.error],
+        "rolled": sum(one.report["rows"] for one in rolled), "clustered": sum(one.rows for one in clustered),
+        "marked": {path.split("/")[-2] for path in (file.path for file in files)} == {"cluster"}, "many": len(files) > 3}))
+"""
+
+
+def child(server: ConnectServer, tmp_path: Path, script: str, **settings: str) -> Any:  # noqa: ANN401
+    """Run a script against the server in a process of its own, and return what it says last."""
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path / "lake"), str(tmp_path / "in")],
-        env={
-            "SILT_SPARK_REMOTE": connect_server.address,
-            "PATH": "",
-            "SILT_DURABLE": "off",
-            "SILT_POSITIONS_FROM_ROWS": "0",
-        },
+        [sys.executable, "-c", script, str(tmp_path / "lake"), str(tmp_path / "in")],
+        env={"SILT_SPARK_REMOTE": server.address, "PATH": "", "SILT_DURABLE": "off", **settings}
+        | {"PYTHONPATH": os.environ.get("PYTHONPATH", "")},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == {
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_million_rows_never_pass_through_the_driver(connect_server: ConnectServer, tmp_path: Path) -> None:
+    told = child(connect_server, tmp_path, SCRIPT, SILT_POSITIONS_FROM_ROWS="0")
+    assert told == {
         "loaded": 1_000_000,
         "acked": 300_000,
         "final": 1_199_999,
@@ -56,4 +87,20 @@ def test_a_million_rows_never_pass_through_the_driver(connect_server: ConnectSer
         "in place": True,
         "read": 1_199_999,
         "negative": 309_279,
+    }
+
+
+@pytest.mark.deep
+def test_a_log_of_a_million_rows_is_deduplicated_rolled_up_and_clustered_without_the_driver(
+    connect_server: ConnectServer, tmp_path: Path
+) -> None:
+    told = child(connect_server, tmp_path, LOG_SCRIPT, SILT_TARGET_FILE_BYTES="500000", SILT_TIERS="daily.min_files=2")
+    assert told == {
+        "found": [1_000_000, 499_999_500_000, 1_000_000, 600_000],
+        "fewer": True,
+        "errors": [],
+        "rolled": 1_000_000,
+        "clustered": 1_000_000,
+        "marked": True,
+        "many": True,
     }

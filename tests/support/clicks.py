@@ -64,9 +64,11 @@ def period_of(row: Row) -> str:
 
 @dataclass
 class Oracle:
-    """What a log says: every append that no later tombstone names."""
+    """What a log says: every append that no later tombstone names; of those that are equal in `dedup_by` the survivor alone."""
 
     entries: list[tuple[str, Row]] = field(default_factory=list)
+    dedup_by: tuple[str, ...] = ()
+    survivor: str = "first"
 
     def append(self, rows: list[Row]) -> None:
         """Take rows."""
@@ -84,7 +86,15 @@ class Oracle:
     @property
     def rows(self) -> list[Row]:
         """The rows that are seen."""
-        return [row for place, (op, row) in enumerate(self.entries) if op == "A" and not self._hidden(place, row)]
+        seen = [row for place, (op, row) in enumerate(self.entries) if op == "A" and not self._hidden(place, row)]
+        if not self.dedup_by:
+            return seen
+        kept: dict[tuple[Any, ...], Row] = {}
+        for row in seen:
+            key = tuple(row.get(name) for name in self.dedup_by)
+            if self.survivor == "last" or key not in kept:
+                kept[key] = row
+        return list(kept.values())
 
     def _hidden(self, place: int, row: Row) -> bool:
         later = [named for op, named in self.entries[place + 1 :] if op == "D"]

@@ -139,6 +139,10 @@ def _roll_up(lake: Lake) -> None:
             raise Conflict(done.error)
 
 
+def _cluster(lake: Lake) -> None:
+    lake.dataset(NAME).cluster()
+
+
 def _purge(lake: Lake) -> None:
     lake.dataset(NAME).compact(purge=True)
 
@@ -169,6 +173,7 @@ OPERATIONS: Final[dict[str, Callable[[Lake], None]]] = {
     "squash": _squash,
     "fold": _fold,
     "roll_up": _roll_up,
+    "cluster": _cluster,
     "purge": _purge,
     "vacuum": _vacuum,
     "export": _export,

@@ -1,6 +1,7 @@
 """Events from outside: what is read, what is refused and in which words, and that JSON is always the same bytes."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,14 +10,17 @@ from siltstone.errors import InvalidRequest
 from siltstone.eventlog.address import Backend, parse_address
 from siltstone.eventlog.events import (
     PAYLOADS,
+    BuildRequestEvent,
     BuildStatus,
+    Event,
     EventType,
     InputKind,
     JobEvent,
+    JobGraphEvent,
     JobStatus,
     event_json,
 )
-from siltstone.eventlog.reading import MAX_EVENT_BYTES, MAX_NAME_BYTES, parse_event, read_event
+from siltstone.eventlog.reading import MAX_EVENT_BYTES, MAX_NAME_BYTES, is_plain, parse_event, read_event
 from tests.support.histories import history
 
 ID = "00000000-0000-0000-0000-00000000002a"
@@ -178,3 +182,43 @@ def test_a_password_is_shown_nowhere() -> None:
     with pytest.raises(InvalidRequest) as told:
         parse_address("postgresql://ada:s3cret@db")
     assert "s3cret" not in str(told.value)
+
+
+def test_plain_events_are_those_that_are_stored_as_they_stand() -> None:
+    plain = [event for event in history(2000, seed=3) if is_plain(event)]
+    assert len(plain) > 500
+    assert all(parse_event(event_json(event)) == event for event in plain)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"event_id": ID.upper().replace("2A", "2a").replace("-", "")},
+        {"event_id": "00000000-0000-0000-0000-00000000002A"},
+        {"event_id": 7},
+        {"timestamp": -1},
+        {"timestamp": 2**63},
+        {"timestamp": True},
+        {"timestamp": 1.0},
+        {"build_request_id": ""},
+        {"build_request_id": "b" * (MAX_NAME_BYTES + 1)},
+        {"build_request_id": "b\x00"},
+        {"build_request_id": "\ud800"},
+        {"build_request_id": None},
+        {"payload": BuildRequestEvent(status=BuildStatus.UNKNOWN)},
+        {"payload": BuildRequestEvent(status=1)},  # type: ignore[arg-type]
+        {"payload": BuildRequestEvent(status=JobStatus.SCHEDULED)},  # type: ignore[arg-type]
+        {"payload": BuildRequestEvent(status=BuildStatus.RECEIVED, requested_partitions=["p"])},  # type: ignore[arg-type]
+        {"payload": BuildRequestEvent(status=BuildStatus.RECEIVED, requested_partitions=("",))},
+        {"payload": BuildRequestEvent(status=BuildStatus.RECEIVED, requested_partitions=("p",) * 65)},
+        {"payload": BuildRequestEvent(status=BuildStatus.RECEIVED, message="x" * 20_000)},
+        {"payload": BuildRequestEvent(status=BuildStatus.RECEIVED, message="\x00")},
+        {"payload": BuildRequestEvent(status=BuildStatus.RECEIVED, message="é")},
+        {"payload": JobGraphEvent(job_graph="{}")},
+        {"payload": "no payload"},
+    ],
+)
+def test_whatever_may_break_a_rule_is_looked_at_closely(change: dict[str, Any]) -> None:
+    fine = Event(event_id=ID, timestamp=7, build_request_id="b", payload=BuildRequestEvent(status=BuildStatus.RECEIVED))
+    assert is_plain(fine)
+    assert not is_plain(replace(fine, **change))

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from siltstone.errors import Conflict, Unavailable
-from siltstone.storage.queue import WriterQueue
+from siltstone.storage.queue import WriterQueue, _Ticket
 
 
 class Gate:
@@ -114,3 +114,16 @@ def test_a_place_is_free_again_after_an_error():
             queue.submit(1)
     gate.error = None
     assert queue.submit(1) == "ack 1"
+
+
+def test_callers_wake_each_other_past_those_that_left():
+    queue: WriterQueue[int, str] = WriterQueue(lambda batches: [str(one) for one in batches], bound=50, wait_seconds=1)
+    tickets: list[_Ticket[int, str]] = [_Ticket(number) for number in range(6)]
+    own, left, *_ = tickets
+    queue._leave(left, leads=False)  # before the round is told
+    queue._tell(tickets, own)
+    queue._leave(tickets[3], leads=False)  # after it, while it waits for its turn to be woken
+    for ticket in (tickets[2], tickets[4], tickets[5]):
+        assert ticket.is_rung
+        ticket.wait()
+    assert all(ticket.is_done for ticket in tickets)

@@ -17,7 +17,18 @@ from typing import Annotated
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.commands import datasets, environment, events, maintenance, past, reading, spark, writing
+from siltstone.cli.commands import (
+    compactor,
+    datasets,
+    environment,
+    events,
+    maintenance,
+    past,
+    reading,
+    spark,
+    tiers,
+    writing,
+)
 from siltstone.cli.interrupts import INTERRUPTED, KIND, MESSAGE, Interrupts
 from siltstone.cli.invocation import Invocation
 from siltstone.errors import InvalidRequest, SiltstoneError, Unavailable
@@ -34,7 +45,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (datasets, writing, reading, past, maintenance, events, spark, environment):
+for group in (datasets, writing, reading, past, maintenance, tiers, compactor, events, spark, environment):
     group.register(app)
 
 

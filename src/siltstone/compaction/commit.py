@@ -13,7 +13,7 @@ from siltstone.compaction.planner import FoldPlan
 from siltstone.dataset.store import Store, sequence_of
 from siltstone.errors import Conflict, Corruption
 from siltstone.failpoints import reach
-from siltstone.model.columns import APP_EPOCH, APP_FOLD, APP_PRUNE, CHANGED_FROM, CHANGED_TO
+from siltstone.model.columns import APP_EPOCH, APP_FOLD, APP_PRUNE, CHANGED_FROM, CHANGED_TO, JOB
 from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.storage.table import Parent
 
@@ -43,7 +43,7 @@ def commit_fold(store: Store, plan: FoldPlan, written: tuple[DataFile, ...]) -> 
         transactions={APP_FOLD: plan.target},
         depends=frozenset({APP_FOLD}),
         epoch=plan.epoch,
-        info=fold_info(plan.changed_ms),
+        info=fold_info(plan.changed_ms) | job_info(plan.job),
     )
     reach("fold.before_commit")
     committed = store.base.commit(lambda _: commit)
@@ -55,6 +55,11 @@ def commit_fold(store: Store, plan: FoldPlan, written: tuple[DataFile, ...]) -> 
 def fold_info(changed_ms: tuple[int, int] | None) -> dict[str, str]:
     """Return what a fold's entry says of the time of its changes, so that a time can be found when `changes` has forgotten."""
     return {} if changed_ms is None else {CHANGED_FROM: str(changed_ms[0]), CHANGED_TO: str(changed_ms[1])}
+
+
+def job_info(job: str) -> dict[str, str]:
+    """Return what an entry says of the job of a cycle that made it, if one did."""
+    return {JOB: job} if job else {}
 
 
 def raise_epoch(store: Store, epoch: int) -> int:

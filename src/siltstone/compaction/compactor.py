@@ -4,7 +4,8 @@ Every lake has one of these, and most commands ask nothing of it: the rooms that
 """
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -24,9 +25,38 @@ if TYPE_CHECKING:
 class Compactor:
     """Implements the dataset layer's `Maintenance`."""
 
-    def __init__(self, *, spark: "Callable[[], SparkSession]") -> None:
-        """Ask for a session only when there is something to rewrite."""
-        self._spark = spark
+    def __init__(self, *, spark: "Callable[[], SparkSession]", leased: Callable[[], int] = lambda: 0) -> None:
+        """Ask for a session only when there is something to rewrite; `leased` says which epoch the lake's lease has."""
+        self._given = spark
+        self._leased = leased
+        self._tagged: dict[str, SparkSession | None] = {}
+
+    def _spark(self) -> "SparkSession":
+        """Return the session; what it does from now on for this thread can be interrupted by the names of its jobs."""
+        found = self._given()
+        for tag in self._tagged:
+            self._tagged[tag] = found
+            found.addTag(tag)
+        return found
+
+    @contextmanager
+    def tagged(self, tag: str) -> Iterator[None]:
+        """Let what Spark does inside the block be interrupted by a name. One block at a time."""
+        self._tagged[tag] = None
+        try:
+            yield
+        finally:
+            found = self._tagged.pop(tag)
+            if found is not None:
+                with suppress(*_session_errors()):  # a session that is gone has no tags
+                    found.removeTag(tag)
+
+    def interrupt(self, tag: str) -> None:
+        """Let Spark cancel what it does under a name; nothing, if it does nothing. From any thread."""
+        found = self._tagged.get(tag)
+        if found is not None:
+            with suppress(*_session_errors()):
+                found.interruptTag(tag)
 
     def recover(self, store: Store) -> int:
         """Finish what a crash interrupted, prune what base holds, sweep what nobody will commit; return files swept."""
@@ -37,10 +67,11 @@ class Compactor:
         prune(store)
         return sweep_orphans(store)
 
-    def compact(self, store: Store, *, purge: bool) -> CompactReport:
+    def compact(self, store: Store, *, purge: bool, epoch: int | None = None, job: str = "") -> CompactReport:
         """Recover, fold, prune; with `purge`, raise the epoch and delete from disk all that is not live.
 
-        A purge's epoch fences out every job that was planned before it: such a job may hold rows that are to be forgotten.
+        The fold carries the given `epoch`, that of a lease, or the dataset's own, and the name of its job. A purge's epoch is
+        above both and so fences out every job that was planned before it: such a job may hold rows that are to be forgotten.
         """
         from siltstone.compaction.reclaim import purge_files
 
@@ -48,10 +79,10 @@ class Compactor:
         self.recover(store)
         store = store.current()
         snapshot = store.snapshot()
-        epoch = snapshot.epoch + 1 if purge else None
-        report = self._fold(store, epoch=epoch) if snapshot.unfolded else fold_nothing(store)
-        if epoch is None:
-            return report
+        if not purge:
+            return self._fold(store, epoch=epoch, job=job) if snapshot.unfolded else fold_nothing(store)
+        epoch = max(snapshot.epoch, self._leased()) + 1
+        report = self._fold(store, epoch=epoch, job=job) if snapshot.unfolded else fold_nothing(store)
         if store.snapshot().epoch < epoch:  # nothing was folded, here or because another fold was quicker
             raise_epoch(store, epoch)
         reach("purge.after_fold")
@@ -60,26 +91,42 @@ class Compactor:
         seconds = store.clock.monotonic_seconds() - started
         return replace(report, purged=True, files_deleted=files, bytes_deleted=size, seconds=seconds)
 
-    def _fold(self, store: Store, *, epoch: int | None) -> CompactReport:
+    def _fold(self, store: Store, *, epoch: int | None, job: str) -> CompactReport:
         if store.spec.is_log:
             from siltstone.compaction.log_fold import fold_log
 
-            return fold_log(self._spark(), store, epoch=epoch)
+            return fold_log(self._spark(), store, epoch=epoch, job=job)
         from siltstone.compaction.fold import fold
 
-        return fold(self._spark(), store, epoch=epoch)
+        return fold(self._spark(), store, epoch=epoch, job=job)
 
-    def squash(self, store: Store, *, many: int = 2, dry_run: bool = False) -> SquashReport:
+    def squash(
+        self, store: Store, *, many: int = 2, dry_run: bool = False, epoch: int | None = None, job: str = ""
+    ) -> SquashReport:
         """Bring small change files together, if there are that many."""
         from siltstone.compaction.squash import squash
 
-        return squash(store.current(), many=many, dry_run=dry_run)
+        return squash(store.current(), many=many, dry_run=dry_run, epoch=epoch, job=job)
 
-    def roll_up(self, store: Store, job: "Candidate", *, epoch: int | None = None) -> RollUpReport:
+    def roll_up(self, store: Store, planned: "Candidate", *, epoch: int | None = None, job: str = "") -> RollUpReport:
         """Bring small files of a period of a log together, as planned."""
         from siltstone.compaction.roll_up import roll_up
 
-        return roll_up(self._spark(), store.current(), job, epoch=epoch)
+        return roll_up(self._spark(), store.current(), planned, epoch=epoch, job=job)
+
+    def cluster(self, store: Store, planned: "Candidate", *, epoch: int | None = None, job: str = "") -> RollUpReport:
+        """Order the rows of a period of a log by several columns at once, as planned."""
+        from siltstone.compaction.cluster import cluster
+
+        return cluster(self._spark(), store.current(), planned, epoch=epoch, job=job)
+
+    def cluster_all(self, store: Store, *, by: Sequence[str] = ()) -> list[RollUpReport]:
+        """Order the rows of every period of a log, by its own columns unless told."""
+        from siltstone.compaction.cluster import cluster, whole_base
+
+        store = store.current()
+        jobs = whole_base(store, by=by)
+        return [cluster(self._spark(), store, job, by=by) for job in jobs]
 
     def estimate(self, store: Store) -> FoldEstimate:
         """Say what a fold or a purge would have to do, without Spark."""
@@ -126,6 +173,12 @@ class Compactor:
             unreferenced_files=fold.unreferenced_files,
             unreferenced_bytes=fold.unreferenced_bytes,
         )
+
+
+def _session_errors() -> tuple[type[Exception], ...]:
+    from siltstone.storage.spark_failures import spark_errors
+
+    return spark_errors()
 
 
 def fold_nothing(store: Store) -> CompactReport:

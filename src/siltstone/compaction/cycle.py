@@ -1,15 +1,20 @@
-"""One cycle of compaction: the jobs of a plan; one that fails does not stop the others. Watchers are told of each step."""
+"""One cycle of compaction: the jobs of a plan; one that fails does not stop the others. Watchers are told of each step.
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+A runner that does several jobs at once gets each in a thread of its own; of one dataset only those that do not get in each
+other's way. Watchers are always called by the thread that runs the cycle, one after the other.
+"""
 
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Final, Protocol
+
+from siltstone.clock import Clock, SystemClock
+from siltstone.compaction.attempts import carry_out
 from siltstone.compaction.candidates import Plan
-from siltstone.compaction.jobs import Job, Runner
-from siltstone.errors import SiltstoneError
+from siltstone.compaction.jobs import Job, Runner, Stoppable, exclude_each_other
 from siltstone.model.results import JobResult
 
-if TYPE_CHECKING:
-    from siltstone.compaction.jobs import Report
+POLL_SECONDS: Final = 0.2
 
 
 class Watcher(Protocol):
@@ -35,44 +40,80 @@ def run_cycle(
     epoch: int | None = None,
     watchers: Sequence[Watcher] = (),
     stopping: Callable[[], bool] = lambda: False,
+    clock: Clock | None = None,
 ) -> list[JobResult]:
-    """Do the jobs of a plan in its order, and say what came of each; once `stopping` says so, no further one is begun."""
+    """Do the jobs of a plan in its order, and say what came of each, in that order.
+
+    Once `stopping` says so, no further one is begun, and those under way are ended, if the runner can do that: they are
+    ``cancelled``.
+    """
     jobs = [Job.of(planned, cycle=plan.cycle, epoch=epoch) for planned in plan.jobs]
     for watcher in watchers:
         watcher.cycle_began(plan, jobs)
-    results = []
-    for job in jobs:
-        if stopping():
-            break
-        results.append(_watched(job, runner, watchers))
+    cycle = _Cycle(runner, watchers, stopping, SystemClock() if clock is None else clock)
+    width = runner.width if isinstance(runner, Stoppable) else 1
+    done = cycle.one_by_one(jobs) if width == 1 else cycle.side_by_side(jobs, width)
+    results = [done[job.id] for job in jobs if job.id in done]
     for watcher in watchers:
         watcher.cycle_ended(plan, results)
     return results
 
 
-def _watched(job: Job, runner: Runner, watchers: Sequence[Watcher]) -> JobResult:
-    for watcher in watchers:
-        watcher.job_began(job)
-    result = _result(job, runner)
-    for watcher in watchers:
-        watcher.job_ended(job, result)
-    return result
+class _Cycle:
+    """The jobs of a plan under way."""
+
+    def __init__(self, runner: Runner, watchers: Sequence[Watcher], stopping: Callable[[], bool], clock: Clock) -> None:
+        self._runner = runner
+        self._watchers = watchers
+        self._stopping = stopping
+        self._clock = clock
+        self._left = False
+        """True once whoever runs the cycle was interrupted."""
+
+    def one_by_one(self, jobs: Sequence[Job]) -> dict[str, JobResult]:
+        """Do them in this thread, where an interrupt reaches them."""
+        done: dict[str, JobResult] = {}
+        for job in jobs:
+            if self._stopping():
+                break
+            self._begin(job)
+            done[job.id] = carry_out(job, self._runner, clock=self._clock, stopping=self._stopping)
+            self._end(job, done[job.id])
+        return done
+
+    def side_by_side(self, jobs: Sequence[Job], width: int) -> dict[str, JobResult]:
+        """Do so many at once; whatever ends this thread's wait ends them, too."""
+        waiting, running = list(jobs), dict[Future[JobResult], Job]()
+        done: dict[str, JobResult] = {}
+        with ThreadPoolExecutor(width, thread_name_prefix="siltstone-job") as pool:
+            try:
+                while running or (waiting and not self._stopping()):
+                    while len(running) < width and not self._stopping():
+                        job = next((one for one in waiting if _free(one, running.values())), None)
+                        if job is None:
+                            break
+                        waiting.remove(job)
+                        self._begin(job)
+                        running[pool.submit(self._carry_out, job)] = job
+                    for future in wait(running, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED).done:
+                        job = running.pop(future)
+                        done[job.id] = future.result()
+                        self._end(job, done[job.id])
+            finally:
+                self._left = True  # the guards of those that still run end them
+        return done
+
+    def _carry_out(self, job: Job) -> JobResult:
+        return carry_out(job, self._runner, clock=self._clock, stopping=lambda: self._left or self._stopping())
+
+    def _begin(self, job: Job) -> None:
+        for watcher in self._watchers:
+            watcher.job_began(job)
+
+    def _end(self, job: Job, result: JobResult) -> None:
+        for watcher in self._watchers:
+            watcher.job_ended(job, result)
 
 
-def _result(job: Job, runner: Runner) -> JobResult:
-    report: Report | None = None
-    error: str | None = None
-    try:
-        report = runner.run(job)
-    except SiltstoneError as failure:
-        error = str(failure)
-    return JobResult(
-        job=job.id,
-        kind=str(job.planned.kind),
-        lane=job.planned.lane,
-        dataset=job.planned.dataset,
-        period=job.planned.period,
-        trigger=job.planned.trigger,
-        report=report.to_dict() if report is not None else None,
-        error=error,
-    )
+def _free(job: Job, running: Iterable[Job]) -> bool:
+    return not any(exclude_each_other(job.planned, other.planned) for other in running)

@@ -12,6 +12,7 @@ Flow (see `commit` for what a crash leaves behind at each step):
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
@@ -19,19 +20,21 @@ import pyarrow.parquet as pq
 
 from siltstone.compaction.commit import commit_fold, prune
 from siltstone.compaction.in_place import InPlace
+from siltstone.compaction.inputs import check_readable
 from siltstone.compaction.planner import FoldPlan, Matched, touched_files
 from siltstone.compaction.shuffled import Shuffled
 from siltstone.dataset.local import latest_per_key, unfolded_rows
 from siltstone.dataset.store import Snapshot, Store, check_columns
 from siltstone.dataset.tasks import WorkersUnfit
-from siltstone.dataset.written import attempt_folder, collect_files, discard
-from siltstone.errors import Conflict, Corruption, Unavailable
+from siltstone.dataset.written import attempt_folder, collect_files, discard, manifest
+from siltstone.errors import Conflict, Corruption, Fenced, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.columns import OP
 from siltstone.model.files import DataFile, KeyRange, may_contain
-from siltstone.model.results import CompactReport, FoldEstimate
+from siltstone.model.results import CompactReport, FoldEstimate, OutputFile
+from siltstone.storage.layout import DATA
 from siltstone.storage.parquet import key_ranges
-from siltstone.storage.spark_failures import error_line, is_missing_file, spark_errors
+from siltstone.storage.spark_failures import error_line, is_away, is_missing_file, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,7 +57,7 @@ class Rewrite(Protocol):
         """Write the touched files anew; return the names of the files that count, None for all in the folder."""
 
 
-def fold(spark: "SparkSession", store: Store, *, epoch: int | None = None) -> CompactReport:
+def fold(spark: "SparkSession", store: Store, *, epoch: int | None = None, job: str = "") -> CompactReport:
     """Fold everything that is in `changes` now, and prune it; `epoch` raises the dataset's epoch with the commit.
 
     Raises:
@@ -68,10 +71,11 @@ def fold(spark: "SparkSession", store: Store, *, epoch: int | None = None) -> Co
     with spark_failures(store, snapshot):
         rewrite, matched = _rewrite(spark, store, snapshot)
         plan = _plan(store, snapshot, rewrite, matched, epoch=snapshot.epoch if epoch is None else epoch)
+        plan = replace(plan, job=job)
         reach("fold.after_plan")
         spare = Shuffled(spark=spark, store=store, snapshot=snapshot)
-        written = land(store, plan, lambda folder: _written(store, plan, rewrite, spare, folder))
-    return report_of(store, plan, written, started)
+        written, outputs = land(store, plan, lambda folder: _written(store, plan, rewrite, spare, folder))
+    return report_of(store, plan, written, started, outputs)
 
 
 def _rewrite(spark: "SparkSession", store: Store, snapshot: Snapshot) -> tuple[Rewrite, dict[str, Matched]]:
@@ -111,18 +115,40 @@ def _written(store: Store, plan: FoldPlan, rewrite: Rewrite, spare: Rewrite, fol
     return collect_files(store.base.path, folder, schema=store.schema, stats=store.stats, names=names)
 
 
-def land(store: Store, plan: FoldPlan, write: Callable[[str], tuple[DataFile, ...]]) -> tuple[DataFile, ...]:
+def land(
+    store: Store, plan: FoldPlan, write: Callable[[str], tuple[DataFile, ...]]
+) -> tuple[tuple[DataFile, ...], tuple[OutputFile, ...]]:
     """Let `write` write and verify the files of a folder, commit and prune; what is not committed is removed again."""
     with store.presence() as owner:
         folder = attempt_folder(owner.owner, 0)
-        try:
+        with discarding(store, owner.owner):
             written = write(folder) if plan.expected_rows else ()
+            outputs = manifest(store.base.path, written)
+        with discarding(store, owner.owner, on=(Conflict, Corruption, Fenced)):  # after others it may be live
             commit_fold(store, plan, written)
-        except (Conflict, Corruption):
-            discard(store.base.path, folder)
-            raise
     prune(store)
-    return written
+    return written, outputs
+
+
+@contextmanager
+def discarding(store: Store, owner: str, *, on: tuple[type[BaseException], ...] = (BaseException,)) -> Iterator[None]:
+    """Give what a job writes inside the block a folder, and remove it again if one of these errors comes.
+
+    The folder is made here: where that is not allowed, or the disk is full, Spark does not say so clearly.
+
+    Raises:
+        Unavailable: the folder cannot be made.
+    """
+    path = store.base.path / DATA / owner
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Unavailable(f"Dataset {store.name}: {path} cannot be written ({error}); nothing was changed.") from error
+    try:
+        yield
+    except on:
+        discard(store.base.path, f"{DATA}/{owner}")
+        raise
 
 
 def check_schemas(store: Store, snapshot: Snapshot) -> None:
@@ -235,7 +261,13 @@ def empty_plan(snapshot: Snapshot) -> FoldPlan:
     )
 
 
-def report_of(store: Store, plan: FoldPlan, written: tuple[DataFile, ...], started: float) -> CompactReport:
+def report_of(
+    store: Store,
+    plan: FoldPlan,
+    written: tuple[DataFile, ...],
+    started: float,
+    outputs: tuple[OutputFile, ...] = (),
+) -> CompactReport:
     """Return what a fold did, in exact counts."""
     removed_bytes = sum(file.size_bytes for file in plan.touched)
     return CompactReport(
@@ -253,23 +285,32 @@ def report_of(store: Store, plan: FoldPlan, written: tuple[DataFile, ...], start
         bytes_after=plan.base_bytes - removed_bytes + sum(file.size_bytes for file in written),
         watermark=plan.target,
         seconds=store.clock.monotonic_seconds() - started,
+        outputs=outputs,
     )
 
 
 @contextmanager
-def spark_failures(store: Store, snapshot: Snapshot) -> Iterator[None]:
-    """Say in our words what went wrong while Spark or we read and wrote; nothing was committed by then."""
+def spark_failures(store: Store, snapshot: Snapshot, *, suspects: Sequence[DataFile] = ()) -> Iterator[None]:
+    """Say in our words what went wrong while Spark or we read and wrote; nothing was committed by then.
+
+    Of the `suspects`, files of base, those that cannot be read are named.
+    """
     gone = f"Dataset {store.name}: files of the plan are gone; another compaction was first."
     try:
-        yield
+        try:
+            yield
+        except spark_errors() as error:
+            if is_missing_file(error) and not _all_there(store, snapshot):
+                raise Conflict(gone) from error
+            if not is_away(error):
+                said = str(error)
+                named = [file for file in snapshot.base.files if file.path.rsplit("/", 1)[-1] in said]
+                check_readable(store, suspects or named, said=said)
+            raise Unavailable(
+                f"Dataset {store.name}: the work failed in Spark: {error_line(error)} Nothing was changed."
+            ) from error
     except FileNotFoundError as error:
         raise Conflict(gone) from error
-    except spark_errors() as error:
-        if is_missing_file(error) and not _all_there(store, snapshot):
-            raise Conflict(gone) from error
-        raise Unavailable(
-            f"Dataset {store.name}: the fold failed in Spark: {error_line(error)} Nothing was changed."
-        ) from error
 
 
 def _all_there(store: Store, snapshot: Snapshot) -> bool:

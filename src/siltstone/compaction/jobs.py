@@ -1,20 +1,28 @@
-"""A job: one planned piece of work with a name, and whoever can do it."""
+"""A job: one planned piece of work with a name, and whoever can do it.
+
+A job's name is in the entry that it commits (`model.columns.JOB`), so that anybody can tell later whether it was done: whoever
+lost sight of the one that did it looks there before it is tried again.
+"""
 
 import secrets
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
-from siltstone.compaction.candidates import Candidate, JobKind
+from siltstone.compaction.candidates import Candidate, FileEntry, JobKind
+from siltstone.compaction.candidates.values import OPEN_COST_BYTES, files_needed, total_bytes, total_rows
 from siltstone.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from siltstone.compaction.compactor import Compactor
     from siltstone.dataset.store import Store
-    from siltstone.model.results import CompactReport, RollUpReport, SquashReport, VacuumReport
+    from siltstone.model.results import CompactReport, LandedReport, RollUpReport, SquashReport, VacuumReport
 
-    Report = CompactReport | RollUpReport | SquashReport | VacuumReport
+    Report = CompactReport | LandedReport | RollUpReport | SquashReport | VacuumReport
+
+DIVISIBLE: Final = frozenset({JobKind.ROLL_UP, JobKind.CLUSTER})
+"""Work over a list of files that may as well be done over two lists."""
+ON_SPARK: Final = frozenset({JobKind.FOLD, JobKind.ROLL_UP, JobKind.CLUSTER})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +43,58 @@ class Job:
         """Give a planned piece of work a name that no other job has."""
         return cls(id=f"{cycle}-{secrets.token_hex(6)}", cycle=cycle, planned=planned, epoch=epoch)
 
+    def part(self, number: int, files: Sequence[FileEntry]) -> "Job":
+        """Return the same work over some of its files, with a name below its own."""
+        return replace(self, id=f"{self.id}.{number}", planned=narrowed(self.planned, files))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the job as plain data, with everything that `from_dict` needs."""
+        return {"id": self.id, "cycle": self.cycle, "epoch": self.epoch, "planned": asdict(self.planned)}
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> "Job":
+        """Return the job that became this data."""
+        planned = dict(found["planned"])
+        files = tuple(_entry(values) for values in planned.pop("files"))
+        kind, partition = JobKind(planned.pop("kind")), _partition(planned.pop("partition"))
+        candidate = Candidate(kind=kind, partition=partition, files=files, **planned)
+        return cls(id=found["id"], cycle=found["cycle"], epoch=found["epoch"], planned=candidate)
+
+
+def _entry(values: Sequence[Any]) -> FileEntry:
+    entry = FileEntry(*values)
+    return entry._replace(partition=_partition(entry.partition))
+
+
+def _partition(values: Sequence[Sequence[Any]]) -> tuple[tuple[str, str | None], ...]:
+    return tuple((name, value) for name, value in values)
+
+
+def narrowed(planned: Candidate, files: Sequence[FileEntry]) -> Candidate:
+    """Return the same work over some of its files, with the numbers that these have."""
+    size = total_bytes(files)
+    after = files_needed(size, planned.target_bytes) if planned.target_bytes else 1
+    return replace(
+        planned,
+        files=tuple(files),
+        files_after=after,
+        rows=total_rows(files),
+        cost_bytes=size,
+        saved_bytes=max(0, len(files) - after) * OPEN_COST_BYTES,
+    )
+
+
+def exclude_each_other(one: Candidate, other: Candidate) -> bool:
+    """Tell whether two jobs must not run side by side: one of them would be refused, or wait for the other.
+
+    Work over given files goes beside work over other files of the same dataset; a fold, a squash or a vacuum goes alone.
+    """
+    if one.dataset != other.dataset:
+        return False
+    if one.kind not in DIVISIBLE or other.kind not in DIVISIBLE:
+        return True
+    return not {file.path for file in one.files}.isdisjoint(file.path for file in other.files)
+
 
 class Runner(Protocol):
     """Does jobs: in this process, or in one of its own."""
@@ -48,24 +108,55 @@ class Runner(Protocol):
         ...
 
 
-class Inline:
-    """Does jobs in this process."""
+@runtime_checkable
+class Stoppable(Protocol):
+    """A runner that can be told to end a job, and may do several at once, each called from a thread of its own."""
 
-    def __init__(self, compactor: "Compactor", store: "Callable[[str], Store]") -> None:
-        """Take who does the work, and how a dataset's store is found by its name."""
+    width: int
+    """How many jobs it does at once."""
+    limit_seconds: float
+    """How long one attempt may take; 0 means no limit."""
+
+    def run(self, job: Job) -> "Report":
+        """Do one job; see `Runner`."""
+        ...
+
+    def stop(self, job: Job) -> None:
+        """End what is done for a job, really: its `run` raises, unless it was committed. May be called again; from any thread."""
+        ...
+
+
+class Inline:
+    """Does jobs in this process, one at a time."""
+
+    width = 1
+
+    def __init__(self, compactor: "Compactor", store: "Callable[[str], Store]", *, limit_seconds: float = 0.0) -> None:
+        """Take who does the work, how a dataset's store is found by its name, and how long an attempt may take."""
         self._compactor = compactor
         self._store = store
+        self.limit_seconds = limit_seconds
 
     def run(self, job: Job) -> "Report":
         """Do one job here."""
+        with self._compactor.tagged(job.id):
+            return self._run(job)
+
+    def stop(self, job: Job) -> None:
+        """Let Spark cancel what it does for the job."""
+        self._compactor.interrupt(job.id)
+
+    def _run(self, job: Job) -> "Report":
         store = self._store(job.planned.dataset)
         match job.planned.kind:
             case JobKind.FOLD:
-                return self._compactor.compact(store, purge=False)
+                return self._compactor.compact(store, purge=False, epoch=job.epoch, job=job.id)
             case JobKind.SQUASH:
-                return self._compactor.squash(store)
+                return self._compactor.squash(store, epoch=job.epoch, job=job.id)
             case JobKind.ROLL_UP:
-                return self._compactor.roll_up(store, job.planned, epoch=job.epoch)
+                return self._compactor.roll_up(store, job.planned, epoch=job.epoch, job=job.id)
+            case JobKind.CLUSTER:
+                return self._compactor.cluster(store, job.planned, epoch=job.epoch, job=job.id)
             case JobKind.VACUUM:
                 hours = store.settings.vacuum_retention_hours
                 return self._compactor.vacuum(store, retention_hours=hours, dry_run=False)

@@ -4,7 +4,7 @@ Flow (see `commit` for what a crash leaves behind at each step):
 
 1. plan: snapshot; Δ's tombstones; Spark counts the appends that are seen, group by group, and the rows that a tombstone hides,
    base file by base file. A *group* is a period and values of the user's partition columns: the rows that may share a file.
-   Files without a hidden row are not touched.
+   Files without a hidden row are not touched. Of duplicates (`dedup`) those that have lost are left out, or go from base.
 2. run: Spark writes the appends into their groups, and the touched files without their hidden rows into the group that each
    file had: after a roll-up that may be a day or a month. Rows are sorted inside files of the target size.
 3. verify: every footer is read back, and each group must hold exactly the rows that were counted.
@@ -17,7 +17,7 @@ of a user becomes a part of a path.
 import shutil
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 
 from siltstone.compaction.fold import check_schemas, empty_plan, estimate_of, land, report_of, spark_failures
 from siltstone.compaction.planner import FoldPlan, Matched
+from siltstone.dataset.dedup import near_files, without_equal
 from siltstone.dataset.frames import changes_frame, scan_schema
 from siltstone.dataset.local import unfolded_rows
 from siltstone.dataset.log_view import (
@@ -45,6 +46,7 @@ from siltstone.failpoints import reach
 from siltstone.model.columns import PERIOD
 from siltstone.model.files import DataFile, KeyRange, may_contain
 from siltstone.model.results import CompactReport, FoldEstimate
+from siltstone.model.spec import Survivor
 from siltstone.storage.layout import is_squashed
 from siltstone.storage.parquet import data_file, key_ranges, spark_options
 from siltstone.storage.row_groups import readable
@@ -67,7 +69,7 @@ Group = tuple[str | None, ...]
 """A period and the text of each partition value, as the log says them."""
 
 
-def fold_log(spark: "SparkSession", store: Store, *, epoch: int | None = None) -> CompactReport:
+def fold_log(spark: "SparkSession", store: Store, *, epoch: int | None = None, job: str = "") -> CompactReport:
     """Fold everything that is in `changes` now, and prune it; `epoch` raises the dataset's epoch with the commit.
 
     Raises:
@@ -79,11 +81,11 @@ def fold_log(spark: "SparkSession", store: Store, *, epoch: int | None = None) -
         return report_of(store, empty_plan(snapshot), (), started)
     check_schemas(store, snapshot)
     with spark_failures(store, snapshot), house_settings(spark):
-        job = LogFold(spark=spark, store=store, snapshot=snapshot)
-        plan = job.plan(epoch=snapshot.epoch if epoch is None else epoch)
+        work = LogFold(spark=spark, store=store, snapshot=snapshot)
+        plan = replace(work.plan(epoch=snapshot.epoch if epoch is None else epoch), job=job)
         reach("fold.after_plan")
-        written = land(store, plan, lambda folder: job.written(plan, folder))
-    return report_of(store, plan, written, started)
+        written, outputs = land(store, plan, lambda folder: work.written(plan, folder))
+    return report_of(store, plan, written, started, outputs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +124,7 @@ class LogFold:
             change_rows=self._change_rows(),
             upserts=sum(self.appended.values()),
             tombstones=tombstone_rows(self.store, snapshot).num_rows,
-            replaced=0,
+            replaced=sum(found.replaced for found in dropped.values()),
             dropped=sum(found.dropped for found in dropped.values()),
             base_rows=snapshot.base.rows,
             base_bytes=snapshot.base.size_bytes,
@@ -150,20 +152,52 @@ class LogFold:
 
     @cached_property
     def dropped(self) -> dict[str, Matched]:
-        """How many rows of which base files a tombstone hides. Only counts leave Spark."""
+        """How many rows of which base files a tombstone hides, and a later duplicate replaces. Only counts leave Spark."""
         from pyspark.sql import functions as F
 
-        files = touched_at_most(self.store, self.snapshot, [stone for stone, _ in self._stones])
+        files = self._touched_at_most()
         if not files:
             return {}
         names = {file.path.rsplit("/", 1)[-1]: file for file in files}
         if len(names) != len(files):
             raise Corruption(f"Dataset {self.store.name}: two base files have the same name; nothing was changed.")
-        rows = self._scan(files).select(*self.store.spec.subject, F.col("_metadata.file_name").alias(_NAME))
-        kept = self._without_hidden(rows).groupBy(_NAME).agg(F.count(F.lit(1)).alias(_ROWS)).toArrow().to_pylist()
-        left = {row[_NAME]: int(row[_ROWS]) for row in kept}
-        counts = {file.path: file.rows - left.get(name, 0) for name, file in names.items()}
-        return {path: Matched(dropped=count) for path, count in counts.items() if count}
+        asked = dict.fromkeys((*self.store.spec.subject, *self.store.spec.dedup_by))
+        rows = self._scan(files).select(*asked, F.col("_metadata.file_name").alias(_NAME))
+        left = self._counted(self._without_hidden(rows))
+        hidden = {file.path: file.rows - left.get(name, 0) for name, file in names.items()}
+        replaced = dict.fromkeys(hidden, 0)
+        if self._replacing is not None:
+            kept = self._counted(self._without_replaced(self._without_hidden(rows)))
+            replaced = {file.path: left.get(name, 0) - kept.get(name, 0) for name, file in names.items()}
+        return {
+            path: Matched(dropped=count, replaced=replaced[path])
+            for path, count in hidden.items()
+            if count or replaced[path]
+        }
+
+    def _counted(self, rows: "DataFrame") -> dict[str, int]:
+        """Count rows by the name of their file. Only counts leave Spark."""
+        from pyspark.sql import functions as F
+
+        told = rows.groupBy(_NAME).agg(F.count(F.lit(1)).alias(_ROWS)).toArrow().to_pylist()
+        return {row[_NAME]: int(row[_ROWS]) for row in told}
+
+    def _touched_at_most(self) -> list[DataFile]:
+        """Return the base files of which rows may go: a tombstone hides them, or a later duplicate takes their place."""
+        hidden = touched_at_most(self.store, self.snapshot, [stone for stone, _ in self._stones])
+        near = near_files(self.store, self.snapshot) if self._replacing is not None else []
+        return list({file.path: file for file in (*hidden, *near)}.values())
+
+    @cached_property
+    def _replacing(self) -> "DataFrame | None":
+        """The appends that take the place of equal rows of base, if the last one survives."""
+        spec = self.store.spec
+        return self._appends if spec.dedup_by and spec.survivor is Survivor.LAST else None
+
+    def _without_replaced(self, rows: "DataFrame") -> "DataFrame":
+        if self._replacing is None:
+            return rows
+        return without_equal(rows, self._replacing, self.store, few=is_small(self.store, self.snapshot))
 
     def _scan(self, files: Sequence[DataFile]) -> "DataFrame":
         paths = [str(self.store.base.path / file.path) for file in files]
@@ -235,7 +269,7 @@ class LogFold:
         listed = [(file.path.rsplit("/", 1)[-1], numbers[self._group_of(file)]) for file in touched]
         names = self.spark.createDataFrame(listed, f"{_NAME} string, {GROUP} int")
         rows = self._scan(touched).withColumn(_NAME, F.col("_metadata.file_name"))
-        kept = self._without_hidden(rows).join(F.broadcast(names), _NAME)
+        kept = self._without_replaced(self._without_hidden(rows)).join(F.broadcast(names), _NAME)
         return kept.select(*self.store.base_schema.names, GROUP)
 
     # ---- what was written ----------------------------------------------------------------------------------------
@@ -277,7 +311,8 @@ class LogFold:
     def _check_groups(self, plan: FoldPlan, files: Sequence[DataFile]) -> None:
         expected: Counter[Group] = Counter(self.appended)
         for file in plan.touched:
-            expected[self._group_of(file)] += file.rows - self.dropped[file.path].dropped
+            gone = self.dropped[file.path]
+            expected[self._group_of(file)] += file.rows - gone.dropped - gone.replaced
         found: Counter[Group] = Counter()
         for file in files:
             found[self._group_of(file)] += file.rows
@@ -358,4 +393,6 @@ def estimate_log(store: Store) -> FoldEstimate:
     """Say what a fold of a log would have to do, from logs and footers alone: no Spark, nothing is written."""
     snapshot = store.snapshot()
     touched = touched_at_most(store, snapshot, stones_of(store, snapshot)) if snapshot.unfolded else []
+    if store.spec.survivor is Survivor.LAST:
+        touched = list({file.path: file for file in (*touched, *near_files(store, snapshot))}.values())
     return estimate_of(store, snapshot, touched)

@@ -10,6 +10,7 @@ was on disk and whose owner was dead before the log was read is either named by 
 A listing that fails raises; it is never taken for an empty one.
 """
 
+import contextlib
 import math
 import os
 from collections.abc import Iterable
@@ -124,8 +125,19 @@ def sweep_orphans(store: Store) -> int:
         named = {table.path: table.removed() for table in (store.base, store.changes)}
         orphans = [file for file in orphans if file.path not in named[file.table.path]]
         _delete(orphans)
+    _remove_empty_folders(store)
     sweep_dead(store.layout.work)
     return len(orphans)
+
+
+def _remove_empty_folders(store: Store) -> None:
+    """Remove what Spark leaves of a job that was cut off before it wrote a file: folders of a dead owner with nothing in them."""
+    root = store.base.path
+    for folder, _, _ in os.walk(root / DATA, topdown=False):
+        owner = owner_of(f"{Path(folder).relative_to(root).as_posix()}/")
+        if owner and not is_live(store.layout.work, owner):
+            with contextlib.suppress(OSError):  # not empty, or already gone
+                Path(folder).rmdir()
 
 
 def purge_files(store: Store) -> tuple[int, int]:

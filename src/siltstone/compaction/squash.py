@@ -15,19 +15,22 @@ A crash before 3 leaves a file of a dead owner for the sweep; after it the squas
 """
 
 import json
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from siltstone.compaction.commit import job_info
 from siltstone.compaction.planner import squash_run
 from siltstone.dataset.local import change_rows_in, latest_per_key
 from siltstone.dataset.store import Snapshot, Store, check_columns, sequence_of
-from siltstone.errors import Conflict, Corruption, Gone, Unavailable
+from siltstone.dataset.written import manifest
+from siltstone.errors import Conflict, Corruption, Fenced, Gone, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.columns import OP, ROW_SEQ, SEQ, Op
 from siltstone.model.files import Commit, CommitKind, DataFile
-from siltstone.model.results import SquashReport
+from siltstone.model.results import OutputFile, SquashReport
 from siltstone.storage.layout import squashed_file
 from siltstone.storage.parquet import write_file
 
@@ -47,17 +50,30 @@ def squash_plan(store: Store, snapshot: Snapshot, *, many: int) -> tuple[DataFil
     )
 
 
-def squash(store: Store, *, many: int, dry_run: bool = False) -> SquashReport:
+def squash(store: Store, *, many: int, dry_run: bool = False, epoch: int | None = None, job: str = "") -> SquashReport:
     """Bring small change files together, if there are that many; a dry run only says which.
+
+    With an `epoch` it is refused once a higher one has committed to `changes`.
 
     Raises:
         Conflict: a fold, a prune or another squash was first. Nothing was changed.
+        Fenced: a higher epoch has committed. Nothing was changed.
     """
     started = store.clock.monotonic_seconds()
     snapshot = store.snapshot()
     check_columns(store, snapshot)
     taken = squash_plan(store, snapshot, many=many)
-    written = _replace(store, snapshot, taken) if taken and not dry_run else None
+    written: DataFile | None = None
+    outputs: tuple[OutputFile, ...] = ()
+    if taken and not dry_run:
+        frame = Commit(
+            kind=CommitKind.SQUASH,
+            plan_version=snapshot.changes.version,
+            removes=taken,
+            epoch=epoch,
+            info=job_info(job),
+        )
+        written, outputs = _replace(store, frame)
     return SquashReport(
         dataset=str(store.name),
         files_removed=len(taken),
@@ -68,19 +84,23 @@ def squash(store: Store, *, many: int, dry_run: bool = False) -> SquashReport:
         bytes_after=written.size_bytes if written else 0,
         seconds=store.clock.monotonic_seconds() - started,
         dry_run=dry_run,
+        outputs=outputs,
     )
 
 
-def _replace(store: Store, snapshot: Snapshot, taken: tuple[DataFile, ...]) -> DataFile:
+def _replace(store: Store, frame: Commit) -> tuple[DataFile, tuple[OutputFile, ...]]:
+    """Write the new file and commit it in the place of those that are removed."""
     with store.presence() as owner:
         relative = squashed_file(owner.owner)
-        written = _staged(store, taken, relative)
-        commit = Commit(kind=CommitKind.SQUASH, plan_version=snapshot.changes.version, adds=(written,), removes=taken)
+        written = _staged(store, frame.removes, relative)
+        commit = replace(frame, adds=(written,))
+        outputs = manifest(store.changes.path, commit.adds)
         try:
             committed = store.changes.commit(lambda _: commit)
         except (
             Conflict,
             Corruption,
+            Fenced,
             Gone,
             Unavailable,
         ):  # for certain not there; after CommitUnknown the file may be live
@@ -88,7 +108,7 @@ def _replace(store: Store, snapshot: Snapshot, taken: tuple[DataFile, ...]) -> D
             raise
         reach("squash.after_commit")
     store.note_commit(store.changes, committed.version)
-    return written
+    return written, outputs
 
 
 def _staged(store: Store, taken: tuple[DataFile, ...], relative: str) -> DataFile:

@@ -3,8 +3,8 @@
 import datetime
 from typing import Final
 
-from siltstone.compaction.candidates import Backlog, FileEntry, Shape, TableState
-from siltstone.compaction.roll_up import tier_of
+from siltstone.compaction.candidates import CLUSTERED, Backlog, FileEntry, Shape, TableState
+from siltstone.compaction.rewrite import tier_of
 from siltstone.dataset.store import Snapshot, Store, sequence_of
 from siltstone.model.columns import PERIOD, RESERVED_PREFIX
 from siltstone.model.files import DataFile
@@ -23,19 +23,23 @@ def table_state(store: Store, *, tiers: tuple[Tier, ...]) -> TableState:
     """
     snapshot = store.snapshot()
     waiting = [*_waiting(store.base), *_waiting(store.changes)]
+    clustered = [file.modified_ms for file in snapshot.base.files if tier_of(file.path) == CLUSTERED]
     return TableState(
         name=str(store.name),
         shape=Shape.LOG if store.spec.kind is Kind.LOG else Shape.KEYED,
-        files=[_base_entry(file) for file in snapshot.base.files],
+        files=[base_entry(file) for file in snapshot.base.files],
         change_files=[_change_entry(file) for file in snapshot.unfolded],
         backlog=_backlog(snapshot),
         tiers=tiers if store.spec.kind is Kind.LOG else (),
+        cluster_by=store.spec.clustered_by,
+        clustered_at=_moment(max(clustered)) if clustered else None,
         removed_files=len(waiting),
         removed_since=_moment(min(waiting)) if waiting else None,
     )
 
 
-def _base_entry(file: DataFile) -> FileEntry:
+def base_entry(file: DataFile) -> FileEntry:
+    """Return a live file of base as the planner sees it."""
     own = {name: value for name, value in file.partition.items() if not name.startswith(RESERVED_PREFIX)}
     return FileEntry(
         path=file.path,

@@ -39,10 +39,12 @@ from siltstone.model.results import (
     HistoryEntry,
     LoadReport,
     RefusedRow,
+    RollUpReport,
     SquashReport,
     Status,
     VacuumReport,
 )
+from siltstone.model.roles import check_may_compact, check_may_write
 from siltstone.model.schema import as_schema, as_type, describe, fingerprint
 from siltstone.model.spec import Kind, Spec, as_names
 from siltstone.storage.spark_failures import error_line, is_away, is_missing_file, noticing_absence, spark_errors
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from siltstone.dataset.ingest import Loader
     from siltstone.dataset.intake import Intake
     from siltstone.dataset.producer import Producer
+    from siltstone.model.tiers import Changes, Tier
 
 T = TypeVar("T")
 At = int | str | datetime.datetime
@@ -73,6 +76,10 @@ class Maintenance(Protocol):
 
     def squash(self, store: Store, *, many: int = 2, dry_run: bool = False) -> SquashReport:
         """Bring small change files together, if there are that many."""
+        ...
+
+    def cluster_all(self, store: Store, *, by: Sequence[str] = ()) -> list[RollUpReport]:
+        """Order the rows of every period of a log by several columns at once."""
         ...
 
     def estimate(self, store: Store) -> FoldEstimate:
@@ -168,6 +175,12 @@ class Dataset:
         """What `create` fixed: the kind, the key or the time, the subject."""
         return self._registration.spec
 
+    def _may_write(self, what: str) -> None:
+        check_may_write(self._parts.store.settings.role, doing=f"{what} dataset {self.name}")
+
+    def _may_compact(self, what: str) -> None:
+        check_may_compact(self._parts.store.settings.role, doing=f"{what} dataset {self.name}")
+
     def _require(self, kind: Kind, what: str, instead: str) -> None:
         if self.spec.kind is not kind:
             raise InvalidRequest(f"Dataset {self.name} is a {self.spec.kind} dataset and has no {what}. {instead}")
@@ -200,6 +213,9 @@ class Dataset:
             time=found.spec.time,
             partition_by=found.spec.partition_by,
             sort_by=found.spec.sort_by,
+            cluster_by=found.spec.clustered_by,
+            dedup_by=found.spec.dedup_by,
+            survivor=str(found.spec.survivor) if found.spec.dedup_by else None,
         )
 
     # ---- writing -------------------------------------------------------------------------------------------------
@@ -217,6 +233,7 @@ class Dataset:
             InvalidRequest: the rows do not fit the dataset. Nothing is written.
             Gone: the dataset was dropped.
         """
+        self._may_write("upsert into")
         self._require(Kind.KEYED, "upsert", "Append to it (append, silt append).")
         parts = self._now()
         if _is_spark_frame(rows):
@@ -256,6 +273,7 @@ class Dataset:
         """
         from siltstone.dataset.log_rows import MAX_REFUSED_ROWS, Refuse
 
+        self._may_write("append to")
         self._require(Kind.LOG, "append", "Upsert into it (upsert, silt upsert).")
         if refuse not in tuple(Refuse):
             raise InvalidRequest(f"refuse is one of {', '.join(Refuse)}, not {refuse!r}.")
@@ -304,6 +322,7 @@ class Dataset:
         """
         from siltstone.dataset.producer import Limits, Producer
 
+        self._may_write("append to")
         self._require(Kind.LOG, "producer", "Upsert into it (upsert, silt upsert).")
         limits = Limits(rows=rows, seconds=seconds, size_bytes=bytes)
         limits.check(str(self.name))
@@ -336,6 +355,7 @@ class Dataset:
             producer: see `upsert`.
             sequence: see `upsert`.
         """
+        self._may_write("hide rows of")
         if (keys is None) == (where is None):
             raise InvalidRequest(f"Dataset {self.name}: name the keys or a condition (where), one of the two.")
         if where is not None:
@@ -440,6 +460,7 @@ class Dataset:
             NotFound: nothing is at the path.
             InvalidRequest: a file cannot be read or does not fit. Nothing is loaded.
         """
+        self._may_write("load into")
         given = (paths,) if isinstance(paths, str | Path) else tuple(paths)
         parts = self._now()  # a dropped dataset is Gone before Spark starts
         from siltstone.dataset.intake import Wanted
@@ -486,6 +507,7 @@ class Dataset:
         """
         from siltstone.dataset.jdbc import JdbcSource
 
+        self._may_write("load into")
         source = JdbcSource(
             url=url,
             table=table,
@@ -751,6 +773,8 @@ class Dataset:
         Raises:
             InvalidRequest: the change is not possible. Nothing was changed.
         """
+        if not dry_run:
+            self._may_write("alter")
         wider = {name: as_type(kind, column=name) for name, kind in (widen or {}).items()}
         from siltstone.dataset.alter import alter
         from siltstone.model.evolution import Alteration
@@ -768,6 +792,7 @@ class Dataset:
 
     def compact(self, *, purge: bool = False) -> CompactReport:
         """Fold the changes into base; with `purge`, also delete from disk what is no longer part of the dataset."""
+        self._may_compact("compact")
         return self._maintenance.compact(self._store, purge=purge)
 
     def squash(self, *, dry_run: bool = False) -> SquashReport:
@@ -778,14 +803,59 @@ class Dataset:
         Raises:
             Conflict: a fold was first; nothing was changed.
         """
+        if not dry_run:
+            self._may_compact("squash")
         return self._maintenance.squash(self._store, dry_run=dry_run)
 
     def compact_estimate(self) -> FoldEstimate:
         """Return what `compact` would have to do now; nothing is changed and Spark is not started."""
         return self._maintenance.estimate(self._store)
 
+    def tiers(self) -> "tuple[Tier, ...]":
+        """Return the tiers by which the periods of this log are rolled up; none for a keyed dataset.
+
+        Raises:
+            InvalidRequest: the lake's settings and what was changed for this dataset contradict each other.
+        """
+        from siltstone.dataset.tiers import dataset_tiers
+
+        return dataset_tiers(self._store) if self.spec.is_log else ()
+
+    def set_tiers(self, changes: "Changes | str" = "", *, reset: bool = False) -> "tuple[Tier, ...]":
+        """Change tiers for this log alone, on top of the lake's, and return them all.
+
+        Args:
+            changes: fields by tier: ``{"daily": {"min_files": 6}}``, or as text: ``daily.min_files=6; weekly.enabled=yes``.
+            reset: forget what was changed for this dataset before.
+
+        Raises:
+            InvalidRequest: a field or value does not fit, or tiers contradict each other. Nothing was changed.
+        """
+        from siltstone.dataset.tiers import change_tiers
+
+        self._may_write("change the tiers of")
+        return change_tiers(self._store, changes, reset=reset)
+
+    def cluster(self, by: str | Sequence[str] | None = None) -> list[RollUpReport]:
+        """Order the rows of each period of a log's base by several columns at once (a Z-order), on Spark.
+
+        Afterwards a search by any of the columns opens few files. Rows only move: what the log says stays the same. Periods that
+        are clustered already are left alone. Changes that are not folded yet are not looked at.
+
+        Args:
+            by: the columns, four at most; those that `create` was told (``cluster_by``) unless given.
+
+        Raises:
+            InvalidRequest: the dataset is keyed, or a column cannot be ordered by. Nothing was changed.
+            Conflict: another compaction was first with some files; periods before them are clustered.
+        """
+        self._may_compact("cluster")
+        return self._maintenance.cluster_all(self._store, by=as_names(by))
+
     def vacuum(self, *, retention_hours: float | None = None, dry_run: bool = False) -> VacuumReport:
         """Delete files that were removed longer ago than the retention (at least one hour)."""
+        if not dry_run:
+            self._may_compact("vacuum")
         return self._maintenance.vacuum(self._store, retention_hours=retention_hours, dry_run=dry_run)
 
     def status(self) -> Status:

@@ -7,7 +7,8 @@ A *stone* is what tombstones say of one combination of subject columns: each val
 tombstone may name some of the subject columns only; what it does not name is null in its row. Every row of base is older than
 every tombstone of Δ, so for base the sequence does not matter. No clock decides anything here.
 
-Tombstones are looked for in those change files alone whose footer says that there may be one.
+Tombstones are looked for in those change files alone whose footer says that there may be one. Of rows that are seen, duplicates
+are left out after that, if the log has columns that say what a duplicate is (`dedup`); a raw view shows them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +21,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from siltstone.dataset.dedup import (
+    equal_to_any,
+    near_files,
+    near_keys,
+    surviving,
+    survivors,
+    with_equal,
+    without_equal,
+)
 from siltstone.dataset.local import (
     READ_THREADS,
     ROW,
@@ -32,6 +42,7 @@ from siltstone.dataset.local import (
 from siltstone.dataset.store import Snapshot, Store, sequence_of
 from siltstone.model.columns import OP, ROW_SEQ, SEQ, Op
 from siltstone.model.files import DataFile
+from siltstone.model.spec import Survivor
 from siltstone.storage.parquet import key_ranges
 from siltstone.storage.row_groups import readable
 
@@ -125,14 +136,26 @@ def log_table(store: Store, snapshot: Snapshot, *, raw: bool = False) -> pa.Tabl
     """Return the view as one Arrow table; with `raw`, tombstones are not applied."""
     stones = () if raw else stones_of(store, snapshot)
     parts = [_not_hidden(rows, stones) for rows in base_tables(store, snapshot)]
-    appended = append_rows(store, snapshot, stones, columns=store.schema.names).cast(store.schema)
+    appended = append_rows(store, snapshot, stones, columns=store.schema.names, raw=raw).cast(store.schema)
+    if store.spec.dedup_by and not raw:
+        if store.spec.survivor is Survivor.FIRST:
+            appended = _without_equal(appended, parts, store)
+        else:
+            parts = [_without_equal(rows, [appended], store) for rows in parts]
     return pa.concat_tables([*parts, appended]).combine_chunks()
 
 
-def append_rows(store: Store, snapshot: Snapshot, stones: Sequence[Stones], *, columns: Sequence[str]) -> pa.Table:
-    """Return the given columns of Δ's appends that nothing hides, in the order of application."""
+def append_rows(
+    store: Store, snapshot: Snapshot, stones: Sequence[Stones], *, columns: Sequence[str], raw: bool = False
+) -> pa.Table:
+    """Return the given columns of Δ's appends that nothing hides and that survive among them, in the order of application."""
     rows = unfolded_rows(store, snapshot, columns=[*columns, *store.spec.subject, OP])
-    return _visible(rows, stones).select(list(columns))
+    seen = _visible(rows, stones)
+    return (seen if raw else survivors(seen, store)).select(list(columns))
+
+
+def _without_equal(rows: pa.Table, others: Sequence[pa.Table], store: Store) -> pa.Table:
+    return rows.filter(pa.array(~equal_to_any(rows, others, store.spec.dedup_by)))
 
 
 def _visible(rows: pa.Table, stones: Sequence[Stones]) -> pa.Table:
@@ -153,7 +176,8 @@ def log_head(store: Store, snapshot: Snapshot, rows: int, *, raw: bool = False) 
     stones = () if raw else stones_of(store, snapshot)
     parts = [store.schema.empty_table()]
     missing = rows
-    for found in _pieces(store, snapshot, stones):
+    dedup = bool(store.spec.dedup_by) and not raw
+    for found in (_deduplicated if dedup else _pieces)(store, snapshot, stones):
         if missing <= 0:
             break
         parts.append(found.slice(0, missing))
@@ -169,6 +193,19 @@ def _pieces(store: Store, snapshot: Snapshot, stones: Sequence[Stones]) -> Itera
         own = pc.coalesce(rows.column(ROW_SEQ), pa.scalar(sequence_of(file), pa.int64()))
         rows = rows.append_column(SEQ, own).filter(pc.greater(own, snapshot.watermark))
         yield _visible(rows, stones).select(store.schema.names).cast(store.schema)
+
+
+def _deduplicated(store: Store, snapshot: Snapshot, stones: Sequence[Stones]) -> Iterator[pa.Table]:
+    """Yield the view of a log without duplicates; which rows of base it has is known before they are read."""
+    first = store.spec.survivor is Survivor.FIRST
+    appended = append_rows(store, snapshot, stones, columns=store.schema.names).cast(store.schema)
+    for batch in base_batches(store, snapshot):
+        rows = _not_hidden(pa.Table.from_batches([batch]), stones)
+        yield rows if first else _without_equal(rows, [appended], store)
+    if first:
+        near = [_not_hidden(rows, stones) for rows in near_keys(store, snapshot)]
+        appended = _without_equal(appended, near, store)
+    yield appended
 
 
 # ---- on Spark ----------------------------------------------------------------------------------------------------
@@ -205,6 +242,8 @@ def log_frame(
         over = store.frames.get(state, spark, lambda _: _overlay(spark, store, snapshot, raw=raw))
     for stone, frame in over.stones:
         base = without_hidden(base, stone, frame, store)
+    if store.spec.dedup_by and store.spec.survivor is Survivor.LAST and not raw:
+        base = without_equal(base, over.appends, store, few=is_small(store, snapshot))
     return base.unionByName(over.appends)
 
 
@@ -216,7 +255,7 @@ def is_small(store: Store, snapshot: Snapshot) -> bool:
 def _overlay(spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw: bool) -> LogOverlay:
     stones = () if raw else stones_of(store, snapshot)
     frames = stone_frames(spark, stones)
-    return LogOverlay(frames, append_frame(spark, store, snapshot, frames, columns=store.schema.names))
+    return LogOverlay(frames, append_frame(spark, store, snapshot, frames, columns=store.schema.names, raw=raw))
 
 
 def stone_frames(spark: "SparkSession", stones: Sequence[Stones]) -> "tuple[tuple[Stones, DataFrame], ...]":
@@ -233,18 +272,43 @@ def append_frame(
     stones: "Sequence[tuple[Stones, DataFrame]]",
     *,
     columns: Sequence[str],
+    raw: bool = False,
 ) -> "DataFrame":
-    """Return the given columns of Δ's appends that nothing hides."""
+    """Return the given columns of Δ's appends that nothing hides, and that survive."""
     from pyspark.sql import functions as F
 
     from siltstone.dataset.frames import arrow_frame, changes_frame
 
     if is_small(store, snapshot):
-        return arrow_frame(spark, append_rows(store, snapshot, [stone for stone, _ in stones], columns=columns))
-    frame = changes_frame(spark, store, snapshot).where(F.col(OP) == Op.APPEND.value)
+        rows = append_rows(store, snapshot, [stone for stone, _ in stones], columns=columns, raw=raw)
+        frame = arrow_frame(spark, rows)
+    else:
+        frame = changes_frame(spark, store, snapshot).where(F.col(OP) == Op.APPEND.value)
+        for stone, side in stones:
+            frame = without_hidden(frame, stone, side, store, later=True)
+        frame = (frame if raw else surviving(frame, store)).select(*columns)
+    if raw or not store.spec.dedup_by or store.spec.survivor is Survivor.LAST:
+        return frame
+    return _not_in_base(spark, store, snapshot, stones, frame)
+
+
+def _not_in_base(
+    spark: "SparkSession",
+    store: Store,
+    snapshot: Snapshot,
+    stones: "Sequence[tuple[Stones, DataFrame]]",
+    appends: "DataFrame",
+) -> "DataFrame":
+    """Return the appends that no row of base, which nothing hides, is equal to."""
+    from siltstone.dataset.frames import files_frame
+
+    files, few = near_files(store, snapshot), is_small(store, snapshot)
+    if not files:
+        return appends
+    near = files_frame(spark, store, files).select(*store.spec.dedup_by)
     for stone, side in stones:
-        frame = without_hidden(frame, stone, side, store, later=True)
-    return frame.select(*columns)
+        near = without_hidden(near, stone, side, store)
+    return without_equal(appends, with_equal(near, appends, store, few=few), store, few=few)
 
 
 def without_hidden(

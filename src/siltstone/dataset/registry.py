@@ -36,13 +36,22 @@ from siltstone.model.schema import (
     base_schema,
     canonical,
     change_schema,
+    check_dedup,
     check_key,
     check_log,
+    check_order,
     differences,
     fingerprint,
     own_columns,
 )
-from siltstone.model.spec import FIRST_FORMAT, PROPERTY_DROPPED, PROPERTY_FORMAT, Spec, as_names
+from siltstone.model.spec import (
+    FIRST_FORMAT,
+    MOST_CLUSTER_COLUMNS,
+    PROPERTY_DROPPED,
+    PROPERTY_FORMAT,
+    Spec,
+    as_names,
+)
 from siltstone.storage.durable import sync_directory
 from siltstone.storage.kept import KeptReads
 from siltstone.storage.layout import BASE, CHANGES, DATA, LOG, SYSTEM, Layout
@@ -448,6 +457,8 @@ def _base_columns(schema: pa.Schema, spec: Spec) -> pa.Schema:
 def _check_spec(schema: pa.Schema, spec: Spec) -> None:
     if spec.time is not None:
         check_log(schema, time=spec.time, subject=spec.subject, partition_by=spec.partition_by, sort_by=spec.sort_by)
+        check_order(schema, spec.cluster_by, most=MOST_CLUSTER_COLUMNS)
+        check_dedup(schema, spec.dedup_by, needed=(spec.time, *spec.partition_by, *spec.subject))
         return
     check_key(schema, spec.key)
     for name in spec.subject:
@@ -467,6 +478,9 @@ def _conflict(existing: Registration, there: pa.Schema, schema: pa.Schema, spec:
             ("time", as_names(existing.spec.time), as_names(spec.time)),
             ("partition", existing.spec.partition_by, spec.partition_by),
             ("sort order", existing.spec.sort_by, spec.sort_by),
+            ("clustering", existing.spec.cluster_by, spec.cluster_by),
+            ("dedup", existing.spec.dedup_by, spec.dedup_by),
+            ("survivor", as_names(existing.spec.survivor), as_names(spec.survivor)),
         )
         if theirs != ours
     ]

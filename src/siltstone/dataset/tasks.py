@@ -47,7 +47,7 @@ def store_target(store: Store, schema: pa.Schema, folder: Path) -> Target:
     return Target(
         schema=schema,
         folder=str(folder),
-        options=writer_options(schema, store.spec.key),
+        options=writer_options(schema, store.spec.found_by),
         row_group_rows=ROW_GROUP_ROWS,
         durable=store.settings.durable,
     )

@@ -6,6 +6,7 @@ forgotten, and no reader needs them.
 """
 
 import contextlib
+import hashlib
 import shutil
 import threading
 from collections.abc import Collection, Iterator, Sequence
@@ -16,6 +17,7 @@ import pyarrow as pa
 
 from siltstone.errors import Corruption, Unavailable
 from siltstone.model.files import DataFile
+from siltstone.model.results import OutputFile
 from siltstone.storage.layout import DATA
 from siltstone.storage.parquet import data_file, spark_options
 
@@ -119,6 +121,26 @@ def collect_files(
     if names is not None and len(files) != len(names):
         raise Corruption(f"{len(names)} files should be in {path}, {len(files)} are; nothing was committed.")
     return tuple(files)
+
+
+def manifest(root: Path, files: Sequence[DataFile]) -> tuple[OutputFile, ...]:
+    """Return the files with the SHA-256 of each, as they are before a commit names them.
+
+    Raises:
+        Corruption: a file does not have the size that its footer was read with.
+    """
+    return tuple(_output(root, file) for file in files)
+
+
+def _output(root: Path, file: DataFile) -> OutputFile:
+    with (root / file.path).open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        size = opened.tell()
+    if size != file.size_bytes:
+        raise Corruption(
+            f"File {root / file.path} has {size} bytes, not {file.size_bytes} as before; nothing was committed."
+        )
+    return OutputFile(path=file.path, rows=file.rows, bytes=size, sha256=digest)
 
 
 def discard(root: Path, folder: str) -> None:

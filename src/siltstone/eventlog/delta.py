@@ -8,8 +8,8 @@ Flow of an append:
 3. the new events are written, one file for each day, into files that no log names yet;
 4. one commit adds the files and moves the transaction `APP_INDEX`, on which it depends: whoever loses a race against another
    process checks everything anew on the new version;
-5. the appends are acknowledged, and the leader hands the events to the projection, which folds them now or, when many append,
-   later; whoever asks, asks there, once it has all.
+5. the appends are acknowledged, and the leader hands the events to the projection, which folds them in the background when they
+   are many; whoever asks, asks there, once it has all.
 
 A crash before 4 leaves files of a dead owner, which are swept; after it the events are there, and the next process to ask folds
 them.
@@ -19,13 +19,14 @@ import hashlib
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
+from pathlib import Path
 from typing import Final, cast
 
 from sqlalchemy import Connection
 
 from siltstone.clock import Clock, SystemClock, epoch_ns
 from siltstone.config import Settings
-from siltstone.errors import Conflict, Corruption, InvalidRequest, Unavailable
+from siltstone.errors import Conflict, Corruption, InvalidRequest, SiltstoneError, Unavailable
 from siltstone.eventlog.address import Address, Backend
 from siltstone.eventlog.events import SCHEMA_VERSION, Event, Indexed
 from siltstone.eventlog.ledger import Appended, Checked
@@ -38,11 +39,14 @@ from siltstone.model.files import Commit, CommitKind, Committed, DataFile
 from siltstone.storage.jars import cache_folder
 from siltstone.storage.layout import DATA
 from siltstone.storage.queue import WriterQueue
+from siltstone.storage.tidying import Background
 
 APP_INDEX: Final = "siltstone.index"
 """The transaction that holds the index of the last event."""
-REMEMBERED: Final = 2000
-"""Events that are folded into the projection in one go while many append."""
+FOLDED_AT_COMMITS: Final = 32
+"""Commits of this process that are folded into the projection in one go."""
+BEHIND_COMMITS: Final = 8 * FOLDED_AT_COMMITS
+"""Where the background is so far behind, whoever appends folds."""
 QUEUED: Final = 1000
 """Appends of one process that may wait before a caller has to."""
 
@@ -63,7 +67,11 @@ class DeltaKeeper:
         self._queue: WriterQueue[Sequence[Event], list[Appended] | Conflict] = WriterQueue(
             self._commit, bound=QUEUED, wait_seconds=settings.commit_timeout_seconds, after=self._fold
         )
-        self._landed: tuple[Committed, Checked, int] | None = None
+        self._landed: tuple[Committed, Checked] | None = None
+        self._background = Background()
+        self._owner = clock.new_id()
+        self._staging: AbstractContextManager[object] | None = None
+        self._groups = 0
 
     def append(self, events: Sequence[Event]) -> list[Appended]:
         """Append events together with those of other threads."""
@@ -104,13 +112,16 @@ class DeltaKeeper:
     def close(self) -> None:
         """Wait for what is under way."""
         self._queue.close()
+        self._background.close()
         self._place.close()
+        if self._staging is not None:
+            self._staging.__exit__(None, None, None)
         self._projection.close()
 
     # ---- committing ----------------------------------------------------------------------------------------------
 
     def _commit(self, batches: Sequence[Sequence[Event]]) -> list[list[Appended] | Conflict]:
-        owner = self._clock.new_id()
+        self._groups += 1
         staged: list[DataFile] = []
         found = Checked.nothing()
 
@@ -121,7 +132,7 @@ class DeltaKeeper:
             if not found.new:
                 raise _NothingNew
             self._check_index(found.new[0].index)
-            staged[:] = self._stage(found.new, owner)
+            staged[:] = self._stage(found.new)
             reach("eventlog.after_stage")
             return Commit(
                 kind=CommitKind.APPEND,
@@ -131,29 +142,45 @@ class DeltaKeeper:
                 depends=frozenset({APP_INDEX}),
             )
 
-        with self._place.staging(owner):
-            try:
-                committed = self._place.commit(build)
-            except _NothingNew:
-                return found.answers
-            except (Conflict, Corruption, InvalidRequest, Unavailable):
-                self._discard(staged)
-                raise
+        self._keep_staged()
+        try:
+            committed = self._place.commit(build)
+        except _NothingNew:
+            return found.answers
+        except (Conflict, Corruption, InvalidRequest, Unavailable):
+            self._discard(staged)
+            raise
         reach("eventlog.after_append")
-        self._landed = committed, found, len(batches)
+        self._landed = committed, found
         return found.answers
+
+    def _keep_staged(self) -> None:
+        """Keep what this process stages from being swept, from its first append until it closes the log."""
+        if self._staging is None:
+            staging = self._place.staging(self._owner)
+            staging.__enter__()
+            self._staging = staging
 
     def _fold(self) -> None:
         """Take note of what has just landed; when many append at once they do not wait for the projection."""
         landed, self._landed = self._landed, None
         if landed is None:
             return
-        committed, checked, batches = landed
+        committed, checked = landed
         with suppress(Exception):  # whoever asks finds out, or folds it himself
-            events = self._projection.landed(committed.version, checked, commit_id=committed.commit_id)
-            if events >= REMEMBERED or batches == 1:
+            commits = self._projection.landed(committed.version, checked, commit_id=committed.commit_id)
+            if commits >= BEHIND_COMMITS:
                 self._projection.flush()
+            elif commits >= FOLDED_AT_COMMITS:
+                self._background.start("fold", Path(), self._try_flush)
             self._place.notice(committed.version)
+
+    def _try_flush(self) -> str | None:
+        try:
+            self._projection.flush()
+        except SiltstoneError as error:
+            return str(error)
+        return None
 
     def _checked(self, batches: Sequence[Sequence[Event]], version: int) -> Checked:
         return self._projection.check(batches, version=version, at=epoch_ns(self._clock.now()))
@@ -167,7 +194,7 @@ class DeltaKeeper:
                 "Run silt events rebuild."
             )
 
-    def _stage(self, new: list[Indexed], owner: str) -> list[DataFile]:
+    def _stage(self, new: list[Indexed]) -> list[DataFile]:
         """Write the new events, one file a day."""
         first = new[0].index
         days: dict[str, list[Indexed]] = {}
@@ -175,7 +202,7 @@ class DeltaKeeper:
             days.setdefault(day_of(one.event), []).append(one)
         files: list[DataFile] = []
         for number, (day, events) in enumerate(days.items()):
-            path = f"{DATA}/{owner}.{number}.parquet"
+            path = f"{DATA}/{self._owner}.{self._groups}.{number}.parquet"
             size = self._place.stage(path, to_rows(events, first_index=first))
             files.append(
                 DataFile(

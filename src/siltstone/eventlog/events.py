@@ -36,7 +36,7 @@ class EventType(StrEnum):
     @property
     def column(self) -> str:
         """The name of the payload: a column of a Delta log, a key in JSON."""
-        return f"{self.value}_event"
+        return f"{self._value_}_event"
 
 
 class BuildStatus(IntEnum):
@@ -310,7 +310,7 @@ def payload_values(payload: Payload) -> dict[str, Any]:
     for name in _names(cast("Hashable", type(payload))):
         value = getattr(payload, name)
         if name == "status":
-            found["status_code"], found["status_name"] = int(value), value.name
+            found["status_code"], found["status_name"] = value._value_, value._name_  # quicker than `value` and `name`
         elif name == "config":
             found["config"] = None if value is None else as_json(_plain(value))
         elif name == "manifests":

@@ -106,17 +106,18 @@ class Ledger:
         self.take_in(checked)
         return answer
 
-    def check(self, batches: Sequence[Sequence[Event]], *, at: int, over: "Checked | None" = None) -> "Checked":
+    def check(self, batches: Sequence[Sequence[Event]], *, at: int, over: "Sequence[Checked]" = ()) -> "Checked":
         """Give indexes to the events of several appends, one after the other; one that is refused leaves the next its turn.
 
-        What `over` has found lies over the tables: it has landed, but was not taken in yet.
+        What `over` has found lies over the tables, the oldest first: it has landed, but was not taken in yet.
         """
         states = self._looked_up([event for batch in batches for event in batch])
-        if over is not None:
-            states.lay(over.states)
+        for landed in over:
+            states.lay(landed.states)
         new: list[Indexed] = []
         answers: list[list[Appended] | Conflict] = []
-        first = self.next_index() if over is None else over.new[-1].index + 1
+        last = next((landed.new[-1].index for landed in reversed(over) if landed.new), None)
+        first = self.next_index() if last is None else last + 1
         for batch in batches:
             trial = states.copy() if len(batches) > 1 and len(batch) > 1 else states  # one event moves all or nothing
             try:
@@ -296,7 +297,7 @@ def _event_row(one: Indexed) -> Row:
         "event_id": event.event_id,
         "timestamp": event.timestamp,
         "build_request_id": event.build_request_id,
-        "event_type": event.type.value,
+        "event_type": event.type._value_,
         "job_run_id": event.job_run_id,
         "job_label": event.job_label,
         "payload": as_json(payload_values(event.payload)),
@@ -389,7 +390,7 @@ class _States:
     def apply(self, index: int, event: Event) -> None:
         """Move the states by one event."""
         self.ids[event.event_id] = (index, event)
-        self.counts[f"event {event.type.value}"] += 1
+        self.counts[f"event {event.type._value_}"] += 1
         match event.payload:
             case BuildRequestEvent() as payload:
                 self._apply_build(index, event, payload)
@@ -406,10 +407,10 @@ class _States:
 
     def _apply_build(self, index: int, event: Event, payload: BuildRequestEvent) -> None:
         before = self.builds.get(event.build_request_id)
-        asked = as_json(payload.requested_partitions)
+        asked = as_json(payload.requested_partitions) if payload.requested_partitions else "[]"
         row = {
             "build_request_id": event.build_request_id,
-            "status": payload.status.value,
+            "status": payload.status._value_,
             "message": payload.message,
             "requested_partitions": before["requested_partitions"] if before and asked == "[]" else asked,
             "created_at": before["created_at"] if before else event.timestamp,
@@ -422,7 +423,7 @@ class _States:
 
     def _apply_partition(self, index: int, event: Event, payload: PartitionEvent) -> None:
         ref = payload.partition_ref
-        state = {"status": payload.status.value, "last_index": index}
+        state = {"status": payload.status._value_, "last_index": index}
         inside = {"build_request_id": event.build_request_id, "partition_ref": ref} | state
         self._note(BUILD_PARTITIONS, self.in_builds, (event.build_request_id, ref), inside)
         row = {
@@ -442,7 +443,7 @@ class _States:
             "job_run_id": payload.job_run_id,
             "build_request_id": event.build_request_id,
             "job_label": payload.job_label,
-            "status": payload.status.value,
+            "status": payload.status._value_,
             "message": payload.message,
             "created_at": before["created_at"] if before else event.timestamp,
             "updated_at": event.timestamp,
@@ -454,7 +455,7 @@ class _States:
     def _move(self, what: str, kinds: type[Status], before: Row | None, to: Status) -> None:
         if before is not None:
             self.counts[f"{what} {kinds(before['status']).name}"] -= 1
-        self.counts[f"{what} {to.name}"] += 1
+        self.counts[f"{what} {to._name_}"] += 1
 
     def _note(self, table: Table, rows: dict[Any, Row], key: object, row: Row) -> None:
         rows[key] = self.moved[table.name][key] = row

@@ -18,7 +18,7 @@ from siltstone.eventlog.squash import squash
 from siltstone.model.files import Added, Commit, Committed, DataFile, Live
 from siltstone.storage.layout import DATA, has_versions
 from siltstone.storage.log import read_entry
-from siltstone.storage.parquet import write_small_file
+from siltstone.storage.parquet import small_file
 from siltstone.storage.presence import Presence, is_live
 from siltstone.storage.table import Table
 from siltstone.storage.tidying import Background, Tidying
@@ -29,6 +29,7 @@ KEPT_HOURS: Final = 24.0
 PRESENCE: Final = "_presence"
 SWEPT_AFTER_HOURS: Final = 1.0
 """How long files stay whose events are in another one."""
+SWEEP_EVERY_SECONDS: Final = 600.0
 
 
 class LocalPlace:
@@ -38,6 +39,7 @@ class LocalPlace:
         """Use `open_local`."""
         self._table = table
         self._clock = clock
+        self._swept_at: float | None = None
         self._background = Background()
         self._tidying = Tidying(self._background, settings=settings, clock=clock)
 
@@ -98,8 +100,10 @@ class LocalPlace:
         full = self._table.path / path
         try:
             full.parent.mkdir(exist_ok=True)
-            write_small_file(rows, full)
-            size = full.stat().st_size
+            content = small_file(rows)
+            with full.open("xb") as file:
+                file.write(content)
+            size: int = content.size
             self._table.verify((DataFile(path=path, size_bytes=size, rows=rows.num_rows),), expected=rows.schema)
         except OSError as error:
             full.unlink(missing_ok=True)
@@ -108,8 +112,8 @@ class LocalPlace:
 
     def read(self, path: str) -> pa.Table:
         """Read a file."""
-        with pq.ParquetFile(self._table.path / path) as opened:
-            return opened.read()
+        with pq.ParquetFile(self._table.path / path, pre_buffer=False) as opened:
+            return opened.read(use_threads=False)
 
     def discard(self, paths: Iterable[str]) -> None:
         """Delete files that no log names."""
@@ -124,7 +128,10 @@ class LocalPlace:
         with suppress(SiltstoneError):  # the next time is soon
             while squash(table, presence=PRESENCE, clock=self._clock):
                 pass
-            sweep(table)
+            now = self._clock.monotonic_seconds()
+            if self._swept_at is None or now > self._swept_at + SWEEP_EVERY_SECONDS:
+                self._swept_at = now
+                sweep(table)
 
     def close(self) -> None:
         """Wait for the background thread."""
@@ -134,7 +141,10 @@ class LocalPlace:
 def sweep(table: Table) -> int:
     """Delete files that no log names and whose writers are dead; return how many."""
     folder = table.path / DATA
-    found = [path for path in folder.glob("*.parquet") if not is_live(table.path / PRESENCE, path.name.split(".")[0])]
+    owned: dict[str, list[Path]] = {}
+    for path in folder.glob("*.parquet"):
+        owned.setdefault(path.name.split(".")[0], []).append(path)
+    found = [path for owner, paths in owned.items() if not is_live(table.path / PRESENCE, owner) for path in paths]
     kept = {file.path for file in table.pin().files}  # after `found`: what was committed is named here
     kept |= table.removed(within_hours=SWEPT_AFTER_HOURS)  # who is reading them goes on
     dead = [path for path in found if f"{DATA}/{path.name}" not in kept]

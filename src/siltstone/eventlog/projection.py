@@ -7,8 +7,8 @@ where those were cleaned, from the live files that can hold events it has not se
 All processes of a user on one machine share it: a file in the cache folder, named by the table's id and place, so
 that copies of a log do not share one. It remembers the commit of the version it has folded: where an older copy, or one that went
 another way, was put in the place of the log, it is made anew. Whoever catches up does so
-in transactions. What this process appends itself it remembers, and folds when somebody asks, or in one go when it has come to
-many events; until then appends are checked against both.
+in transactions. What this process appends itself it remembers (`remembered`), and folds when somebody asks, or in the background
+when it has come to many commits; until then appends are checked against both.
 
 A projection that is broken, or of another layout, is deleted and made anew.
 """
@@ -28,6 +28,7 @@ from siltstone.eventlog.database import Database, open_projection
 from siltstone.eventlog.events import SCHEMA_VERSION, Event, Indexed
 from siltstone.eventlog.ledger import Checked, Ledger
 from siltstone.eventlog.place import Place
+from siltstone.eventlog.remembered import Remembered, Run
 from siltstone.eventlog.rows import FIRST_INDEX, from_rows
 from siltstone.eventlog.tables import HEAD, METADATA, PROJECTED, PROJECTION_METADATA
 from siltstone.failpoints import reach
@@ -51,8 +52,8 @@ class Projection:
         """Open the projection, and make it if there is none that can be used."""
         self._place = place
         self._path = path
-        self._mutex = threading.RLock()
-        self._landed: _Landed | None = None
+        self._folding = threading.RLock()
+        self._remembered = Remembered()
         self._database = self._opened()
 
     def _opened(self) -> Database:
@@ -88,8 +89,8 @@ class Projection:
 
     def heal(self) -> None:
         """Throw everything away; whoever asks next folds the log from its beginning."""
-        with self._mutex:
-            self._landed = None
+        with self._folding:
+            self._remembered.clear()
             self._database.close()
             self._delete()
             self._database = self._opened()
@@ -115,7 +116,7 @@ class Projection:
             self.catch_up(until)
 
     def _try_flush(self) -> None:
-        if self._landed is not None:
+        if self._remembered:
             with suppress(Corruption):  # mended by whoever catches up
                 self.flush()
 
@@ -246,51 +247,48 @@ class Projection:
 
     def check(self, batches: Sequence[Sequence[Event]], *, version: int, at: int) -> Checked:
         """Check appends against a version of the table."""
-        with self._mutex:
-            try:
-                return self._check(batches, version=version, at=at)
-            except Corruption:
-                self.heal()
-                return self._check(batches, version=version, at=at)
+        try:
+            return self._check(batches, version=version, at=at)
+        except Corruption:
+            self.heal()
+            return self._check(batches, version=version, at=at)
 
     def _check(self, batches: Sequence[Sequence[Event]], *, version: int, at: int) -> Checked:
-        if (landed := self._landed) is not None and landed.end == version:
-            with self._asked(landed.start - 1) as connection:
-                if connection is not None:
-                    return Ledger(connection).check(batches, at=at, over=landed.checked)
+        self._remember_moves(version)
+        with self._database.reading() as connection:
+            over = self._remembered.over(_version(connection), until=version)
+            if over is not None:
+                return Ledger(connection).check(batches, at=at, over=over)
         with self.reading(version) as connection:
             return Ledger(connection).check(batches, at=at)
 
+    def _remember_moves(self, version: int) -> None:
+        """Remember the commits since ours that only moved rows, so that what we have committed need not be folded for them."""
+        until = self._remembered.until
+        with suppress(FileNotFoundError):  # cleaned: it is folded from the files
+            while until is not None and until < version and not (added := self._place.added(until + 1)).files:
+                until += 1
+                self._remembered.add(until, Checked.nothing(), added.commit_id or "")
+
     def landed(self, version: int, checked: Checked, *, commit_id: str) -> int:
-        """Remember what this process has committed, to be folded later; return how many events that are now."""
-        with self._mutex:
-            if self._landed is None or self._landed.end != version - 1:
-                self.flush()
-                self._landed = _Landed(start=version, end=version, checked=Checked.nothing(), commit_id=commit_id)
-            self._landed.end, self._landed.commit_id = version, commit_id
-            self._landed.checked.add(checked)
-            return len(self._landed.checked.new)
+        """Remember what this process has committed, to be folded later; return how many commits that are now."""
+        self._remembered.add(version, checked, commit_id)
+        return self._remembered.commits
 
     def flush(self) -> None:
         """Fold what was remembered, unless somebody was quicker; then whoever asks catches up from the files."""
-        with self._mutex:
-            landed, self._landed = self._landed, None
-            if landed is None:
-                return
-            with self._database.writing() as connection:
-                if _version(connection) == landed.start - 1:
-                    Ledger(connection).take_in(landed.checked)
-                    _set_version(connection, landed.end, landed.commit_id)
+        with self._folding:
+            while (run := self._remembered.oldest()) is not None:
+                try:
+                    self._take_in(run)
+                finally:
+                    self._remembered.drop(run)
 
-
-@dataclass(slots=True)
-class _Landed:
-    """What this process has committed from one version to another, and has not folded yet."""
-
-    start: int
-    end: int
-    checked: Checked
-    commit_id: str
+    def _take_in(self, run: Run) -> None:
+        with self._database.writing() as connection:
+            if _version(connection) == run.start - 1:
+                Ledger(connection).take_in(run.checked)
+                _set_version(connection, run.end, run.commit_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,8 +313,12 @@ def _first_index(file: DataFile) -> int | None:
     return None if text is None else int(text)
 
 
+_VERSION: Final = f"SELECT version FROM {PROJECTED.name}"  # noqa: S608
+"""As the driver wants it: every append and every question asks it."""
+
+
 def _version(connection: Connection) -> int:
-    return int(connection.execute(select(PROJECTED.c.version)).scalar_one())
+    return int(connection.exec_driver_sql(_VERSION).scalar_one())
 
 
 def _commit_id(connection: Connection) -> str | None:

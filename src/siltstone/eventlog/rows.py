@@ -8,6 +8,7 @@ own index in `idx`.
 import datetime
 import json
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
@@ -23,7 +24,8 @@ IDX: Final = "idx"
 POS: Final = "pos"
 APPENDED_AT: Final = "appended_at"
 """Since version 2."""
-NS_PER_SECOND: Final = 1_000_000_000
+NS_PER_DAY: Final = 24 * 3600 * 1_000_000_000
+_EPOCH: Final = datetime.date(1970, 1, 1)
 
 _STATUS: Final = [pa.field("status_code", pa.int32()), pa.field("status_name", pa.string())]
 _MESSAGE: Final = pa.field("message", pa.string())
@@ -70,8 +72,12 @@ TABLE_SCHEMA: Final = pa.schema([pa.field(DAY, pa.date32()), pa.field(FIRST_INDE
 
 def day_of(event: Event) -> str:
     """Return the day of an event in UTC, as a partition value."""
-    at = datetime.datetime.fromtimestamp(event.timestamp // NS_PER_SECOND, datetime.UTC)
-    return at.date().isoformat()
+    return _day(event.timestamp // NS_PER_DAY)
+
+
+@lru_cache(maxsize=64)
+def _day(number: int) -> str:
+    return (_EPOCH + datetime.timedelta(days=number)).isoformat()
 
 
 def to_rows(events: Sequence[Indexed], *, first_index: int) -> pa.Table:
@@ -81,7 +87,7 @@ def to_rows(events: Sequence[Indexed], *, first_index: int) -> pa.Table:
         "event_id": [one.event.event_id for one in events],
         "timestamp": [one.event.timestamp for one in events],
         "build_request_id": [one.event.build_request_id for one in events],
-        "event_type": [one.event.type.value for one in events],
+        "event_type": [one.event.type._value_ for one in events],
         APPENDED_AT: [one.appended_at for one in events],
     }
     for row, one in enumerate(events):

@@ -118,8 +118,8 @@ def _written(table: Table, taken: list[DataFile], owner: str) -> list[DataFile]:
 
 def _read(table: Table, file: DataFile) -> pa.Table:
     first = file.partition.get(FIRST_INDEX)
-    with pq.ParquetFile(table.path / file.path) as opened:
-        return with_indexes(opened.read(), first_index=None if first is None else int(first))
+    with pq.ParquetFile(table.path / file.path, pre_buffer=False) as opened:
+        return with_indexes(opened.read(use_threads=False), first_index=None if first is None else int(first))
 
 
 def _in_order(rows: pa.Table, table: Table) -> pa.Table:

@@ -1,6 +1,7 @@
 """What calls return: acknowledgements, reports, status. Plain values that become JSON as they are."""
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 
@@ -61,6 +62,16 @@ class LoadReport(_Plain):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutputFile(_Plain):
+    """A file that a compaction wrote, as it was verified before its commit; its path is below its table."""
+
+    path: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompactReport(_Plain):
     """What a fold did, in exact counts. `delta_rows` and `deltas_merged` are the ancestors' names.
 
@@ -84,6 +95,7 @@ class CompactReport(_Plain):
     purged: bool = False
     files_deleted: int = 0
     bytes_deleted: int = 0
+    outputs: tuple[OutputFile, ...] = ()
 
     @property
     def delta_rows(self) -> int:
@@ -99,6 +111,11 @@ class CompactReport(_Plain):
         """Return the value as plain data, with the ancestors' names beside ours."""
         return asdict(self) | {"delta_rows": self.delta_rows, "deltas_merged": self.deltas_merged}
 
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> "CompactReport":
+        """Return the report that another process wrote with `to_dict`."""
+        return cls(**{one.name: found[one.name] for one in fields(cls) if one.name in found})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SquashReport(_Plain):
@@ -113,11 +130,15 @@ class SquashReport(_Plain):
     bytes_after: int
     seconds: float
     dry_run: bool = False
+    outputs: tuple[OutputFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollUpReport(_Plain):
-    """What a roll-up did: files of a period of a log became fewer."""
+    """What a roll-up or a clustering did: files of a period of a log became others with the same rows.
+
+    `tier` is the tier of a roll-up, ``cluster`` for a clustering.
+    """
 
     dataset: str
     tier: str
@@ -128,11 +149,42 @@ class RollUpReport(_Plain):
     bytes_before: int
     bytes_after: int
     seconds: float
+    outputs: tuple[OutputFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LandedReport(_Plain):
+    """What the log says of a job that was committed by a process that died before it could tell."""
+
+    dataset: str
+    files_removed: int
+    files_added: int
+    rows: int
+    bytes_before: int
+    bytes_after: int
+    recovered: bool = True
+    outputs: tuple[OutputFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedAttempt(_Plain):
+    """One attempt of a job that failed: how deep it had been halved by then, over how many files, and what went wrong."""
+
+    depth: int
+    files: int
+    failure: str
+    error: str
+    halved: bool
+    """True if two attempts of half as many files came after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult(_Plain):
-    """What came of one job of a cycle: its report, or what went wrong."""
+    """What came of one job of a cycle: its report, or what went wrong.
+
+    `outcome` is ``done``, ``partly`` (some of its files were left; `error` says why), ``failed`` or ``cancelled``; `failure` is
+    the class of what is left of it (see `compaction.failures`). A job that was halved has the sum of its parts in `report`.
+    """
 
     job: str
     kind: str
@@ -142,6 +194,15 @@ class JobResult(_Plain):
     trigger: str
     report: dict[str, Any] | None
     error: str | None
+    outcome: str = "done"
+    failure: str | None = None
+    attempts: int = 1
+    seconds: float = 0.0
+    failed_attempts: tuple[FailedAttempt, ...] = ()
+    corrupt: tuple[str, ...] = ()
+    """Inputs that cannot be read: they stay where they are, and the others are compacted without them."""
+    outputs: tuple[OutputFile, ...] = ()
+    """The manifest: every file that was committed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +289,9 @@ class DatasetInfo(_Plain):
     time: str | None = None
     partition_by: tuple[str, ...] = ()
     sort_by: tuple[str, ...] = ()
+    cluster_by: tuple[str, ...] = ()
+    dedup_by: tuple[str, ...] = ()
+    survivor: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

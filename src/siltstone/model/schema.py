@@ -258,6 +258,34 @@ def check_log(
             )
 
 
+def check_order(schema: pa.Schema, cluster_by: Iterable[str], *, most: int) -> None:
+    """Refuse columns that rows of a log cannot be clustered by.
+
+    Raises:
+        InvalidRequest: the message names the column.
+    """
+    names = list(cluster_by)
+    _check_columns(schema, names, "Cluster column", _SORT_TYPES, "of a type with an order")
+    if len(names) > most:
+        raise InvalidRequest(f"cluster_by names {len(names)} columns; {most} at most share an order with any use.")
+
+
+def check_dedup(schema: pa.Schema, dedup_by: Iterable[str], *, needed: Iterable[str]) -> None:
+    """Refuse columns that cannot say what a duplicate is; without the `needed` ones duplicates may not meet.
+
+    Raises:
+        InvalidRequest: the message names the column, and what to write instead.
+    """
+    names = list(dedup_by)
+    _check_columns(schema, names, "Dedup column", _KEY_TYPES, "string, integer, date, timestamp, decimal or boolean")
+    missing = [name for name in dict.fromkeys(needed) if name not in names]
+    if names and missing:
+        raise InvalidRequest(
+            f"dedup_by must contain the time, partition and subject columns, so that duplicates lie in one period and are "
+            f"hidden together: {', '.join(missing)} missing. Write dedup_by={[*names, *missing]}."
+        )
+
+
 def _check_columns(
     schema: pa.Schema, names: Iterable[str], what: str, tests: Iterable[Callable[[pa.DataType], bool]], wanted: str
 ) -> None:

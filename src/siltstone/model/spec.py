@@ -8,12 +8,16 @@ from typing import Any, Final
 
 from siltstone.errors import InvalidRequest
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 """The newest layout on disk that this code knows. A higher one was written by a newer Siltstone and is refused."""
 FIRST_FORMAT: Final = 1
 """The layout of keyed datasets, registries and event logs."""
 LOG_FORMAT: Final = 2
 """The layout of log datasets: a Siltstone that does not know them must not take them for keyed ones."""
+DEDUP_FORMAT: Final = 3
+"""Logs that drop duplicates: a Siltstone that does not know of it would show and keep them."""
+MOST_CLUSTER_COLUMNS: Final = 4
+"""The more columns share an order, the less each of them has of it."""
 PROPERTY_SPEC: Final = "siltstone.spec"
 PROPERTY_FORMAT: Final = "siltstone.format"
 PROPERTY_ROLE: Final = "siltstone.role"
@@ -27,11 +31,19 @@ class Kind(StrEnum):
     LOG = "log"
 
 
+class Survivor(StrEnum):
+    """Which of several equal rows of a log stays, by sequence and then by the place in the batch; no clock is asked."""
+
+    FIRST = "first"
+    LAST = "last"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
     """What a dataset is, apart from its columns.
 
-    A keyed dataset has a key; a log has the column of the event's time, and says how its files are divided and sorted.
+    A keyed dataset has a key; a log has the column of the event's time, and says how its files are divided and sorted. Rows of
+    a log that are equal in `dedup_by` are duplicates, of which one survives.
     """
 
     kind: Kind = Kind.KEYED
@@ -40,6 +52,9 @@ class Spec:
     time: str | None = None
     partition_by: tuple[str, ...] = ()
     sort_by: tuple[str, ...] = ()
+    cluster_by: tuple[str, ...] = ()
+    dedup_by: tuple[str, ...] = ()
+    survivor: Survivor = Survivor.FIRST
     format_version: int = FIRST_FORMAT
 
     @property
@@ -53,16 +68,31 @@ class Spec:
         return self.subject if self.is_log else self.key
 
     @property
+    def clustered_by(self) -> tuple[str, ...]:
+        """The columns that a clustering orders rows by: the chosen ones, or the time, the first partition and the sort columns.
+
+        A keyed dataset has none: its files are sorted by key, and folds rely on that.
+        """
+        if self.time is None:
+            return ()
+        usual = dict.fromkeys((self.time, *self.partition_by[:1], *self.sort_by))
+        return self.cluster_by or tuple(usual)[:MOST_CLUSTER_COLUMNS]
+
+    @property
     def required(self) -> tuple[str, ...]:
         """The columns that are never null, whatever a given schema says."""
         return self.key if self.time is None else (self.time,)
 
     def to_json(self) -> str:
-        """Return the text that is stored; that of a keyed dataset says nothing of what only logs have."""
+        """Return the text that is stored; that of a keyed dataset says nothing of what only logs have.
+
+        What came to logs later is left out where it says nothing, so that older texts stay what they are.
+        """
         values = asdict(self)
-        return json.dumps(
-            {name: values[name] for name in values if self.is_log or name not in _OF_LOGS}, sort_keys=True
-        )
+        if not self.dedup_by:
+            del values["survivor"]
+        unsaid = {name for name in _LATER if not values[name]} | (frozenset() if self.is_log else _OF_LOGS)
+        return json.dumps({name: values[name] for name in values if name not in unsaid}, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> "Spec":
@@ -76,6 +106,9 @@ class Spec:
             time=raw.get("time"),
             partition_by=tuple(raw.get("partition_by", ())),
             sort_by=tuple(raw.get("sort_by", ())),
+            cluster_by=tuple(raw.get("cluster_by", ())),
+            dedup_by=tuple(raw.get("dedup_by", ())),
+            survivor=Survivor(raw.get("survivor", Survivor.FIRST)),
             format_version=raw["format_version"],
         )
 
@@ -85,15 +118,19 @@ class Spec:
 
 
 _OF_LOGS: Final = frozenset({"time", "partition_by", "sort_by"})
+_LATER: Final = ("cluster_by", "dedup_by")
 
 
-def make_spec(
+def make_spec(  # one parameter for each thing that `create` fixes
     *,
     key: tuple[str, ...],
     subject: tuple[str, ...],
     time: str | None,
     partition_by: tuple[str, ...],
     sort_by: tuple[str, ...],
+    cluster_by: tuple[str, ...] = (),
+    dedup_by: tuple[str, ...] = (),
+    survivor: str | None = None,
 ) -> Spec:
     """Return the specification of a keyed dataset or of a log; a log is sorted by its time unless told.
 
@@ -109,11 +146,30 @@ def make_spec(
             time=time,
             partition_by=partition_by,
             sort_by=sort_by or (time,),
-            format_version=LOG_FORMAT,
+            cluster_by=cluster_by,
+            dedup_by=dedup_by,
+            survivor=_survivor(survivor, dedup_by),
+            format_version=DEDUP_FORMAT if dedup_by else LOG_FORMAT,
         )
-    if partition_by or sort_by:
-        raise InvalidRequest("A keyed dataset is sorted by its key; partition_by and sort_by are for logs (time=).")
+    if partition_by or sort_by or cluster_by:
+        raise InvalidRequest(
+            "A keyed dataset is sorted by its key; partition_by, sort_by and cluster_by are for logs (time=)."
+        )
+    if dedup_by or survivor is not None:
+        raise InvalidRequest("A keyed dataset keeps one row for each key; dedup_by and survivor are for logs (time=).")
     return Spec(key=key, subject=subject)
+
+
+def _survivor(given: str | None, dedup_by: tuple[str, ...]) -> Survivor:
+    if given is None:
+        return Survivor.FIRST
+    if not dedup_by:
+        raise InvalidRequest(
+            "survivor says which of several duplicates stays; name the columns of a duplicate (dedup_by)."
+        )
+    if given not in tuple(Survivor):
+        raise InvalidRequest(f"survivor is one of {', '.join(Survivor)}, not {given!r}.")
+    return Survivor(given)
 
 
 def check_format(version: int | str) -> None:

@@ -28,6 +28,8 @@ class Run:
     cycle: int
     why: Why
     work: str
+    works: tuple[str, ...]
+    """The names of all works that are done by this run: those that are due together and have the same function."""
     epoch: int
     lease: Lease
     stopping: Callable[[], bool]
@@ -43,7 +45,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Something that is done by the clock or on request. What it returns is kept in the history, so it is small and plain."""
+    """Something that is done by the clock or on request. What it returns is kept in the history, so it is small and plain.
+
+    Works with the same function that are to run in one cycle, one after the other, are one run: they are planned together.
+    """
 
     name: str
     run: Callable[[Run], Any]

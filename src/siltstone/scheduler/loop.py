@@ -19,6 +19,7 @@ which cycles were begun.
 """
 
 import datetime
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,7 +40,10 @@ HISTORY_CYCLES: Final = 100
 OVERLAP_LEASES: Final = 2
 """What came due so many times of the lease before a takeover runs again."""
 
+NOT_LOOKED: Final = "it has not looked at the lease yet"
+
 OnCycle = Callable[[Cycle], object]
+Numbers = Callable[[], int]
 
 
 class Scheduler:
@@ -52,7 +56,7 @@ class Scheduler:
         leases: Leases,
         settings: Settings,
         clock: Clock,
-        next_cycle: int = 1,
+        next_cycle: int | Numbers = 1,
         settled: Mapping[str, datetime.datetime] | None = None,
         on_cycle: Sequence[OnCycle] = (),
     ) -> None:
@@ -63,7 +67,8 @@ class Scheduler:
             leases: the leases of the lake.
             settings: the role, the lease's time and the jitter.
             clock: where time comes from.
-            next_cycle: the number of the first cycle, so that numbers go on after a restart.
+            next_cycle: the number of the first cycle, so that numbers go on after a restart; or what gives every cycle its
+                number, asked while the lease is held.
             settled: when works ran last, so that what was missed while no scheduler ran is caught up; now otherwise.
             on_cycle: called with each cycle that has ended.
 
@@ -85,10 +90,10 @@ class Scheduler:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._lease: Lease | None = None
-        self._waits_because: str | None = "it has not looked at the lease yet"
+        self._waits_because: str | None = NOT_LOOKED
         self._paused = False
-        self._next = next_cycle
-        self._requested: tuple[int, tuple[str, ...]] | None = None
+        self._number: Numbers = itertools.count(next_cycle).__next__ if isinstance(next_cycle, int) else next_cycle
+        self._requested: tuple[int, tuple[Work, ...]] | None = None
         self._running: tuple[int, str | None] | None = None
         self._history: deque[Cycle] = deque(maxlen=HISTORY_CYCLES)
         self._trouble: str | None = None
@@ -103,15 +108,27 @@ class Scheduler:
             Conflict: a cycle is already running or asked for, or this scheduler stands by.
             Unavailable: the scheduler was stopped.
         """
-        chosen = self._chosen(names)
-        self._check_free()
+        return self.trigger_work(*self._chosen(names))
+
+    def trigger_work(self, *works: Work, after: bool = False) -> int:
+        """Ask for a cycle of these works, which need not be those of the clock; return its number.
+
+        Args:
+            works: what to run; a cron of theirs is not looked at.
+            after: wait for the cycle that runs now, instead of refusing.
+
+        Raises:
+            Conflict: a cycle is already running or asked for, or this scheduler stands by.
+            Unavailable: the scheduler was stopped.
+        """
+        self._check_free(after=after)
         if self._held() is None:
             because = (self._waits_because or "it was stopped").rstrip(".")
             raise Conflict(f"This scheduler stands by: {because}. Ask the one that holds the lease.")
         with self._changed:
-            self._check_free()
+            self._check_free(after=after)
             number = self._number()
-            self._requested = (number, chosen)
+            self._requested = (number, works)
         self._wake.set()
         return number
 
@@ -255,35 +272,35 @@ class Scheduler:
                 self._timings[name] = self._timing(name, anchor)
         with self._changed:
             if self._requested is not None:
-                number, names = self._requested
+                number, works = self._requested
                 self._requested = None
                 why = f"the lease was lost: {self._waits_because}"
-                skipped = tuple(WorkResult(work=name, outcome=Outcome.SKIPPED, error=why) for name in names)
+                skipped = tuple(WorkResult(work=one.name, outcome=Outcome.SKIPPED, error=why) for one in works)
                 self._record(
                     Cycle(number=number, why=Why.TRIGGER, epoch=0, started=now, ended=now, seconds=0.0, results=skipped)
                 )
 
-    def _begin(self, now: datetime.datetime) -> tuple[int, Why, tuple[str, ...]] | None:
+    def _begin(self, now: datetime.datetime) -> tuple[int, Why, tuple[Work, ...]] | None:
         if self._requested is not None:
-            number, names = self._requested
+            number, works = self._requested
             self._requested = None
             self._running = (number, None)
-            return number, Why.TRIGGER, names
+            return number, Why.TRIGGER, works
         names = () if self._paused else due(self._timings.items(), now)
         if not names:
             return None
         number = self._number()
         self._running = (number, None)
-        return number, Why.SCHEDULE, names
+        return number, Why.SCHEDULE, tuple(self._works[name] for name in names)
 
-    def _run(self, lease: Lease, now: datetime.datetime, number: int, why: Why, names: tuple[str, ...]) -> Cycle:
+    def _run(self, lease: Lease, now: datetime.datetime, number: int, why: Why, works: tuple[Work, ...]) -> Cycle:
         started, epoch, results = self._clock.monotonic_seconds(), lease.epoch, []
         try:
-            for name in names:
-                self._running = (number, name)
-                results.append(self._run_one(lease, number, why, name))
+            for group in _together(works):
+                self._running = (number, _told(group))
+                results.append(self._run_one(lease, number, why, group))
                 if results[-1].outcome is not Outcome.SKIPPED:
-                    self._timings[name] = self._timing(name, now)
+                    self._settle(group, now)
         finally:
             cycle = Cycle(
                 number=number,
@@ -304,17 +321,31 @@ class Scheduler:
                 self._trouble = f"A callback failed after cycle {number}: {type(error).__name__}: {error}"
         return cycle
 
-    def _run_one(self, lease: Lease, number: int, why: Why, name: str) -> WorkResult:
+    def _settle(self, works: tuple[Work, ...], now: datetime.datetime) -> None:
+        for work in works:
+            if self._works.get(work.name) is work:
+                self._timings[work.name] = self._timing(work.name, now)
+
+    def _run_one(self, lease: Lease, number: int, why: Why, works: tuple[Work, ...]) -> WorkResult:
+        name = _told(works)
         if self._stopping.is_set():
             return WorkResult(work=name, outcome=Outcome.SKIPPED, error="the scheduler was stopped")
         try:
             lease.check()
         except SiltstoneError as error:
             return WorkResult(work=name, outcome=Outcome.SKIPPED, error=str(error), error_kind=error.kind)
-        run = Run(cycle=number, why=why, work=name, epoch=lease.epoch, lease=lease, stopping=self._stopping.is_set)
+        run = Run(
+            cycle=number,
+            why=why,
+            work=name,
+            works=tuple(work.name for work in works),
+            epoch=lease.epoch,
+            lease=lease,
+            stopping=self._stopping.is_set,
+        )
         started = self._clock.monotonic_seconds()
         try:
-            value = self._works[name].run(run)
+            value = works[0].run(run)
         except Exception as error:  # noqa: BLE001  # an error of one work is its result and stops no other one
             return WorkResult(
                 work=name,
@@ -375,31 +406,35 @@ class Scheduler:
         jitter = self._clock.jitter() * self._settings.schedule_jitter_seconds
         return timing(self._works[name].cron, anchor, jitter_seconds=jitter)
 
-    def _number(self) -> int:
-        number = self._next
-        self._next += 1
-        return number
-
-    def _chosen(self, names: Iterable[str] | None) -> tuple[str, ...]:
+    def _chosen(self, names: Iterable[str] | None) -> tuple[Work, ...]:
         if names is None:
-            return tuple(self._works)
+            return tuple(self._works.values())
         wanted = set(names)
         if unknown := sorted(wanted - self._works.keys()):
             raise NotFound(f"There is no work {unknown[0]!r}. There are: {', '.join(self._works)}.")
         if not wanted:
             raise InvalidRequest("No work was named. Name some, or leave the names out to run all.")
-        return tuple(name for name in self._works if name in wanted)
+        return tuple(work for name, work in self._works.items() if name in wanted)
 
-    def _check_free(self) -> None:
+    def _check_free(self, *, after: bool) -> None:
         with self._changed:
-            if self._is_over():
+            if self._stopping.is_set():
                 raise Unavailable("This scheduler was stopped. Make a new one.")
-            busy = self._running or self._requested
+            busy = self._requested if after else self._running or self._requested
             if busy is not None:
                 raise Conflict(f"Cycle {busy[0]} is already running. Wait until it has ended.")
 
     def _is_over(self) -> bool:
         return self._stopping.is_set() and self._running is None
+
+
+def _together(works: tuple[Work, ...]) -> list[tuple[Work, ...]]:
+    """Return works in their order; neighbours that have the same function are one run."""
+    return [tuple(group) for _, group in itertools.groupby(works, key=lambda work: work.run)]
+
+
+def _told(works: tuple[Work, ...]) -> str:
+    return ", ".join(work.name for work in works)
 
 
 def _by_name(works: Iterable[Work]) -> dict[str, Work]:

@@ -20,6 +20,11 @@ class SyncedLog:
         """Know nothing yet: the first sync takes the newest checkpoint and every entry above it."""
         self._table = table
         self._until: int | None = None
+        self._written: set[int] = set()
+
+    def note_written(self, version: int) -> None:
+        """Take note of an entry whose bytes are on disk already; its name may not be."""
+        self._written.add(version)
 
     def sync(self, until: int) -> None:
         """Force the entry of a version to disk, with every entry below it that is not known to be there."""
@@ -27,9 +32,11 @@ class SyncedLog:
             return
         known = self._sync_checkpoint() if self._until is None else self._until
         for version in range(known + 1, until + 1):
-            _sync_if_there(self._table / LOG / entry_name(version))
+            if version not in self._written:
+                _sync_if_there(self._table / LOG / entry_name(version))
         sync_directory(self._table / LOG)
         self._until = until
+        self._written.clear()
 
     def _sync_checkpoint(self) -> int:
         """Force the newest checkpoint to disk and return its version, -1 if there is none."""

@@ -68,16 +68,20 @@ REPEATED_BY_THE_EXCEPTION: Final = (
 
 
 def launch_options(settings: Settings, *, java: Java, role: str) -> dict[str, str]:
-    """Compute the options for a JVM that starts now on this machine: fetches jars, records or uses an archive."""
+    """Compute the options for a JVM that starts now on this machine: fetches jars, records or uses an archive.
+
+    The role is `connect` for a server, `worker` for that of a job's process, `classic` for any other.
+    """
     jars = tuple(
         jar.resolve() for jar in (*delta_jars(settings), *driver_jars(settings))
     )  # an archive knows them by name
     cache = cache_folder()
-    key = archive_key(java, role=role, class_path=jars, spark=f"{spark_home()} {version('pyspark')}")
+    kind = "connect" if role == "connect" else "classic"
+    key = archive_key(java, role=kind, class_path=jars, spark=f"{spark_home()} {version('pyspark')}")
     java_options = [
         *archive_options(cache / "appcds", key),
         *(["-XX:TieredStopAtLevel=1"] if settings.spark_short_run else []),
-        *(["-XX:+ExitOnOutOfMemoryError"] if role == "connect" else []),  # a server that many use is sound or gone
+        *(["-XX:+ExitOnOutOfMemoryError"] if role != "classic" else []),  # what others rely on is sound or gone
         *("-XX:-UsePerfData", "-Xlog:disable", "-Xlog:all=error:stderr"),
         *_log_options(cache, settings),
     ]

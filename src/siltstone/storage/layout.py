@@ -7,6 +7,7 @@
       <catalog>/<schema>/<table>/<incarnation>/changes/   everything not yet folded
       _system/datasets/                                   the registry
       _system/leases/                                     who may run compactions
+      _system/compactor/                                  what it does, whether it is paused, what others ask of it
       _system/work/                                       presence of writers and jobs
 """
 
@@ -50,6 +51,11 @@ class Layout:
     def leases(self) -> Path:
         """The Delta table of leases."""
         return self.root / SYSTEM / "leases"
+
+    @property
+    def compactor(self) -> Path:
+        """What the compactor does, whether it is paused, and what others ask of it."""
+        return self.root / SYSTEM / "compactor"
 
     @property
     def work(self) -> Path:

@@ -23,7 +23,7 @@ from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.model.lease import LeaseRow
 from siltstone.model.spec import FIRST_FORMAT, PROPERTY_FORMAT
 from siltstone.storage.layout import DATA, Layout, has_versions, owner_of
-from siltstone.storage.parquet import write_small_file
+from siltstone.storage.parquet import small_file
 from siltstone.storage.presence import is_live
 from siltstone.storage.table import Parent, Table
 from siltstone.storage.upkeep import Retention, try_tidy_log
@@ -128,7 +128,7 @@ class LeaseTable:
         relative = f"{DATA}/{row.holder}.{self._clock.new_id()}.parquet"
         path = self._layout.leases / relative
         path.parent.mkdir(exist_ok=True)
-        write_small_file(pa.table(values, schema=_ROW), path)
+        path.write_bytes(small_file(pa.table(values, schema=_ROW)))
         return DataFile(
             path=relative,
             size_bytes=path.stat().st_size,

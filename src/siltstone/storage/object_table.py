@@ -18,7 +18,6 @@ Deliberately absent: compactions. Whatever is added stays live.
 
 import contextlib
 import datetime
-import io
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -43,7 +42,7 @@ from siltstone.storage.entry import entry_content
 from siltstone.storage.follow import live_files
 from siltstone.storage.layout import DATA, LOG, entry_name
 from siltstone.storage.log import LogEntry, entry_version, parse_entry
-from siltstone.storage.parquet import write_small_file
+from siltstone.storage.parquet import small_file
 from siltstone.storage.table import declare_invariants
 from siltstone.storage.tidying import Background
 
@@ -374,9 +373,7 @@ class ObjectTable:
 
     def stage(self, path: str, rows: pa.Table) -> int:
         """Write a file that no log names yet, and return its size."""
-        buffer = io.BytesIO()
-        write_small_file(rows, buffer)
-        content = buffer.getvalue()
+        content = small_file(rows).to_pybytes()
         try:
             self._objects.put(path, content)
         except OSError as error:

@@ -12,7 +12,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -52,17 +52,16 @@ def write_file(table: pa.Table, path: Path, *, key: Collection[str]) -> None:
     )
 
 
-def write_small_file(table: pa.Table, path: Path | IO[bytes]) -> None:
-    """Write a few rows that are read whole: nothing in the file helps to find some of them."""
+def small_file(table: pa.Table) -> pa.Buffer:
+    """Return a few rows that are read whole as the bytes of a file: nothing in it helps to find some of them.
+
+    For so few bytes a codec that is quick to set up is better than one that packs well.
+    """
+    stream = pa.BufferOutputStream()
     pq.write_table(
-        table,
-        path,
-        compression=COMPRESSION,
-        compression_level=COMPRESSION_LEVEL,
-        use_dictionary=False,
-        write_statistics=False,
-        store_schema=False,
+        table, stream, compression="snappy", use_dictionary=False, write_statistics=False, store_schema=False
     )
+    return stream.getvalue()
 
 
 def writer_options(schema: pa.Schema, key: Collection[str], *, rows: int = BLOOM_NDV) -> dict[str, Any]:

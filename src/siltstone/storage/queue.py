@@ -1,12 +1,12 @@
 """The writer queue: batches that wait for one table of one process are committed together.
 
-Callers that wait need no thread: the first caller that finds nobody committing becomes the *leader*: it takes everything that is
+A quiet table needs no thread: the first caller that finds nobody committing becomes the *leader*: it takes everything that is
 waiting, commits it as one entry with consecutive sequences, and hands each caller its own result. Whoever arrives
-meanwhile waits, and the first of those leads the next round. It gives the callers of the last round a moment to come back with
-their next batch: a commit costs the same for one batch and for many. One commit so carries one batch when the table is quiet and
-many when it is busy.
+meanwhile waits. If it is one, it leads the next round; where several wait a thread of the queue does, which has everything at
+hand that a commit needs. It gives the callers of the last round a moment to come back with their next batch: a commit costs the
+same for one batch and for many. One commit so carries one batch when the table is quiet and many when it is busy.
 
-Callers that do not wait (`submit_soon`) get a future; where one of those would have to lead, a thread of the queue does.
+Callers that do not wait (`submit_soon`) get a future; where one of those would have to lead, the queue's thread does.
 
 A batch that fails its own check (an idempotent producer's repeat) is answered without failing the others. If the
 commit itself fails, every caller of that round gets the error: nothing of the round was written.
@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final, Generic, TypeVar
 
 from siltstone.errors import Unavailable
@@ -36,21 +37,32 @@ class _Ticket(Generic[B, R]):
     error: BaseException | None = None
     is_done: bool = False
     bell: threading.Lock = field(default_factory=threading.Lock)
-    """Held from the start, let go of once when the ticket is done, or is to lead: cheaper than an event."""
+    """Held from the start, let go of when the ticket is done, or is to lead: cheaper than an event."""
+    is_rung: bool = False
+    has_left: bool = False
+    """True once its caller was interrupted and waits no more."""
+    next: "_Ticket[B, R] | None" = None
+    """Whom the caller wakes when it was woken."""
 
     def __post_init__(self) -> None:
         """Hold the bell."""
         self.bell.acquire()
 
     def wait(self) -> None:
-        """Wait until the bell is rung."""
+        """Wait until the bell is rung, and ring the next one's."""
         self.bell.acquire()
-        self.bell.release()
+        self.pass_on()
+
+    def pass_on(self) -> None:
+        """Wake the next caller of the round; an interrupt on the way may make it twice, never not at all."""
+        if self.next is not None:
+            self.next.ring()
+            self.next = None
 
     @property
-    def is_rung(self) -> bool:
-        """True once somebody has rung."""
-        return not self.bell.locked()
+    def is_waited_for(self) -> bool:
+        """True if its caller can pass on that the round is done."""
+        return not self.has_left
 
     def begin(self) -> bool:
         """Say that the round begins; False if nobody wants the batch written any more."""
@@ -58,6 +70,7 @@ class _Ticket(Generic[B, R]):
 
     def ring(self) -> None:
         """Wake whoever waits; a second time does nothing."""
+        self.is_rung = True
         if self.bell.locked():
             self.bell.release()
 
@@ -68,6 +81,11 @@ class _Soon(_Ticket[B, R]):
 
     future: "Future[R]" = field(default_factory=Future)
     lead: Callable[[], object] = field(default=lambda: None)
+
+    @property
+    def is_waited_for(self) -> bool:
+        """No caller waits."""
+        return False
 
     def begin(self) -> bool:
         """Let the future not be cancelled any more; False if it was."""
@@ -185,7 +203,7 @@ class WriterQueue(Generic[B, R]):
                 ticket.wait()
             if not ticket.is_done:
                 self._all_back.wait(max(0.0, self._patient_until - time.monotonic()))
-                self._lead()
+                self._lead(ticket)
         except BaseException:
             self._leave(ticket, leads=leads or ticket.is_rung)
             raise
@@ -197,16 +215,20 @@ class WriterQueue(Generic[B, R]):
     def _leave(self, ticket: _Ticket[B, R], *, leads: bool) -> None:
         """Take back a batch whose caller was interrupted while it waited; one whose round has begun goes its way."""
         with self._mutex:
+            ticket.has_left = True
             if ticket in self._waiting:
                 self._waiting.remove(ticket)
                 if leads:
                     self._hand_over()
+        ticket.pass_on()
 
-    def _lead(self) -> None:
+    def _lead(self, own: _Ticket[B, R] | None = None) -> None:
         with self._mutex:
             waiting, self._waiting = self._waiting, []
         started = time.monotonic()
         group: list[_Ticket[B, R]] = []
+        if own is not None:
+            own.is_done = True  # whatever comes of it: its caller is here and need not be told
         try:
             group = [ticket for ticket in waiting if ticket.begin()]
             results = self._commit([ticket.batch for ticket in group]) if group else []
@@ -218,19 +240,26 @@ class WriterQueue(Generic[B, R]):
             raise
         finally:
             try:
-                self._tell(group)
+                self._tell(group, own)
             finally:
                 self._go_on(time.monotonic() - started)
 
-    def _tell(self, group: list[_Ticket[B, R]]) -> None:
-        """Let everybody go on whose batch is done; a callback that ends its thread keeps nobody else from that."""
+    def _tell(self, group: list[_Ticket[B, R]], own: _Ticket[B, R] | None) -> None:
+        """Let everybody go on whose batch is done; a callback that ends its thread keeps nobody else from that.
+
+        Callers that wait are woken by each other, one by one: woken all at once they would fight for the interpreter, and the
+        round would take half as long again.
+        """
         with self._mutex:
             self._expected = len(self._waiting) + len(group)
             self._all_back.clear()
-        for ticket in group:
-            ticket.is_done = True
+            for ticket in group:
+                ticket.is_done = True
+            waited = [ticket for ticket in group if ticket.is_waited_for and ticket is not own]
+            for ticket, following in pairwise(waited):
+                ticket.next = following
         failure: BaseException | None = None
-        for ticket in group:
+        for ticket in (*waited[:1], *(ticket for ticket in group if not ticket.is_waited_for)):
             try:
                 ticket.ring()
             except BaseException as error:  # noqa: BLE001
@@ -248,9 +277,11 @@ class WriterQueue(Generic[B, R]):
                 self._hand_over()
 
     def _hand_over(self) -> None:
-        """Let the first that waits lead the next round."""
+        """Let somebody lead the next round: the one that waits or, for several, the queue's own thread, which is warm."""
         self._is_led = bool(self._waiting)
-        if self._waiting:
+        if len(self._waiting) > 1:
+            self._lead_soon()
+        elif self._waiting:
             self._waiting[0].ring()
         else:
             self._idle.notify_all()

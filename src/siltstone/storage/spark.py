@@ -26,7 +26,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -57,8 +57,8 @@ _joined: "list[tuple[SparkSession, Membership]]" = []
 """The session on the shared server, if this process has one, and its hold on that server."""
 
 
-def session(settings: Settings, *, given: "SparkSession | None" = None) -> "SparkSession":
-    """Return the session to work with; see the module's text for which one that is.
+def session(settings: Settings, *, given: "SparkSession | None" = None, role: str = "classic") -> "SparkSession":
+    """Return the session to work with; see the module's text for which one that is. A JVM that is started gets the `role`.
 
     Raises:
         InvalidRequest: the setting `spark_remote` is no Spark Connect address.
@@ -76,7 +76,7 @@ def session(settings: Settings, *, given: "SparkSession | None" = None) -> "Spar
         elif shares(settings):
             started = _join_shared(settings)
         else:
-            started = _start(settings)
+            started = _start(settings, role)
         _quieten_pyspark()
         return started
 
@@ -95,6 +95,18 @@ def _running() -> "SparkSession | None":
         return SparkSession.active()
     except PySparkRuntimeError:
         return None
+
+
+def interrupt() -> None:
+    """End what this process runs on Spark now, if it has a session; whoever waits for it gets an error."""
+    if "pyspark" not in sys.modules:
+        return
+    from pyspark.errors import PySparkException
+
+    running = _running()
+    if running is not None:
+        with suppress(PySparkException):  # a server that is away runs nothing of ours
+            running.interruptAll()
 
 
 def _join(settings: Settings) -> "SparkSession":
@@ -177,7 +189,7 @@ def _require_listener(address: str) -> None:
         ) from error
 
 
-def _start(settings: Settings) -> "SparkSession":
+def _start(settings: Settings, role: str) -> "SparkSession":
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -186,7 +198,7 @@ def _start(settings: Settings) -> "SparkSession":
     if local_cores(settings.spark_master):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the tasks' Python is ours, with its packages
     builder = SparkSession.builder.master(settings.spark_master).appName(APP_NAME)
-    for name, value in launch_options(settings, java=java, role="classic").items():
+    for name, value in launch_options(settings, java=java, role=role).items():
         builder = builder.config(name, value)
     others, handler = children(), signal.getsignal(signal.SIGINT)
     with filtered_stderr() as said:

@@ -331,6 +331,8 @@ class Table(TableHandle):
     def _write_entry(self, version: int, commit: Commit, commit_id: str) -> None:
         content = entry_content(commit, commit_id=commit_id, now_ms=epoch_ms(self._clock.now()))
         put_entry(self.path, version, content, draft_id=self._clock.new_id(), durable=self._settings.durable)
+        if self._settings.durable:
+            self._synced_log.note_written(version)
 
     # ---- checks --------------------------------------------------------------------------------------------------
 

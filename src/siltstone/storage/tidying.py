@@ -3,6 +3,7 @@
 Nothing here can fail a write: what goes wrong is returned to nobody, and the next commits try again.
 """
 
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +17,9 @@ from siltstone.storage.log import list_log
 from siltstone.storage.table import Table
 from siltstone.storage.upkeep import try_tidy_log
 
+PAUSE_SECONDS: Final = 1.0
+"""Where commits come fast a log is tidied once in so long, or after `HURRIED` times as many commits."""
+HURRIED: Final = 10
 LIVE_FILES_PER_COMMIT: Final = 1000
 """A checkpoint costs by live files, so a table with many waits longer: one commit for each thousand."""
 
@@ -64,6 +68,7 @@ class Tidying:
         self._clock = clock
         self._mutex = threading.Lock()
         self._last: dict[Path, int] = {}
+        self._tidied_at: dict[Path, float] = {}
 
     def notice(self, table: Table, version: int, *, then: Callable[[Table], object] | None = None) -> None:
         """Take note of a commit; every so many, the table's log is tidied, and `then` something else is done."""
@@ -73,12 +78,17 @@ class Tidying:
             ):  # many processes may each make a few commits: the log knows when it was last
                 self._last[table.path] = max(0, list_log(table.path).newest_checkpoint)
             since = version - self._last[table.path]
-            if since < self._settings.checkpoint_interval_commits:
+            interval = self._settings.checkpoint_interval_commits
+            if since < interval:
                 return
             if since < len(table.files()) // LIVE_FILES_PER_COMMIT:
                 return
+            now = self._clock.monotonic_seconds()
+            if now < self._tidied_at.get(table.path, -math.inf) + PAUSE_SECONDS and since < HURRIED * interval:
+                return
             if self._background.start("tidy", table.path, partial(self._tidy, table, then)):
                 self._last[table.path] = version
+                self._tidied_at[table.path] = now
 
     def _tidy(self, table: Table, then: Callable[[Table], object] | None) -> str | None:
         failure = try_tidy_log(table.path, retention=table.retention, durable=self._settings.durable, clock=self._clock)

@@ -53,6 +53,18 @@ def create(  # noqa: PLR0913  # one parameter for each option
     sort_by: Annotated[
         str | None, typer.Option("--sort-by", metavar="A,B", help="How files of a log are sorted; by time unless told.")
     ] = None,
+    cluster_by: Annotated[
+        str | None, typer.Option("--cluster-by", metavar="A,B", help="What a clustering of a log orders rows by.")
+    ] = None,
+    dedup_by: Annotated[
+        str | None,
+        typer.Option(
+            "--dedup-by", metavar="A,B", help="Of rows of a log that are equal in these columns one survives."
+        ),
+    ] = None,
+    survivor: Annotated[
+        str | None, typer.Option("--survivor", metavar="first|last", help="Which one; the first unless told.")
+    ] = None,
 ) -> None:
     r"""Create a dataset, keyed or a log. One that is there already and the same is left as it is.
 
@@ -62,6 +74,8 @@ def create(  # noqa: PLR0913  # one parameter for each option
     silt create crm.sales.calls --key call_id --like calls.parquet
     silt create web.eu.clicks --time at --subject visitor --partition-by region \
         --schema 'at TIMESTAMP, visitor STRING, region STRING, page STRING'
+    silt create web.eu.orders --time at --dedup-by order_id,at --survivor last \
+        --schema 'at TIMESTAMP, order_id STRING, total DOUBLE'
     """
     call = invocation(context)
     if key is None and time is None:
@@ -80,6 +94,9 @@ def create(  # noqa: PLR0913  # one parameter for each option
             subject=_names(subject or ""),
             partition_by=_names(partition_by or ""),
             sort_by=_names(sort_by or ""),
+            cluster_by=_names(cluster_by or ""),
+            dedup_by=_names(dedup_by or ""),
+            survivor=survivor,
         )
         info = made.info()
         what = f"key {', '.join(info.key)}" if info.time is None else f"a log by {info.time}"
@@ -141,6 +158,8 @@ def _show_info(info: "DatasetInfo", path: str) -> None:
             "subject": ", ".join(info.subject) or None,
             "partition by": ", ".join(info.partition_by) or None,
             "sort by": ", ".join(info.sort_by) or None,
+            "cluster by": ", ".join(info.cluster_by) or None,
+            "dedup by": f"{', '.join(info.dedup_by)}; the {info.survivor} survives" if info.dedup_by else None,
             "fingerprint": info.fingerprint,
             "created at": info.created_at,
             "path": path,

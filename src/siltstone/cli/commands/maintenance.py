@@ -1,20 +1,27 @@
 """Keeping datasets in shape: status, compact, vacuum."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from siltstone.cli import render
 from siltstone.cli.invocation import Invocation, chosen, confirm, each, invocation, settle
 from siltstone.cli.registration import add
-from siltstone.errors import InvalidRequest, SiltstoneError
+from siltstone.cli.told import told_line, told_report
+from siltstone.errors import InvalidRequest, SiltstoneError, named_error
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from siltstone.dataset.dataset import Dataset
+    from siltstone.lake import Lake
+    from siltstone.model.requests import Wish
     from siltstone.model.results import CompactReport, FoldEstimate, SquashReport, Status, VacuumReport
 
 OptionalName = Annotated[str | None, typer.Argument(metavar="NAME", help="catalog.schema.table")]
 All = Annotated[bool, typer.Option("--all", help="Every dataset of the lake.")]
+HANDED: Final = frozenset({"waiting", "handed_over", "holder_gone"})
+"""From one of these on somebody else does the work, and a person is told how it goes."""
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
 
 
@@ -22,6 +29,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     add(app, "status", status)
     add(app, "compact", compact)
+    add(app, "cluster", cluster)
     add(app, "vacuum", vacuum)
 
 
@@ -165,11 +173,10 @@ def compact(  # noqa: PLR0913  # one parameter for each way to compact
         if dry_run:
             _preview(call, name, datasets, purge=purge)
             return
+        which = [str(dataset.name) for dataset in datasets]
         if purge:
-            which = ", ".join(str(dataset.name) for dataset in datasets)
-            confirm(f"Purge {which}: delete its history from disk?", yes=yes)
-        with call.showing("Compacting on Spark", lake):
-            done, failures = each(datasets, lambda dataset: dataset.compact(purge=purge))
+            confirm(f"Purge {', '.join(which)}: delete its history from disk?", yes=yes)
+        done, failures = _compacted(call, lake, which, purge=purge)
     if call.as_json:
         _write_json(name, done)
     else:
@@ -196,33 +203,61 @@ def _plan(call: Invocation, name: str | None, *, only: list[str] | None, force: 
     )
 
 
+def _compacted(
+    call: Invocation, lake: "Lake", names: list[str], *, purge: bool
+) -> "tuple[list[CompactReport], list[SiltstoneError]]":
+    """Have datasets folded, here or by the compactor; return the reports, and what went wrong."""
+    from siltstone.model.requests import Ask, Wish
+    from siltstone.model.results import CompactReport
+
+    wish = Wish(ask=Ask.COMPACT, names=tuple(names), purge=purge)
+    results = _asked(call, lake, wish, "Compacting on Spark")
+    done = [CompactReport.from_dict(one["report"]) for one in results if one["report"] is not None]
+    return done, [named_error(one["error_kind"], one["error"]) for one in results if one["error"]]
+
+
+def _asked(call: Invocation, lake: "Lake", wish: "Wish", text: str) -> "Sequence[Mapping[str, Any]]":
+    """Ask, show what happens meanwhile, and return the results.
+
+    Raises:
+        SiltstoneError: it was refused, or could not be done at all.
+    """
+
+    def tell(told: dict[str, Any]) -> None:
+        if told["event"] in HANDED or (handed and not call.as_json):
+            handed.append(told["event"])
+            if not call.as_json:
+                render.write_note(told_line(told))
+
+    handed: list[str] = []
+    with call.showing(text, lake):
+        answer = lake.ask(wish, tell=tell)
+    if answer.error is not None:
+        raise named_error(answer.error_kind, answer.error)
+    return answer.results
+
+
 def _cycle(call: Invocation, name: str | None, *, only: list[str] | None, force: bool) -> None:
+    from siltstone.model.requests import Ask, Wish
+
+    wish = Wish(
+        ask=Ask.CYCLE,
+        names=None if name is None else (name,),
+        only=None if only is None else tuple(only),
+        force=force,
+    )
     with call.open(spark=True) as lake:
         lake.require()
-        with call.showing("Compacting", lake):
-            done = lake.run_cycle(None if name is None else [name], only=only, force=force)
+        lake.plan(wish.names, only=only, force=force)  # what is wrong with the call is said before anything is asked
+        done = _asked(call, lake, wish, "Compacting")
     if call.as_json:
-        render.write_json([one.to_dict() for one in done])
+        render.write_json(list(done))
     else:
         for one in done:
-            where = f"{one.dataset} {one.period}".strip()
-            told = f"failed: {one.error}" if one.error else _told_job(one.report or {})
-            render.write_line(f"{one.lane} {where}: {told}")
+            where = f"{one['dataset']} {one['period']}".strip()
+            render.write_line(f"{one['lane']} {where}: {told_report(dict(one))}")
         render.write_note(f"{render.counted(len(done), 'job')}.")
-    settle(call, [SiltstoneError(f"{one.dataset}: {one.error}") for one in done if one.error])
-
-
-def _told_job(report: dict[str, Any]) -> str:
-    parts = []
-    if "files_added" in report:
-        parts.append(f"{render.counted(report['files_removed'], 'file')} became {report['files_added']}")
-    if "bytes_before" in report:
-        parts.append(f"{render.size(report['bytes_before'])} → {render.size(report['bytes_after'])}")
-    if "files_deleted" in report:
-        parts.append(f"{render.counted(report['files_deleted'], 'file')} deleted")
-    if "seconds" in report:
-        parts.append(render.seconds(report["seconds"]))
-    return ", ".join(parts) or "done"
+    settle(call, [SiltstoneError(f"{one['dataset']}: {one['error']}") for one in done if one["error"]])
 
 
 def _told(report: "CompactReport") -> str:
@@ -303,6 +338,38 @@ def _show_estimates(found: "list[FoldEstimate]") -> None:
         for one in found
     ]
     render.write_table(columns, rows, numbers=columns[1:])
+
+
+# ---- cluster -----------------------------------------------------------------------------------------------------
+
+
+def cluster(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="catalog.schema.table")],
+    *,
+    by: Annotated[
+        str | None, typer.Option("--by", metavar="A,B", help="The columns; those of the dataset unless given.")
+    ] = None,
+) -> None:
+    r"""Order the rows of a log by several columns at once, on Spark: a search by any of them opens few files then.
+
+    \b
+    silt cluster web.eu.clicks
+    silt cluster web.eu.clicks --by at,account
+    """
+    call = invocation(context)
+    columns = [column.strip() for column in (by or "").split(",") if column.strip()]
+    with call.open(spark=True) as lake:
+        dataset = lake.dataset(name)
+        with call.showing("Clustering on Spark", lake):
+            done = dataset.cluster(columns)
+
+    def people() -> None:
+        for report in done:
+            render.write_line(f"{name} {report.period}: {told_report({'report': report.to_dict()})}")
+        render.write_note(f"{render.counted(len(done), 'period')} clustered.")
+
+    call.answer([report.to_dict() for report in done], people)
 
 
 # ---- vacuum ------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from siltstone.compaction.candidates.choice import chosen
 from siltstone.compaction.candidates.roll_up import roll_ups
 from siltstone.compaction.candidates.triggers import clusterings, event_logs, folds, squashes, vacuums
 from siltstone.compaction.candidates.values import (
+    CLUSTERED,
     COLUMNS,
     Backlog,
     Candidate,
@@ -29,6 +30,7 @@ from siltstone.config import Settings
 from siltstone.errors import InvalidRequest
 
 __all__ = [
+    "CLUSTERED",
     "COLUMNS",
     "Backlog",
     "Candidate",

@@ -1,0 +1,269 @@
+"""The process that keeps a lake in shape: compactor run, status, pause, resume, stop."""
+
+import json
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from siltstone.cli import render
+from siltstone.cli.interrupts import INTERRUPTED
+from siltstone.cli.invocation import invocation
+from siltstone.cli.registration import add
+from siltstone.cli.told import told_line
+from siltstone.errors import NotFound, Unavailable
+from siltstone.storage.jvm import end_children
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from siltstone.lake import Lake
+    from siltstone.scheduler.caretaker import Caretaker
+
+RUN: Final = "run"
+WAIT_SECONDS: Final = 0.5
+STOP_SECONDS: Final = 120.0
+"""How long `silt compactor stop` waits for the lease to be let go of."""
+SHOWN_DUE: Final = 5
+Only = Annotated[
+    list[str] | None, typer.Option("--only", metavar="WORK", help="This tier or kind of work; may be repeated.")
+]
+
+
+class _RunsByDefault(TyperGroup):
+    """`silt compactor` without a command is `silt compactor run`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            args = [RUN, *args]
+        return list(super().parse_args(ctx, args))
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    group = typer.Typer(
+        cls=_RunsByDefault,
+        help="The process that compacts a lake by itself. Without a command it runs.",
+        rich_markup_mode=None,
+    )
+    add(group, RUN, run)
+    add(group, "status", status)
+    add(group, "pause", pause)
+    add(group, "resume", resume)
+    add(group, "stop", stop)
+    app.add_typer(group, name="compactor")
+
+
+# ---- run ---------------------------------------------------------------------------------------------------------
+
+
+def run(
+    context: typer.Context,
+    *,
+    once: Annotated[bool, typer.Option("--once", help="One cycle of everything now, then end.")] = False,
+    only: Only = None,
+    catalog: Annotated[
+        list[str] | None,
+        typer.Option("--catalog", metavar="NAME", help="Only datasets of this catalog; may be repeated."),
+    ] = None,
+    dataset: Annotated[
+        list[str] | None, typer.Option("--dataset", metavar="NAME", help="Only this dataset; may be repeated.")
+    ] = None,
+) -> None:
+    r"""Keep the lake in shape until it is told to stop: folds, squashes, roll-ups, vacuums, each by its schedule.
+
+    One compactor of a lake works at a time; a second one stands by and takes over when the first one ends or dies.
+    Ctrl-C or SIGTERM cancels the job that runs, which changes nothing, and lets go of the lease; a second Ctrl-C ends the
+    process at once. With --json each line is one event.
+
+    \b
+    silt compactor run
+    silt compactor --only fold --only squash
+    silt compactor run --catalog crm --json
+    silt compactor run --once
+    """
+    call = invocation(context)
+    log = _Log(as_json=call.as_json)
+    with call.open(spark=True) as lake:
+        lake.require()
+        found = lake.compactor(names=_chosen(lake, catalog, dataset), only=only, tell=log.tell)
+        stopping = _Stopping()
+        log.tell({"event": "started", "pid": os.getpid(), "lake": str(lake.path), "role": lake.settings.role.value})
+        found.start()
+        code = 0
+        try:
+            if once:
+                code = _once(found, stopping)
+            else:
+                while not stopping.told.is_set() and not found.wait_until_told_to_stop(WAIT_SECONDS):
+                    pass
+        finally:
+            if not found.stop():
+                end_children()
+                code = Unavailable.exit_code
+    raise typer.Exit(code)
+
+
+def _once(found: "Caretaker", stopping: "_Stopping") -> int:
+    """Run one cycle and return the exit code."""
+    number = found.trigger()
+    while True:
+        try:
+            return 1 if _failed(found.wait(number, seconds=WAIT_SECONDS).to_dict()) else 0
+        except Unavailable:
+            if stopping.told.is_set():
+                return INTERRUPTED
+
+
+def _failed(cycle: dict[str, Any]) -> bool:
+    return any(one["error"] or any(job.get("error") for job in one["value"] or ()) for one in cycle["results"])
+
+
+def _chosen(lake: "Lake", catalogs: list[str] | None, datasets: list[str] | None) -> "Callable[[], list[str] | None]":
+    """Return what says which datasets are looked after; those that are dropped later are left out."""
+    if not catalogs and not datasets:
+        return lambda: None
+    known = lake.names()
+    for name in datasets or ():
+        if name not in known:
+            raise NotFound(f"There is no dataset {name}. See silt list.")
+    for name in catalogs or ():
+        if not any(one.split(".")[0] == name for one in known):
+            raise NotFound(f"There is no catalog {name}. See silt list.")
+    named, within = frozenset(datasets or ()), frozenset(catalogs or ())
+    return lambda: [one for one in lake.names() if one in named or one.split(".")[0] in within]
+
+
+class _Stopping:
+    """Whether somebody pressed Ctrl-C or ended the process politely; a second time ends it at once."""
+
+    def __init__(self) -> None:
+        self.told = threading.Event()
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, self._stop)
+            signal.signal(signal.SIGTERM, self._stop)
+
+    def _stop(self, _number: int, _frame: object) -> None:
+        if self.told.is_set():
+            end_children()
+            os._exit(INTERRUPTED)  # asked again: whoever did it will not wait
+        self.told.set()
+
+
+class _Log:
+    """Writes what happens to standard output, one line each, whole lines from any thread."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        from siltstone.clock import SystemClock
+
+        self._as_json = as_json
+        self._clock = SystemClock()
+        self._mutex = threading.Lock()
+
+    def tell(self, told: dict[str, Any]) -> None:
+        """Write one line."""
+        at = self._clock.now().isoformat(timespec="seconds")
+        if self._as_json:
+            text = json.dumps(render.plain({"at": at, **told}), ensure_ascii=False)
+        else:
+            text = f"{at.replace('+00:00', 'Z')}  {render.printable(told_line(told))}"
+        with self._mutex:
+            sys.stdout.write(f"{text}\n")
+            sys.stdout.flush()
+
+
+# ---- asking ------------------------------------------------------------------------------------------------------
+
+
+def status(context: typer.Context) -> None:
+    r"""Show who compacts this lake, what it does now, what came last and what is due.
+
+    \b
+    silt compactor status
+    silt compactor status --json
+    """
+    call = invocation(context)
+    with call.open() as lake:
+        found = lake.compactor_overview()
+    call.answer(found, lambda: _show_status(found))
+
+
+def _show_status(found: dict[str, Any]) -> None:
+    facts: dict[str, Any] = {"compactor": _told_holder(found)}
+    if found["running_cycle"] is not None:
+        doing = f": {found['running_work']}" if found["running_work"] else ""
+        facts["now"] = f"cycle {found['running_cycle']}{doing}, since {found['running_since'] or 'just now'}"
+    facts["paused"] = f"since {found['paused_since']}" if found["paused"] else "no"
+    if found["last_cycle"]:
+        last = found["last_cycle"]
+        facts["last cycle"] = (
+            f"{last['cycle']} at {last['started']}: {render.counted(last['jobs'], 'job')}, {last['failed']} failed, "
+            f"{render.seconds(last['seconds'])}"
+        )
+        if last["errors"]:
+            facts["errors"] = "; ".join(last["errors"])
+    if found["waiting"]:
+        facts["waiting"] = render.counted(found["waiting"], "request")
+    if found["trouble"]:
+        facts["trouble"] = found["trouble"]
+    due = sorted((at, name) for name, at in found["due"].items() if at)
+    if due:
+        facts["due"] = ", ".join(f"{name} {at[11:19]}" for at, name in due[:SHOWN_DUE])
+    render.write_facts(facts)
+
+
+def _told_holder(found: dict[str, Any]) -> str:
+    who = found["holder"] or found["last_holder"]
+    if who is None:
+        return "none, and there never was one"
+    text = f"process {who['pid']} on {who['host']} (role {who['role']}, epoch {who['epoch']}, since {who['since']})"
+    if found["holder"] is None:
+        return f"none; the last one was {text}"
+    kind = " a single command," if found["kind"] == "command" else ""
+    return f"{text},{kind} {found['state'] or 'starting'}"
+
+
+def pause(context: typer.Context) -> None:
+    r"""Let nothing run by the clock in this lake until somebody resumes.
+
+    A cycle that runs goes on, and what is asked for is done. It stays so when compactors end and start.
+
+    \b
+    silt compactor pause
+    """
+    call = invocation(context)
+    with call.open() as lake:
+        lake.pause_compactor()
+    call.answer({"paused": True}, lambda: render.write_line("Paused. silt compactor resume goes on."))
+
+
+def resume(context: typer.Context) -> None:
+    r"""Go on by the clock; what came due meanwhile runs once.
+
+    \b
+    silt compactor resume
+    """
+    call = invocation(context)
+    with call.open() as lake:
+        was = lake.resume_compactor()
+    call.answer({"paused": False}, lambda: render.write_line("Resumed." if was else "It was not paused."))
+
+
+def stop(context: typer.Context) -> None:
+    r"""Ask the compactor that holds the lease to stop, and wait until it has; one that stands by takes over.
+
+    \b
+    silt compactor stop
+    """
+    call = invocation(context)
+    with call.open() as lake:
+        lake.require()
+        then = lake.stop_compactor(seconds=STOP_SECONDS)
+    call.answer(
+        {"stopped": True, "taken_over_by": then},
+        lambda: render.write_line(f"Stopped.{f' Now {then} compacts.' if then else ''}"),
+    )

@@ -1,0 +1,266 @@
+"""Carrying out a job: attempts, halves, limits, and what came of it all.
+
+1. An attempt runs under a *guard*, which ends it when the cycle is told to stop or its time is over.
+2. One that fails in a way that fewer files may avoid is divided into two halves, each an attempt of its own, at most
+   `MAX_DEPTH` times and never below `FLOOR_FILES` files. What cannot be divided is tried once more as it is if its worker was
+   killed: that need not have been its fault.
+3. Inputs that cannot be read are left in place, and the rest is tried without them.
+4. Everything else is reported. A part that failed does not stop the other parts.
+
+Each part commits by itself, so whatever is interrupted here leaves parts that are done and parts that are not.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from siltstone.clock import Clock
+from siltstone.compaction.failures import Failure, Symptoms, UnreadableFiles, classify
+from siltstone.compaction.jobs import DIVISIBLE, Job, Runner, Stoppable
+from siltstone.errors import SiltstoneError, Unavailable
+from siltstone.model.results import FailedAttempt, JobResult, OutputFile
+from siltstone.storage.handle import LogMoved
+
+if TYPE_CHECKING:
+    from siltstone.compaction.jobs import Report
+
+MAX_DEPTH: Final = 4
+"""A batch is halved at most so often: what a sixteenth of it cannot do is not a matter of size."""
+FLOOR_FILES: Final = 2
+"""One file alone would only be copied."""
+MAX_REREADS: Final = 8
+"""How often a job is tried again without inputs that cannot be read; each time Spark may stumble over another one."""
+POLL_SECONDS: Final = 0.1
+
+Stopping = Callable[[], bool]
+SUMMED: Final = ("files_removed", "files_added", "rows", "bytes_before", "bytes_after", "seconds")
+
+
+class WorkerLost(Unavailable):
+    """The process that did the job is gone: how it ended, and the last that it said."""
+
+    def __init__(self, message: str, *, ended_with: int | None, said: str) -> None:
+        """Keep what tells why."""
+        super().__init__(message)
+        self.ended_with = ended_with
+        self.said = said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one attempt is about: all or some of a job's files."""
+
+    job: Job
+    depth: int = 0
+    again: bool = False
+    """True if it is the second try as it is."""
+    rereads: int = 0
+
+    @property
+    def files(self) -> int:
+        """How many files it takes."""
+        return len(self.job.planned.files)
+
+
+def halves(part: Part) -> tuple[Part, ...]:
+    """Return two parts of half the files each; none if it cannot be divided any further."""
+    planned = part.job.planned
+    middle = (part.files + 1) // 2
+    if planned.kind not in DIVISIBLE or part.depth >= MAX_DEPTH or part.files - middle < FLOOR_FILES:
+        return ()
+    cut = (planned.files[:middle], planned.files[middle:])
+    return tuple(Part(job=part.job.part(n, files), depth=part.depth + 1) for n, files in enumerate(cut, 1))
+
+
+def carry_out(job: Job, runner: Runner, *, clock: Clock, stopping: Stopping) -> JobResult:
+    """Do a job, in as many attempts as it takes, and say what came of it."""
+    return _Carried(job=job, runner=runner, clock=clock, stopping=stopping).result()
+
+
+@dataclass(kw_only=True)
+class _Carried:
+    """A job under way."""
+
+    job: Job
+    runner: Runner
+    clock: Clock
+    stopping: Stopping
+    attempts: int = 0
+    reports: "list[Report]" = field(default_factory=list)
+    failed: list[FailedAttempt] = field(default_factory=list)
+    given_up: list[tuple[Failure, str]] = field(default_factory=list)
+    corrupt: dict[str, str] = field(default_factory=dict)
+
+    def result(self) -> JobResult:
+        started = self.clock.monotonic_seconds()
+        waiting = deque([Part(job=self.job)])
+        while waiting:
+            waiting.extendleft(reversed(self._tried(waiting.popleft())))
+        planned = self.job.planned
+        failure, error = self.given_up[0] if self.given_up else (None, None)
+        return JobResult(
+            job=self.job.id,
+            kind=str(planned.kind),
+            lane=planned.lane,
+            dataset=planned.dataset,
+            period=planned.period,
+            trigger=planned.trigger,
+            report=combined([_counts(report) for report in self.reports]),
+            error=error,
+            outcome=self._outcome(),
+            failure=None if failure is None else str(failure),
+            attempts=self.attempts,
+            seconds=self.clock.monotonic_seconds() - started,
+            failed_attempts=tuple(self.failed),
+            corrupt=tuple(sorted(self.corrupt)),
+            outputs=tuple(output for report in self.reports for output in _outputs(report)),
+        )
+
+    def _outcome(self) -> str:
+        if not self.given_up:
+            return "done"
+        if self.reports:
+            return "partly"
+        return "cancelled" if self.given_up[0][0] is Failure.CANCELLED else "failed"
+
+    def _tried(self, part: Part) -> Sequence[Part]:
+        """Make one attempt; return what is to be tried in its place."""
+        if self.stopping():
+            self.given_up.append((Failure.CANCELLED, f"Dataset {part.job.planned.dataset}: the job was cancelled."))
+            return ()
+        self.attempts += 1
+        with _Guard(self.runner, part.job, self.clock, self.stopping) as guard:
+            try:
+                self.reports.append(self.runner.run(part.job))
+            except (SiltstoneError, OSError, LogMoved, pa.ArrowException) as error:
+                raised: Exception = error
+            else:
+                return ()
+        return self._after(part, raised, classify(symptoms_of(raised, asked=guard.asked)))
+
+    def _after(self, part: Part, error: Exception, failure: Failure) -> Sequence[Part]:
+        """Decide what follows a failure."""
+        instead: Sequence[Part] = ()
+        halved = False
+        if failure.recoverable:
+            instead = halves(part)
+            halved = bool(instead)
+            if not instead and not part.again and failure is Failure.KILLED:
+                instead = (Part(job=part.job, depth=part.depth, again=True, rereads=part.rereads),)
+        elif isinstance(error, UnreadableFiles):
+            instead = self._without(part, error)
+        text = _told(error, failure)
+        self.failed.append(
+            FailedAttempt(depth=part.depth, files=part.files, failure=str(failure), error=text, halved=halved)
+        )
+        if not instead or isinstance(error, UnreadableFiles):
+            self.given_up.append((failure, text))
+        return instead
+
+    def _without(self, part: Part, error: UnreadableFiles) -> Sequence[Part]:
+        """Return the part without the files that cannot be read; nothing, if too few are left or it cannot be done without."""
+        self.corrupt |= error.reasons
+        planned = part.job.planned
+        left = [file for file in planned.files if file.path not in error.reasons]
+        if planned.kind not in DIVISIBLE or len(left) < FLOOR_FILES or part.rereads >= MAX_REREADS:
+            return ()
+        return (Part(job=part.job.part(0, left), depth=part.depth, rereads=part.rereads + 1),)
+
+
+def symptoms_of(error: Exception, *, asked: Failure | None = None) -> Symptoms:
+    """Return what an error says for its classification."""
+    lost = error if isinstance(error, WorkerLost) else None
+    told = [str(error), *_causes(error)]
+    return Symptoms(
+        kind=error.kind if isinstance(error, SiltstoneError) and lost is None else "",
+        text="\n".join(filter(None, told)),
+        said=lost.said if lost else "",
+        exit_code=lost.ended_with if lost else None,
+        asked=asked,
+        unreadable=isinstance(error, UnreadableFiles),
+    )
+
+
+def _causes(error: BaseException) -> list[str]:
+    """Return what the errors behind an error say: our sentences leave class names out."""
+    found: list[str] = []
+    cause = error.__cause__
+    while cause is not None and len(found) < MAX_DEPTH:
+        found.append(f"{type(cause).__name__}: {cause}")
+        cause = cause.__cause__
+    return found
+
+
+def _told(error: Exception, failure: Failure) -> str:
+    match failure:
+        case Failure.CANCELLED:
+            return f"Cancelled. {error}"
+        case Failure.TIME_LIMIT:
+            return f"The time limit of one attempt (setting job_minutes) was over. {error}"
+        case Failure.OUT_OF_MEMORY:
+            return f"Out of memory (settings worker_memory_mb, spark_memory_mb). {error}"
+        case _:
+            return str(error) or type(error).__name__
+
+
+def combined(reports: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the reports of a job's parts as one: counts are added up.
+
+    >>> combined([{"tier": "daily", "rows": 2}, {"tier": "daily", "rows": 3}])
+    {'tier': 'daily', 'rows': 5}
+    """
+    if len(reports) <= 1:
+        return dict(reports[0]) if reports else None
+    whole: dict[str, Any] = {}
+    for report in reports:
+        for name, value in report.items():
+            whole[name] = whole[name] + value if name in whole and name in SUMMED else value
+    return whole
+
+
+def _counts(report: "Report") -> dict[str, Any]:
+    """Return a report as plain data, without the manifest, which the result has of all parts."""
+    return {name: value for name, value in report.to_dict().items() if name != "outputs"}
+
+
+def _outputs(report: "Report") -> tuple[OutputFile, ...]:
+    return getattr(report, "outputs", ())
+
+
+class _Guard:
+    """Ends an attempt that takes too long, or that nobody wants any more; `asked` says why it did."""
+
+    def __init__(self, runner: Runner, job: Job, clock: Clock, stopping: Stopping) -> None:
+        self.asked: Failure | None = None
+        self._runner = runner
+        self._job = job
+        self._clock = clock
+        self._stopping = stopping
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> "_Guard":
+        if isinstance(self._runner, Stoppable):
+            watch = threading.Thread(target=self._watch, args=(self._runner,), name="siltstone-guard", daemon=True)
+            watch.start()
+            self._thread = watch
+        return self
+
+    def __exit__(self, *_failure: object) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _watch(self, runner: Stoppable) -> None:
+        """Ask again and again: an order that comes between two Spark jobs meets nobody."""
+        started = self._clock.monotonic_seconds()
+        while not self._over.wait(POLL_SECONDS):
+            late = 0 < runner.limit_seconds < self._clock.monotonic_seconds() - started
+            if self.asked is None and (late or self._stopping()):
+                self.asked = Failure.TIME_LIMIT if late else Failure.CANCELLED
+            if self.asked is not None:
+                runner.stop(self._job)

@@ -1,0 +1,68 @@
+"""The tiers of one dataset: the lake's, with what was changed for this one alone.
+
+Changes are kept as a property of `base`, by the names of tiers and fields, so that what the lake's settings say later about other
+fields counts here, too. They are laid over the lake's tiers whenever somebody plans; what contradicts itself is refused when it
+is said, and, if the lake's settings have changed since, when it is read. One commit changes them; a compaction of the dataset
+that was planned before is refused then, and planned anew.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from siltstone.dataset.store import Store
+from siltstone.errors import InvalidRequest
+from siltstone.model.tiers import Changes, Tier, changed, changes_from_text, tiers_from_text
+
+PROPERTY_TIERS: Final = "siltstone.tiers"
+
+
+def dataset_tiers(store: Store) -> tuple[Tier, ...]:
+    """Return the tiers that hold for a log.
+
+    Raises:
+        InvalidRequest: the lake's tiers and those of the dataset contradict each other.
+    """
+    own = own_changes(store)
+    known = tiers_from_text(store.settings.tiers)
+    if not own:
+        return known
+    try:
+        return changed(known, own)
+    except InvalidRequest as error:
+        raise InvalidRequest(
+            f"Dataset {store.name}: {error} Mend it with silt tiers {store.name} --set or --reset."
+        ) from error
+
+
+def own_changes(store: Store) -> Changes:
+    """Return what was changed for this dataset alone."""
+    return changes_from_text(store.base.properties().get(PROPERTY_TIERS, ""))
+
+
+def change_tiers(store: Store, changes: Changes | str, *, reset: bool = False) -> tuple[Tier, ...]:
+    """Change fields of tiers for this dataset, on top of what was changed before unless that is `reset`; return them all.
+
+    Raises:
+        InvalidRequest: the dataset is keyed, or the tiers would contradict themselves. Nothing was changed.
+    """
+    if not store.spec.is_log:
+        raise InvalidRequest(f"Dataset {store.name} is keyed; tiers roll up the periods of logs.")
+    given = changes_from_text(changes) if isinstance(changes, str) else changes
+    known = tiers_from_text(store.settings.tiers)
+    before = {} if reset else own_changes(store)
+    wanted = _merged(before, given)
+    tiers = changed(known, wanted)
+    if wanted != own_changes(store):
+        text = json.dumps(wanted, sort_keys=True, default=str) if wanted else ""
+        store.note_commit(store.base, store.base.set_properties({PROPERTY_TIERS: text}))
+    return tiers
+
+
+def _merged(before: Changes, given: Changes) -> dict[str, dict[str, Any]]:
+    wanted = {name: dict(fields) for name, fields in before.items()}
+    for name, fields in given.items():
+        if not isinstance(fields, Mapping):
+            raise InvalidRequest(f"Tier {name!r} takes a mapping of its fields, not {fields!r}.")
+        wanted[name] = wanted.get(name, {}) | dict(fields)
+    return wanted

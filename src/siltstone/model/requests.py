@@ -1,0 +1,114 @@
+"""What one process asks of the one that holds the lease, and what it is answered. Plain values; `storage.requests` keeps them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from siltstone.errors import InvalidRequest
+
+MAX_REQUEST_BYTES: Final = 1024 * 1024
+"""A request names datasets and works; more than this is none of ours."""
+
+
+class Ask(StrEnum):
+    """What is asked for."""
+
+    CYCLE = "cycle"
+    COMPACT = "compact"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What somebody wants done: a cycle, folds or purges of datasets, or that the holder stops."""
+
+    ask: Ask
+    names: tuple[str, ...] | None = None
+    """The datasets; None means all."""
+    only: tuple[str, ...] | None = None
+    force: bool = False
+    purge: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A wish, and who has it. The id is also the name of the presence that its requester holds."""
+
+    id: str
+    wish: Wish
+    machine: str
+    host: str
+    pid: int
+    asked_at: str
+
+    def to_json(self) -> str:
+        """Return it as text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Request":
+        """Read it from text that anybody may have written.
+
+        Raises:
+            InvalidRequest: it is none.
+        """
+        try:
+            found = json.loads(text)
+            wish = found.pop("wish")
+            return cls(
+                wish=_wish(wish),
+                **{name: _text(name, value) for name, value in found.items() if name != "pid"},
+                pid=int(found["pid"]),
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InvalidRequest(f"This is no request: {error}.") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came of a request: one result for each job or dataset, or why there is none."""
+
+    id: str
+    cycle: int | None = None
+    results: tuple[Mapping[str, Any], ...] = ()
+    error: str | None = None
+    error_kind: str | None = None
+
+    def to_json(self) -> str:
+        """Return it as text."""
+        return json.dumps(asdict(self), default=str)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Answer":
+        """Read it.
+
+        Raises:
+            InvalidRequest: it is none.
+        """
+        try:
+            found = json.loads(text)
+            return cls(**{**found, "results": tuple(found["results"])})
+        except (ValueError, TypeError, KeyError) as error:
+            raise InvalidRequest(f"This is no answer: {error}.") from error
+
+
+def _wish(found: Mapping[str, Any]) -> Wish:
+    return Wish(
+        ask=Ask(found["ask"]),
+        names=_names(found["names"]),
+        only=_names(found["only"]),
+        force=bool(found["force"]),
+        purge=bool(found["purge"]),
+    )
+
+
+def _names(found: Any) -> tuple[str, ...] | None:  # noqa: ANN401
+    return None if found is None else tuple(_text("name", one) for one in found)
+
+
+def _text(name: str, value: Any) -> str:  # noqa: ANN401
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is no text")
+    return value

@@ -1,0 +1,225 @@
+"""What is done under the lease: cycles, folds and purges that somebody asked for, recovery. Nothing here decides when.
+
+Epochs. Every commit of a job carries the epoch of the lease under which it was planned. A purge raises a dataset's epoch, so
+that the lease's can be below it: whoever holds the lease brings its own up to that of every dataset it is going to work on,
+*before* it plans. What was planned before stays fenced out. A purge takes an epoch above the lease's, so that no job that was
+planned under the lease before it can commit after it.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from siltstone.clock import Clock
+from siltstone.config import Settings
+from siltstone.errors import Fenced, SiltstoneError, Unavailable
+from siltstone.model.requests import Ask, Wish
+from siltstone.storage.leases import Lease, Leases
+from siltstone.storage.notes import Notes
+from siltstone.storage.requests import Requests
+
+if TYPE_CHECKING:
+    from siltstone.compaction.candidates import Plan
+    from siltstone.compaction.cycle import Watcher
+    from siltstone.compaction.jobs import Job
+    from siltstone.model.results import CompactReport, JobResult
+
+LOOK_SECONDS: Final = 1.0
+"""How often a running cycle looks whether the lease is still its own."""
+
+Told = dict[str, Any]
+Tell = Callable[[Told], None]
+
+
+class Lakework(Protocol):
+    """What a lake can do for its compactor; `Lake` does."""
+
+    def names(self) -> list[str]:
+        """Return the names of all datasets."""
+        ...
+
+    def highest_epoch(self, names: Sequence[str]) -> int:
+        """Return the highest epoch that has committed to any of these datasets; those that are gone are left out."""
+        ...
+
+    def run_cycle(
+        self,
+        names: Sequence[str] | None = None,
+        *,
+        only: Sequence[str] | None = None,
+        force: bool = False,
+        cycle: int | None = None,
+        epoch: int | None = None,
+        watchers: "Sequence[Watcher]" = (),
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> "Iterable[JobResult]":
+        """Plan and do one cycle."""
+        ...
+
+    def compact_one(self, name: str, *, purge: bool = False, epoch: int | None = None) -> "CompactReport":
+        """Fold one dataset, or purge it."""
+        ...
+
+    def recover(self, *, epoch: int | None = None) -> list[Told]:
+        """Finish and sweep what crashed processes left; return what went wrong, for each dataset where something did."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Office:
+    """Where the compactor of a lake is met: the leases, what others ask, what others read."""
+
+    leases: Leases
+    requests: Requests
+    notes: Notes
+    settings: Settings
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One time of working under the lease."""
+
+    number: int
+    lease: Lease
+    stopping: Callable[[], bool]
+    tell: Tell
+
+
+class Housework:
+    """Does what is due or asked for in one lake."""
+
+    def __init__(self, lake: Lakework, *, clock: Clock) -> None:
+        """Take the lake."""
+        self._lake = lake
+        self._clock = clock
+
+    def do(self, wish: Wish, turn: Turn) -> list[Told]:
+        """Do what somebody asked for; one result for each job or dataset.
+
+        Raises:
+            Fenced: the lease was lost; what was done is whole.
+        """
+        if wish.ask is Ask.CYCLE:
+            return self.cycle(wish.names, turn, only=wish.only, force=wish.force)
+        return [self._compact(name, turn, purge=wish.purge) for name in wish.names or self._lake.names()]
+
+    def cycle(
+        self, names: Sequence[str] | None, turn: Turn, *, only: Sequence[str] | None = None, force: bool = False
+    ) -> list[Told]:
+        """Plan and do one cycle under the lease.
+
+        Raises:
+            Fenced: the lease was lost; no further job was begun.
+        """
+        epoch = self._epoch(names, turn)
+        watch = LeaseWatch(turn.lease, turn.stopping, clock=self._clock)
+        done = self._lake.run_cycle(
+            names,
+            only=only,
+            force=force,
+            cycle=turn.number,
+            epoch=epoch,
+            watchers=[Telling(turn.tell, turn.number)],
+            stopping=watch.stopping,
+        )
+        if watch.lost is not None:
+            raise watch.lost
+        return [result.to_dict() for result in done]
+
+    def recover(self, turn: Turn) -> list[Told]:
+        """Finish and sweep what crashed processes left; return what went wrong, for each dataset where something did."""
+        return self._lake.recover(epoch=turn.lease.epoch)
+
+    def _compact(self, name: str, turn: Turn, *, purge: bool) -> Told:
+        turn.tell({"event": "job_began", "kind": "purge" if purge else "fold", "dataset": name})
+        try:
+            if turn.stopping():
+                raise Unavailable(f"Dataset {name}: the compactor was stopped before its turn. Try again.")
+            turn.lease.check()
+            epoch = self._epoch([name], turn)
+            report = self._lake.compact_one(name, purge=purge, epoch=epoch).to_dict()
+            if purge:
+                self._epoch([name], turn)
+            told: Told = {"dataset": name, "report": report, "error": None, "error_kind": None}
+        except SiltstoneError as error:
+            told = {"dataset": name, "report": None, "error": str(error), "error_kind": error.kind}
+        turn.tell({"event": "job_ended", "kind": "purge" if purge else "fold", **told})
+        return told
+
+    def _epoch(self, names: Sequence[str] | None, turn: Turn) -> int:
+        """Raise the lease's epoch above that of the datasets, if it is below it, and return it."""
+        highest = self._lake.highest_epoch(self._lake.names() if names is None else names)
+        if highest > turn.lease.epoch:
+            turn.lease.advance(above=highest - 1)
+        return turn.lease.epoch
+
+
+class LeaseWatch:
+    """Tells a cycle to stop: because somebody said so, or because the lease is not ours any more."""
+
+    def __init__(self, lease: Lease, stopping: Callable[[], bool], *, clock: Clock) -> None:
+        """Look at the lease from now on."""
+        self.lost: Fenced | None = None
+        self._lease = lease
+        self._told = stopping
+        self._clock = clock
+        self._looked_seconds = clock.monotonic_seconds()
+
+    def stopping(self) -> bool:
+        """Tell whether to stop; looks at the lease once a second at most."""
+        if self.lost is None and not self._told():
+            now = self._clock.monotonic_seconds()
+            if now - self._looked_seconds >= LOOK_SECONDS:
+                self._looked_seconds = now
+                self._look()
+        return self.lost is not None or self._told()
+
+    def _look(self) -> None:
+        try:
+            self._lease.check()
+        except Fenced as error:
+            self.lost = error
+        except SiltstoneError:
+            return  # cannot be read just now: commits are checked whatever the lease says
+
+
+class Telling:
+    """Tells what a cycle does, as it happens."""
+
+    def __init__(self, tell: Tell, number: int) -> None:
+        """Take whom to tell."""
+        self._tell = tell
+        self._number = number
+
+    def cycle_began(self, plan: "Plan", jobs: "Sequence[Job]") -> None:
+        """Say which jobs are to be done; nothing, if there are none."""
+        if jobs:
+            self._tell(
+                {"event": "cycle_began", "cycle": self._number, "jobs": len(jobs), "cost_bytes": plan.cost_bytes}
+            )
+
+    def job_began(self, job: "Job") -> None:
+        """Say that a job begins."""
+        self._tell({"event": "job_began", "cycle": self._number, **_named(job)})
+
+    def job_ended(self, job: "Job", result: "JobResult") -> None:
+        """Say what came of it."""
+        self._tell(
+            {
+                "event": "job_ended",
+                "cycle": self._number,
+                **_named(job),
+                "outcome": result.outcome,
+                "report": result.report,
+                "error": result.error,
+            }
+        )
+
+    def cycle_ended(self, plan: "Plan", results: "Sequence[JobResult]") -> None:
+        """The one who runs the cycle says that."""
+
+
+def _named(job: "Job") -> Told:
+    planned = job.planned
+    return {"job": job.id, "kind": planned.lane, "dataset": planned.dataset, "period": planned.period}

@@ -1,0 +1,109 @@
+"""What a compactor leaves for others to read, below ``_system/compactor``: small JSON files, each replaced as a whole.
+
+| file | says | written by |
+|---|---|---|
+| ``status.json`` | what the holder of the lease does now | the holder, when it changes |
+| ``cycles.json`` | the number of the last cycle, and when works ran last | the holder, before and after each cycle |
+| ``paused.json`` | that nothing is to run by the clock, and who said so | anybody; it stays until somebody resumes |
+
+A crash leaves a file as before or as after, and perhaps a draft, which the next write of that process's successor replaces.
+Nothing here decides who may commit: that is what leases and epochs are for.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from siltstone.errors import Corruption, Unavailable
+from siltstone.failpoints import reach
+from siltstone.storage.durable import sync_directory, sync_file
+from siltstone.storage.layout import Layout
+
+STATUS: Final = "status.json"
+CYCLES: Final = "cycles.json"
+PAUSED: Final = "paused.json"
+
+
+class Notes:
+    """The notes of one lake's compactor."""
+
+    def __init__(self, layout: Layout, *, durable: bool) -> None:
+        """Remember where they are; nothing is read or written yet."""
+        self.folder = layout.compactor
+        self._durable = durable
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """Return a note; None if there is none.
+
+        Raises:
+            Unavailable: it cannot be read now.
+            Corruption: it is damaged.
+        """
+        path = self.folder / name
+        try:
+            found = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise Unavailable(f"{path} cannot be read ({error}). Check the disk and its permissions.") from error
+        except ValueError as error:
+            raise _damaged(path) from error
+        if not isinstance(found, dict):
+            raise _damaged(path)
+        return found
+
+    def write(self, name: str, note: dict[str, Any]) -> None:
+        """Replace a note.
+
+        Raises:
+            Unavailable: it cannot be written now; the old one is still there.
+        """
+        path = self.folder / name
+        draft = path.with_name(f".{name}.{os.getpid()}")
+        try:
+            self.folder.mkdir(exist_ok=True)
+            write_draft(draft, json.dumps(note, default=str), durable=self._durable)
+            reach("notes.after_draft")
+            draft.replace(path)
+            if self._durable:
+                sync_directory(self.folder)
+        except OSError as error:
+            raise Unavailable(f"{path} cannot be written ({error}). Check the disk and its permissions.") from error
+        reach("notes.after_write")
+
+    def remove(self, name: str) -> bool:
+        """Remove a note; return whether there was one."""
+        path = self.folder / name
+        try:
+            path.unlink()
+            if self._durable:
+                sync_directory(self.folder)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise Unavailable(f"{path} cannot be removed ({error}). Check the disk and its permissions.") from error
+        return True
+
+    def next_cycle(self, *, at_least: int = 1) -> int:
+        """Return the number of the next cycle, which is then taken, whatever becomes of it."""
+        known = self.read(CYCLES) or {}
+        number = max(at_least, int(known.get("last", 0)) + 1)
+        self.write(CYCLES, {**known, "last": number})
+        return number
+
+    def ended(self, cycle: dict[str, Any], *, settled: dict[str, str] | None = None) -> None:
+        """Note what came of a cycle, and when works ran last."""
+        known = self.read(CYCLES) or {}
+        self.write(CYCLES, {**known, "ended": cycle, "settled": {**known.get("settled", {}), **(settled or {})}})
+
+
+def write_draft(path: Path, text: str, *, durable: bool) -> None:
+    """Write a file that gets its name later."""
+    path.write_text(text)
+    if durable:
+        sync_file(path)
+
+
+def _damaged(path: Path) -> Corruption:
+    return Corruption(f"{path} is damaged. Restore it from a copy, or remove it: it is only a note.")

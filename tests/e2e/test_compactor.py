@@ -1,0 +1,174 @@
+"""`silt compactor` as its users meet it, without Spark."""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from siltstone.config import Settings
+from siltstone.lake import Lake
+from tests.e2e.conftest import PEOPLE
+from tests.e2e.silt import COMMAND, process, silt
+from tests.support.children import NO_SPARK
+from tests.support.compactors import CompactorProcess
+
+
+@pytest.fixture
+def compactors(lake: Path, monkeypatch: pytest.MonkeyPatch) -> "Iterator[Compactors]":
+    monkeypatch.setenv("SILT_SPARK_REMOTE", NO_SPARK)
+    found = Compactors(lake)
+    yield found
+    for one in found.made:
+        one.end(signal.SIGKILL)
+
+
+class Compactors:
+    """Compactors of one lake."""
+
+    def __init__(self, lake: Path) -> None:
+        self.lake = lake
+        self.made: list[CompactorProcess] = []
+
+    def start(self, *options: str, **environment: str) -> CompactorProcess:
+        self.made.append(CompactorProcess(self.lake, *options, **environment))
+        return self.made[-1]
+
+
+def test_a_second_compactor_stands_by_takes_over_from_one_that_was_killed_and_stops_when_told(
+    lake: Path, compactors: Compactors
+):
+    first = compactors.start()
+    assert first.wait_for("started")["role"] == "all"
+    assert first.wait_for("holding")["epoch"] == 1
+    second = compactors.start("run", "--only", "vacuum")
+    assert f"process {first.pid} on " in second.wait_for("standing_by")["because"]
+    shown = silt("--lake", lake, "compactor", "status").out
+    assert f"process {first.pid} on " in shown
+    assert ", waiting\n" in shown
+    assert "\npaused     no\n" in shown
+    first.send(signal.SIGKILL)
+    assert second.wait_for("holding")["epoch"] == 2
+    silt("--lake", lake, "compactor", "pause")
+    second.wait_for("paused")
+    assert silt("--lake", lake, "compactor", "status", "--json").data["paused"]
+    done = process("--lake", lake, "compact", PEOPLE)
+    assert (done.code, done.out.splitlines()[0].split(",")[0]) == (0, f"{PEOPLE}: nothing to fold")
+    assert "handed to the compactor, process " in done.err
+    cycle = process("--lake", lake, "--json", "compact", "--cycle", "--only", "vacuum")
+    assert (cycle.code, cycle.data, cycle.err) == (0, [], "")
+    silt("--lake", lake, "compactor", "resume")
+    second.wait_for("resumed")
+    stopped = process("--lake", lake, "--json", "compactor", "stop")
+    assert (stopped.code, stopped.data) == (0, {"stopped": True, "taken_over_by": None})
+    assert second.wait() == 0
+    assert second.names()[-2:] == ["stopping", "stopped"]
+    assert silt("--lake", lake, "compactor", "stop").code == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_and_the_lease_is_free(lake: Path, compactors: Compactors, number: signal.Signals):
+    first = compactors.start()
+    first.wait_for("holding")
+    assert first.end(number) == 0
+    assert first.names()[-2:] == ["stopping", "stopped"]
+    found = silt("--lake", lake, "--json", "compactor", "status").data
+    assert (found["running"], found["last_holder"]["pid"]) == (False, first.pid)
+
+
+def test_once_runs_everything_once_and_ends(lake: Path):
+    with Lake.open(lake, settings=Settings(durable=False, squash_files=0)) as opened:
+        for number in range(40):
+            opened.dataset(PEOPLE).upsert([{"id": f"p{number}"}])
+    done = process("--lake", lake, "compactor", "run", "--once", "--only", "squash", "--dataset", PEOPLE)
+    assert done.code == 0, done.err
+    assert "holds the lease, epoch 1" in done.out
+    assert f"squash {PEOPLE}: 40 files became 1" in done.out
+    assert "cycle 1 ended: 1 job, 0 failed" in done.out
+    assert len(silt("--lake", lake, "--json", "head", PEOPLE, "-n", "100").data) == 40
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--only", "nix"), "There is no tier or work 'nix'"),
+        (("--catalog", "nix"), "There is no catalog nix"),
+        (("--dataset", "no.such.one"), "There is no dataset no.such.one"),
+        (("--nix",), "No such option"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_anything_runs(lake: Path, options: tuple[str, ...], says: str):
+    done = silt("--lake", lake, "compactor", *options)
+    assert done.code in (2, 3)
+    assert says in done.err
+    assert not (lake / "_system" / "leases").exists()
+
+
+def test_once_beside_a_compactor_says_who_works(lake: Path, compactors: Compactors):
+    first = compactors.start()
+    first.wait_for("holding")
+    done = process("--lake", lake, "--json", "compactor", "--once")
+    assert done.code == 4
+    assert f"process {first.pid} on " in done.err
+
+
+def test_leases_that_cannot_be_read_keep_it_standing_by_with_a_clear_word(lake: Path, compactors: Compactors):
+    compactors.start("--once", "--only", "vacuum").wait()
+    shutil.rmtree(lake / "_system" / "leases" / "_delta_log")
+    second = compactors.start()
+    assert "are damaged: its log is gone" in second.wait_for("standing_by")["because"]
+    refused = silt("--lake", lake, "--json", "compact", PEOPLE)
+    assert (refused.code, refused.error["kind"]) == (9, "corruption")
+    assert second.end() == 0
+    assert "holding" not in second.names()
+
+
+def test_a_follower_that_is_interrupted_says_what_becomes_of_its_request(lake: Path):
+    with Lake.open(lake) as opened:
+        office = opened._office()
+        with office.leases.hold("compactor", role=opened.settings.role) as lease:  # it never looks at its desk
+            office.notes.write("status.json", {"holder": lease.row.holder, "kind": "compactor"})
+            child = subprocess.Popen(
+                ["env", "--default-signal=INT", *COMMAND, "--lake", str(lake), "compact", PEOPLE],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            assert child.stderr is not None
+            assert "handed to the compactor" in child.stderr.readline()
+            os.kill(child.pid, signal.SIGINT)
+            _, err = child.communicate(timeout=60)
+        assert child.returncode == 130
+        assert "withdrawn before it was begun; nothing was done" in err
+        assert office.requests.waiting() == []
+
+
+@pytest.mark.parametrize(
+    ("role", "call", "code"),
+    [
+        ("reader", ("upsert", PEOPLE, "--row", '{"id": "a"}'), 2),
+        ("reader", ("compact", PEOPLE), 2),
+        ("reader", ("compact", "--cycle"), 2),
+        ("reader", ("compactor",), 2),
+        ("reader", ("compactor", "pause"), 2),
+        ("reader", ("vacuum", PEOPLE), 2),
+        ("reader", ("drop", PEOPLE, "--yes"), 2),
+        ("compactor", ("tombstone", PEOPLE, "a"), 2),
+        ("compactor", ("create", "a.b.c", "--key", "id", "--schema", "id STRING"), 2),
+        ("compactor", ("ingest", PEOPLE, "x.parquet"), 2),
+        ("reader", ("head", PEOPLE), 0),
+        ("reader", ("compact", "--plan"), 0),
+        ("reader", ("vacuum", PEOPLE, "--dry-run"), 0),
+        ("compactor", ("compact", PEOPLE), 0),
+    ],
+)
+def test_a_role_is_what_the_environment_says(
+    lake: Path, monkeypatch: pytest.MonkeyPatch, role: str, call: tuple[str, ...], code: int
+):
+    monkeypatch.setenv("SILT_ROLE", role)
+    done = silt("--lake", lake, *call)
+    assert done.code == code, done.err
+    assert code == 0 or f"has the role '{role}' and may not" in done.err

@@ -1,0 +1,192 @@
+"""`silt compactor` with real folds: killed in the middle of one, told to stop in the middle of one, asked by others."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from siltstone.config import Settings
+from siltstone.lake import Lake
+from siltstone.model.requests import Answer, Ask, Wish
+from siltstone.storage.connect import ConnectServer
+from siltstone.storage.requests import Following
+from tests.e2e.silt import COMMAND, process
+from tests.support.compactors import WAIT_SECONDS, CompactorProcess
+
+NAME = "crm.sales.people"
+FOLD = Wish(ask=Ask.CYCLE, names=(NAME,), only=("fold",), force=True)
+ROWS = 20_000
+
+pytestmark = pytest.mark.spark
+
+
+class Bench:
+    """A lake with rows in base and in changes, and compactors that fold on the Connect server."""
+
+    def __init__(self, root: Path, remote: str) -> None:
+        self.root = root
+        self.environment = {"SILT_SPARK_REMOTE": remote, "SILT_FOLD_CRON": "", "SILT_SQUASH_CRON": ""}
+        self.lake = Lake.open(root, settings=Settings(durable=False, squash_files=0))
+        self.made: list[CompactorProcess] = []
+        dataset = self.lake.create(NAME, "id BIGINT NOT NULL, note STRING", key="id")
+        self.rows = dict.fromkeys(range(ROWS), "first")
+        for batch in range(4):
+            chosen = range(batch * ROWS // 4, (batch + 1) * ROWS // 4)
+            dataset.upsert(pa.table({"id": list(chosen), "note": ["first"] * len(chosen)}))
+        dataset.tombstone([0, 1, 2])
+        for number in (0, 1, 2):
+            del self.rows[number]
+
+    def compactor(self, *options: str, **environment: str) -> CompactorProcess:
+        self.made.append(CompactorProcess(self.root, *options, **self.environment, **environment))
+        return self.made[-1]
+
+    def check(self, *, folded: bool) -> None:
+        """See that every row is there once, and whether it is in base."""
+        found = self.lake.dataset(NAME).to_arrow()
+        assert found.num_rows == len(self.rows)
+        assert dict(zip(found["id"].to_pylist(), found["note"].to_pylist(), strict=True)) == self.rows
+        store = self.lake.dataset(NAME)._store
+        snapshot = store.snapshot()
+        assert (snapshot.watermark == snapshot.sequence) == folded
+        if folded:
+            in_base = [pq.read_table(store.base.path / file.path, columns=["id"]) for file in snapshot.base.files]
+            assert sorted(pa.concat_tables(in_base)["id"].to_pylist()) == sorted(self.rows)
+
+    def ask(self, wish: Wish = FOLD) -> Following:
+        """Ask as somebody who only waits: whoever holds the lease has to do it."""
+        return self.lake._office().requests.ask(wish)
+
+    def overview(self) -> dict[str, Any]:
+        return self.lake.compactor_overview()
+
+
+@pytest.fixture
+def bench(lake_path: Path, connect_server: ConnectServer) -> Iterator[Bench]:
+    found = Bench(lake_path, connect_server.address)
+    yield found
+    for one in found.made:
+        one.end(signal.SIGKILL)
+
+
+def until(condition: Callable[[], Any], *, seconds: float = WAIT_SECONDS) -> Any:  # noqa: ANN401
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.005)
+    return found
+
+
+def answered(following: Following) -> Answer:
+    answer: Answer = until(following.answer)
+    following.close()
+    return answer
+
+
+def written(bench: Bench) -> list[Path]:
+    """Return what a job that is not committed has written into base."""
+    return [path for path in (bench.lake.dataset(NAME).path / "base").rglob("*.parquet") if path.is_file()]
+
+
+@pytest.mark.parametrize("way", ["kill -9", pytest.param("at a fail point", marks=pytest.mark.deep)])
+def test_a_compactor_that_dies_in_a_fold_is_replaced_and_every_row_is_there_once(bench: Bench, way: str):
+    crash = {"SILT_FAILPOINT": "fold.after_write:kill"} if way == "at a fail point" else {}
+    first = bench.compactor(**crash)
+    first.wait_for("holding")
+    second = bench.compactor()
+    assert f"process {first.pid} on " in second.wait_for("standing_by")["because"]
+    following = bench.ask()
+    if way == "kill -9":
+        first.wait_for("job_began")
+        until(lambda: written(bench) or bench.lake.dataset(NAME)._store.snapshot().watermark)
+        first.send(signal.SIGKILL)
+    assert first.wait() == -signal.SIGKILL
+    answer = answered(following)
+    assert answer.error is None
+    assert second.wait_for("cycle_ended")["failed"] == 0
+    bench.check(folded=True)
+    assert second.end() == 0
+    assert bench.lake.dataset(NAME)._store.snapshot().epoch == 2, "the fold carries the epoch of the second one's lease"
+    assert not bench.lake.dataset(NAME).vacuum(dry_run=True).files, "what the dead one wrote was swept"
+
+
+def test_a_command_hands_its_fold_to_the_compactor_and_says_how_it_goes(bench: Bench):
+    first = bench.compactor()
+    first.wait_for("holding")
+    done = process("--lake", bench.root, "compact", "--cycle", "--only", "fold", "--force", **bench.environment)
+    assert done.code == 0, done.err
+    assert f"fold {NAME}: 5 batches folded, " in done.out
+    assert [line.split(",")[0].split(" (")[0] for line in done.err.splitlines()] == [
+        "handed to the compactor",
+        "begun as cycle 1",
+        "cycle 1: 1 job",
+        f"fold {NAME} began",
+        f"fold {NAME}: 5 batches folded",
+        "1 job.",
+    ]
+    bench.check(folded=True)
+    bench.lake.dataset(NAME).tombstone([3])
+    del bench.rows[3]
+    purged = process("--lake", bench.root, "--json", "compact", NAME, "--purge", "--yes", **bench.environment)
+    assert purged.code == 0, purged.err
+    assert (purged.data["purged"], purged.data["final_rows"]) == (True, len(bench.rows))
+    bench.check(folded=True)
+    assert bench.lake.dataset(NAME)._store.snapshot().epoch == 2
+    assert bench.overview()["holder"]["epoch"] == 2, "the holder has followed the purge"
+    bench.lake.dataset(NAME).tombstone([4])
+    del bench.rows[4]
+    again = process("--lake", bench.root, "--json", "compact", NAME, **bench.environment)
+    assert (again.code, again.data["rows_dropped_by_tombstones"]) == (0, 1), again.err
+    bench.check(folded=True)
+    assert first.end() == 0
+
+
+@pytest.mark.parametrize(
+    ("number", "patience"), [(signal.SIGINT, "0"), pytest.param(signal.SIGTERM, "30", marks=pytest.mark.deep)]
+)
+def test_a_compactor_that_is_told_to_stop_in_a_fold_finishes_or_ends_it_and_nothing_is_lost(
+    bench: Bench, number: signal.Signals, patience: str
+):
+    first = bench.compactor(SILT_STOP_SECONDS=patience)
+    first.wait_for("holding")
+    following = bench.ask()
+    first.wait_for("job_began")
+    began = time.monotonic()
+    first.send(number)
+    assert first.wait() == 0, first.errors
+    assert time.monotonic() - began < float(patience) + 30
+    assert first.names()[-1] == "stopped"
+    assert not bench.overview()["running"], "the lease is free"
+    following.close()
+    bench.check(folded=bench.lake.dataset(NAME)._store.snapshot().watermark > 0)
+    second = bench.compactor("--once", "--only", "fold", SILT_FOLD_BATCHES="1")
+    assert second.wait() == 0
+    bench.check(folded=True)
+
+
+@pytest.mark.deep
+def test_a_follower_that_is_interrupted_leaves_the_fold_to_the_compactor(bench: Bench):
+    first = bench.compactor()
+    first.wait_for("holding")
+    child = subprocess.Popen(
+        ["env", "--default-signal=INT", *COMMAND, "--lake", str(bench.root), "compact", NAME],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | bench.environment,
+    )
+    first.wait_for("job_began")
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=WAIT_SECONDS)
+    assert child.returncode == 130
+    assert f"stopped following; it goes on in process {first.pid} on " in err
+    first.wait_for("cycle_ended")
+    bench.check(folded=True)
+    assert first.end() == 0

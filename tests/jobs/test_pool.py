@@ -1,0 +1,182 @@
+"""How workers come and go: kept, replaced, ended. A fold that has nothing to fold needs no JVM, so these are quick."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from siltstone import Lake
+from siltstone.clock import SystemClock
+from siltstone.compaction.attempts import carry_out
+from siltstone.compaction.candidates import Candidate, JobKind
+from siltstone.compaction.job_worker import ORPHANED, settings_to_dict
+from siltstone.compaction.jobs import Job
+from siltstone.compaction.pool import Pool
+from siltstone.compaction.worker_process import SPARE_MEMORY_MB
+from siltstone.model.results import JobResult
+from tests.jobs.conftest import OpenLake, pool_of
+from tests.support.faulty_worker import arrange
+from tests.support.rolled import AT, NAME, make_log
+
+
+def nothing() -> Job:
+    return Job.of(Candidate(kind=JobKind.FOLD, lane="fold", dataset=NAME), cycle=1, epoch=None)
+
+
+def done(lake: Lake, job: Job | None = None) -> JobResult:
+    return carry_out(job or nothing(), pool_of(lake), clock=SystemClock(), stopping=lambda: False)
+
+
+def idle(lake: Lake) -> list[int]:
+    return [worker.pid for worker in pool_of(lake)._idle]
+
+
+def test_a_worker_is_kept_and_replaced_after_its_share_of_jobs(open_lake: OpenLake) -> None:
+    lake = open_lake(fresh=True, worker_jobs=2)
+    make_log(lake, files=0)
+    assert done(lake).outcome == "done"
+    first = idle(lake)
+    assert len(first) == 1
+    assert done(lake).outcome == "done"
+    assert idle(lake) == []
+    assert done(lake).outcome == "done"
+    assert idle(lake) not in ([], first)
+
+
+def test_a_worker_that_has_grown_is_replaced(open_lake: OpenLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = open_lake(fresh=True, worker_memory_mb=1)
+    make_log(lake, files=0)
+    assert done(lake).outcome == "done"
+    (worker,) = pool_of(lake)._idle
+    assert 20 < worker.memory_mb() < SPARE_MEMORY_MB
+    monkeypatch.setattr("siltstone.compaction.worker_process.SPARE_MEMORY_MB", 5)
+    assert worker.has_grown()
+    assert done(lake).outcome == "done"
+    assert idle(lake) == []
+
+
+def test_an_idle_worker_that_died_is_replaced_without_a_failure(open_lake: OpenLake) -> None:
+    lake = open_lake(fresh=True)
+    make_log(lake, files=0)
+    assert done(lake).outcome == "done"
+    (worker,) = pool_of(lake)._idle
+    os.kill(worker.pid, signal.SIGKILL)
+    while worker.alive():
+        time.sleep(0.01)
+    again = done(lake)
+    assert (again.outcome, again.attempts) == ("done", 1)
+    assert pool_of(lake).started == 2
+
+
+def test_work_that_cannot_be_divided_is_tried_once_more_and_then_reported(open_lake: OpenLake) -> None:
+    lake = open_lake(fresh=True)
+    make_log(lake, files=0)
+    arrange(lake.path, kill="job.began")
+    told = done(lake)
+    assert (told.outcome, told.failure, told.attempts) == ("failed", "killed", 2)
+    assert "SIGKILL" in (told.error or "")
+    arrange(lake.path, kill="job.began", once=True)
+    assert (done(lake).outcome, pool_of(lake).started) == ("done", 4)
+
+
+def test_an_unknown_dataset_is_reported_and_the_worker_kept(open_lake: OpenLake) -> None:
+    lake = open_lake(fresh=True)
+    make_log(lake, files=0)
+    missing = Job.of(Candidate(kind=JobKind.FOLD, lane="fold", dataset="a.b.c"), cycle=1, epoch=None)
+    assert done(lake, missing).failure == "gone"
+    assert done(lake).outcome == "done"
+
+
+def test_a_worker_that_does_not_start_is_told_with_its_last_words(open_lake: OpenLake) -> None:
+    lake = open_lake(fresh=True)
+    make_log(lake, files=0)
+    lake._pool = Pool(
+        lake.path,
+        settings=lake.settings,
+        clock=SystemClock(),
+        compactor=lake._compactor,
+        store=lake._store,
+        command=(sys.executable, "-c", "raise SystemExit('no such luck')"),
+    )
+    told = done(lake)
+    assert (told.outcome, told.failure, told.attempts) == ("failed", "unknown", 1)
+    assert "ended with code 1" in (told.error or "")
+    assert "no such luck" in (told.error or "")
+
+
+def test_closing_ends_the_workers_and_removes_their_folders(open_lake: OpenLake) -> None:
+    lake = open_lake(fresh=True)
+    make_log(lake, files=0)
+    assert done(lake).outcome == "done"
+    (worker,) = pool_of(lake)._idle
+    scratch = worker._scratch
+    assert scratch.is_dir()
+    lake.close()
+    assert not worker.alive()
+    assert not scratch.exists()
+
+
+def test_a_worker_whose_input_ends_while_it_works_ends_at_once(open_lake: OpenLake) -> None:
+    """As when the parent is killed; the lake's own folder is where it stands still."""
+    lake = open_lake(fresh=True)
+    make_log(lake, files=0)
+    arrange(lake.path, wait=True)
+    pool = pool_of(lake)
+    worker = pool._take(nothing())
+    assert worker._process.stdin is not None
+    process = worker._process
+    asked = {"lake": str(lake.path), "settings": settings_to_dict(worker._settings), "job": nothing().to_dict()}
+    worker._process.stdin.write(json.dumps(asked) + "\n")
+    worker._process.stdin.close()
+    try:
+        assert process.wait(20) == ORPHANED
+    except subprocess.TimeoutExpired:
+        pytest.fail("it went on")
+    worker.close()
+    assert not worker._scratch.exists()
+
+
+AS_NOBODY = """
+import json, os, sys
+from siltstone import Lake
+from siltstone.compaction.candidates import Candidate, JobKind, Plan
+from siltstone.compaction.cycle import run_cycle
+from siltstone.compaction.jobs import Inline
+kinds = [JobKind.SQUASH, JobKind.VACUUM]
+jobs = tuple(Candidate(kind=kind, lane=str(kind), dataset="web.eu.clicks") for kind in kinds)
+with Lake.open(sys.argv[1]) as lake:
+    lake.dataset("web.eu.clicks").status()
+    if os.getuid() == 0:
+        os.setgroups([]); os.setgid(65534); os.setuid(65534)
+    done = run_cycle(Plan(cycle=1, budget_bytes=0, jobs=jobs, left_out=()), Inline(lake._compactor, lake._store))
+print(json.dumps([one.to_dict() for one in done]))
+"""
+
+
+def test_jobs_that_may_not_write_are_told_so_and_change_nothing(open_lake: OpenLake) -> None:
+    lake = open_lake(fresh=True)
+    log = make_log(lake, files=2)
+    for n in range(3):
+        log.append([{"at": AT, "visitor": "V-1", "n": n}])
+    before = sorted(map(str, lake.path.rglob("*")))
+    folders = [path for path in [lake.path, *lake.path.rglob("*")] if path.is_dir()]
+    for folder in folders:
+        folder.chmod(0o555)
+    for folder in [lake.path, *list(lake.path.parents)[:4]]:
+        folder.chmod(folder.stat().st_mode | 0o055)
+    try:
+        told = subprocess.run(
+            [sys.executable, "-c", AS_NOBODY, str(lake.path)], capture_output=True, text=True, check=False
+        )
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+    assert told.returncode == 0, told.stderr
+    squash, _vacuum = json.loads(told.stdout)
+    assert (squash["outcome"], squash["failure"]) == ("failed", "permission_denied"), squash
+    assert "Permission denied" in squash["error"]
+    assert sorted(map(str, lake.path.rglob("*"))) == before

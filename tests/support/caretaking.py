@@ -1,0 +1,136 @@
+"""Compactors on lakes that need no Spark: squashes, vacuums, and folds and purges of datasets without changes."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from siltstone.clock import Clock
+from siltstone.config import Settings
+from siltstone.lake import Lake
+from siltstone.model.requests import Answer, Ask, Wish
+from siltstone.model.results import JobResult
+from siltstone.storage.notes import STATUS
+from tests.support.tables import FAST
+
+SETTINGS: Final = replace(FAST, schedule_jitter_seconds=0.0, squash_files=3, stop_seconds=5.0)
+NAME: Final = "a.b.c"
+WAIT_SECONDS: Final = 60.0
+
+
+def lake_of(root: Path, *, clock: Clock | None = None, settings: Settings = SETTINGS) -> Lake:
+    """Open a lake as another process would."""
+    return Lake.open(root, settings=settings, clock=clock)
+
+
+def filled(lake: Lake, *, batches: int = 0, first: int = 0) -> None:
+    """Create the dataset, and write that many batches of one row each."""
+    dataset = lake.create(NAME, "id BIGINT NOT NULL", key="id")
+    for number in range(first, first + batches):
+        dataset.upsert([{"id": number}])
+
+
+def ids(lake: Lake) -> list[int]:
+    """Return what the dataset says."""
+    return sorted(lake.dataset(NAME).to_arrow().column("id").to_pylist())
+
+
+def until(condition: Callable[[], Any]) -> Any:  # noqa: ANN401
+    """Wait until something is so, and return it."""
+    end = time.monotonic() + WAIT_SECONDS
+    while not (found := condition()):
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.01)
+    return found
+
+
+class SlowLake(Lake):
+    """A lake whose cycles last until they are told to stop or to go on: a job that takes long."""
+
+    began: threading.Event
+    go_on: threading.Event
+    deaf = False
+    """True for a job that goes on when it is told to stop."""
+
+    def run_cycle(
+        self,
+        names: Sequence[str] | None = None,
+        *,
+        only: Sequence[str] | None = None,
+        force: bool = False,
+        cycle: int | None = None,
+        epoch: int | None = None,
+        watchers: Any = (),  # noqa: ANN401
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> list[JobResult]:
+        self.began.set()
+        while not self.go_on.wait(0.01):
+            if stopping() and not self.deaf:
+                return []
+        return super().run_cycle(
+            names, only=only, force=force, cycle=cycle, epoch=epoch, watchers=watchers, stopping=stopping
+        )
+
+
+def slow_lake(root: Path, *, settings: Settings = SETTINGS) -> SlowLake:
+    """Open a lake whose cycles last."""
+    lake = SlowLake.open(root, settings=settings)
+    assert isinstance(lake, SlowLake)
+    lake.began, lake.go_on = threading.Event(), threading.Event()
+    return lake
+
+
+class Asked(threading.Thread):
+    """Somebody who asks, as another process would, and what it is told."""
+
+    def __init__(self, root: Path, wish: Wish, *, settings: Settings = SETTINGS) -> None:
+        super().__init__(daemon=True)
+        self.told: list[dict[str, Any]] = []
+        self.answer: Answer | None = None
+        self.error: Exception | None = None
+        self._lake, self._wish = lake_of(root, settings=settings), wish
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.answer = self._lake.ask(self._wish, tell=self.told.append)
+        except Exception as error:  # noqa: BLE001  # the test looks at it
+            self.error = error
+
+    def events(self) -> list[str]:
+        return [str(one["event"]) for one in self.told]
+
+    def value(self) -> Answer:
+        self.join(WAIT_SECONDS)
+        assert self.error is None, self.error
+        assert self.answer is not None, self.told
+        return self.answer
+
+
+# ---- in other processes ----------------------------------------------------------------------------------------------
+
+
+def compactor_in_process(root: str, told: str) -> None:
+    """Run a compactor until the process is killed; a line for each event."""
+    lake = lake_of(Path(root))
+    with (
+        Path(told).open("a", buffering=1) as log,
+        lake.compactor(tell=lambda one: print(one["event"], file=log)) as found,
+    ):
+        found.wait_until_told_to_stop(300)
+
+
+def ask_in_process(root: str, ask: str = "compact", purge: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
+    """Ask for something and return the answer."""
+    answer = lake_of(Path(root)).ask(Wish(ask=Ask(ask), names=(NAME,), purge=purge))
+    return {"cycle": answer.cycle, "results": list(answer.results), "error": answer.error}
+
+
+def note_in_process(root: str) -> int:
+    """Take the number of the next cycle, then say something of oneself."""
+    notes = lake_of(Path(root))._office().notes
+    number = notes.next_cycle()
+    notes.write(STATUS, {"holder": "me"})
+    return number

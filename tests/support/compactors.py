@@ -1,0 +1,90 @@
+"""`silt compactor` as processes, and what they say."""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from tests.e2e.silt import COMMAND
+
+WAIT_SECONDS: Final = 120.0
+
+
+class CompactorProcess:
+    """One `silt compactor`; its events as they come."""
+
+    def __init__(self, lake: Path, *options: str, **environment: str) -> None:
+        """Start it now."""
+        self._process = subprocess.Popen(
+            ["env", "--default-signal=INT", *COMMAND, "--lake", str(lake), "--json", "compactor", *options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"SILT_DURABLE": "no", "SILT_SCHEDULE_JITTER_SECONDS": "0"} | environment,
+            start_new_session=True,
+        )
+        self.events: list[dict[str, Any]] = []
+        self.errors = ""
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def wait_for(self, event: str) -> dict[str, Any]:
+        """Wait until it tells of something, and return that; what it told before is not looked at again."""
+        end = time.monotonic() + WAIT_SECONDS
+        while True:
+            line = self._lines.get(timeout=max(0.1, end - time.monotonic()))
+            assert line is not None, f"it ended with {self._process.wait()}: {self.events} {self._errors()}"
+            self.events.append(json.loads(line))
+            if self.events[-1]["event"] == event:
+                return self.events[-1]
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to it alone."""
+        os.kill(self.pid, number)
+
+    def wait(self) -> int:
+        """Wait until it ends; return its exit code."""
+        code = self._process.wait(WAIT_SECONDS)
+        self._reader.join(WAIT_SECONDS)
+        for pipe in (self._process.stdout, self._process.stderr):
+            assert pipe is not None
+            if pipe is self._process.stderr and not pipe.closed:
+                self.errors = pipe.read()
+            pipe.close()
+        while not self._lines.empty():
+            line = self._lines.get()
+            if line is not None:
+                self.events.append(json.loads(line))
+        return code
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """End it with a signal; return its exit code."""
+        if self._process.poll() is None:
+            self.send(number)
+        return self.wait()
+
+    def names(self) -> list[str]:
+        """Return the kinds of all events so far."""
+        return [event["event"] for event in self.events]
+
+    def _errors(self) -> str:
+        assert self._process.stderr is not None
+        return self._process.stderr.read()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)

@@ -1,0 +1,534 @@
+"""The caretaker: works by the clock under the lease, and a desk where others ask. No Spark: squashes, vacuums, empty folds."""
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from siltstone.config import Role, Settings
+from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, SiltstoneError
+from siltstone.lake import Lake
+from siltstone.model.requests import Ask, Wish
+from siltstone.scheduler.caretaker import Caretaker
+from siltstone.scheduler.cycles import Outcome, State
+from siltstone.scheduler.works import crons
+from siltstone.storage.leases import COMPACTOR
+from siltstone.storage.notes import CYCLES, PAUSED, STATUS
+from tests.support.caretaking import NAME, SETTINGS, Asked, filled, ids, lake_of, slow_lake, until
+from tests.support.children import NO_SPARK
+from tests.support.clocks import FakeClock
+from tests.support.leasing import leases_of
+
+FOLD = Wish(ask=Ask.COMPACT, names=(NAME,))
+PURGE = Wish(ask=Ask.COMPACT, names=(NAME,), purge=True)
+CYCLE = Wish(ask=Ask.CYCLE)
+
+
+class Bench:
+    """Compactors on one lake and one clock that a test moves, and what they told."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.clock = root, FakeClock()
+        self.told: list[dict[str, Any]] = []
+        self.made: list[Caretaker] = []
+        self.lake = lake_of(root, clock=self.clock)
+        filled(self.lake)
+
+    def caretaker(self, lake: Lake | None = None, **given: Any) -> Caretaker:  # noqa: ANN401
+        found = (lake or lake_of(self.root, clock=self.clock)).compactor(tell=self.told.append, **given)
+        self.made.append(found)
+        return found
+
+    def events(self) -> list[str]:
+        return [str(one["event"]) for one in self.told]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    found = Bench(tmp_path / "lake")
+    yield found
+    for caretaker in found.made:
+        caretaker.stop()
+
+
+# ---- the works -------------------------------------------------------------------------------------------------------
+
+
+def test_every_tier_and_kind_of_work_has_its_cron():
+    found = crons(replace(Settings(), tiers="weekly.enabled=yes; hourly.cron=7 * * * *", cluster_cron=" "))
+    assert next(iter(found)) == "recovery"
+    assert (found["hourly"], found["weekly"], found["cluster"]) == ("7 * * * *", "0 4 * * 3", None)
+    assert {"fold", "squash", "events", "vacuum", "daily", "monthly"} < set(found)
+
+
+def test_a_tier_that_only_a_dataset_has_is_looked_at_by_the_cron_it_has_there(bench: Bench):
+    log = bench.lake.create("a.b.log", "at TIMESTAMP NOT NULL", time="at")
+    log.set_tiers("weekly.enabled=yes; hourly.cron=9 * * * *")
+    due = bench.caretaker().status().due
+    assert due["weekly"] is not None
+    assert due["hourly"] is not None
+    assert due["hourly"].minute == 5, "a tier of the lake keeps the lake's cron"
+    bench.lake.drop("a.b.log")
+    caretaker = bench.caretaker(only=["weekly"])
+    with caretaker._scheduler._changed:
+        assert caretaker._scheduler._timings["weekly"].due_at is None
+
+
+def test_a_cron_that_is_none_is_named_with_its_setting(bench: Bench):
+    with pytest.raises(InvalidRequest, match="Setting 'fold_cron': 'often' is no cron expression"):
+        bench.caretaker(lake_of(bench.root, settings=replace(SETTINGS, fold_cron="often")))
+
+
+def test_an_unknown_work_is_refused(bench: Bench):
+    with pytest.raises(InvalidRequest, match=r"no tier or work 'nix'\. Known: recovery, fold"):
+        bench.caretaker(only=["nix"])
+
+
+# ---- by the clock ----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_due_together_is_planned_together_and_is_one_cycle(bench: Bench):
+    filled(bench.lake, batches=5)
+    caretaker = bench.caretaker()
+    assert caretaker.step() is None
+    bench.clock.pass_time(minutes=1)
+    cycle = caretaker.step()
+    assert cycle is not None
+    assert [(one.work, one.outcome) for one in cycle.results] == [("fold, squash", Outcome.DONE)]
+    [job] = cycle.results[0].value
+    assert (job["kind"], job["error"], job["report"]["files_removed"]) == ("squash", None, 5)
+    assert job["job"].startswith(f"{cycle.number}-")
+    assert ids(bench.lake) == [0, 1, 2, 3, 4]
+    assert bench.events() == ["holding", "cycle_began", "job_began", "job_ended", "cycle_ended"]
+
+
+def test_a_cycle_with_nothing_to_do_says_nothing(bench: Bench):
+    caretaker = bench.caretaker()
+    for _ in range(5):
+        caretaker.step()
+        bench.clock.pass_time(minutes=1)
+    assert len(caretaker.history()) == 4
+    assert bench.events() == ["holding"]
+
+
+def test_numbers_go_on_and_what_was_missed_is_caught_up_once(bench: Bench):
+    first = bench.caretaker(only=["vacuum"])
+    first.step()
+    bench.clock.pass_time(hours=1)
+    cycle = first.step()
+    assert cycle is not None
+    assert cycle.number == 1
+    first.stop()
+    bench.clock.pass_time(days=3)
+    second = bench.caretaker(only=["vacuum"])
+    cycle = second.step()
+    assert cycle is not None
+    assert (cycle.number, [one.work for one in cycle.results]) == (2, ["recovery", "vacuum"])
+    assert second.step() is None
+
+
+def test_a_clock_that_jumps_neither_stops_the_works_nor_repeats_them(bench: Bench):
+    caretaker = bench.caretaker(only=["squash"])
+    caretaker.step()
+    bench.clock.jump(days=-30)
+    assert caretaker.step() is None
+    bench.clock.pass_time(minutes=1)
+    assert caretaker.step() is not None
+    bench.clock.jump(days=60)
+    assert caretaker.step() is not None
+    assert caretaker.step() is None
+
+
+def test_only_the_chosen_datasets_are_looked_after(bench: Bench):
+    other = bench.lake.create("x.y.z", "id BIGINT NOT NULL", key="id")
+    for number in range(5):
+        other.upsert([{"id": number}])
+    filled(bench.lake, batches=5)
+    caretaker = bench.caretaker(names=lambda: ["x.y.z"], only=["squash"])
+    caretaker.step()
+    bench.clock.pass_time(minutes=1)
+    cycle = caretaker.step()
+    assert cycle is not None
+    assert [job["dataset"] for job in cycle.results[0].value] == ["x.y.z"]
+
+
+def test_a_lake_that_is_paused_stays_so_in_the_next_compactor(bench: Bench):
+    first = bench.caretaker(only=["squash"])
+    first.step()
+    bench.lake.pause_compactor()
+    bench.clock.pass_time(minutes=5)
+    assert first.step() is None
+    assert first.status().state is State.PAUSED
+    first.stop()
+    second = bench.caretaker(only=["squash"])
+    bench.clock.pass_time(minutes=5)
+    second.start()
+    until(lambda: second.status().holder is not None)
+    assert second.history() == ()
+    assert bench.lake.compactor_overview()["paused"]
+    assert bench.lake.resume_compactor()
+    until(second.history)
+    assert not bench.lake.resume_compactor()
+    assert bench.events().count("paused") == 2
+
+
+def test_what_is_asked_for_is_done_while_paused(bench: Bench):
+    caretaker = bench.caretaker(lake_of(bench.root))
+    caretaker.pause()
+    caretaker.start()
+    until(lambda: bench.lake.compactor_overview()["kind"])
+    assert Asked(bench.root, FOLD).value().results[0]["report"]["final_rows"] == 0
+    assert caretaker.wait(caretaker.trigger(["vacuum"]), seconds=60).failed is False
+    caretaker.resume()
+    assert not caretaker.status().paused
+
+
+# ---- the lease -------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_compactor_stands_by_says_who_works_and_takes_over(bench: Bench):
+    first, second = bench.caretaker(), bench.caretaker()
+    first.step()
+    second.step()
+    second.step()
+    assert bench.told[-1]["event"] == "standing_by"
+    assert "holds the lease" in bench.told[-1]["because"]
+    assert second.status().state is State.STANDING_BY
+    with pytest.raises(Conflict, match="stands by: process"):
+        second.trigger()
+    first.stop()
+    bench.clock.pass_time(minutes=1)
+    cycle = second.step()
+    assert cycle is not None
+    assert (cycle.epoch, second.status().state) == (2, State.WAITING)
+
+
+def test_a_compactor_that_loses_its_lease_in_a_cycle_stops_at_once_and_stands_by(bench: Bench):
+    lake = slow_lake(bench.root)
+    caretaker = bench.caretaker(lake, only=["squash"])
+    caretaker.start()
+    until(lambda: caretaker.status().holder)
+    caretaker.trigger(["squash"])
+    assert lake.began.wait(60)
+    leases = leases_of(bench.root)
+    leases._table.look(COMPACTOR)
+    row = leases.row(COMPACTOR)
+    assert row is not None
+    # another machine, whose clock says that the time of the lease is long over
+    leases._table.write(replace(row, epoch=row.epoch + 1, holder="f" * 32, machine="another"), allowed=lambda *_: True)
+    until(caretaker.history)
+    [result] = caretaker.history()[0].results
+    assert (result.outcome, result.error_kind) == (Outcome.FAILED, "fenced")
+    until(lambda: caretaker.status().state is State.STANDING_BY)
+
+
+def test_leases_that_cannot_be_read_mean_standing_by_and_a_clear_word(bench: Bench):
+    filled(bench.lake, batches=5)
+    bench.caretaker().step()
+    bench.made.pop().stop()
+    shutil.rmtree(bench.root / "_system" / "leases" / "_delta_log")
+    caretaker = bench.caretaker()
+    for _ in range(3):
+        assert caretaker.step() is None
+        bench.clock.pass_time(minutes=1)
+    assert bench.events()[-1] == "standing_by"
+    assert "are damaged: its log is gone" in bench.told[-1]["because"]
+    assert len(bench.lake.dataset(NAME)._store.changes.files()) == 5
+    for call in (lambda: lake_of(bench.root).ask(FOLD), bench.lake.compactor_overview):
+        with pytest.raises(Corruption, match="End every process that compacts, and restore"):
+            call()
+
+
+def test_damaged_notes_are_said_and_never_taken_for_absent(bench: Bench):
+    caretaker = bench.caretaker(only=["squash"])
+    caretaker.step()
+    (bench.root / "_system" / "compactor" / CYCLES).write_text("[")
+    bench.clock.pass_time(minutes=1)
+    with pytest.raises(Corruption, match=r"cycles.json is damaged. Restore it from a copy, or remove it"):
+        caretaker.step()
+    (bench.root / "_system" / "compactor" / CYCLES).unlink()
+    assert caretaker.step() is not None
+
+
+# ---- requests --------------------------------------------------------------------------------------------------------
+
+
+def test_a_fold_is_handed_to_the_holder_and_followed(bench: Bench):
+    caretaker = bench.caretaker(lake_of(bench.root))
+    caretaker.start()
+    until(lambda: bench.lake.compactor_overview()["kind"] == "compactor")
+    asked = Asked(bench.root, FOLD)
+    answer = asked.value()
+    assert (answer.cycle, answer.error) == (1, None)
+    assert answer.results[0]["report"]["dataset"] == NAME
+    assert asked.events() == ["handed_over", "begun", "job_began", "job_ended"]
+    assert [one["ask"] for one in bench.told if one["event"] == "request"] == ["compact"]
+    assert list((bench.root / "_system" / "compactor" / "requests").iterdir()) == []
+
+
+def test_without_a_holder_it_is_done_here_under_the_lease(bench: Bench):
+    filled(bench.lake, batches=4)
+    answer = lake_of(bench.root).ask(replace(CYCLE, only=("squash",), force=True))
+    assert (answer.cycle, [one["kind"] for one in answer.results]) == (1, ["squash"])
+    row = leases_of(bench.root).row(COMPACTOR)
+    assert row is not None
+    assert (row.epoch, row.released) == (1, True)
+    found = bench.lake.compactor_overview()
+    assert (found["running"], found["cycles"], found["last_cycle"]["jobs"]) == (False, 1, 1)
+
+
+def test_a_second_cycle_is_refused_with_the_number_of_the_one_that_runs(bench: Bench):
+    lake = slow_lake(bench.root)
+    caretaker = bench.caretaker(lake)
+    caretaker.start()
+    until(lambda: bench.lake.compactor_overview()["kind"])
+    first = Asked(bench.root, CYCLE)
+    assert lake.began.wait(60)
+    second, fold = Asked(bench.root, CYCLE), Asked(bench.root, FOLD)
+    answer = second.value()
+    assert (answer.error_kind, answer.error) == ("conflict", "Cycle 1 is already running. Wait until it has ended.")
+    until(lambda: "handed_over" in fold.events())
+    assert fold.answer is None, "a fold waits for the cycle"
+    lake.go_on.set()
+    assert (first.value().cycle, first.value().error) == (1, None)
+    assert (fold.value().cycle, fold.value().error) == (2, None)
+
+
+def test_a_second_cycle_is_refused_beside_a_command_and_a_fold_waits_for_it(bench: Bench):
+    lake = slow_lake(bench.root)
+    running = threading.Thread(target=lambda: lake.ask(CYCLE), daemon=True)
+    running.start()
+    assert lake.began.wait(60)
+    with pytest.raises(Conflict, match=r"Cycle 1 is already running in process \d+ on "):
+        lake_of(bench.root).ask(CYCLE)
+    fold = Asked(bench.root, FOLD)
+    until(lambda: fold.events() == ["waiting"])
+    with pytest.raises(Conflict, match="runs a single command"):
+        bench.lake.stop_compactor(seconds=1)
+    lake.go_on.set()
+    running.join(60)
+    assert fold.value().cycle == 2
+
+
+def test_what_is_wrong_with_a_request_is_its_answer(bench: Bench):
+    bench.caretaker(lake_of(bench.root)).start()
+    until(lambda: bench.lake.compactor_overview()["kind"])
+    assert Asked(bench.root, replace(CYCLE, only=("nix",))).value().error_kind == "invalid_request"
+    answer = Asked(bench.root, replace(FOLD, names=(NAME, "no.such.one"))).value()
+    assert [one["error_kind"] for one in answer.results] == [None, "not_found"]
+
+
+def test_a_request_that_nobody_follows_is_not_begun(bench: Bench):
+    office = bench.lake._office()
+    following = office.requests.ask(PURGE)
+    following._presence.close()
+    caretaker = bench.caretaker()
+    caretaker.step()
+    assert caretaker.step() is None
+    assert office.requests.waiting() == []
+    assert caretaker.history() == ()
+
+
+def test_a_request_that_a_dead_holder_had_begun_is_done_by_the_next_one_and_not_again_once_answered(bench: Bench):
+    office = bench.lake._office()
+    following = office.requests.ask(FOLD)
+    assert office.requests.begin(following.request)
+    caretaker = bench.caretaker()
+    for _ in range(3):
+        caretaker.step()
+    assert [one.number for one in caretaker.history()] == [1]
+    answer = following.answer()
+    assert answer is not None
+    assert answer.cycle == 1
+    caretaker.stop()
+    following._requests._path(following.request.id, ".taken").write_text(following.request.to_json())
+    after = bench.caretaker()
+    for _ in range(3):
+        after.step()
+    assert after.history() == ()
+
+
+def test_a_follower_whose_holder_stops_before_its_turn_does_it_itself(bench: Bench):
+    lake = slow_lake(bench.root)
+    caretaker = bench.caretaker(lake)
+    caretaker.start()
+    until(lambda: bench.lake.compactor_overview()["kind"])
+    caretaker.trigger(["squash"])
+    assert lake.began.wait(60)
+    fold = Asked(bench.root, FOLD)
+    until(lambda: "handed_over" in fold.events())
+    assert caretaker.stop()
+    assert fold.value().results[0]["error"] is None
+    assert "holder_gone" in fold.events()
+
+
+def test_whoever_stops_following_takes_back_what_was_not_begun(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    lake = slow_lake(bench.root)
+    caretaker = bench.caretaker(lake)
+    caretaker.start()
+    until(lambda: bench.lake.compactor_overview()["kind"])
+
+    class Interrupted(Exception):  # noqa: N818
+        """As by Ctrl-C."""
+
+    def interrupted(wish: Wish, *, when: str) -> list[str]:
+        told: list[str] = []
+
+        def tell(one: dict[str, Any]) -> None:
+            told.append(str(one["event"]))
+            if one["event"] == when:
+                monkeypatch.setattr(asker._clock.__class__, "sleep", leave)
+
+        def leave(*_given: object) -> None:
+            raise Interrupted
+
+        asker = lake_of(bench.root)
+        with pytest.raises(Interrupted), monkeypatch.context():
+            asker.ask(wish, tell=tell)
+        monkeypatch.undo()
+        return told
+
+    assert interrupted(CYCLE, when="begun")[-1] == "left"
+    lake.go_on.set()
+    until(lambda: any(cycle.number == 1 for cycle in caretaker.history()))
+    caretaker.stop()
+    quiet = lake_of(bench.root)
+    with quiet._office().leases.hold(COMPACTOR, role=Role.ALL) as lease:  # a holder that never looks at its desk
+        quiet._office().notes.write(STATUS, {"holder": lease.row.holder, "kind": "compactor"})
+        assert interrupted(FOLD, when="handed_over") == ["handed_over", "withdrawn"]
+    assert quiet._office().requests.waiting() == []
+
+
+def test_a_compactor_is_told_to_stop_from_elsewhere(bench: Bench):
+    with pytest.raises(NotFound, match="No compactor is running"):
+        bench.lake.stop_compactor(seconds=1)
+    caretaker = bench.caretaker(lake_of(bench.root))
+    caretaker.start()
+    until(lambda: bench.lake.compactor_overview()["kind"])
+    asking = threading.Thread(target=lambda: lake_of(bench.root).stop_compactor(seconds=60), daemon=True)
+    asking.start()
+    assert caretaker.wait_until_told_to_stop(60)
+    assert caretaker.stop()
+    asking.join(60)
+    assert not asking.is_alive()
+    assert not bench.lake.compactor_overview()["running"]
+
+
+def test_a_job_that_does_not_end_is_interrupted_when_the_compactor_stops(bench: Bench):
+    lake = slow_lake(bench.root)
+    caretaker = bench.caretaker(lake)
+    caretaker._interrupt = lake.go_on.set
+    lake.deaf = True
+    caretaker.start()
+    until(lambda: "holding" in bench.events())
+    caretaker.trigger(["squash"])
+    assert lake.began.wait(60)
+    assert caretaker.stop(seconds=0.1)
+    assert bench.events()[-3:] == ["stopping", "interrupting", "stopped"]
+    assert not bench.lake.compactor_overview()["running"]
+
+
+# ---- purges and epochs -----------------------------------------------------------------------------------------------
+
+
+def epoch_of(lake: Lake) -> int:
+    return lake.dataset(NAME)._store.snapshot().epoch
+
+
+def test_a_purge_by_the_holder_raises_the_datasets_epoch_above_the_leases_and_the_lease_follows(bench: Bench):
+    for _ in range(4):  # the lease's epoch is ahead of the dataset's
+        leases_of(bench.root).hold(COMPACTOR, role=Role.ALL).release()
+    bench.caretaker(lake_of(bench.root)).start()
+    until(lambda: bench.lake.compactor_overview()["kind"])
+    assert Asked(bench.root, PURGE).value().results[0]["report"]["purged"]
+    row = leases_of(bench.root).row(COMPACTOR)
+    assert row is not None
+    assert (epoch_of(bench.lake), row.epoch) == (6, 6), "what was planned with 5 is fenced out; the holder goes on"
+    assert Asked(bench.root, PURGE).value().results[0]["error"] is None
+    assert epoch_of(bench.lake) == 7
+
+
+def test_a_purge_beside_the_holder_fences_its_running_jobs_and_the_next_cycle_goes_on(bench: Bench):
+    caretaker = bench.caretaker(lake_of(bench.root), only=["squash"])
+    caretaker.start()
+    until(lambda: caretaker.status().holder)
+    bench.lake.dataset(NAME).compact(purge=True)
+    bench.lake.dataset(NAME).compact(purge=True)
+    assert epoch_of(bench.lake) == 3, "above the dataset's, and above the lease's"
+    filled(bench.lake, batches=4)
+    cycle = caretaker.wait(caretaker.trigger(), seconds=60)
+    assert [one.error for one in cycle.results] == [None, None]
+    row = caretaker.status().holder
+    assert row is not None
+    assert row.epoch == 3
+    assert leases_of(bench.root).row(COMPACTOR) == row
+
+
+# ---- roles -----------------------------------------------------------------------------------------------------------
+
+ROWS = [{"id": 1}]
+
+
+def refused(role: Role, root: Path) -> Iterator[tuple[str, SiltstoneError | None]]:
+    lake = lake_of(root, settings=replace(SETTINGS, role=role, spark_remote=NO_SPARK))
+    dataset, log = lake.dataset(NAME), lake.dataset("a.b.log")
+    calls: dict[str, Callable[[], object]] = {
+        "create": lambda: lake.create("n.e.w", "id BIGINT NOT NULL", key="id"),
+        "drop": lambda: lake.drop("no.such.one"),
+        "upsert": lambda: dataset.upsert(ROWS),
+        "tombstone": lambda: dataset.tombstone([1]),
+        "ingest": lambda: dataset.ingest("/no/such/file.parquet"),
+        "ingest_jdbc": lambda: dataset.ingest_jdbc("jdbc:nix", table="t"),
+        "alter": lambda: dataset.alter(add="n BIGINT"),
+        "append": lambda: log.append([{"at": "2026-01-01T00:00:00Z"}]),
+        "producer": log.producer,
+        "set_tiers": lambda: log.set_tiers("daily.min_files=6"),
+        "compact": dataset.compact,
+        "purge": lambda: dataset.compact(purge=True),
+        "squash": dataset.squash,
+        "vacuum": dataset.vacuum,
+        "cluster": log.cluster,
+        "cycle": lambda: lake.run_cycle(only=["vacuum"]),
+        "sweep": lake.sweep,
+        "recover": lake.recover,
+        "compactor": lake.compactor,
+        "ask": lambda: lake.ask(FOLD),
+        "pause": lake.pause_compactor,
+        "resume": lake.resume_compactor,
+    }
+    for name, call in calls.items():
+        try:
+            call()
+            yield name, None
+        except SiltstoneError as error:
+            yield name, error if "has the role" in str(error) else None
+
+
+WRITES = {"create", "drop", "upsert", "tombstone", "ingest", "ingest_jdbc", "alter", "append", "producer", "set_tiers"}
+
+
+@pytest.mark.parametrize("role", Role)
+def test_each_role_is_refused_what_is_not_its_own(bench: Bench, role: Role):
+    bench.lake.create("a.b.log", "at TIMESTAMP NOT NULL", time="at")
+    found = dict(refused(role, bench.root))
+    no = {name for name, error in found.items() if error is not None}
+    assert no == {Role.ALL: set(), Role.COMPACTOR: WRITES, Role.READER: set(found)}[role]
+    for error in filter(None, found.values()):
+        assert isinstance(error, InvalidRequest)
+        assert "SILT_ROLE" in str(error)
+
+
+def test_a_reader_reads_plans_and_looks(bench: Bench):
+    filled(bench.lake, batches=3)
+    lake = lake_of(bench.root, settings=replace(SETTINGS, role=Role.READER))
+    assert ids(lake) == [0, 1, 2]
+    assert lake.plan(force=True).jobs
+    assert lake.dataset(NAME).squash(dry_run=True).files_removed == 3
+    assert lake.dataset(NAME).vacuum(dry_run=True).files == ()
+    assert lake.dataset(NAME).status().backlog_batches == 3
+    assert lake.compactor_overview()["running"] is False
+    assert not (bench.root / "_system" / "compactor" / PAUSED).exists()

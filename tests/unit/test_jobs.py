@@ -1,0 +1,474 @@
+"""Jobs without Spark: what failures are, how batches are halved, who may run beside whom, and what a cycle does with it all."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from siltstone import Lake
+from siltstone.clock import SystemClock
+from siltstone.compaction.attempts import FLOOR_FILES, MAX_DEPTH, Part, WorkerLost, carry_out, halves, symptoms_of
+from siltstone.compaction.candidates import Candidate, FileEntry, JobKind, Plan
+from siltstone.compaction.cycle import run_cycle
+from siltstone.compaction.failures import Failure, Symptoms, UnreadableFiles, classify
+from siltstone.compaction.jobs import Inline, Job, exclude_each_other
+from siltstone.errors import CommitUnknown, Conflict, Corruption, Fenced, Gone, NotFound, SiltstoneError, Unavailable
+from siltstone.failpoints import arm
+from siltstone.model.columns import APP_EPOCH, JOB
+from siltstone.model.results import JobResult, RollUpReport
+from siltstone.storage.log import read_entry
+from tests.support.tables import FAST
+
+NAME = "web.eu.clicks"
+
+
+def files(count: int, *, size: int = 100) -> tuple[FileEntry, ...]:
+    return tuple(
+        FileEntry(f"data/{n}.parquet", size, 10, "2026-11-15T14", (("region", None), ("shop", "a")), "", 5, n)
+        for n in range(count)
+    )
+
+
+def work(count: int = 4, *, kind: JobKind = JobKind.ROLL_UP, dataset: str = NAME) -> Candidate:
+    return Candidate(
+        kind=kind,
+        lane="daily",
+        dataset=dataset,
+        period="2026-11-15",
+        partition=(("region", None),),
+        files=files(count),
+        files_after=1,
+        target_bytes=1000,
+        trigger="10 files",
+    )
+
+
+def job(count: int = 4, *, kind: JobKind = JobKind.ROLL_UP, dataset: str = NAME) -> Job:
+    return Job.of(work(count, kind=kind, dataset=dataset), cycle=7, epoch=3)
+
+
+def report(done: Job) -> RollUpReport:
+    return RollUpReport(
+        dataset=done.planned.dataset,
+        tier="daily",
+        period=done.planned.period,
+        files_removed=len(done.planned.files),
+        files_added=1,
+        rows=done.planned.rows,
+        bytes_before=done.planned.cost_bytes,
+        bytes_after=10,
+        seconds=1.0,
+    )
+
+
+# ---- what failures are ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("symptoms", "expected"),
+    [
+        (Symptoms(said="Terminating due to java.lang.OutOfMemoryError: Java heap space"), Failure.OUT_OF_MEMORY),
+        (Symptoms(text="[UNABLE_TO_ACQUIRE_MEMORY] Unable to acquire 65536 bytes"), Failure.OUT_OF_MEMORY),
+        (Symptoms(exit_code=-9), Failure.KILLED),
+        (Symptoms(exit_code=-15), Failure.KILLED),
+        (Symptoms(exit_code=-9, asked=Failure.TIME_LIMIT), Failure.TIME_LIMIT),
+        (Symptoms(exit_code=-9, asked=Failure.CANCELLED), Failure.CANCELLED),
+        (Symptoms(kind="unavailable", text="[SPARK_JOB_CANCELLED]", asked=Failure.CANCELLED), Failure.CANCELLED),
+        (Symptoms(text="java.io.IOException: No space left on device"), Failure.DISK_FULL),
+        (Symptoms(text="[Errno 27] File too large"), Failure.DISK_FULL),
+        (Symptoms(text="[Errno 122] Disk quota exceeded"), Failure.DISK_FULL),
+        (Symptoms(text="java.io.FileNotFoundException: /lake/x (Permission denied)"), Failure.PERMISSION_DENIED),
+        (Symptoms(text="[Errno 30] Read-only file system"), Failure.PERMISSION_DENIED),
+        (Symptoms(kind="corruption", unreadable=True), Failure.CORRUPT_INPUT),
+        (Symptoms(text="[FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER] Could not read footer"), Failure.CORRUPT_INPUT),
+        (Symptoms(kind="corruption", text="File x cannot be read (no magic)"), Failure.CORRUPT_INPUT),
+        (Symptoms(kind="corruption", text="the fold wrote 3 rows and should have written 4"), Failure.UNKNOWN),
+        (Symptoms(kind="conflict", text="its columns were altered meanwhile. Plan anew."), Failure.SCHEMA_CHANGED),
+        (Symptoms(text="[FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH]"), Failure.SCHEMA_CHANGED),
+        (Symptoms(kind="conflict", text="x is not live any more. Plan anew."), Failure.CONFLICT),
+        (Symptoms(kind="conflict", text="files are gone; No space left on device"), Failure.CONFLICT),
+        (Symptoms(kind="fenced"), Failure.FENCED),
+        (Symptoms(kind="gone"), Failure.GONE),
+        (Symptoms(kind="not_found"), Failure.GONE),
+        (Symptoms(kind="commit_unknown", text="No space left on device"), Failure.COMMIT_UNKNOWN),
+        (Symptoms(exit_code=1, said="Permission denied, says something else"), Failure.UNKNOWN),
+        (Symptoms(), Failure.UNKNOWN),
+    ],
+)
+def test_each_failure_has_its_class(symptoms: Symptoms, expected: Failure) -> None:
+    assert classify(symptoms) is expected
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (Conflict("x"), Failure.CONFLICT),
+        (Fenced("x"), Failure.FENCED),
+        (Gone("x"), Failure.GONE),
+        (NotFound("x"), Failure.GONE),
+        (CommitUnknown("x"), Failure.COMMIT_UNKNOWN),
+        (Corruption("x"), Failure.UNKNOWN),
+        (UnreadableFiles("x", {"a": "b"}), Failure.CORRUPT_INPUT),
+        (PermissionError(13, "Permission denied"), Failure.PERMISSION_DENIED),
+        (OSError(28, "No space left on device"), Failure.DISK_FULL),
+        (WorkerLost("x", ended_with=-9, said=""), Failure.KILLED),
+        (WorkerLost("x", ended_with=None, said="java.lang.OutOfMemoryError"), Failure.OUT_OF_MEMORY),
+    ],
+)
+def test_each_error_has_its_class(error: Exception, expected: Failure) -> None:
+    assert classify(symptoms_of(error)) is expected
+
+
+def test_the_cause_of_an_error_counts_too() -> None:
+    error = Unavailable("the work failed in Spark.")
+    error.__cause__ = RuntimeError(
+        "org.apache.spark.SparkException: java.lang.OutOfMemoryError: GC overhead limit exceeded"
+    )
+    assert classify(symptoms_of(error)) is Failure.OUT_OF_MEMORY
+
+
+def test_only_what_fewer_files_may_avoid_is_tried_with_fewer() -> None:
+    assert {found for found in Failure if found.recoverable} == {
+        Failure.OUT_OF_MEMORY,
+        Failure.KILLED,
+        Failure.TIME_LIMIT,
+    }
+    assert not any(found.soils_worker for found in (Failure.CONFLICT, Failure.FENCED, Failure.CORRUPT_INPUT))
+
+
+# ---- jobs as data --------------------------------------------------------------------------------------------------
+
+
+def test_a_job_becomes_json_and_comes_back_the_same() -> None:
+    for made in (job(), job(0, kind=JobKind.FOLD), replace(job(), epoch=None)):
+        assert Job.from_dict(json.loads(json.dumps(made.to_dict()))) == made
+
+
+def test_jobs_of_one_dataset_run_side_by_side_only_over_other_files() -> None:
+    one, other = work(2), replace(work(), files=files(4)[2:])
+    assert not exclude_each_other(one, other)
+    assert exclude_each_other(one, work(3))
+    for kind in (JobKind.FOLD, JobKind.SQUASH, JobKind.VACUUM):
+        assert exclude_each_other(one, work(0, kind=kind))
+        assert exclude_each_other(work(0, kind=kind), one)
+        assert not exclude_each_other(one, work(0, kind=kind, dataset="a.b.c"))
+
+
+@given(st.integers(0, 200), st.integers(0, MAX_DEPTH))
+def test_halves_have_all_files_once_and_never_less_than_the_floor(count: int, depth: int) -> None:
+    whole = Part(job=job(count), depth=depth)
+    parts = halves(whole)
+    if depth == MAX_DEPTH or count < 2 * FLOOR_FILES:
+        assert parts == ()
+        return
+    first, second = parts
+    assert first.job.planned.files + second.job.planned.files == whole.job.planned.files
+    assert 0 <= first.files - second.files <= 1
+    assert second.files >= FLOOR_FILES
+    assert {first.depth, second.depth} == {depth + 1}
+    assert len({whole.job.id, first.job.id, second.job.id}) == 3
+    assert first.job.planned.cost_bytes == 100 * first.files
+    assert first.job.planned.files_after == max(1, -(-100 * first.files // 1000))
+
+
+def test_a_fold_cannot_be_halved() -> None:
+    assert halves(Part(job=job(8, kind=JobKind.FOLD))) == ()
+
+
+# ---- carrying out --------------------------------------------------------------------------------------------------
+
+
+class Fake:
+    """A runner that does what it is told to do with each job."""
+
+    width = 1
+    limit_seconds = 0.0
+
+    def __init__(self, run: Callable[[Job], RollUpReport]) -> None:
+        self._run = run
+        self.seen: list[int] = []
+        self.stopped = threading.Event()
+
+    def run(self, job: Job) -> RollUpReport:
+        self.seen.append(len(job.planned.files))
+        return self._run(job)
+
+    def stop(self, job: Job) -> None:  # noqa: ARG002
+        self.stopped.set()
+
+
+def carried(runner: Fake, given: Job, *, stopping: Callable[[], bool] = lambda: False) -> JobResult:
+    return carry_out(given, runner, clock=SystemClock(), stopping=stopping)
+
+
+def killed_over(limit: int) -> Fake:
+    def run(given: Job) -> RollUpReport:
+        if len(given.planned.files) > limit:
+            raise WorkerLost("killed", ended_with=-9, said="")
+        return report(given)
+
+    return Fake(run)
+
+
+def test_thirty_files_with_a_limit_of_seven_are_done_by_halving() -> None:
+    runner = killed_over(7)
+    done = carried(runner, job(30))
+    assert runner.seen == [30, 15, 8, 4, 4, 7, 15, 8, 4, 4, 7]
+    assert (done.outcome, done.error, done.attempts) == ("done", None, 11)
+    assert done.report is not None
+    assert (done.report["files_removed"], done.report["files_added"], done.report["seconds"]) == (30, 6, 6.0)
+    assert [one.depth for one in done.failed_attempts] == [0, 1, 2, 1, 2]
+    assert all(one.halved for one in done.failed_attempts)
+
+
+def test_halving_ends_at_its_depth_and_its_floor_and_the_other_parts_go_on() -> None:
+    def run(given: Job) -> RollUpReport:
+        if given.planned.files[0].path.endswith("/0.parquet"):
+            raise Unavailable("OutOfMemoryError")
+        return report(given)
+
+    deep = carried(Fake(run), job(100))
+    assert [(one.depth, one.files) for one in deep.failed_attempts] == [(0, 100), (1, 50), (2, 25), (3, 13), (4, 7)]
+    assert (deep.outcome, deep.failure) == ("partly", "out_of_memory")
+    assert deep.report is not None
+    assert deep.report["files_removed"] == 93
+    few = carried(Fake(run), job(5))
+    assert [(one.depth, one.files, one.halved) for one in few.failed_attempts] == [(0, 5, True), (1, 3, False)]
+    assert (few.outcome, few.attempts) == ("partly", 3)
+
+
+@pytest.mark.parametrize(
+    "error", [Conflict("x"), Fenced("x"), CommitUnknown("x"), OSError(28, "No space left on device")]
+)
+def test_what_fewer_files_do_not_help_is_reported_at_once(error: Exception) -> None:
+    def run(_: Job) -> RollUpReport:
+        raise error
+
+    done = carried(Fake(run), job(30))
+    assert (done.outcome, done.attempts, done.report) == ("failed", 1, None)
+    assert done.failure == classify(symptoms_of(error))
+
+
+def test_corrupt_files_are_left_out_one_after_the_other() -> None:
+    bad = {"data/1.parquet", "data/3.parquet"}
+
+    def run(given: Job) -> RollUpReport:
+        found = [file.path for file in given.planned.files if file.path in bad]
+        if found:
+            raise UnreadableFiles(f"{found[0]} cannot be read", {found[0]: "no magic"})
+        return report(given)
+
+    runner = Fake(run)
+    done = carried(runner, job(6))
+    assert runner.seen == [6, 5, 4]
+    assert (done.outcome, done.failure, set(done.corrupt)) == ("partly", "corrupt_input", bad)
+    few = carried(Fake(run), job(2))
+    assert (few.outcome, few.corrupt) == ("failed", ("data/1.parquet",))
+
+
+def test_a_time_limit_ends_the_attempt_and_the_halves_are_tried() -> None:
+    def run(given: Job) -> RollUpReport:
+        if len(given.planned.files) > 2:
+            assert runner.stopped.wait(10)
+            raise WorkerLost("ended", ended_with=-9, said="")
+        return report(given)
+
+    runner = Fake(run)
+    runner.limit_seconds = 0.05
+    done = carried(runner, job(4))
+    assert (done.outcome, done.attempts) == ("done", 3)
+    assert [one.failure for one in done.failed_attempts] == ["time_limit"]
+
+
+def test_a_cancelled_job_is_ended_and_not_tried_again() -> None:
+    asked = threading.Event()
+
+    def run(_: Job) -> RollUpReport:
+        asked.set()
+        assert runner.stopped.wait(10)
+        raise WorkerLost("ended", ended_with=-9, said="")
+
+    runner = Fake(run)
+    done = carried(runner, job(30), stopping=asked.is_set)
+    assert (done.outcome, done.failure, done.attempts) == ("cancelled", "cancelled", 1)
+
+
+def test_a_runner_that_can_only_run_is_used_as_it_is() -> None:
+    class Plain:
+        def run(self, job: Job) -> RollUpReport:
+            return report(job)
+
+    plan = Plan(cycle=1, budget_bytes=0, jobs=(work(2), work(2, dataset="a.b.c")), left_out=())
+    assert [one.outcome for one in run_cycle(plan, Plain())] == ["done", "done"]
+
+
+# ---- the cycle -----------------------------------------------------------------------------------------------------
+
+
+class Wide:
+    """A runner for several jobs at once, that remembers who ran beside whom."""
+
+    limit_seconds = 0.0
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.running: dict[str, Job] = {}
+        self.together: list[list[Job]] = []
+        self.stopped: set[str] = set()
+        self._mutex = threading.Lock()
+
+    def run(self, job: Job) -> RollUpReport:
+        with self._mutex:
+            self.running[job.id] = job
+            self.together.append(list(self.running.values()))
+        end = time.monotonic() + (20 if job.planned.dataset == "slow.a.b" else 0.05)
+        while time.monotonic() < end and job.id not in self.stopped:
+            time.sleep(0.005)
+        with self._mutex:
+            del self.running[job.id]
+        if job.id in self.stopped:
+            raise WorkerLost("ended", ended_with=-9, said="")
+        return report(job)
+
+    def stop(self, job: Job) -> None:
+        self.stopped.add(job.id)
+
+
+class Told:
+    """A watcher that remembers what it was told, and by which thread."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self.threads: set[int] = set()
+
+    def _hear(self, what: str) -> None:
+        self.heard.append(what)
+        self.threads.add(threading.get_ident())
+
+    def cycle_began(self, plan: Plan, jobs: Sequence[Job]) -> None:
+        assert len(plan.jobs) == len(jobs)
+        self._hear("cycle began")
+
+    def job_began(self, job: Job) -> None:
+        self._hear(f"began {job.id}")
+
+    def job_ended(self, job: Job, result: JobResult) -> None:
+        assert job.id == result.job
+        self._hear(f"ended {job.id}")
+
+    def cycle_ended(self, plan: Plan, results: Sequence[JobResult]) -> None:
+        self._hear(f"cycle ended {len(plan.jobs)} {len(results)}")
+
+
+def test_a_cycle_runs_what_does_not_conflict_side_by_side_and_tells_in_one_thread() -> None:
+    planned = [
+        work(0, kind=JobKind.FOLD),
+        work(2),
+        replace(work(), files=files(4)[2:]),
+        work(0, kind=JobKind.VACUUM),
+        work(3, dataset="a.b.c"),
+    ]
+    runner, told = Wide(2), Told()
+    plan = Plan(cycle=3, budget_bytes=0, jobs=tuple(planned), left_out=())
+    results = run_cycle(plan, runner, watchers=[told])
+    assert [(one.kind, one.dataset, one.outcome) for one in results] == [
+        (str(one.kind), one.dataset, "done") for one in planned
+    ]
+    assert max(len(group) for group in runner.together) == 2
+    for group in runner.together:
+        for one in group:
+            assert not any(exclude_each_other(one.planned, other.planned) for other in group if other is not one)
+    assert told.threads == {threading.get_ident()}
+    assert told.heard[0] == "cycle began"
+    assert told.heard[-1] == "cycle ended 5 5"
+    for result in results:
+        assert told.heard.index(f"began {result.job}") < told.heard.index(f"ended {result.job}")
+
+
+def test_a_cycle_that_is_told_to_stop_ends_what_runs_and_begins_nothing_more() -> None:
+    runner, told = Wide(2), Told()
+    plan = Plan(cycle=3, budget_bytes=0, jobs=(work(2, dataset="slow.a.b"),) * 4, left_out=())
+    results = run_cycle(plan, runner, watchers=[told], stopping=lambda: bool(runner.together))
+    assert [one.outcome for one in results] == ["cancelled"]
+    assert told.heard[-1] == "cycle ended 4 1"
+
+
+def test_an_interrupt_of_a_cycle_ends_its_jobs() -> None:
+    class Interrupting(Told):
+        def job_ended(self, job: Job, result: JobResult) -> None:
+            super().job_ended(job, result)
+            raise KeyboardInterrupt
+
+    runner = Wide(2)
+    plan = Plan(cycle=3, budget_bytes=0, jobs=(work(2), work(2, dataset="slow.a.b")), left_out=())
+    with pytest.raises(KeyboardInterrupt):
+        run_cycle(plan, runner, watchers=[Interrupting()])
+    assert len(runner.stopped) == 1
+    assert not runner.running
+
+
+# ---- jobs that need no Spark ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    opened = Lake.open(tmp_path / "lake", settings=FAST)
+    log = opened.create(NAME, "at TIMESTAMP NOT NULL, n BIGINT", time="at")
+    for n in range(3):
+        log.append([{"at": "2026-11-15T14:00:00Z", "n": n}])
+    return opened
+
+
+def squash(lake: Lake, epoch: int | None) -> JobResult:
+    plan = Plan(cycle=3, budget_bytes=0, jobs=(work(0, kind=JobKind.SQUASH),), left_out=())
+    (done,) = run_cycle(plan, Inline(lake._compactor, lake._store), epoch=epoch)
+    return done
+
+
+def test_a_squash_carries_the_epoch_and_the_name_of_its_job(lake: Lake) -> None:
+    done = squash(lake, 4)
+    assert done.outcome == "done"
+    changes = lake._store(NAME).changes
+    pinned = changes.pin(APP_EPOCH)
+    assert pinned.transactions[APP_EPOCH] == 4
+    assert read_entry(changes.path, pinned.version).info[JOB] == done.job
+    (output,), (file,) = done.outputs, pinned.files
+    assert (output.path, output.rows, output.bytes) == (file.path, file.rows, file.size_bytes)
+    lake.dataset(NAME).append([{"at": "2026-11-15T14:00:00Z", "n": 9}])
+    late = squash(lake, 3)
+    assert (late.outcome, late.failure) == ("failed", "fenced")
+    assert len(changes.pin().files) == 2
+    assert lake.dataset(NAME).status().unreferenced_files == 3, (
+        "what the first squash removed, and nothing of the second"
+    )
+    assert squash(lake, None).outcome == "done", "a writer's own squash knows no lease"
+
+
+def test_a_job_that_meets_an_error_of_the_disk_is_classified(lake: Lake) -> None:
+    def full(_: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    with arm("squash.after_write", full):
+        done = squash(lake, None)
+    assert (done.outcome, done.failure) == ("failed", "disk_full")
+    assert isinstance(done.error, str)
+
+
+def test_every_error_of_ours_can_come_back_from_a_worker() -> None:
+    from siltstone.compaction.job_worker import failed
+    from siltstone.compaction.pool import error_from
+
+    for kind in SiltstoneError.__subclasses__():
+        back = error_from(json.loads(json.dumps(failed(kind("what happened")))))
+        assert type(back) is kind
+        assert str(back) == "what happened"
+    broken = error_from(json.loads(json.dumps(failed(UnreadableFiles("x", {"a": "b"})))))
+    assert isinstance(broken, UnreadableFiles)
+    assert broken.reasons == {"a": "b"}
+    assert isinstance(error_from(failed(OSError(28, "No space left on device"))), Unavailable)

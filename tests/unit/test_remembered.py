@@ -1,0 +1,54 @@
+"""What a process has appended and not folded yet: which of it lies over a projection, and when it is of no use."""
+
+from siltstone.eventlog.events import Indexed
+from siltstone.eventlog.ledger import Checked
+from siltstone.eventlog.remembered import Remembered
+from tests.support.histories import received
+
+
+def found(index: int) -> Checked:
+    checked = Checked.nothing()
+    checked.new.append(Indexed(index=index, event=received(f"b{index}")))
+    return checked
+
+
+def indexes(over: list[Checked] | None) -> list[list[int]] | None:
+    return None if over is None else [[one.index for one in checked.new] for checked in over]
+
+
+def test_commits_in_a_row_are_one_run_until_it_is_being_folded() -> None:
+    remembered = Remembered()
+    remembered.add(5, found(1), "a")
+    remembered.add(6, found(2), "b")
+    run = remembered.oldest()
+    assert run is not None
+    assert (run.start, run.end, run.commit_id, remembered.commits) == (5, 6, "b", 2)
+    remembered.add(7, found(3), "c")
+    assert (run.end, remembered.commits, remembered.until) == (6, 3, 7)
+    assert indexes(remembered.over(4, until=7)) == [[1, 2], [3]]
+    assert indexes(remembered.over(6, until=7)) == [[3]]
+    remembered.drop(run)
+    assert indexes(remembered.over(6, until=7)) == [[3]]
+
+
+def test_a_projection_below_between_or_a_table_above_them_is_not_answered_from_memory() -> None:
+    remembered = Remembered()
+    assert remembered.over(3, until=3) == []
+    assert remembered.over(3, until=4) is None
+    remembered.add(5, found(1), "a")
+    remembered.add(6, found(2), "b")
+    assert remembered.over(3, until=6) is None, "version 4 is missing"
+    assert remembered.over(4, until=7) is None, "version 7 is missing"
+    assert remembered.over(5, until=6) is None, "the projection has a part of the run"
+    assert remembered.over(6, until=6) == []
+
+
+def test_a_gap_makes_what_lies_before_it_useless() -> None:
+    remembered = Remembered()
+    remembered.add(5, found(1), "a")
+    remembered.add(8, found(4), "d")
+    assert indexes(remembered.over(7, until=8)) == [[4]]
+    assert remembered.over(4, until=8) is None
+    remembered.clear()
+    assert not remembered
+    assert remembered.until is None
