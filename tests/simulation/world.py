@@ -105,7 +105,7 @@ MOST_STEPS_TO_REST: Final = 30
 HANG_CHANCE: Final = 0.1
 PURGE_CHANCE: Final = 0.03
 HIDE_CHANCE: Final = 0.12
-RIVAL_CHANCE: Final = 0.4
+RIVAL_CHANCE: Final = 0.3
 JUMP_CHANCE: Final = 0.05
 JUMP_HOURS: Final = 5
 BETWEEN: Final = (
@@ -118,8 +118,8 @@ BETWEEN: Final = (
 """Where writers come in between: a plan is made, its commit is still to come."""
 
 
-UNFENCED: Final = frozenset({JobKind.FOLD, JobKind.SQUASH, JobKind.VACUUM})
-"""Work that does not carry the epoch of its lease."""
+FENCED: Final = frozenset({JobKind.FOLD, JobKind.ROLL_UP})
+"""Work that commits to base."""
 Name = tuple[str, str, str, object]
 
 
@@ -307,13 +307,17 @@ class World:
 
     @contextmanager
     def _interrupted(self, *, chance: float) -> Iterator[None]:
-        place = self.random.choice(BETWEEN)
         if self.random.random() >= chance:
             yield
-            return
-        act = self._rival if self.random.random() < RIVAL_CHANCE else self.write
-        with arm(place, lambda _: act(), count=self.random.randrange(1, 3)):
-            yield
+        elif self.random.random() < RIVAL_CHANCE:
+            with (
+                arm("roll_up.after_write", lambda _: self._rival()),
+                arm("fold.before_commit", lambda _: self._rival()),
+            ):
+                yield
+        else:
+            with arm(self.random.choice(BETWEEN), lambda _: self.write(), count=self.random.randrange(1, 3)):
+                yield
 
     def _rival(self) -> None:
         """Somebody hides a subject and folds, or rolls up what there is, without the lease."""
@@ -423,6 +427,9 @@ class Compactor:
         if lease is None:
             return
         self._world.figures.cycles += 1
+        highest = max(self._store(name).snapshot().epoch for name in (*LOGS, PEOPLE))
+        if highest > lease.epoch:  # a purge raised it; what was planned before stays fenced out
+            lease.advance(above=highest)
         self._mind_starvation(planned := self._plan())
         if trouble and planned.jobs and self._world.random.random() < HANG_CHANCE:
             self._hangs_for = LEASE_STEPS + 2
@@ -431,16 +438,15 @@ class Compactor:
             return
         self._run(planned, lease.epoch)
         if trouble and self._world.random.random() < PURGE_CHANCE:
-            self._purge(lease)
+            self._purge()
 
-    def _purge(self, lease: Lease) -> None:
-        """Purge a log, which raises its epoch; the lease's follows, so that its next plan is not fenced out."""
+    def _purge(self) -> None:
+        """Purge a log, which raises its epoch."""
         name = self._world.random.choice(LOGS)
         self._world.count_rewritten(name)
         self._lake.dataset(name).compact(purge=True)
         self._world.count_rewritten(name)
         self._world.figures.purges += 1
-        lease.advance(above=self._store(name).snapshot().epoch)
 
     def _held(self) -> Lease | None:
         if self._lease is not None:
@@ -516,7 +522,8 @@ class Compactor:
             self._world.figures.jobs[result.lane] += 1
             self._world.waiting.pop(_name(job.planned), None)
             overtaken = job.epoch is not None and job.epoch < self._epoch_before
-            assert not overtaken or job.planned.kind in UNFENCED, f"{result} landed with an older epoch"
+            landed = job.planned.kind in FENCED and (result.report or {}).get("files_added")
+            assert not (overtaken and landed), f"{result} landed with an older epoch"
         else:
             self._world.figures.refused[result.lane] += 1
 
