@@ -32,7 +32,7 @@ class Bench:
 
     def __init__(self, root: Path, remote: str) -> None:
         self.root = root
-        self.environment = {"SILT_SPARK_REMOTE": remote, "SILT_FOLD_CRON": "", "SILT_SQUASH_CRON": ""}
+        self.environment = {"SILT_SPARK_REMOTE": remote}
         self.lake = Lake.open(root, settings=Settings(durable=False, squash_files=0))
         self.made: list[CompactorProcess] = []
         dataset = self.lake.create(NAME, "id BIGINT NOT NULL, note STRING", key="id")

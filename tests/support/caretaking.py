@@ -8,21 +8,29 @@ from pathlib import Path
 from typing import Any, Final
 
 from siltstone.clock import Clock
+from siltstone.compaction.cycle_report import CycleReport
 from siltstone.config import Settings
 from siltstone.lake import Lake
 from siltstone.model.requests import Answer, Ask, Wish
-from siltstone.model.results import JobResult
 from siltstone.storage.notes import STATUS
 from tests.support.tables import FAST
 
 SETTINGS: Final = replace(FAST, schedule_jitter_seconds=0.0, squash_files=3, stop_seconds=5.0)
 NAME: Final = "a.b.c"
+CRONS: Final = ("fold_cron", "squash_cron", "events_cron", "cluster_cron", "vacuum_cron", "recovery_cron")
 WAIT_SECONDS: Final = 60.0
 
 
 def lake_of(root: Path, *, clock: Clock | None = None, settings: Settings = SETTINGS) -> Lake:
-    """Open a lake as another process would."""
-    return Lake.open(root, settings=settings, clock=clock)
+    """Open a lake as another process would; by the real clock nothing is ever due."""
+    return Lake.open(root, settings=settings if clock is not None else quiet(settings), clock=clock)
+
+
+def quiet(settings: Settings) -> Settings:
+    """Return settings by which nothing is due by the clock, whatever it says."""
+    tiers = "hourly.enabled=no; daily.enabled=no; monthly.enabled=no"
+    never = {name: "" for name in CRONS if getattr(settings, name) == getattr(Settings(), name)}
+    return replace(settings, tiers=tiers, **never)  # type: ignore[arg-type]
 
 
 def filled(lake: Lake, *, batches: int = 0, first: int = 0) -> None:
@@ -64,11 +72,11 @@ class SlowLake(Lake):
         epoch: int | None = None,
         watchers: Any = (),  # noqa: ANN401
         stopping: Callable[[], bool] = lambda: False,
-    ) -> list[JobResult]:
+    ) -> CycleReport:
         self.began.set()
         while not self.go_on.wait(0.01):
             if stopping() and not self.deaf:
-                return []
+                return CycleReport(cycle=cycle or 0, results=())
         return super().run_cycle(
             names, only=only, force=force, cycle=cycle, epoch=epoch, watchers=watchers, stopping=stopping
         )
@@ -76,7 +84,7 @@ class SlowLake(Lake):
 
 def slow_lake(root: Path, *, settings: Settings = SETTINGS) -> SlowLake:
     """Open a lake whose cycles last."""
-    lake = SlowLake.open(root, settings=settings)
+    lake = SlowLake.open(root, settings=quiet(settings))
     assert isinstance(lake, SlowLake)
     lake.began, lake.go_on = threading.Event(), threading.Event()
     return lake

@@ -13,6 +13,12 @@ from typing import Any, Final
 from tests.e2e.silt import COMMAND
 
 WAIT_SECONDS: Final = 120.0
+QUIET: Final = {
+    "SILT_DURABLE": "no",
+    "SILT_TIERS": "hourly.enabled=no; daily.enabled=no; monthly.enabled=no",
+    **{f"SILT_{work}_CRON": "" for work in ("FOLD", "SQUASH", "EVENTS", "CLUSTER", "VACUUM", "RECOVERY")},
+}
+"""Nothing is due by the clock: what runs was asked for."""
 
 
 class CompactorProcess:
@@ -26,7 +32,7 @@ class CompactorProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | {"SILT_DURABLE": "no", "SILT_SCHEDULE_JITTER_SECONDS": "0"} | environment,
+            env=os.environ | QUIET | environment,
             start_new_session=True,
         )
         self.events: list[dict[str, Any]] = []
