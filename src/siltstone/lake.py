@@ -538,7 +538,15 @@ class Lake:
             notes=Notes(self._layout, durable=durable),
             settings=self.settings,
             clock=self._clock,
+            last_cycle=self._last_cycle,
         )
+
+    def _last_cycle(self) -> int:
+        """Return the number of the last cycle of the journal; 0 where it cannot be read, which a cycle finds out by itself."""
+        try:
+            return self._journal.next_cycle() - 1
+        except SiltstoneError:
+            return 0
 
     def _leased(self) -> int:
         from siltstone.storage.leases import COMPACTOR, Leases

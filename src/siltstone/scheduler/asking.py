@@ -33,6 +33,7 @@ class Asking:
     def __init__(self, housework: Housework, office: Office) -> None:
         """Take what is needed; nothing is read or written yet."""
         self._housework = housework
+        self._office = office
         self._leases = office.leases
         self._requests = office.requests
         self._notes = office.notes
@@ -104,7 +105,7 @@ class Asking:
 
     def _here(self, lease: Lease, wish: Wish, *, tell: Tell) -> Answer:
         with lease:
-            number = self._notes.next_cycle()
+            number = self._office.next_cycle()
             note = {"holder": lease.row.holder, "kind": COMMAND, "pid": lease.row.pid, "host": lease.row.host}
             self._notes.write(STATUS, {**note, "state": "running", "running_cycle": number})
             started, began = self._clock.now(), self._clock.monotonic_seconds()

@@ -94,7 +94,7 @@ class Caretaker:
             leases=office.leases,
             settings=office.settings,
             clock=office.clock,
-            next_cycle=office.notes.next_cycle,
+            next_cycle=office.next_cycle,
             settled=self._settled(),
             on_cycle=[self._ended],
         )

@@ -76,6 +76,12 @@ class Office:
     notes: Notes
     settings: Settings
     clock: Clock
+    last_cycle: Callable[[], int] = lambda: 0
+    """The highest number of a cycle that was written down elsewhere."""
+
+    def next_cycle(self) -> int:
+        """Take the number of the next cycle, higher than any before."""
+        return self.notes.next_cycle(at_least=self.last_cycle() + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
