@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from siltstone import Lake
+from siltstone.compaction import roll_up
 from siltstone.compaction.cycle import run_cycle
 from siltstone.config import JobPlace
 from siltstone.failpoints import arm
@@ -27,6 +28,13 @@ def lake(lake_path: Path, spark: "SparkSession") -> Iterator[Lake]:
         yield opened
 
 
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Roll-ups go by Spark's shuffle, which takes long enough to be met in the middle."""
+    monkeypatch.setattr(roll_up, "pressed", lambda *_, **__: None)
+
+
+@pytest.mark.usefixtures("slow")
 def test_a_cancelled_job_is_interrupted_in_spark_and_can_be_done_later(lake: Lake) -> None:
     log = make_log(lake, files=4, rows=200_000)
     before = set(base_files(log))
@@ -41,6 +49,7 @@ def test_a_cancelled_job_is_interrupted_in_spark_and_can_be_done_later(lake: Lak
     assert numbers(log) == dict.fromkeys(range(800_000), 1)
 
 
+@pytest.mark.usefixtures("slow")
 def test_a_time_limit_ends_a_job_and_its_halves(lake: Lake) -> None:
     log = make_log(lake, files=4, rows=200_000)
     runner = lake.runner()
