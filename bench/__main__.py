@@ -11,7 +11,7 @@ from typing import Final
 
 from rich.console import Console
 
-from bench.compaction import bench_compaction
+from bench.compaction import bench_compaction, bench_compaction_large
 from bench.data import Stage, settings
 from bench.eventlog import bench_eventlog
 from bench.fold import bench_fold
@@ -40,6 +40,7 @@ BENCHMARKS: Final[dict[str, Callable[[Run], Report]]] = {
     "eventlog": bench_eventlog,
     "planner": bench_planner,
     "compaction": bench_compaction,
+    "compaction_large": bench_compaction_large,
 }
 ALL: Final = "all"
 QUICK_ROWS: Final = "20k,100k"

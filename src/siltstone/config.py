@@ -81,8 +81,8 @@ class Settings:
     """From this share of the base's rows in unfolded changes on a fold is planned; 0 does not look at it."""
     fold_minutes: float = 15.0
     """When the oldest unfolded batch is this old a fold is planned; 0 does not look at it."""
-    event_log_files: int = 64
-    """From this many small files of an event log on their compaction is planned; 0 turns that off."""
+    event_log_files: int = 32
+    """From this many small files of an event log on they are brought together; 0 turns that off."""
     cluster_bytes: int = 1024 * 1024 * 1024
     """From this many bytes that are not clustered on a clustering is planned; 0 turns that off."""
     cluster_share: float = 0.2

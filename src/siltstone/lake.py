@@ -6,6 +6,8 @@ background thread after the acknowledgement; `close` waits for them.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +21,7 @@ from siltstone.dataset.dataset import Dataset
 from siltstone.dataset.registry import Registration, Registry
 from siltstone.dataset.store import Store
 from siltstone.dataset.sweep import sweep
-from siltstone.errors import Gone, NotFound, SiltstoneError
+from siltstone.errors import SiltstoneError
 from siltstone.model.names import DatasetName
 from siltstone.model.results import DatasetInfo
 from siltstone.model.roles import check_may_compact, check_may_write, may_compact
@@ -34,12 +36,17 @@ from siltstone.storage.tidying import Background, Tidying
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from siltstone.compaction.candidates import Plan
+    from siltstone.compaction.candidates import Plan, UnfinishedJob
     from siltstone.compaction.cycle import Watcher as CycleWatcher
+    from siltstone.compaction.cycle_report import CycleEntry, CycleReport
     from siltstone.compaction.jobs import Inline
+    from siltstone.compaction.journal import Journal
     from siltstone.compaction.pool import Pool
+    from siltstone.compaction.records import JobRecord
+    from siltstone.compaction.recovery import Recovery, RecoveryReport
+    from siltstone.compaction.statistics import Totals
     from siltstone.model.requests import Answer, Wish
-    from siltstone.model.results import CompactReport, JobResult
+    from siltstone.model.results import CompactReport
     from siltstone.model.tiers import Tier
     from siltstone.query.result import QueryResult
     from siltstone.scheduler.caretaker import Caretaker
@@ -60,6 +67,7 @@ class Lake:
         self._clock = clock
         self._given = spark
         self._watcher: Watcher | None = None
+        self._on_cycle: list[Callable[[CycleReport], object]] = []
         self._compactor = Compactor(spark=self.spark, leased=self._leased)
         self._upkeep = _Upkeep(settings, clock, self._compactor)
         self._pool: Pool | None = None
@@ -214,14 +222,27 @@ class Lake:
             names: the datasets to look at; all unless told.
             only: kinds of work (``fold``, ``squash``, ``vacuum``, ...) and names of tiers; all unless told.
             force: take what is below its thresholds and too young, too.
-            cycle: the number of the cycle; it decides whose turn is first.
+            cycle: the number of the cycle, which says whose turn is first; the next one of the journal unless told.
 
         Raises:
             InvalidRequest: an unknown tier or kind of work, or settings that contradict each other.
             NotFound: there is no such dataset.
+            Corruption, Unavailable: the journal cannot be read, or a dataset that was named.
         """
+        number = self._journal.next_cycle() if cycle is None else cycle
+        return self._planned(names, only=only, force=force, cycle=number, unfinished=self._recovery.look().unfinished)
+
+    def _planned(
+        self,
+        names: Sequence[str] | None,
+        *,
+        only: Sequence[str] | None,
+        force: bool,
+        cycle: int,
+        unfinished: "Sequence[UnfinishedJob]",
+    ) -> "Plan":
         from siltstone.compaction.candidates import Inputs, JobKind, plan
-        from siltstone.compaction.states import table_state
+        from siltstone.compaction.states import event_log_state, table_states
         from siltstone.dataset.tiers import dataset_tiers
         from siltstone.model.tiers import tiers_from_text
 
@@ -232,12 +253,20 @@ class Lake:
             self._registry.all() if names is None else [self._registry.find(DatasetName.parse(name)) for name in names]
         )
         stores = [self._registry.store(one) for one in found]
-        tables = [table_state(store, tiers=dataset_tiers(store) if store.spec.is_log else ()) for store in stores]
+        totals = self.totals()
+        tables, unreadable = table_states(
+            stores,
+            tiers=lambda store: dataset_tiers(store) if store.spec.is_log else (),
+            vacuumed_at=lambda name: totals.last_done(name, JobKind.VACUUM),
+            skip_damaged=names is None,
+        )
+        if names is None and (events := event_log_state(self._layout, settings=self.settings, clock=self._clock)):
+            tables.append(events)
         there = {tier.name for table in tables for tier in table.tiers}
         absent = ({tier.name for tier in tiers} | self._tiers) - there - frozenset(JobKind)
         wanted = None if only is None else frozenset(only) - absent  # a tier that no dataset here has: nothing to do
-        inputs = Inputs(tables=tables, cycle=cycle or 0, only=wanted, force=force)
-        return plan(inputs, self.settings, self._clock.now())
+        inputs = Inputs(tables=tables, cycle=cycle, unfinished=unfinished, only=wanted, force=force)
+        return replace(plan(inputs, self.settings, self._clock.now()), unreadable=unreadable)
 
     def run_cycle(
         self,
@@ -249,8 +278,10 @@ class Lake:
         epoch: int | None = None,
         watchers: "Sequence[CycleWatcher]" = (),
         stopping: Callable[[], bool] = lambda: False,
-    ) -> "list[JobResult]":
-        """Do what `plan` says; a job that fails does not stop the others. Spark starts where the setting `jobs` says.
+    ) -> "CycleReport":
+        """Recover what crashed processes left, then do what `plan` says; a job that fails does not stop the others.
+
+        Spark starts where the setting `jobs` says. Everything is written down in the journal (`history`).
 
         Args:
             names: see `plan`.
@@ -263,14 +294,109 @@ class Lake:
 
         Raises:
             InvalidRequest: see `plan`; or the role may not compact.
+            Corruption, Unavailable: the journal or the registry cannot be read, so what is unfinished is not known.
         """
         from siltstone.compaction.cycle import run_cycle
+        from siltstone.compaction.cycle_report import CycleReport
+        from siltstone.compaction.system_jobs import SystemJobs
 
         check_may_compact(self.settings.role, doing="run a cycle")
-        plan = self.plan(names, only=only, force=force, cycle=cycle)
-        if not plan.jobs:
-            return []
-        return run_cycle(plan, self.runner(), epoch=epoch, watchers=watchers, stopping=stopping, clock=self._clock)
+        recovery = self.recover(epoch=epoch)
+        number = self._journal.next_cycle() if cycle is None else cycle
+        plan = self._planned(names, only=only, force=force, cycle=number, unfinished=recovery.unfinished)
+        runner = SystemJobs(self.runner(), layout=self._layout, settings=self.settings, clock=self._clock)
+        results = run_cycle(
+            plan,
+            runner,
+            epoch=epoch,
+            watchers=[self._journal, *watchers],
+            stopping=stopping,
+            clock=self._clock,
+        )
+        report = CycleReport(
+            cycle=number,
+            results=tuple(results),
+            recovery=recovery,
+            unreadable=dict(plan.unreadable),
+            trouble=self._journal.trouble,
+        )
+        for callback in self._on_cycle:
+            callback(report)
+        return report
+
+    def on_cycle(self, callback: "Callable[[CycleReport], object]") -> None:
+        """Have something called after each cycle of this lake object, with what came of it; what it raises reaches the caller."""
+        self._on_cycle.append(callback)
+
+    def recover(self, *, epoch: int | None = None) -> "RecoveryReport":
+        """Put in order what crashed processes left: unfinished jobs, datasets, folders. Done before each cycle. No Spark.
+
+        Args:
+            epoch: that of our lease, if we hold one: a cycle of a lower one is over.
+
+        Raises:
+            InvalidRequest: the role may not compact.
+            Corruption, Unavailable: the journal or the registry cannot be read.
+        """
+        check_may_compact(self.settings.role, doing="recover a lake")
+        return self._recovery.run(epoch=epoch)
+
+    def unfinished(self) -> "RecoveryReport":
+        """Return which jobs are under way, or were when their process died, and what cannot be read; nothing is changed.
+
+        Raises:
+            Corruption, Unavailable: the journal cannot be read.
+        """
+        return self._recovery.look()
+
+    def history(self, limit: int = 20) -> "list[CycleEntry]":
+        """Return the last cycles that did something, the newest first.
+
+        Raises:
+            InvalidRequest: the limit is less than 1.
+            Corruption, Unavailable: the journal cannot be read.
+        """
+        from siltstone.compaction.cycle_report import CycleEntry
+
+        return [CycleEntry.of(build) for build in self._journal.cycles(limit)]
+
+    def jobs(self, limit: int = 20, *, dataset: str | None = None) -> "list[JobRecord]":
+        """Return the last jobs, of one dataset or of all, the newest first; `lake.history()` has the cycles.
+
+        Raises:
+            InvalidRequest: the limit is less than 1.
+            Corruption, Unavailable: the journal cannot be read.
+        """
+        return self._journal.jobs(limit, dataset=dataset)
+
+    def totals(self) -> "Totals":
+        """Return what all cycles have come to: by tier and kind of work, and by dataset.
+
+        Raises:
+            Corruption, Unavailable: the journal cannot be read.
+        """
+        from siltstone.compaction.statistics import Totals, kept_at, totals_of
+
+        log = self._journal.log()
+        return totals_of(log, kept_at(log)) if log is not None else Totals()
+
+    @cached_property
+    def _journal(self) -> "Journal":
+        from siltstone.compaction.journal import Journal
+
+        return Journal(self._layout, settings=self.settings, clock=self._clock, store=self._store)
+
+    @cached_property
+    def _recovery(self) -> "Recovery":
+        from siltstone.compaction.recovery import Recovery
+
+        return Recovery(
+            self._journal,
+            registry=self._registry,
+            layout=self._layout,
+            compactor=self._compactor,
+            clock=self._clock,
+        )
 
     def runner(self) -> "Inline | Pool":
         """Return who does the jobs of cycles, as the setting `jobs` says. Workers are kept warm until the lake is closed."""
@@ -394,20 +520,6 @@ class Lake:
         check_may_compact(self.settings.role, doing=f"compact dataset {name}")
         return self._compactor.compact(self._store(name), purge=purge, epoch=epoch)
 
-    def recover(self, *, epoch: int | None = None) -> list[dict[str, Any]]:
-        """Finish and sweep what crashed processes left; return what went wrong, for each dataset where something did."""
-        _ = epoch
-        check_may_compact(self.settings.role, doing="recover datasets")
-        troubles = []
-        for name in self.names():
-            try:
-                self._compactor.recover(self._store(name))
-            except (NotFound, Gone):
-                continue
-            except (SiltstoneError, OSError) as error:
-                troubles.append({"dataset": name, "error": str(error)})
-        return troubles
-
     def _housework(self) -> "Housework":
         from siltstone.scheduler.housework import Housework
 
@@ -451,10 +563,12 @@ class Lake:
         )
 
     def close(self) -> None:
-        """End the workers, and finish background upkeep."""
+        """End the workers, finish background upkeep, and let go of the journal."""
         if self._pool is not None:
             self._pool.close()
         self._upkeep.close()
+        if "_journal" in self.__dict__:
+            self._journal.close()
 
     def __enter__(self) -> "Lake":
         return self

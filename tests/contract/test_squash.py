@@ -15,11 +15,14 @@ from siltstone.eventlog.events import event_json
 from siltstone.eventlog.local_place import KEPT_HOURS, PRESENCE, sweep
 from siltstone.eventlog.log import EventLog
 from siltstone.eventlog.rows import DAY
+from siltstone.eventlog.small_files import class_of
 from siltstone.model.files import DataFile
 from siltstone.storage.table import Table
 from siltstone.storage.upkeep import Retention
 from tests.support.appends import append_all
 from tests.support.histories import history
+
+MANY = Settings().event_log_files
 
 
 def table_of(uri: str) -> Table:
@@ -33,7 +36,7 @@ def table_of(uri: str) -> Table:
 
 
 def squashed(table: Table) -> int:
-    return squash.squash(table, presence=PRESENCE, clock=SystemClock())
+    return squash.squash(table, presence=PRESENCE, clock=SystemClock(), many=MANY)
 
 
 def texts(uri: str) -> list[str]:
@@ -124,14 +127,14 @@ def test_it_runs_by_itself(address: Callable[[str], str]) -> None:
 @given(st.lists(st.integers(1, 40_000), max_size=200))
 def test_what_is_chosen_is_of_one_class_and_many(sizes: list[int]) -> None:
     files = [DataFile(path=str(n), size_bytes=1, rows=rows, partition={DAY: "d"}) for n, rows in enumerate(sizes)]
-    taken = squash.chosen(files)
-    classes = {squash.class_of(file.rows) for file in taken}
-    assert not taken or (len(classes) == 1 and None not in classes and len(taken) >= squash.MANY_FILES)
+    taken = squash.chosen(files, many=MANY)
+    classes = {class_of(file.rows) for file in taken}
+    assert not taken or (len(classes) == 1 and None not in classes and len(taken) >= MANY)
     if not taken:
         for number in range(3):
-            assert sum(squash.class_of(rows) == number for rows in sizes) < squash.MANY_FILES
+            assert sum(class_of(rows) == number for rows in sizes) < MANY
 
 
 def test_files_of_many_days_are_left_alone_where_nothing_comes_together() -> None:
     files = [DataFile(path=str(n), size_bytes=1, rows=1, partition={DAY: str(n)}) for n in range(100)]
-    assert squash.chosen(files) == []
+    assert squash.chosen(files, many=MANY) == []

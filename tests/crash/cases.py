@@ -126,7 +126,7 @@ CASES: Final = [
     *_cases(
         "roll_up",
         "log",
-        before=("roll_up.after_write", "commit.before_entry"),
+        before=("roll_up.after_write", "commit.before_entry#3"),
         after=("roll_up.after_commit",),
         spark=True,
     ),

@@ -12,6 +12,7 @@ from siltstone.storage.connect import ConnectServer
 from tests.crash.cases import CASES, Case
 from tests.crash.conftest import AfterStates, StartLake
 from tests.crash.test_eventlog import PLACES as EVENTLOG_PLACES
+from tests.crash.test_journal import PLACES as JOURNAL_PLACES
 from tests.crash.test_leases import PLACES as LEASE_PLACES
 from tests.crash.test_requests import PLACES as REQUEST_PLACES
 from tests.jobs.test_killed_workers import PLACES as WORKER_PLACES
@@ -38,9 +39,8 @@ def test_every_fail_point_of_the_source_is_declared_and_every_declared_one_is_in
 
 
 def test_every_fail_point_has_a_crash_test():
-    assert {
-        case.failpoint for case in CASES
-    } | EVENTLOG_PLACES | LEASE_PLACES | REQUEST_PLACES | WORKER_PLACES == FAILPOINTS
+    elsewhere = EVENTLOG_PLACES | JOURNAL_PLACES | LEASE_PLACES | REQUEST_PLACES | WORKER_PLACES
+    assert {case.failpoint for case in CASES} | elsewhere == FAILPOINTS
 
 
 def _weighted(case: Case) -> Any:  # noqa: ANN401

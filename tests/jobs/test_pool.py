@@ -12,7 +12,8 @@ import pytest
 from siltstone import Lake
 from siltstone.clock import SystemClock
 from siltstone.compaction.attempts import carry_out
-from siltstone.compaction.candidates import Candidate, JobKind
+from siltstone.compaction.candidates import Candidate, JobKind, Plan
+from siltstone.compaction.cycle import run_cycle
 from siltstone.compaction.job_worker import ORPHANED, settings_to_dict
 from siltstone.compaction.jobs import Job
 from siltstone.compaction.pool import Pool
@@ -45,6 +46,25 @@ def test_a_worker_is_kept_and_replaced_after_its_share_of_jobs(open_lake: OpenLa
     assert idle(lake) == []
     assert done(lake).outcome == "done"
     assert idle(lake) not in ([], first)
+
+
+def test_at_most_so_many_workers_are_there_at_once(open_lake: OpenLake) -> None:
+    lake = open_lake(fresh=True, max_jobs=2)
+    names = ["a.b.one", "a.b.two", "a.b.three"]
+    for name in names:
+        make_log(lake, files=0, name=name)
+    arrange(lake.path, pause_seconds=1)
+    jobs = tuple(Candidate(kind=JobKind.FOLD, lane="fold", dataset=name) for name in names)
+    at_once: list[int] = []
+
+    def look() -> bool:
+        at_once.append(len(pool_of(lake)._at_work))
+        return False
+
+    results = run_cycle(Plan(cycle=1, budget_bytes=0, jobs=jobs, left_out=()), lake.runner(), stopping=look)
+    assert [(one.dataset, one.outcome) for one in results] == [(name, "done") for name in names]
+    assert max(at_once) == 2
+    assert pool_of(lake).started == 2
 
 
 def test_a_worker_that_has_grown_is_replaced(open_lake: OpenLake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +144,7 @@ def test_a_worker_whose_input_ends_while_it_works_ends_at_once(open_lake: OpenLa
     """As when the parent is killed; the lake's own folder is where it stands still."""
     lake = open_lake(fresh=True)
     make_log(lake, files=0)
-    arrange(lake.path, wait=True)
+    arrange(lake.path, pause_seconds=600)
     pool = pool_of(lake)
     worker = pool._take(nothing())
     assert worker._process.stdin is not None

@@ -8,6 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from siltstone import Lake
+from siltstone.compaction.candidates import Plan
+from siltstone.compaction.cluster import whole_base
 from siltstone.compaction.cycle import run_cycle
 from siltstone.model.columns import APP_EPOCH, PERIOD
 from siltstone.model.results import JobResult
@@ -18,7 +20,7 @@ pytestmark = pytest.mark.spark
 
 
 def roll_up(lake: Lake, *names: str) -> list[JobResult]:
-    return lake.run_cycle(list(names) or None, only=["daily"], force=True)
+    return list(lake.run_cycle(list(names) or None, only=["daily"], force=True))
 
 
 def test_a_worker_rolls_up_and_tells_the_hash_of_each_file(open_lake: OpenLake) -> None:
@@ -56,6 +58,16 @@ def test_a_million_rows_pass_no_driver(open_lake: OpenLake) -> None:
     assert sum(output.rows for output in done.outputs) == 1_000_000
     assert {file.partition[PERIOD] for file in log._store.snapshot().base.files} == {"2026-11-01"}
     assert len(log.to_arrow().column("n").unique()) == 1_000_000
+    z_ordered = cluster(lake, NAME)
+    assert (z_ordered.outcome, z_ordered.error) == ("done", None)
+    assert len(log.to_arrow().column("n").unique()) == 1_000_000
+
+
+def cluster(lake: Lake, name: str) -> JobResult:
+    """Cluster a log of one period; unlike a roll-up that is done by the JVM itself."""
+    jobs = tuple(whole_base(lake._store(name)))
+    (done,) = run_cycle(Plan(cycle=1, budget_bytes=0, jobs=jobs, left_out=()), lake.runner())
+    return done
 
 
 def test_files_that_cannot_be_read_stay_and_the_others_are_rolled_up(open_lake: OpenLake) -> None:
@@ -146,7 +158,7 @@ def test_a_full_disk_is_told_changes_nothing_and_does_not_cost_the_worker(open_l
     before = set(base_files(log))
     unlimited = resource.prlimit(jvm, resource.RLIMIT_FSIZE, (64 * 1024, resource.RLIM_INFINITY))
     try:
-        (done,) = roll_up(lake, NAME)
+        done = cluster(lake, NAME)
     finally:
         resource.prlimit(jvm, resource.RLIMIT_FSIZE, unlimited)
     assert (done.outcome, done.failure, done.attempts) == ("failed", "disk_full", 1), done

@@ -61,4 +61,4 @@ def squash_files(uri: str) -> int:
         retention=Retention(hours=KEPT_HOURS),
         label="log",
     )
-    return squash(table, presence=PRESENCE, clock=SystemClock())
+    return squash(table, presence=PRESENCE, clock=SystemClock(), many=Settings().event_log_files)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from siltstone.clock import Clock
+from siltstone.compaction.cycle_report import CycleReport
 from siltstone.config import Settings
 from siltstone.lake import Lake
 from siltstone.model.requests import Answer, Ask, Wish
-from siltstone.model.results import JobResult
 from siltstone.storage.notes import STATUS
 from tests.support.tables import FAST
 
@@ -72,11 +72,11 @@ class SlowLake(Lake):
         epoch: int | None = None,
         watchers: Any = (),  # noqa: ANN401
         stopping: Callable[[], bool] = lambda: False,
-    ) -> list[JobResult]:
+    ) -> CycleReport:
         self.began.set()
         while not self.go_on.wait(0.01):
             if stopping() and not self.deaf:
-                return []
+                return CycleReport(cycle=cycle or 0, results=())
         return super().run_cycle(
             names, only=only, force=force, cycle=cycle, epoch=epoch, watchers=watchers, stopping=stopping
         )

@@ -1,7 +1,7 @@
 """A worker in which a test arranges faults: it looks for them beside the lake before every job.
 
 ``fault.json`` says what is to happen: ``{"kill_over": 7}`` kills the worker when a job has more files, ``{"kill": "job.done"}``
-kills it at a fail point, ``{"kill_in_spark": true}`` as soon as Spark writes, ``{"wait": true}`` lets it hang.
+kills it at a fail point, ``{"kill_in_spark": true}`` as soon as Spark writes, ``{"pause_seconds": 1}`` lets it wait.
 With ``"once": true`` it happens to one job.
 """
 
@@ -29,8 +29,8 @@ def arrange(lake: Path, **fault: Any) -> None:  # noqa: ANN401
 
 
 def spark_is_writing(lake: Path) -> bool:
-    """True while Spark's tasks write files of a job."""
-    return any(lake.glob("*/*/*/*/base/data/*/0/**/_temporary/0/_temporary/*"))
+    """True while Spark's tasks make the files of a roll-up."""
+    return any(lake.glob("*/*/*/*/base/data/*/0/tier-*"))
 
 
 def do(place: Workplace, job: Job) -> Answer:
@@ -44,8 +44,7 @@ def do(place: Workplace, job: Job) -> Answer:
             armed.enter_context(arm("job.began", "kill"))
         if "kill" in fault:
             armed.enter_context(arm(fault["kill"], "kill"))
-        if fault.get("wait"):
-            time.sleep(600)
+        time.sleep(fault.get("pause_seconds", 0))
         if fault.get("kill_in_spark"):
             threading.Thread(target=_kill_in_spark, args=(place.lake,), daemon=True).start()
         return place.do(job)

@@ -54,12 +54,13 @@ def add_files(log: Dataset, *, files: int, rows: int = 10, start: int = 0, width
 def table(schema: pa.Schema, rows: int, start: int, width: int) -> pa.Table:
     """Return rows with the numbers from `start` on, in no order."""
     numbers = np.random.default_rng(start).permutation(np.arange(start, start + rows))
+    moment = pa.repeat(pa.scalar(AT, pa.timestamp("us", tz="UTC")), rows)
     columns: dict[str, Any] = {
-        "at": pa.array([AT] * rows, pa.timestamp("us", tz="UTC")),
-        "visitor": pa.array([f"V-{n % 7}" * width for n in numbers]),
+        "at": moment,
+        "visitor": pa.array([f"V-{n}" * width for n in range(7)]).take(pa.array(numbers % 7)),
         "n": pa.array(numbers).cast(schema.field("n").type),
-        "_written_at": pa.array([AT] * rows, pa.timestamp("us", tz="UTC")),
-        "_batch_id": pa.array(["batch"] * rows),
+        "_written_at": moment,
+        "_batch_id": pa.repeat("batch", rows),
     }
     missing = {f.name: pa.nulls(rows, f.type) for f in schema if f.name not in columns}
     return pa.table([(columns | missing)[name] for name in schema.names], schema=schema)

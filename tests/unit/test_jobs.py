@@ -75,7 +75,9 @@ def report(done: Job) -> RollUpReport:
     [
         (Symptoms(said="Terminating due to java.lang.OutOfMemoryError: Java heap space"), Failure.OUT_OF_MEMORY),
         (Symptoms(text="[UNABLE_TO_ACQUIRE_MEMORY] Unable to acquire 65536 bytes"), Failure.OUT_OF_MEMORY),
+        (Symptoms(text="pyarrow.lib.ArrowMemoryError: malloc of size 9 failed"), Failure.OUT_OF_MEMORY),
         (Symptoms(exit_code=-9), Failure.KILLED),
+        (Symptoms(text="SparkException: Python worker exited unexpectedly (crashed)"), Failure.KILLED),
         (Symptoms(exit_code=-15), Failure.KILLED),
         (Symptoms(exit_code=-9, asked=Failure.TIME_LIMIT), Failure.TIME_LIMIT),
         (Symptoms(exit_code=-9, asked=Failure.CANCELLED), Failure.CANCELLED),

@@ -170,25 +170,32 @@ def events(listed: list[FileEntry]) -> TableState:
     return TableState(name="_system/events", shape=Shape.EVENTS, files=listed)
 
 
-def test_an_event_log_is_compacted_from_its_threshold_on_and_in_order():
-    assert reasons(planned(events(changes(63))), "events") == ["63 of 64 small files"]
-    (job,) = planned(events(changes(64)[::-1])).jobs
+def test_an_event_log_is_compacted_from_its_threshold_on():
+    assert reasons(planned(events(changes(31))), "events") == ["31 of 32 small files"]
+    (job,) = planned(events(changes(32)[::-1])).jobs
     assert (job.kind, job.dataset, job.files_after) == (JobKind.EVENTS, "_system/events", 1)
-    assert [file.order for file in job.files] == list(range(1, 65))
+    assert [file.order for file in job.files] == list(range(1, 33))
     assert reasons(planned(events(changes(99)), settings={"event_log_files": 0}), "events") == [
         "disabled: event_log_files is 0"
     ]
 
 
-def test_a_job_of_an_event_log_is_bounded_and_its_walls_are_large_and_unfinished_files():
-    assert len(planned(events(changes(700))).jobs[0].files) == 500
-    assert len(planned(events(changes(200, size=2 * MB))).jobs[0].files) == 64
-    assert len(planned(events(changes(64, size=2 * MB))).jobs[0].files) == 64
-    wall = [*changes(63), *changes(1, size=129 * MB, first=64), *changes(63, first=65)]
-    assert planned(events(wall)).jobs == ()
-    busy = UnfinishedJob(job="j", dataset="_system/events", kind=JobKind.EVENTS, files=["c00064"])
-    assert planned(events(changes(127)), unfinished=[busy]).jobs == ()
-    assert len(planned(events(changes(128)), unfinished=[busy]).jobs[0].files) == 64
+def test_a_job_of_an_event_log_takes_files_of_one_class_and_none_of_an_unfinished_job():
+    assert planned(events([*changes(31), *changes(31, rows=40, first=32)])).jobs == ()
+    assert len(planned(events([*changes(33), *changes(31, rows=40, first=34)])).jobs[0].files) == 33
+    assert planned(events(changes(40, rows=40_000))).jobs == ()
+    assert len(planned(events(changes(100, rows=30_000))).jobs[0].files) == 66
+    busy = UnfinishedJob(job="j", dataset="_system/events", kind=JobKind.EVENTS, files=["c00007"])
+    assert reasons(planned(events(changes(32)), unfinished=[busy]), "events") == [
+        "31 of 32 small files; files of unfinished job j are not counted"
+    ]
+    assert len(planned(events(changes(33)), unfinished=[busy]).jobs[0].files) == 32
+
+
+def test_files_of_an_event_log_become_one_for_each_day():
+    listed = [file._replace(period=f"2026-11-{1 + at % 3:02d}") for at, file in enumerate(changes(40))]
+    assert planned(events(listed)).jobs[0].files_after == 3
+    assert planned(events(changes(2)), force=True).jobs[0].files_after == 1
 
 
 def test_nothing_else_is_planned_for_an_event_log():
@@ -303,6 +310,13 @@ def test_a_vacuum_is_due_after_a_clustering():
     table = vacuumed(dt.timedelta(hours=2), clustered_at=NOW - dt.timedelta(hours=1))
     assert [job.trigger for job in planned(table).jobs] == ["after a clustering"]
     assert planned(replace(table, clustered_at=NOW - dt.timedelta(hours=3))).jobs == ()
+
+
+def test_where_nobody_knows_of_the_last_vacuum_one_is_due_when_a_clusterings_files_can_go():
+    for hours, due in ((23, False), (25, True)):
+        at = NOW - dt.timedelta(hours=hours)
+        table = vacuumed(None, removed_since=at, clustered_at=at)
+        assert [job.trigger for job in planned(table).jobs] == (["after a clustering"] if due else [])
 
 
 def test_a_vacuum_of_nothing_or_beside_another_is_left_out():

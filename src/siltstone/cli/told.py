@@ -16,6 +16,9 @@ _LINES: Final = {
     "left": "stopped following; it goes on in {holder}. See silt compactor status.",
     "withdrawn": "withdrawn before it was begun; nothing was done",
     "recovery_failed": "{dataset} could not be recovered: {error}",
+    "recovered": "recovered first: {text}",
+    "left_out": "{dataset} cannot be read and was left out: {error}",
+    "journal_trouble": "{error}",
     "trouble": "trouble: {error}",
     "interrupting": "the running job takes too long; it is being ended",
 }

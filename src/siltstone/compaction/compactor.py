@@ -4,8 +4,9 @@ Every lake has one of these, and most commands ask nothing of it: the rooms that
 """
 
 import datetime
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -29,43 +30,55 @@ class Compactor:
         """Ask for a session only when there is something to rewrite; `leased` says which epoch the lake's lease has."""
         self._given = spark
         self._leased = leased
-        self._tagged: dict[str, SparkSession | None] = {}
+        self._tagged: dict[str, SparkSession] = {}
+        self._own = threading.local()
 
     def _spark(self) -> "SparkSession":
-        """Return the session; what it does from now on for this thread can be interrupted by the names of its jobs."""
+        """Return the session; what it does from now on for this thread can be interrupted by the name of the thread's job."""
         found = self._given()
-        for tag in self._tagged:
+        tag: str = getattr(self._own, "tag", "")
+        if tag:
+            from siltstone.storage.spark_tags import add_tag
+
+            add_tag(found, tag)
             self._tagged[tag] = found
-            found.addTag(tag)
         return found
 
     @contextmanager
     def tagged(self, tag: str) -> Iterator[None]:
-        """Let what Spark does inside the block be interrupted by a name. One block at a time."""
-        self._tagged[tag] = None
+        """Let what Spark does for this thread inside the block be interrupted by a name."""
+        self._own.tag = tag
         try:
             yield
         finally:
-            found = self._tagged.pop(tag)
+            self._own.tag = ""
+            found = self._tagged.pop(tag, None)
             if found is not None:
-                with suppress(*_session_errors()):  # a session that is gone has no tags
-                    found.removeTag(tag)
+                from siltstone.storage.spark_tags import remove_tag
+
+                remove_tag(found, tag)
 
     def interrupt(self, tag: str) -> None:
         """Let Spark cancel what it does under a name; nothing, if it does nothing. From any thread."""
         found = self._tagged.get(tag)
         if found is not None:
-            with suppress(*_session_errors()):
-                found.interruptTag(tag)
+            from siltstone.storage.spark_tags import interrupt_tag
+
+            interrupt_tag(found, tag)
 
     def recover(self, store: Store) -> int:
         """Finish what a crash interrupted, prune what base holds, sweep what nobody will commit; return files swept."""
         from siltstone.compaction.reclaim import sweep_orphans
+
+        self.catch_up(store)
+        return sweep_orphans(store)
+
+    def catch_up(self, store: Store) -> None:
+        """Finish what a crash interrupted, and prune what base holds: recovery without a listing of files."""
         from siltstone.dataset.alter import finish
 
         finish(store)
         prune(store)
-        return sweep_orphans(store)
 
     def compact(self, store: Store, *, purge: bool, epoch: int | None = None, job: str = "") -> CompactReport:
         """Recover, fold, prune; with `purge`, raise the epoch and delete from disk all that is not live.
@@ -173,12 +186,6 @@ class Compactor:
             unreferenced_files=fold.unreferenced_files,
             unreferenced_bytes=fold.unreferenced_bytes,
         )
-
-
-def _session_errors() -> tuple[type[Exception], ...]:
-    from siltstone.storage.spark_failures import spark_errors
-
-    return spark_errors()
 
 
 def fold_nothing(store: Store) -> CompactReport:

@@ -89,6 +89,7 @@ BY_WORDS: Final[Sequence[tuple[Failure, tuple[str, ...]]]] = (
         Failure.OUT_OF_MEMORY,
         ("OutOfMemoryError", "Java heap space", "GC overhead limit", "UNABLE_TO_ACQUIRE_MEMORY", "MemoryError"),
     ),
+    (Failure.KILLED, ("Python worker exited unexpectedly",)),
     (
         Failure.DISK_FULL,
         ("No space left on device", "File too large", "Disk quota exceeded", "os error 28", "os error 27"),

@@ -1,17 +1,17 @@
 """Inputs that cannot be read: found and named, so that a job can be done without them. Nothing is moved or deleted here.
 
 A footer tells at once whether a file is Parquet, whole and of the rows that the log says. Damage inside is met only by whoever
-reads all of it: Spark names the file it stumbled over, and that one is read through here to be sure.
+reads all of it: that file is read through here to be sure, if its name was told, otherwise all of them are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from siltstone.compaction.failures import UnreadableFiles
+from siltstone.compaction.failures import Failure, Symptoms, UnreadableFiles, classify
 from siltstone.dataset.store import Store
 from siltstone.model.files import DataFile
 
@@ -27,7 +27,9 @@ def check_readable(store: Store, files: Sequence[DataFile], *, said: str = "") -
         UnreadableFiles: some cannot be read.
         FileNotFoundError: one is gone; it is not broken.
     """
-    found = {file.path: reason for file in files if (reason := _reason(store.base.path / file.path, file, said))}
+    found = _unreadable(store, files, {file.path for file in files if _name(file) in said})
+    if not found and _is_suspicious(said):
+        found = _unreadable(store, files, {file.path for file in files})
     if not found:
         return
     named = [f"{path} ({reason})" for path, reason in sorted(found.items())[:SHOWN]]
@@ -39,13 +41,31 @@ def check_readable(store: Store, files: Sequence[DataFile], *, said: str = "") -
     )
 
 
-def _reason(path: Path, file: DataFile, said: str) -> str:
+def _is_suspicious(said: str) -> bool:
+    """True if a broken file could be behind what was said, though no name was told: Python in Spark's tasks tells none."""
+    return bool(said) and "ancelled" not in said and classify(Symptoms(text=said)) in _SUSPICIOUS
+
+
+_SUSPICIOUS: Final = frozenset({Failure.UNKNOWN, Failure.CORRUPT_INPUT})
+
+
+def _name(file: DataFile) -> str:
+    return file.path.rsplit("/", 1)[-1]
+
+
+def _unreadable(store: Store, files: Sequence[DataFile], through: Collection[str]) -> dict[str, str]:
+    """Return what is wrong with files, by their footers; those in `through` are read to their end."""
+    told = {file.path: _reason(store.base.path / file.path, file, whole=file.path in through) for file in files}
+    return {path: reason for path, reason in told.items() if reason}
+
+
+def _reason(path: Path, file: DataFile, *, whole: bool) -> str:
     """Return what is wrong with a file; empty if nothing is."""
     try:
         with pq.ParquetFile(path) as parquet:
             if parquet.metadata.num_rows != file.rows:
                 return f"{parquet.metadata.num_rows} rows, not {file.rows}"
-            if path.name in said:
+            if whole:
                 for _ in parquet.iter_batches(BATCH_ROWS, use_threads=False):
                     continue
     except FileNotFoundError:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 REPORTS: Final[Mapping[JobKind, type[CompactReport] | type[RollUpReport]]] = {
     JobKind.FOLD: CompactReport,
     JobKind.ROLL_UP: RollUpReport,
+    JobKind.CLUSTER: RollUpReport,
 }
 ERRORS: Final = {error.kind: error for error in SiltstoneError.__subclasses__()}
 SECONDS_PER_MINUTE: Final = 60.0

@@ -42,6 +42,8 @@ class _Input:
     file: DataFile
     memory_bytes: int
     values: KeyRange
+    has_nulls: bool
+    """Rows without a value in that column belong to the lowest range, wherever the others do."""
 
 
 def pressed(
@@ -83,7 +85,17 @@ def _looked_at(store: Store, file: DataFile, first: str) -> _Input:
     known = all(one.known for one in found)
     values = KeyRange(min(one.low for one in found), max(one.high for one in found)) if found and known else KeyRange()
     size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
-    return _Input(file, max(size, file.size_bytes), values)
+    return _Input(file, max(size, file.size_bytes), values, _has_nulls(metadata, first))
+
+
+def _has_nulls(metadata: pq.FileMetaData, name: str) -> bool:
+    """True unless the footer says that every row has a value."""
+    paths = [metadata.schema.column(number).path for number in range(len(metadata.schema))]
+    if name not in paths:
+        return True
+    groups = [metadata.row_group(number).column(paths.index(name)) for number in range(metadata.num_row_groups)]
+    found = [group.statistics for group in groups]
+    return any(stats is None or not stats.has_null_count or stats.null_count for stats in found)
 
 
 def _divided(inputs: Sequence[_Input], files: int) -> list[Press] | None:
@@ -94,7 +106,7 @@ def _divided(inputs: Sequence[_Input], files: int) -> list[Press] | None:
         return None
     edges = _edges(inputs, files)
     work = [
-        _press([one for one in inputs if _reaches(one.values, low, high)], low, high)
+        _press([one for one in inputs if _reaches(one, low, high)], low, high)
         for low, high in pairwise([None, *edges, None])
     ]
     total = sum(one.memory_bytes for one in inputs)
@@ -113,8 +125,10 @@ def _edges(inputs: Sequence[_Input], files: int) -> list[Any]:
     return edges[: files - 1]
 
 
-def _reaches(values: KeyRange, low: Any, high: Any) -> bool:  # noqa: ANN401
-    return (high is None or values.low < high) and (low is None or values.high >= low)
+def _reaches(one: _Input, low: Any, high: Any) -> bool:  # noqa: ANN401
+    if low is None and one.has_nulls:
+        return True
+    return (high is None or one.values.low < high) and (low is None or one.values.high >= low)
 
 
 def _press(inputs: Sequence[_Input], low: Any, high: Any) -> Press:  # noqa: ANN401

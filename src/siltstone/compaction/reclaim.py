@@ -133,7 +133,9 @@ def sweep_orphans(store: Store) -> int:
 def _remove_empty_folders(store: Store) -> None:
     """Remove what Spark leaves of a job that was cut off before it wrote a file: folders of a dead owner with nothing in them."""
     root = store.base.path
-    for folder, _, _ in os.walk(root / DATA, topdown=False):
+    for folder, _, files in os.walk(root / DATA, topdown=False):
+        if files:
+            continue
         owner = owner_of(f"{Path(folder).relative_to(root).as_posix()}/")
         if owner and not is_live(store.layout.work, owner):
             with contextlib.suppress(OSError):  # not empty, or already gone

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from siltstone.compaction.candidates import CLUSTERED, Candidate
+from siltstone.compaction.candidates import CLUSTERED, Candidate, JobKind
 from siltstone.compaction.commit import job_info
 from siltstone.compaction.fold import discarding, spark_failures
 from siltstone.compaction.inputs import check_readable
@@ -73,11 +73,12 @@ def rewrite(
     snapshot = store.snapshot()
     taken = _taken(store, snapshot, planned)
     check_columns(store, snapshot)
+    clusters = planned.kind is JobKind.CLUSTER
     with spark_failures(store, snapshot, suspects=taken), house_settings(spark), store.presence() as owner:
         folder = f"{attempt_folder(owner.owner, 0)}/{mark}"
         with discarding(store, owner.owner):
-            names = write(taken, folder)
-            reach(f"{planned.kind}.after_write")
+            names = _written(store, taken, lambda: write(taken, folder))
+            reach("cluster.after_write") if clusters else reach("roll_up.after_write")
             written = _collected(store, planned, taken, folder, names)
             outputs = manifest(store.base.path, written)
         commit = Commit(
@@ -90,7 +91,7 @@ def rewrite(
         )
         with discarding(store, owner.owner, on=(Conflict, Corruption, Fenced)):  # after others they may be live
             committed = store.base.commit(lambda _: commit)
-    reach(f"{planned.kind}.after_commit")
+    reach("cluster.after_commit") if clusters else reach("roll_up.after_commit")
     store.note_commit(store.base, committed.version)
     return RollUpReport(
         dataset=str(store.name),
@@ -114,6 +115,15 @@ def _taken(store: Store, snapshot: Snapshot, job: Candidate) -> tuple[DataFile, 
             f"Dataset {store.name}: {gone[0]} is not live any more; another compaction was first. Plan anew."
         )
     return tuple(live[entry.path] for entry in job.files)
+
+
+def _written(store: Store, taken: Sequence[DataFile], write: Callable[[], list[str] | None]) -> list[str] | None:
+    """Write; if that meets a file that cannot be read, all of those are named."""
+    try:
+        return write()
+    except Corruption as error:
+        check_readable(store, taken, said=str(error))
+        raise
 
 
 def _collected(

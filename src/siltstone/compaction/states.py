@@ -1,15 +1,23 @@
 """A dataset as the planner sees it: its live files, its backlog and what waits for a vacuum, from logs alone. No Spark."""
 
 import datetime
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final
 
+from siltstone.clock import Clock
 from siltstone.compaction.candidates import CLUSTERED, Backlog, FileEntry, Shape, TableState
 from siltstone.compaction.rewrite import tier_of
+from siltstone.config import Settings
 from siltstone.dataset.store import Snapshot, Store, sequence_of
+from siltstone.errors import Gone, SiltstoneError
+from siltstone.eventlog.local_place import open_table
+from siltstone.eventlog.rows import DAY
 from siltstone.model.columns import PERIOD, RESERVED_PREFIX
 from siltstone.model.files import DataFile
 from siltstone.model.spec import Kind
 from siltstone.model.tiers import Tier
+from siltstone.storage.layout import JOURNAL, Layout, has_versions
 from siltstone.storage.table import Table
 
 MS_PER_SECOND: Final = 1000
@@ -36,6 +44,54 @@ def table_state(store: Store, *, tiers: tuple[Tier, ...]) -> TableState:
         removed_files=len(waiting),
         removed_since=_moment(min(waiting)) if waiting else None,
     )
+
+
+def table_states(
+    stores: Iterable[Store],
+    *,
+    tiers: Callable[[Store], tuple[Tier, ...]],
+    vacuumed_at: Callable[[str], datetime.datetime | None],
+    skip_damaged: bool,
+) -> tuple[list[TableState], dict[str, str]]:
+    """Look at several datasets; return how they stand, and those that cannot be read, each with why.
+
+    `vacuumed_at` says when a dataset had its last vacuum, as far as that is known.
+
+    Raises:
+        SiltstoneError: one cannot be read, and they are not to be passed over.
+    """
+    found: list[TableState] = []
+    unreadable: dict[str, str] = {}
+    for store in stores:
+        try:
+            state = table_state(store, tiers=tiers(store))
+            found.append(replace(state, vacuumed_at=vacuumed_at(state.name)))
+        except Gone:
+            if not skip_damaged:
+                raise
+        except (SiltstoneError, OSError) as error:
+            if not skip_damaged:
+                raise
+            unreadable[str(store.name)] = str(error)
+    return found, unreadable
+
+
+def event_log_state(layout: Layout, *, settings: Settings, clock: Clock) -> TableState | None:
+    """Look at the lake's own event log; None if there is none yet."""
+    if not has_versions(layout.events):
+        return None
+    files = open_table(layout.events, settings=settings, clock=clock).pin().files
+    entries = [
+        FileEntry(
+            path=file.path,
+            size_bytes=file.size_bytes,
+            rows=file.rows,
+            period=file.partition.get(DAY) or "",
+            modified_ms=file.modified_ms,
+        )
+        for file in files
+    ]
+    return TableState(name=JOURNAL, shape=Shape.EVENTS, files=entries, tiers=(), removed_files=0)
 
 
 def base_entry(file: DataFile) -> FileEntry:

@@ -225,7 +225,9 @@ def _short(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def open_delta(address: Address, *, create: bool, settings: Settings | None = None) -> DeltaKeeper:
+def open_delta(
+    address: Address, *, create: bool, settings: Settings | None = None, clock: Clock | None = None
+) -> DeltaKeeper:
     """Open a log in a Delta table, and make the table if there is none.
 
     Raises:
@@ -233,7 +235,7 @@ def open_delta(address: Address, *, create: bool, settings: Settings | None = No
         InvalidRequest: a newer Siltstone has written it, or what is there is no event log.
     """
     settings = settings or Settings()
-    clock = SystemClock()
+    clock = clock or SystemClock()
     place = open_place(address, create=create, settings=settings, clock=clock)
     version = place.properties().get(PROPERTY_VERSION)
     if version is None:

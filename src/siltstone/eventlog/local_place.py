@@ -39,6 +39,7 @@ class LocalPlace:
         """Use `open_local`."""
         self._table = table
         self._clock = clock
+        self._many = settings.event_log_files
         self._swept_at: float | None = None
         self._background = Background()
         self._tidying = Tidying(self._background, settings=settings, clock=clock)
@@ -126,7 +127,7 @@ class LocalPlace:
 
     def _keep_small(self, table: Table) -> None:
         with suppress(SiltstoneError):  # the next time is soon
-            while squash(table, presence=PRESENCE, clock=self._clock):
+            while self._many and squash(table, presence=PRESENCE, clock=self._clock, many=self._many):
                 pass
             now = self._clock.monotonic_seconds()
             if self._swept_at is None or now > self._swept_at + SWEEP_EVERY_SECONDS:
@@ -164,16 +165,21 @@ def open_local(address: Address, *, create: bool, settings: Settings, clock: Clo
         if not create:
             raise NotFound(f"There is no event log at {address.shown}.")
         _create(path, settings)
-    table = Table(
+    table = open_table(path, settings=settings, clock=clock, label=f"Event log {address.shown}")
+    table.version()
+    return LocalPlace(table, settings=settings, clock=clock)
+
+
+def open_table(path: Path, *, settings: Settings, clock: Clock, label: str | None = None) -> Table:
+    """Return the table of a log, as whoever brings its files together needs it; it is opened on first use."""
+    return Table(
         path,
         settings=settings,
         clock=clock,
         retention=Retention(hours=KEPT_HOURS, max_entries=KEPT_ENTRIES),
-        label=f"Event log {address.shown}",
+        label=label or f"Event log {path}",
         must_exist=True,
     )
-    table.version()
-    return LocalPlace(table, settings=settings, clock=clock)
 
 
 def _create(path: Path, settings: Settings) -> None:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 
 from sqlalchemy import Connection
 
-from siltstone.clock import SystemClock, epoch_ns
+from siltstone.clock import Clock, SystemClock, epoch_ns
+from siltstone.config import Settings
 from siltstone.errors import Corruption, InvalidRequest, NotFound
 from siltstone.eventlog import queries
 from siltstone.eventlog.address import Address, Backend, parse_address
@@ -144,8 +145,16 @@ class EventLog:
         self._address = address
 
     @classmethod
-    def open(cls, uri: str, *, create: bool = True) -> "EventLog":
+    def open(
+        cls, uri: str, *, create: bool = True, settings: Settings | None = None, clock: Clock | None = None
+    ) -> "EventLog":
         """Open the log at an address, and make it if there is none.
+
+        Args:
+            uri: where it is.
+            create: make it if there is none.
+            settings: of a log on Delta: how durable it is, and when its files are brought together; the defaults unless told.
+            clock: of a log on Delta: where time comes from.
 
         Raises:
             InvalidRequest: the address is wrong, or a newer Siltstone has written the log.
@@ -157,7 +166,7 @@ class EventLog:
             case Backend.MEMORY | Backend.SQLITE | Backend.POSTGRESQL:
                 return cls(SqlKeeper(open_database(address, create=create)), address)
             case Backend.DELTA | Backend.DELTA_S3 | Backend.DELTA_AZURE:
-                return cls(open_delta(address, create=create), address)
+                return cls(open_delta(address, create=create, settings=settings, clock=clock), address)
 
     @property
     def uri(self) -> str:
@@ -266,9 +275,17 @@ class EventLog:
         """Return the build requests that have not ended and are going to make a partition."""
         return self._ask(lambda c: queries.active_builds(c, partition_ref))
 
-    def runs(self, *, limit: int = DEFAULT_LIMIT, build_request_id: str | None = None) -> list[JobRun]:
-        """Return job runs with their status, those that moved last first."""
-        return self._ask(lambda c: queries.runs(c, limit=limit, build_request_id=build_request_id))
+    def last_build(self, prefix: str) -> Build | None:
+        """Return the build request whose id is the last, by its bytes, of those that begin so; None if there is none."""
+        return self._ask(lambda c: queries.last_build(c, prefix))
+
+    def runs(
+        self, *, limit: int = DEFAULT_LIMIT, build_request_id: str | None = None, label_glob: str | None = None
+    ) -> list[JobRun]:
+        """Return job runs with their status, those that moved last first; all, or those of a build or of jobs by their labels."""
+        return self._ask(
+            lambda c: queries.runs(c, limit=limit, build_request_id=build_request_id, label_glob=label_glob)
+        )
 
     def next_index(self) -> int:
         """Return the index that the next event gets."""

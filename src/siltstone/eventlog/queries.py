@@ -267,6 +267,13 @@ def build(connection: Connection, build_request_id: str) -> Build | None:
     return found[0] if found else None
 
 
+def last_build(connection: Connection, prefix: str) -> Build | None:
+    """Return the build request whose id is the last, by its bytes, of those that begin so."""
+    found = select(BUILDS).where(matches(BUILDS.c.build_request_id, f"{check_text(prefix)}*"))
+    last = _builds(connection, found.order_by(BUILDS.c.build_request_id.desc()).limit(1))
+    return last[0] if last else None
+
+
 def active_builds(connection: Connection, partition_ref: str) -> list[Build]:
     """Return the build requests, in the order of their first events, that have not ended and are going to make a partition."""
     making = select(BUILD_PARTITIONS.c.build_request_id).where(
@@ -317,11 +324,15 @@ def _partitions(connection: Connection, found: Select[Any]) -> list[Partition]:
     ]
 
 
-def runs(connection: Connection, *, limit: int, build_request_id: str | None = None) -> list[JobRun]:
+def runs(
+    connection: Connection, *, limit: int, build_request_id: str | None = None, label_glob: str | None = None
+) -> list[JobRun]:
     """Return job runs, those that moved last first."""
     found = select(RUNS).order_by(RUNS.c.last_index.desc()).limit(_check_limit(limit))
     if build_request_id is not None:
         found = found.where(RUNS.c.build_request_id == check_text(build_request_id))
+    if label_glob is not None:
+        found = found.where(matches(RUNS.c.job_label, check_text(label_glob)))
     return [JobRun(**{**row, "status": JobStatus(row["status"])}) for row in connection.execute(found).mappings()]
 
 

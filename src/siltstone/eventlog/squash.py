@@ -1,15 +1,15 @@
 """Bringing the small files of a log on Delta together: every append adds one, and whoever opens the table pays for each.
 
-Files are sorted into classes by their events, each class 32 times as large as the one below; when a class has many, its files
-become one for each day. So an event is copied once for each class, and few files are live however many appends there were. Every
-row keeps its own index in `idx`, so it does not matter which files come together, nor in which order.
+Which files come together is said in `small_files`: for the log itself, which does it in the background as appends come, and
+for the planner of a lake, to whose own log it is work like any other. Every row keeps its own index in `idx`, so it does not
+matter which files come together, nor in which order.
 
 One commit takes the files away and adds the new ones. It moves rows only: followers skip it, and appends beside it do not
 notice. A crash before it leaves files that no log names, after it files that the sweep takes, an hour later at the earliest: who
 is reading them goes on.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from siltstone.clock import Clock
 from siltstone.errors import Conflict, Corruption, Gone, Unavailable
+from siltstone.eventlog import small_files
 from siltstone.eventlog.rows import DAY, FIRST_INDEX, IDX, with_indexes
 from siltstone.failpoints import reach
 from siltstone.model.files import Commit, CommitKind, DataFile
@@ -25,58 +26,49 @@ from siltstone.storage.parquet import write_file
 from siltstone.storage.presence import Presence
 from siltstone.storage.table import Table
 
-MANY_FILES: Final = 32
-"""So many files of a class are brought together."""
-CLASS_GROWTH: Final = 32
-LARGEST_EVENTS: Final = CLASS_GROWTH**3
-"""Files with so many events are left alone."""
 KEY: Final = ("build_request_id", "event_id")
 
 
-def class_of(events: int) -> int | None:
-    """Return the class of a file by its events; None if it is large.
-
-    >>> [class_of(n) for n in (1, 31, 32, 1023, 1024, 32768)]
-    [0, 0, 1, 1, 2, None]
-    """
-    number, limit = 0, CLASS_GROWTH
-    while events >= limit:
-        number, limit = number + 1, limit * CLASS_GROWTH
-    return number if events < LARGEST_EVENTS else None
-
-
-def chosen(files: Iterable[DataFile]) -> list[DataFile]:
-    """Return the files to bring together: the lowest class that has many; none if no class has."""
-    classes: dict[int, list[DataFile]] = {}
-    for file in files:
-        number = class_of(file.rows)
-        if number is not None:
-            classes.setdefault(number, []).append(file)
-    for _, some in sorted(classes.items()):
-        if len(some) >= MANY_FILES and len(some) > len({file.partition[DAY] for file in some}):
-            return sorted(some, key=lambda file: file.path)
-    return []
+def chosen(files: Iterable[DataFile], *, many: int) -> list[DataFile]:
+    """Return the files to bring together, if there are so many of a class; none otherwise."""
+    return small_files.chosen(
+        files,
+        many=many,
+        events=lambda file: file.rows,
+        day=lambda file: file.partition[DAY],
+        path=lambda file: file.path,
+    )
 
 
-def squash(table: Table, *, presence: str, clock: Clock) -> int:
-    """Bring small files together where there are many; return how many files there are less.
+def squash(table: Table, *, presence: str, clock: Clock, many: int) -> int:
+    """Bring small files together where there are so many; return how many files there are less.
 
     Raises:
         Conflict: another process was first; nothing was changed.
         Unavailable: the disk refused; nothing was changed.
     """
     pinned = table.pin()
-    taken = chosen(pinned.files)
+    taken = chosen(pinned.files, many=many)
     if not taken:
         return 0
+    return len(taken) - len(squash_files(table, pinned.version, taken, presence=presence, clock=clock))
+
+
+def squash_files(
+    table: Table, version: int, taken: Sequence[DataFile], *, presence: str, clock: Clock
+) -> list[DataFile]:
+    """Bring exactly these files of a version together; return those that have taken their place.
+
+    Raises:
+        Conflict: another process was first; nothing was changed.
+        Unavailable: the disk refused; nothing was changed.
+    """
     owner = clock.new_id()
     with Presence(table.path / presence, owner):
         try:
             written = _written(table, taken, owner)
             reach("eventlog.after_squash_write")
-            commit = Commit(
-                kind=CommitKind.SQUASH, plan_version=pinned.version, adds=tuple(written), removes=tuple(taken)
-            )
+            commit = Commit(kind=CommitKind.SQUASH, plan_version=version, adds=tuple(written), removes=tuple(taken))
             table.commit(lambda _: commit)
         except (Conflict, Corruption, Gone, Unavailable):  # for certain not there
             _discard(table, owner)
@@ -88,10 +80,10 @@ def squash(table: Table, *, presence: str, clock: Clock) -> int:
             _discard(table, owner)
             raise Unavailable(f"{table.label}: its files cannot be brought together ({error}).") from error
     reach("eventlog.after_squash")
-    return len(taken) - len(written)
+    return written
 
 
-def _written(table: Table, taken: list[DataFile], owner: str) -> list[DataFile]:
+def _written(table: Table, taken: Sequence[DataFile], owner: str) -> list[DataFile]:
     """Write the events of the taken files, one file a day, in the order of their indexes."""
     days: dict[str | None, list[DataFile]] = {}
     for file in taken:

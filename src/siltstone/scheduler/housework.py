@@ -6,7 +6,7 @@ that the lease's can be below it: whoever holds the lease brings its own up to t
 planned under the lease before it can commit after it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -21,7 +21,9 @@ from siltstone.storage.requests import Requests
 if TYPE_CHECKING:
     from siltstone.compaction.candidates import Plan
     from siltstone.compaction.cycle import Watcher
+    from siltstone.compaction.cycle_report import CycleReport
     from siltstone.compaction.jobs import Job
+    from siltstone.compaction.recovery import RecoveryReport
     from siltstone.model.results import CompactReport, JobResult
 
 LOOK_SECONDS: Final = 1.0
@@ -39,7 +41,7 @@ class Lakework(Protocol):
         ...
 
     def highest_epoch(self, names: Sequence[str]) -> int:
-        """Return the highest epoch that has committed to any of these datasets; those that are gone are left out."""
+        """Return the highest epoch that has committed to any of these datasets; one that cannot be read is left out."""
         ...
 
     def run_cycle(
@@ -52,7 +54,7 @@ class Lakework(Protocol):
         epoch: int | None = None,
         watchers: "Sequence[Watcher]" = (),
         stopping: Callable[[], bool] = lambda: False,
-    ) -> "Iterable[JobResult]":
+    ) -> "CycleReport":
         """Plan and do one cycle."""
         ...
 
@@ -60,8 +62,8 @@ class Lakework(Protocol):
         """Fold one dataset, or purge it."""
         ...
 
-    def recover(self, *, epoch: int | None = None) -> list[Told]:
-        """Finish and sweep what crashed processes left; return what went wrong, for each dataset where something did."""
+    def recover(self, *, epoch: int | None = None) -> "RecoveryReport":
+        """Put in order what crashed processes left; return what was done, and what cannot be read."""
         ...
 
 
@@ -123,13 +125,24 @@ class Housework:
             watchers=[Telling(turn.tell, turn.number)],
             stopping=watch.stopping,
         )
+        self._note(done, turn)
         if watch.lost is not None:
             raise watch.lost
         return [result.to_dict() for result in done]
 
+    def _note(self, done: "CycleReport", turn: Turn) -> None:
+        """Tell what goes beyond single jobs: what was recovered first, what was left out, what is missing in the journal."""
+        if text := done.recovery.told():
+            turn.tell({"event": "recovered", "cycle": turn.number, "text": text})
+        for dataset, why in done.unreadable.items():
+            turn.tell({"event": "left_out", "cycle": turn.number, "dataset": dataset, "error": why})
+        if done.trouble is not None:
+            turn.tell({"event": "journal_trouble", "cycle": turn.number, "error": done.trouble})
+
     def recover(self, turn: Turn) -> list[Told]:
         """Finish and sweep what crashed processes left; return what went wrong, for each dataset where something did."""
-        return self._lake.recover(epoch=turn.lease.epoch)
+        found = self._lake.recover(epoch=turn.lease.epoch)
+        return [{"dataset": one.dataset or one.what, "error": one.why} for one in found.quarantined]
 
     def _compact(self, name: str, turn: Turn, *, purge: bool) -> Told:
         turn.tell({"event": "job_began", "kind": "purge" if purge else "fold", "dataset": name})

@@ -6,6 +6,7 @@
       <catalog>/<schema>/<table>/<incarnation>/base/      compacted rows
       <catalog>/<schema>/<table>/<incarnation>/changes/   everything not yet folded
       _system/datasets/                                   the registry
+      _system/events/                                     the journal: what was done to keep the lake in shape
       _system/leases/                                     who may run compactions
       _system/compactor/                                  what it does, whether it is paused, what others ask of it
       _system/work/                                       presence of writers and jobs
@@ -20,6 +21,8 @@ from siltstone.errors import InvalidRequest
 from siltstone.model.names import DatasetName
 
 SYSTEM: Final = "_system"
+JOURNAL: Final = "_system/events"
+"""How the lake's own event log is called where datasets have names."""
 BASE: Final = "base"
 CHANGES: Final = "changes"
 DATA: Final = "data"
@@ -46,6 +49,11 @@ class Layout:
     def registry(self) -> Path:
         """The registry's Delta table."""
         return self.root / SYSTEM / "datasets"
+
+    @property
+    def events(self) -> Path:
+        """The Delta table of the journal, an event log."""
+        return self.root / SYSTEM / "events"
 
     @property
     def leases(self) -> Path:

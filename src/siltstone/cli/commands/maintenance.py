@@ -1,5 +1,6 @@
 """Keeping datasets in shape: status, compact, vacuum."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -8,11 +9,13 @@ from siltstone.cli import render
 from siltstone.cli.invocation import Invocation, chosen, confirm, each, invocation, settle
 from siltstone.cli.registration import add
 from siltstone.cli.told import told_line, told_report
-from siltstone.errors import InvalidRequest, SiltstoneError, named_error
+from siltstone.errors import InvalidRequest, SiltstoneError, Unavailable, named_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from siltstone.compaction.recovery import RecoveryReport
+    from siltstone.compaction.statistics import Totals
     from siltstone.dataset.dataset import Dataset
     from siltstone.lake import Lake
     from siltstone.model.requests import Wish
@@ -22,6 +25,8 @@ OptionalName = Annotated[str | None, typer.Argument(metavar="NAME", help="catalo
 All = Annotated[bool, typer.Option("--all", help="Every dataset of the lake.")]
 HANDED: Final = frozenset({"waiting", "handed_over", "holder_gone"})
 """From one of these on somebody else does the work, and a person is told how it goes."""
+NOTED: Final = frozenset({"recovered", "left_out", "journal_trouble"})
+"""What is told of a whole cycle, besides its jobs."""
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
 
 
@@ -46,7 +51,7 @@ def _write_json(name: str | None, reports: list[Any]) -> None:
 
 
 def status(context: typer.Context, name: OptionalName = None) -> None:
-    r"""Show how datasets stand: rows and bytes in base, and how far it lags behind what was written.
+    r"""Show how datasets stand: rows and bytes in base, how far it lags behind what was written, and what compaction did last.
 
     \b
     silt status
@@ -55,20 +60,74 @@ def status(context: typer.Context, name: OptionalName = None) -> None:
     call = invocation(context)
     with call.open() as lake:
         found, failures = each(chosen(lake, name, every=name is None), lambda dataset: dataset.status())
+        told = _journal(lake, failures)
     if call.as_json:
-        _write_json(name, found)
+        plain = [one.to_dict() | told.of(one.dataset) for one in found]
+        if name is None or plain:
+            render.write_json(plain if name is None else plain[0])
     elif name is None:
-        _show_statuses(found)
+        _show_statuses(found, told)
     elif found:
-        _show_status(found[0])
+        _show_status(found[0], told)
     settle(call, failures)
 
 
-def _show_statuses(found: "list[Status]") -> None:
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the journal says beside what datasets say of themselves."""
+
+    totals: "Totals | None" = None
+    unfinished: "RecoveryReport | None" = None
+
+    def of(self, dataset: str) -> dict[str, Any]:
+        """Return what it says of one dataset, as plain data."""
+        one = self.totals.datasets.get(dataset) if self.totals is not None else None
+        return {
+            "last_job": one.last_job if one else None,
+            "last_job_status": one.last_status if one else None,
+            "last_job_message": one.last_message if one else None,
+            "last_job_at": one.last_ended_at if one else None,
+            "jobs": one.jobs if one else 0,
+            "failures": one.failures if one else 0,
+            "last_cycle": self.totals.last_cycle if self.totals is not None else None,
+            "last_cycle_status": self.totals.last_cycle_status if self.totals is not None else None,
+            "last_cycle_at": self.totals.last_cycle_at if self.totals is not None else None,
+        }
+
+    def last_job(self, dataset: str) -> str | None:
+        """Say in a line what the last job of a dataset came to."""
+        found = self.of(dataset)
+        if not found["last_job"]:
+            return None
+        failed = f"; {found['failures']} of {found['jobs'] + found['failures']} failed" if found["failures"] else ""
+        at = found["last_job_at"].replace("+00:00", "Z")
+        return f"{found['last_job_status']} at {at}: {found['last_job_message']}{failed}"
+
+
+def _journal(lake: "Lake", failures: list[SiltstoneError]) -> _Told:
+    """Ask the journal; one that cannot be read is a failure like that of a dataset, and hides nothing else."""
+    try:
+        return _Told(lake.totals(), lake.unfinished())
+    except SiltstoneError as error:
+        failures.append(error)
+        return _Told()
+
+
+def _show_statuses(found: "list[Status]", told: _Told) -> None:
     if not found:
         render.write_line("No datasets to show.")
         return
-    columns = ["dataset", "base rows", "base files", "base size", "backlog rows", "batches", "since", "unreferenced"]
+    columns = [
+        "dataset",
+        "base rows",
+        "base files",
+        "base size",
+        "backlog rows",
+        "batches",
+        "since",
+        "unreferenced",
+        "last job",
+    ]
     rows = [
         [
             one.dataset,
@@ -79,13 +138,30 @@ def _show_statuses(found: "list[Status]") -> None:
             one.backlog_batches,
             one.oldest_unfolded_at,
             render.size(one.unreferenced_bytes),
+            told.last_job(one.dataset),
         ]
         for one in found
     ]
     render.write_table(columns, rows, numbers=[*columns[1:6], columns[7]])
+    _note_cycles(told)
 
 
-def _show_status(one: "Status") -> None:
+def _note_cycles(told: _Told) -> None:
+    totals = told.totals
+    if totals is not None and totals.last_cycle is not None:
+        failed = f" {totals.cycles_failed} of {totals.cycles} cycles had failures." if totals.cycles_failed else ""
+        render.write_note(f"The last cycle {totals.last_cycle_status} at {_moment(totals.last_cycle_at)}.{failed}")
+    for job in told.unfinished.unfinished if told.unfinished is not None else ():
+        render.write_note(f"Under way: {job.kind} of {job.dataset} (job {job.job}).")
+    for one in told.unfinished.quarantined if told.unfinished is not None else ():
+        render.write_note(f"Cannot be read: {one.what}: {one.why}")
+
+
+def _moment(at: str | None) -> str:
+    return (at or "").replace("+00:00", "Z")
+
+
+def _show_status(one: "Status", told: _Told) -> None:
     base = f"{render.counted(one.rows_in_base, 'row')} in {render.counted(one.base_files, 'file')}"
     backlog = f"{render.counted(one.backlog_rows, 'row')} in {render.counted(one.backlog_batches, 'batch')}"
     render.write_facts(
@@ -101,6 +177,7 @@ def _show_status(one: "Status") -> None:
             "a fold": _told_fold(one),
             "sequence": f"{one.sequence}, folded up to {one.watermark}",
             "unreferenced": f"{render.counted(one.unreferenced_files, 'file')}, {render.size(one.unreferenced_bytes)}",
+            "last job": told.last_job(one.dataset) or "none yet",
         }
     )
 
@@ -192,6 +269,8 @@ def _plan(call: Invocation, name: str | None, *, only: list[str] | None, force: 
     if call.as_json:
         render.write_json(found.to_dict())
         return
+    for dataset, why in found.unreadable.items():
+        render.write_note(f"{dataset} cannot be read and is left out: {why}")
     if not found.jobs and not found.left_out:
         render.write_line("Nothing to look at.")
         return
@@ -216,15 +295,21 @@ def _compacted(
     return done, [named_error(one["error_kind"], one["error"]) for one in results if one["error"]]
 
 
-def _asked(call: Invocation, lake: "Lake", wish: "Wish", text: str) -> "Sequence[Mapping[str, Any]]":
-    """Ask, show what happens meanwhile, and return the results.
+def _asked(
+    call: Invocation, lake: "Lake", wish: "Wish", text: str, noted: list[dict[str, Any]] | None = None
+) -> "Sequence[Mapping[str, Any]]":
+    """Ask, show what happens meanwhile, and return the results; what goes beyond single jobs is put into `noted`.
 
     Raises:
         SiltstoneError: it was refused, or could not be done at all.
     """
 
     def tell(told: dict[str, Any]) -> None:
-        if told["event"] in HANDED or (handed and not call.as_json):
+        if noted is not None and told["event"] in NOTED:
+            noted.append(told)
+            if told["event"] == "recovered" and not call.as_json:
+                render.write_note(told_line(told))
+        elif told["event"] in HANDED or (handed and not call.as_json):
             handed.append(told["event"])
             if not call.as_json:
                 render.write_note(told_line(told))
@@ -249,7 +334,8 @@ def _cycle(call: Invocation, name: str | None, *, only: list[str] | None, force:
     with call.open(spark=True) as lake:
         lake.require()
         lake.plan(wish.names, only=only, force=force)  # what is wrong with the call is said before anything is asked
-        done = _asked(call, lake, wish, "Compacting")
+        noted: list[dict[str, Any]] = []
+        done = _asked(call, lake, wish, "Compacting", noted)
     if call.as_json:
         render.write_json(list(done))
     else:
@@ -257,7 +343,10 @@ def _cycle(call: Invocation, name: str | None, *, only: list[str] | None, force:
             where = f"{one['dataset']} {one['period']}".strip()
             render.write_line(f"{one['lane']} {where}: {told_report(dict(one))}")
         render.write_note(f"{render.counted(len(done), 'job')}.")
-    settle(call, [SiltstoneError(f"{one['dataset']}: {one['error']}") for one in done if one["error"]])
+    failures = [SiltstoneError(f"{one['dataset']}: {one['error']}") for one in done if one["error"]]
+    failures += [SiltstoneError(told_line(one)) for one in noted if one["event"] == "left_out"]
+    failures += [Unavailable(one["error"]) for one in noted if one["event"] == "journal_trouble"]
+    settle(call, failures)
 
 
 def _told(report: "CompactReport") -> str:

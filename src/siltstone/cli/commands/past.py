@@ -1,18 +1,25 @@
-"""A dataset's past and its way out of the lake: history, changes, export."""
+"""The past of datasets and of the lake, and the way out: history, changes, export."""
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.invocation import confirm, invocation
+from siltstone.cli.invocation import Invocation, confirm, invocation
 from siltstone.cli.registration import add
+from siltstone.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from siltstone.compaction.cycle_report import CycleEntry
+    from siltstone.compaction.records import JobRecord
+    from siltstone.compaction.statistics import Statistics, Totals
+    from siltstone.lake import Lake
     from siltstone.model.results import HistoryEntry
 
+SHOWN: Final = 20
+"""Cycles and jobs that are shown unless told otherwise."""
 Name = Annotated[str, typer.Argument(metavar="NAME", help="catalog.schema.table")]
 
 
@@ -28,22 +35,171 @@ def register(app: typer.Typer) -> None:
 
 def history(
     context: typer.Context,
-    name: Name,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="catalog.schema.table")] = None,
     *,
-    limit: Annotated[int | None, typer.Option("--limit", metavar="N", help="The newest N commits.")] = None,
+    cycles: Annotated[
+        bool, typer.Option("--cycles", help="The lake's cycles of compaction; so is no name at all.")
+    ] = False,
+    jobs: Annotated[bool, typer.Option("--jobs", help="The jobs of cycles, of the lake or the dataset.")] = False,
+    totals: Annotated[
+        bool, typer.Option("--totals", help="What all cycles have come to, by tier and kind of work, and by dataset.")
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option("--limit", metavar="N", help="The newest N; of cycles and jobs 20 unless told.")
+    ] = None,
 ) -> None:
-    r"""Show what happened to a dataset and which process did it, newest first, without Spark.
+    r"""Show what happened, newest first, without Spark: to a dataset, or what cycles of compaction did to the lake.
 
-    The logs of `changes` are kept for minutes, those of `base` for days; a purge forgets both.
+    Of a dataset its commits are shown, and which process made them. The logs of `changes` are kept for minutes, those of
+    `base` for days; a purge forgets both. Cycles and jobs are in the lake's journal, which forgets nothing and holds no rows.
 
     \b
     silt history crm.sales.candidates --limit 20
-    silt history crm.sales.candidates --json
+    silt history
+    silt history --jobs crm.sales.candidates
+    silt history --totals --json
     """
     call = invocation(context)
+    if cycles + jobs + totals > 1:
+        raise InvalidRequest("--cycles, --jobs and --totals exclude each other.")
+    if cycles and name is not None:
+        raise InvalidRequest("A cycle is of the whole lake: leave the name out, or use --jobs.")
+    if totals and limit is not None:
+        raise InvalidRequest("--totals counts all that was done: leave --limit out.")
     with call.open() as lake:
-        found = lake.dataset(name).history(limit)
-    call.answer([entry.to_dict() for entry in found], lambda: _show_history(found))
+        lake.require()
+        if jobs:
+            _jobs(call, _known(lake, name, lake.jobs(_limit(limit), dataset=name)))
+        elif totals:
+            _totals(call, lake.totals(), lake, name)
+        elif name is None:
+            _cycles(call, lake.history(_limit(limit)))
+        else:
+            found = lake.dataset(name).history(limit)
+            call.answer([entry.to_dict() for entry in found], lambda: _show_history(found))
+
+
+def _known(lake: "Lake", name: str | None, found: "list[JobRecord]") -> "list[JobRecord]":
+    """Return what was found; where that is nothing, the name must be one of a dataset. One that was dropped has a past, too.
+
+    Raises:
+        NotFound: there is no such dataset, and no job of it.
+    """
+    if name is not None and not found:
+        lake.dataset(name)
+    return found
+
+
+def _limit(limit: int | None) -> int:
+    """Return how many cycles or jobs are shown.
+
+    Raises:
+        InvalidRequest: it is less than 1.
+    """
+    if limit is not None and limit < 1:
+        raise InvalidRequest(f"--limit must be at least 1, not {limit}.")
+    return SHOWN if limit is None else limit
+
+
+def _cycles(call: Invocation, found: "list[CycleEntry]") -> None:
+    columns = ["cycle", "began", "seconds", "status", "what"]
+    rows: list[list[object]] = [
+        [
+            one.cycle,
+            _moment(one.began_at),
+            "" if one.seconds is None else f"{one.seconds:,.1f}",
+            one.status,
+            one.message,
+        ]
+        for one in found
+    ]
+    call.answer([one.to_dict() for one in found], lambda: _shown(columns, rows, numbers=["cycle", "seconds"]))
+
+
+def _jobs(call: Invocation, found: "list[JobRecord]") -> None:
+    columns = ["cycle", "work", "dataset", "period", "status", "began", "seconds", "files", "bytes", "rows", "what"]
+    rows: list[list[object]] = []
+    for one in found:
+        told, done = one.to_dict(), one.done
+        rows.append(
+            [
+                one.cycle,
+                one.lane,
+                one.dataset,
+                one.period,
+                f"{told['status']}, recovered" if one.recovered else told["status"],
+                _moment(told["began_at"]),
+                f"{done.seconds:,.1f}" if one.ended_at else "",
+                f"{done.files_before:,} → {done.files_after:,}" if done.files_before or done.files_after else "",
+                f"{render.size(done.bytes_before)} → {render.size(done.bytes_after)}" if done.bytes_after else "",
+                render.number(done.rows) if done.rows else "",
+                one.message,
+            ]
+        )
+    call.answer([one.to_dict() for one in found], lambda: _shown(columns, rows, numbers=["cycle", *columns[6:10]]))
+
+
+def _totals(call: Invocation, found: "Totals", lake: "Lake", name: str | None) -> None:
+    if name is None:
+        call.answer(found.to_dict(), lambda: _show_totals(found))
+        return
+    from siltstone.compaction.statistics import Statistics
+
+    one = found.datasets.get(name)
+    if one is None:
+        lake.dataset(name)
+        one = Statistics()
+    told = {"dataset": name, **one.to_dict()}
+    call.answer(told, lambda: _shown(*_statistics({name: one})))
+
+
+def _show_totals(found: "Totals") -> None:
+    _shown(*_statistics(dict(sorted(found.lanes.items())) | dict(sorted(found.datasets.items())) | {"all": found.all}))
+    render.write_note(f"{render.counted(found.cycles, 'cycle')}, {found.cycles_failed} with failures.")
+
+
+def _statistics(named: "dict[str, Statistics]") -> tuple[list[str], list[list[object]]]:
+    columns = [
+        "of",
+        "jobs",
+        "failed",
+        "recovered",
+        "files",
+        "bytes",
+        "deleted",
+        "rows",
+        "seconds",
+        "longest wait",
+        "written per byte",
+    ]
+    rows: list[list[object]] = [
+        [
+            name,
+            render.number(one.jobs),
+            one.failures,
+            one.recovered,
+            f"{one.files_before:,} → {one.files_after:,}",
+            f"{render.size(one.bytes_before)} → {render.size(one.bytes_after)}",
+            render.size(one.bytes_deleted) if one.files_deleted else "",
+            render.number(one.rows),
+            f"{one.seconds:,.1f}",
+            render.seconds(one.longest_wait_seconds) if one.longest_wait_seconds else "",
+            "" if one.write_amplification is None else f"{one.write_amplification:.2f}",
+        ]
+        for name, one in named.items()
+    ]
+    return columns, rows
+
+
+def _shown(columns: list[str], rows: list[list[object]], *, numbers: list[str] | None = None) -> None:
+    if not rows:
+        render.write_line("Nothing to show yet: silt compact --cycle runs a cycle.")
+        return
+    render.write_table(columns, rows, numbers=columns[1:] if numbers is None else numbers)
+
+
+def _moment(at: str | None) -> str | None:
+    return at.replace("+00:00", "Z") if at else None
 
 
 def _show_history(found: "Iterable[HistoryEntry]") -> None:

@@ -30,13 +30,13 @@ from siltstone.compaction.candidates.values import (
 from siltstone.compaction.planner import SMALLEST_SIZE_BYTES, SQUASH_GROWTH
 from siltstone.config import Settings
 from siltstone.errors import InvalidRequest
+from siltstone.eventlog.small_files import chosen as small_event_files
+from siltstone.eventlog.small_files import classes as event_classes
 from siltstone.model.periods import Granularity, end, granularity_of
-from siltstone.model.tiers import FEWEST_FILES_PER_JOB, MOST_FILES_PER_JOB
+from siltstone.model.tiers import FEWEST_FILES_PER_JOB
 
 MOST_SQUASH_ROWS: Final = 200_000
 """As many as `squash.SQUASH_ROWS`, which this module cannot import: a test holds them together."""
-MOST_EVENTS: Final = 10_000_000
-"""The most events that one compaction of an event log rewrites."""
 HOUR_MS: Final = 3_600_000
 
 
@@ -130,23 +130,21 @@ def squashes(table: TableState, settings: Settings, view: View, *, fold_due: boo
 
 
 def event_logs(table: TableState, settings: Settings, view: View) -> Iterator[Candidate]:
-    """Yield the compaction of an event log's small files: neighbours by index, so that no event changes its place."""
+    """Yield the compaction of an event log's small files, by the log's own rule. Every event keeps its index."""
     if table.shape is not Shape.EVENTS or len(table.files) < FEWEST_FILES_PER_JOB:
         return
     many = FEWEST_FILES_PER_JOB if view.force else settings.event_log_files
-    run = longest_run(
-        table.files,
-        many=many,
-        max_bytes=settings.target_file_bytes,
-        max_rows=MOST_EVENTS,
-        max_files=MOST_FILES_PER_JOB,
-        walls=frozenset(view.busy),
+    free = idle(table.files, view.busy)
+    taken = small_event_files(
+        free, many=many, events=attrgetter("rows"), day=attrgetter("period"), path=attrgetter("path")
     )
-    found = _run_candidate(table, JobKind.EVENTS, run, target_bytes=settings.target_file_bytes)
+    found = _run_candidate(table, JobKind.EVENTS, taken, target_bytes=settings.target_file_bytes)
+    found = replace(found, files_after=len({file.period for file in taken}))
     if not settings.event_log_files:
         found = replace(found, reason="disabled: event_log_files is 0")
-    elif len(run) < many:
-        found = replace(found, reason=_too_few(table.files, run, many, view))
+    elif not taken:
+        most = max(event_classes(free, events=attrgetter("rows")), key=len, default=[])
+        found = replace(found, reason=_too_few(table.files, most, many, view))
     yield found
 
 
@@ -316,7 +314,8 @@ def vacuums(table: TableState, settings: Settings, view: View) -> Iterator[Candi
     """Yield the vacuum of a table: after its interval, and after a clustering.
 
     Where nobody knows when the last one was, the oldest file that waits tells: a vacuum leaves none that is older than its
-    retention, so one that has waited for an interval more says that the last vacuum is an interval ago.
+    retention, so one that has waited for an interval more says that the last vacuum is an interval ago. After a clustering it is
+    due as soon as there is something of it to delete.
     """
     if table.removed_files == 0:
         return
@@ -324,8 +323,10 @@ def vacuums(table: TableState, settings: Settings, view: View) -> Iterator[Candi
     wait_hours = settings.vacuum_interval_hours + (0.0 if table.vacuumed_at else settings.vacuum_retention_hours)
     due_ms = epoch_ms(since) + round(wait_hours * HOUR_MS) if since else 0
     trigger = f"{settings.vacuum_interval_hours:g} hours since the last one" if since else "the first one"
-    if table.clustered_at and (not since or table.clustered_at > since):
-        due_ms, trigger = min(due_ms, epoch_ms(table.clustered_at)), "after a clustering"
+    if table.clustered_at and (not since or table.clustered_at >= since):
+        kept_hours = settings.vacuum_retention_hours if since and not table.vacuumed_at else 0.0
+        after_ms = epoch_ms(table.clustered_at) + round(kept_hours * HOUR_MS)
+        due_ms, trigger = min(due_ms, after_ms), "after a clustering"
     found = replace(_bare(table, JobKind.VACUUM), waiting_since_ms=due_ms, trigger=trigger)
     if job := view.under_way.get(JobKind.VACUUM):
         yield replace(found, reason=f"files of unfinished job {job}")

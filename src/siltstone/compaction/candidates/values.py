@@ -177,6 +177,8 @@ class Plan:
     budget_bytes: int
     jobs: tuple[Candidate, ...]
     left_out: tuple[Candidate, ...]
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """Datasets that were not looked at because they cannot be read, each with why."""
 
     @property
     def cost_bytes(self) -> int:
@@ -195,6 +197,7 @@ class Plan:
             "cost_bytes": self.cost_bytes,
             "jobs": [job.to_dict(with_files=with_files) for job in self.jobs],
             "left_out": [candidate.to_dict(with_files=with_files) for candidate in self.left_out],
+            "unreadable": dict(self.unreadable),
         }
 
 

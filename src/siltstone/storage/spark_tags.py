@@ -1,0 +1,40 @@
+"""Names for what Spark does, by which another thread can end it.
+
+Spark has two ways: a Connect session's own tags, and the job tags of a classic session's context. A classic session has the
+former, too, but only the thread that gave such a tag can interrupt by it.
+"""
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from siltstone.storage.progress import is_connect
+from siltstone.storage.spark_failures import spark_errors
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def add_tag(session: "SparkSession", tag: str) -> None:
+    """Let whatever this thread asks of Spark from now on carry a tag: letters, digits, ``-`` and ``.``."""
+    if is_connect(session):
+        session.addTag(tag)
+    else:
+        session.sparkContext.addJobTag(tag)
+
+
+def remove_tag(session: "SparkSession", tag: str) -> None:
+    """Take the tag off this thread; a session that is gone has none."""
+    with suppress(*spark_errors(), ConnectionError):
+        if is_connect(session):
+            session.removeTag(tag)
+        else:
+            session.sparkContext.removeJobTag(tag)
+
+
+def interrupt_tag(session: "SparkSession", tag: str) -> None:
+    """End what Spark does under a tag; nothing, if it does nothing. From any thread."""
+    with suppress(*spark_errors(), ConnectionError):
+        if is_connect(session):
+            session.interruptTag(tag)
+        else:
+            session.sparkContext.cancelJobsWithTag(tag)

@@ -1,0 +1,125 @@
+"""A process that dies in a cycle, before or after any event and any commit, leaves what recovery rolls forward or abandons.
+
+The first of the two jobs is what each case is about; the other one has not begun. Appends of the journal and commits of the job
+share fail points: of `commit.before_entry` the first is the cycle's first append, the second says that the job began, the
+third is the job's own commit, the fourth says that it has ended.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.children import Child
+from tests.support.cycles import NAMES, ROWS, build, cycle, observe, recover
+
+NOTHING = None
+"""The journal knows nothing of the cycle: it died before the first event."""
+CYCLE = {
+    "journal.before_cycle_began": NOTHING,
+    "commit.before_entry": NOTHING,
+    "commit.after_entry": "abandoned",
+    "journal.after_cycle_began": "abandoned",
+    "journal.before_job_began": "abandoned",
+    "journal.after_job_began": "abandoned",
+    "squash.after_write": "abandoned",
+    "commit.before_entry:kill:3": "abandoned",
+    "commit.after_entry:kill:3": "rolled forward",
+    "squash.after_commit": "rolled forward",
+    "journal.before_job_ended": "rolled forward",
+    "commit.after_entry:kill:4": "ended",
+    "journal.after_job_ended": "ended",
+    "journal.before_cycle_ended": "all ended",
+    "journal.after_cycle_ended": "cycle ended",
+}
+"""Where a process dies in a cycle, and what becomes of its first job."""
+RECOVERY = (
+    "recovery.before_events",
+    "recovery.after_events",
+    "recovery.after_cycles",
+    "recovery.after_datasets",
+    "commit.before_entry",
+    "commit.after_entry",
+)
+DEEP = {"commit.before_entry", "commit.after_entry", "commit.after_entry:kill:4"}
+"""Other places say nearly the same."""
+PLACES = {place.split(":")[0] for place in (*CYCLE, *RECOVERY)}
+LIVE = [sorted((f"p{number}", number) for number in range(ROWS))] * 2
+
+
+@pytest.fixture(autouse=True)
+def _own_projections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lake with two datasets to squash."""
+    path = tmp_path_factory.mktemp("cycles") / "lake"
+    build(str(path))
+    return path
+
+
+@pytest.fixture
+def lake(template: Path, tmp_path: Path) -> str:
+    path = tmp_path / "lake"
+    shutil.copytree(template, path)
+    return str(path)
+
+
+def killed(target: str, lake: str, place: str) -> None:
+    failpoint = place if ":" in place else f"{place}:kill"
+    outcome = Child(f"tests.support.cycles:{target}", {"path": lake}, failpoint=failpoint).wait()
+    assert outcome.killed, outcome.stderr
+
+
+def settled(lake: str) -> None:
+    """The next cycle does the rest; then nothing is unfinished, and nothing is left on disk."""
+    done = cycle(lake)
+    assert done["trouble"] is None
+    assert [job["error"] for job in done["jobs"]] == [None] * len(done["jobs"])
+    found = observe(lake)
+    assert found["rows"] == LIVE
+    assert found["files"] == [1, 1]
+    assert found["unfinished"] == 0
+    assert "executing" not in found["cycles"]
+    assert set(found["jobs"].values()) == {"COMPLETED"}
+    again = recover(lake)
+    assert (again["rolled_forward"], again["abandoned"], again["unfinished"]) == ((), (), [])
+    assert list((Path(lake) / "_system" / "work").iterdir()) == []
+
+
+def weighted(place: str, *more: str | None) -> Any:  # noqa: ANN401
+    return pytest.param(place, *more, marks=[pytest.mark.deep] if place in DEEP else [])
+
+
+@pytest.mark.parametrize(("place", "expected"), [weighted(*one) for one in CYCLE.items()])
+def test_a_cycle_that_is_killed_is_recovered(place: str, expected: str | None, lake: str) -> None:
+    killed("cycle", lake, place)
+    before = observe(lake)
+    assert before["rows"] == LIVE
+    found = recover(lake)
+    after = observe(lake)
+    first = after["jobs"].get(NAMES[0])
+    assert len(found["rolled_forward"]) == (expected == "rolled forward")
+    assert first == {
+        NOTHING: None,
+        "abandoned": "FAILED",
+    }.get(expected, "COMPLETED")
+    assert after["files"][0] == (1 if first == "COMPLETED" else ROWS)
+    abandoned = {NOTHING: 0, "abandoned": 2, "rolled forward": 1, "ended": 1, "all ended": 0, "cycle ended": 0}
+    assert len(found["abandoned"]) == abandoned[expected]
+    assert after["cycles"] == ([] if expected is NOTHING else ["completed" if abandoned[expected] == 0 else "failed"])
+    settled(lake)
+
+
+@pytest.mark.parametrize("place", [weighted(place) for place in RECOVERY])
+def test_a_recovery_that_is_killed_is_done_by_the_next(place: str, lake: str) -> None:
+    killed("cycle", lake, "journal.before_job_ended")
+    killed("recover", lake, place)
+    recover(lake)
+    found = observe(lake)
+    assert found["jobs"] == {NAMES[0]: "COMPLETED", NAMES[1]: "FAILED"}
+    assert found["cycles"] == ["failed"]
+    settled(lake)

@@ -1,0 +1,118 @@
+"""silt history, silt status and silt compact --cycle tell what cycles did; without Spark."""
+
+from pathlib import Path
+
+import pytest
+
+from siltstone.lake import Lake
+from tests.e2e.conftest import PEOPLE
+from tests.e2e.silt import silt
+
+OTHERS = "crm.sales.others"
+
+
+@pytest.fixture(autouse=True)
+def lake(lake_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two datasets with small files to squash."""
+    monkeypatch.setenv("SILT_LAKE", str(lake_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with Lake.open(lake_path) as made:
+        for name in (PEOPLE, OTHERS):
+            dataset = made.create(name, "id STRING NOT NULL, n BIGINT", key="id")
+            for number in range(3):
+                dataset.upsert([{"id": str(number), "n": number}])
+    return lake_path
+
+
+def cycle() -> None:
+    assert silt("compact", "--cycle", "--only", "squash", "--force").code == 0
+
+
+def test_a_lake_without_a_cycle_has_nothing_to_show() -> None:
+    assert "Nothing to show yet" in silt("history").out
+    assert silt("history", "--jobs", "--json").data == []
+    assert silt("history", "--totals", "--json").data["cycles"] == 0
+    assert silt("status", PEOPLE, "--json").data["last_job"] is None
+
+
+def test_cycles_and_jobs_are_told_for_people_and_for_machines() -> None:
+    cycle()
+    (found,) = silt("history", "--json").data
+    assert (found["cycle"], found["status"], found["message"]) == (1, "completed", "2 jobs")
+    assert silt("history", "--cycles", "--json").data == [found]
+    jobs = silt("history", "--jobs", "--json").data
+    assert {job["dataset"] for job in jobs} == {PEOPLE, OTHERS}
+    (job,) = silt("history", PEOPLE, "--jobs", "--json").data
+    assert (job["lane"], job["status"], job["files_before"], job["files_after"]) == ("squash", "completed", 3, 1)
+    shown = silt("history", "--jobs", "--limit", "1").out
+    assert "3 → 1" in shown
+    assert "completed" in silt("history").out
+    totals = silt("history", "--totals", "--json").data
+    assert (totals["cycles"], totals["jobs"], totals["lanes"]["squash"]["jobs"]) == (1, 2, 2)
+    assert totals["datasets"][PEOPLE]["files_before"] == 3
+    assert silt("history", PEOPLE, "--totals", "--json").data["jobs"] == 1
+    assert "squash" in silt("history", "--totals").out
+
+
+def test_status_tells_the_last_job_and_the_last_cycle() -> None:
+    cycle()
+    found = silt("status", PEOPLE, "--json").data
+    assert (found["last_job_status"], found["last_job_message"]) == ("completed", "3 files became 1")
+    assert (found["jobs"], found["failures"], found["last_cycle_status"]) == (1, 0, "completed")
+    shown = silt("status")
+    assert "3 files became 1" in shown.out
+    assert "The last cycle completed at" in shown.err
+    assert "last job" in silt("status", PEOPLE).out
+
+
+def test_what_cannot_be_read_is_told_and_hides_nothing_else(lake: Path) -> None:
+    with Lake.open(lake) as opened:
+        broken = opened.dataset(OTHERS).path
+    max((broken / "base" / "_delta_log").glob("*.json")).write_bytes(b"{")
+    plan = silt("compact", "--plan", "--json").data
+    assert list(plan["unreadable"]) == [OTHERS]
+    done = silt("compact", "--cycle", "--only", "squash", "--force", "--json")
+    assert done.code != 0
+    assert [job["dataset"] for job in done.data] == [PEOPLE]
+    assert f"{OTHERS} cannot be read and was left out" in done.error["message"]
+
+
+def test_a_journal_that_cannot_be_read_is_told_by_status_and_keeps_a_cycle_from_beginning(
+    lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cycle()
+    sorted((lake / "_system" / "events" / "_delta_log").glob("*.json"))[1].write_bytes(b"")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
+    shown = silt("status", "--json")
+    assert (shown.code, len(shown.data), shown.error["kind"]) == (9, 2, "corruption")
+    assert silt("compact", "--cycle", "--only", "squash", "--force").code == 9
+    assert silt("compact", PEOPLE, "--squash").code == 0
+
+
+def test_a_journal_that_cannot_be_written_is_told_after_the_work_is_done(lake: Path) -> None:
+    (lake / "_system" / "events").write_text("in the way")
+    done = silt("compact", "--cycle", "--only", "squash", "--force", "--json")
+    assert (done.code, done.error["kind"], len(done.data)) == (5, "unavailable", 2)
+    assert [job["error"] for job in done.data] == [None, None]
+
+
+def test_the_journal_is_compacted_by_cycles_and_as_any_event_log(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cycle()
+    plan = silt("compact", "--plan", "--json").data
+    assert [found["dataset"] for found in plan["left_out"] if found["kind"] == "events"] == ["_system/events"]
+    monkeypatch.setenv("SILT_EVENT_LOG_FILES", "4")
+    (job,) = silt("compact", "--cycle", "--only", "events", "--json").data
+    assert (job["dataset"], job["report"]["files_added"]) == ("_system/events", 1)
+    assert len(silt("history", "--jobs", "_system/events", "--json").data) == 1
+    log = f"delta://{lake}/_system/events"
+    before = silt("events", "builds", "--log", log, "--json").data
+    assert len(before) == 2
+    assert len(silt("history", "--json").data) == 2
+
+
+def test_bad_input_is_told() -> None:
+    assert "exclude each other" in silt("history", "--jobs", "--totals").err
+    assert "whole lake" in silt("history", PEOPLE, "--cycles").err
+    assert "at least 1" in silt("history", "--limit", "0").err
+    assert "leave --limit out" in silt("history", "--totals", "--limit", "3").err
+    assert silt("history", "--jobs", "crm.sales.nobody").code == 3

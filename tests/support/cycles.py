@@ -1,0 +1,55 @@
+"""Cycles that crash tests interrupt: squashes of two datasets, without Spark. Everything takes and returns JSON values."""
+
+from pathlib import Path
+from typing import Any, Final
+
+from siltstone import Lake
+from siltstone.config import Settings
+
+NAMES: Final = ("crash.cycle.first", "crash.cycle.second")
+ROWS: Final = 4
+
+
+def open_cycles(path: str | Path) -> Lake:
+    """Open the lake; nothing is squashed but by a cycle."""
+    return Lake.open(path, settings=Settings.load(lake=Path(path), squash_files=0, durable=False))
+
+
+def forced(path: str | Path) -> Lake:
+    """Open the lake for a cycle that squashes."""
+    return Lake.open(path, settings=Settings.load(lake=Path(path), durable=False))
+
+
+def build(path: str) -> None:
+    """Make a lake with two datasets of four small change files each."""
+    with open_cycles(path) as lake:
+        for name in NAMES:
+            dataset = lake.create(name, "id STRING NOT NULL, n BIGINT", key="id")
+            for number in range(ROWS):
+                dataset.upsert([{"id": f"p{number}", "n": number}])
+
+
+def cycle(path: str) -> dict[str, Any]:
+    """Run a cycle that squashes both."""
+    with forced(path) as lake:
+        return lake.run_cycle(only=["squash"], force=True).to_dict()
+
+
+def recover(path: str) -> dict[str, Any]:
+    """Recover the lake."""
+    with forced(path) as lake:
+        return lake.recover().to_dict()
+
+
+def observe(path: str) -> dict[str, Any]:
+    """Return what is there: the rows of both datasets, their files, and what the journal says of cycles and jobs."""
+    with forced(path) as lake:
+        datasets = [lake.dataset(name) for name in NAMES]
+        return {
+            "rows": [sorted((row["id"], row["n"]) for row in one.to_arrow().to_pylist()) for one in datasets],
+            "files": [one.status().backlog_files for one in datasets],
+            "unreferenced": sum(one.status().unreferenced_files for one in datasets),
+            "cycles": [entry.status for entry in lake.history()],
+            "jobs": {record.dataset: record.status.name for record in reversed(lake.jobs())},
+            "unfinished": len(lake._recovery.look().unfinished),
+        }
