@@ -84,6 +84,8 @@ def test_days_of_a_lake_with_deaths_hangs_and_late_rows(lake_path: Path, spark: 
     assert figures.deaths.total() >= 3
     assert figures.hangs
     assert figures.takeovers
+    assert figures.rivals
+    assert figures.refused
 
 
 @pytest.mark.deep

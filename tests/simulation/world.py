@@ -4,8 +4,12 @@ One step is two hours. In each step, in an order that the seed decides:
 
 1. writers append, upsert and hide, each through a lake of its own, some of them dying at a durable step and trying again;
 2. the compactors tick: whoever holds the lease runs one cycle of the real planner. It may die at any durable step of any job,
-   with writers in between its steps; it may hang, be replaced, and go on with its old plan and its old epoch; it may purge;
+   it may hang, be replaced, and go on with its old plan and its old epoch; it may purge;
 3. a reader of its own compares every dataset with the truth.
+
+In between the steps of a job come writers, and rivals: somebody who compacts the same dataset by hand, without the lease.
+The time of day jumps now and then, by hours, forwards and back. The seed leads everything but the names of files, which decide
+only between files of the same age.
 
 A death is an exception that nobody catches: it frees locks as the end of a process does, and leaves files where they lie.
 """
@@ -96,14 +100,26 @@ JOB_STEPS: Final = (
 )
 QUIET_DAYS: Final = 3
 """After the last write: every day is closed and quiet, and every tier has looked."""
+MOST_STEPS_TO_REST: Final = 30
+"""What was left over the budget, or to a holder that hung, is done within so many cycles more."""
 HANG_CHANCE: Final = 0.1
 PURGE_CHANCE: Final = 0.03
-BETWEEN: Final = ("fold.after_plan", "fold.before_commit", "roll_up.after_write", "squash.after_write")
+HIDE_CHANCE: Final = 0.12
+RIVAL_CHANCE: Final = 0.3
+JUMP_CHANCE: Final = 0.05
+JUMP_HOURS: Final = 5
+BETWEEN: Final = (
+    "fold.after_plan",
+    "fold.before_commit",
+    "roll_up.after_write",
+    "roll_up.after_write",
+    "squash.after_write",
+)
 """Where writers come in between: a plan is made, its commit is still to come."""
 
 
-UNFENCED: Final = frozenset({JobKind.FOLD, JobKind.SQUASH, JobKind.VACUUM})
-"""Work that does not carry the epoch of its lease."""
+FENCED: Final = frozenset({JobKind.FOLD, JobKind.ROLL_UP})
+"""Work that commits to base."""
 Name = tuple[str, str, str, object]
 
 
@@ -127,6 +143,8 @@ class Figures:
     takeovers: int = 0
     hangs: int = 0
     purges: int = 0
+    jumps: int = 0
+    rivals: int = 0
     largest_backlog: int = 0
     longest_wait: int = 0
     ingested_bytes: int = 0
@@ -149,6 +167,7 @@ class Figures:
         return (
             f"{self.steps} steps, {self.cycles} cycles, jobs {dict(self.jobs)}, refused {dict(self.refused)}, "
             f"deaths {self.deaths.total()}, hangs {self.hangs}, takeovers {self.takeovers}, purges {self.purges}, "
+            f"jumps of the clock {self.jumps}, rivals {self.rivals}, "
             f"largest backlog {self.largest_backlog} batches, longest wait {self.longest_wait} cycles, "
             f"rewritten {self.bytes_rewritten:.2f} bytes for each byte and "
             f"{self.rows_rewritten:.2f} rows for each row written"
@@ -194,6 +213,9 @@ class World:
     def step(self, *, writing: bool = True, trouble: bool = True, **passed: float) -> None:
         """Let time pass, and everybody have a turn."""
         self.clock.pass_time(**(passed or {"hours": STEP_HOURS}))
+        if trouble and self.random.random() < JUMP_CHANCE:
+            self.clock.jump(hours=self.random.choice((-JUMP_HOURS, JUMP_HOURS)))
+            self.figures.jumps += 1
         self.figures.steps += 1
         turns: list[Callable[[], None]] = [partial(self._tick, found, trouble=trouble) for found in self.compactors]
         if writing:
@@ -205,7 +227,6 @@ class World:
 
     def write(self) -> None:
         """One write of one writer; it may die on the way, and another one tries again."""
-        self._number += 1
         name = self.random.choice((CLICKS, CLICKS, CALLS, CALLS, PEOPLE))
         act = self._drawn(name)
         writer = self.random.randrange(WRITERS)
@@ -220,26 +241,31 @@ class World:
 
     def _drawn(self, name: str) -> "Callable[[Dataset], None]":
         """A write that can be repeated: the producer's number makes it happen once, and the truth learns it last."""
-        random, truth = self.random, self.truth[name]
-        once: Any = {"producer": f"writer-{self._number}", "sequence": 1}
-        if random.random() < 0.12:
-            who, key = f"S-{random.randrange(SUBJECTS)}", random.randrange(KEYS)
-
-            def hide(dataset: Dataset) -> None:
-                dataset.tombstone([who if name in LOGS else key], **once)
-                if name in LOGS:
-                    truth.hide(who)
-                else:
-                    truth.drop(key)
-
-            return hide
-        rows = self._rows(name, random.randrange(1, 9))
+        if self.random.random() < HIDE_CHANCE:
+            return self._hide(name)
+        rows, once = self._rows(name, self.random.randrange(1, 9)), self._once()
 
         def add(dataset: Dataset) -> None:
             (dataset.append if name in LOGS else dataset.upsert)(rows, **once)
-            truth.add(rows)
+            self.truth[name].add(rows)
 
         return add
+
+    def _hide(self, name: str) -> "Callable[[Dataset], None]":
+        who, key, once = f"S-{self.random.randrange(SUBJECTS)}", self.random.randrange(KEYS), self._once()
+
+        def hide(dataset: Dataset) -> None:
+            dataset.tombstone([who if name in LOGS else key], **once)
+            if name in LOGS:
+                self.truth[name].hide(who)
+            else:
+                self.truth[name].drop(key)
+
+        return hide
+
+    def _once(self) -> dict[str, Any]:
+        self._number += 1
+        return {"producer": f"writer-{self._number}", "sequence": 1}
 
     def _rows(self, name: str, count: int) -> list[Row]:
         first = self._number * 100
@@ -254,7 +280,7 @@ class World:
             with ExitStack() as stack:
                 if trouble:
                     stack.enter_context(self._dying(JOB_STEPS, chance=0.12))
-                    stack.enter_context(self._interrupted(chance=0.3))
+                    stack.enter_context(self._interrupted(chance=0.5))
                 compactor.tick(trouble=trouble)
         except Death as death:
             self.figures.deaths[str(death)] += 1
@@ -262,9 +288,14 @@ class World:
             self.compactors[self.compactors.index(compactor)] = Compactor(self)
 
     def settle(self) -> None:
-        """Let the days after the last write pass in peace."""
+        """Let days pass in peace after the last write, until nothing is left to do."""
         for _ in range(4 * QUIET_DAYS):
             self.step(writing=False, trouble=False, hours=24 / 4)
+        for _ in range(MOST_STEPS_TO_REST):
+            if not self.compactors[0].jobs():
+                return
+            self.step(writing=False, trouble=False, hours=1)
+        raise AssertionError(f"no rest after {MOST_STEPS_TO_REST} more steps; {self.figures.told()}")
 
     @contextmanager
     def _dying(self, places: Sequence[str], *, chance: float) -> Iterator[None]:
@@ -276,12 +307,29 @@ class World:
 
     @contextmanager
     def _interrupted(self, *, chance: float) -> Iterator[None]:
-        place = self.random.choice(BETWEEN)
         if self.random.random() >= chance:
             yield
-            return
-        with arm(place, lambda _: self.write(), count=self.random.randrange(1, 3)):
-            yield
+        elif self.random.random() < RIVAL_CHANCE:
+            with (
+                arm("roll_up.after_write", lambda _: self._rival()),
+                arm("fold.before_commit", lambda _: self._rival()),
+            ):
+                yield
+        else:
+            with arm(self.random.choice(BETWEEN), lambda _: self.write(), count=self.random.randrange(1, 3)):
+                yield
+
+    def _rival(self) -> None:
+        """Somebody hides a subject and folds, or rolls up what there is, without the lease."""
+        rival = Compactor(self)
+        for name in LOGS:
+            if self.random.random() < 0.5:
+                self._hide(name)(self._writers[0].dataset(name))
+                rival.intrude(name, str(JobKind.FOLD))
+            else:
+                rival.intrude(name, str(JobKind.ROLL_UP))
+        rival.end()
+        self.figures.rivals += 1
 
     # ---- what must hold ------------------------------------------------------------------------------------------
 
@@ -378,6 +426,10 @@ class Compactor:
         lease = self._held()
         if lease is None:
             return
+        self._world.figures.cycles += 1
+        highest = max(self._store(name).snapshot().epoch for name in (*LOGS, PEOPLE))
+        if highest > lease.epoch:  # a purge raised it; what was planned before stays fenced out
+            lease.advance(above=highest)
         self._mind_starvation(planned := self._plan())
         if trouble and planned.jobs and self._world.random.random() < HANG_CHANCE:
             self._hangs_for = LEASE_STEPS + 2
@@ -386,16 +438,15 @@ class Compactor:
             return
         self._run(planned, lease.epoch)
         if trouble and self._world.random.random() < PURGE_CHANCE:
-            self._purge(lease)
+            self._purge()
 
-    def _purge(self, lease: Lease) -> None:
-        """Purge a log, which raises its epoch; the lease's follows, so that its next plan is not fenced out."""
+    def _purge(self) -> None:
+        """Purge a log, which raises its epoch."""
         name = self._world.random.choice(LOGS)
         self._world.count_rewritten(name)
         self._lake.dataset(name).compact(purge=True)
         self._world.count_rewritten(name)
         self._world.figures.purges += 1
-        lease.advance(above=self._store(name).snapshot().epoch)
 
     def _held(self) -> Lease | None:
         if self._lease is not None:
@@ -411,7 +462,6 @@ class Compactor:
         return self._lease
 
     def _plan(self, *, force: bool = False) -> Plan:
-        self._world.figures.cycles += 1
         tables = [table_state(self._store(name), tiers=self._world.tiers) for name in (*LOGS, PEOPLE)]
         inputs = Inputs(tables=tables, cycle=self._world.figures.cycles, force=force)
         return plan(inputs, SETTINGS, self._world.clock.now())
@@ -427,7 +477,14 @@ class Compactor:
 
     def jobs(self) -> int:
         """How many jobs a cycle would have now."""
-        return len(self._plan().jobs)
+        return len([job for job in self._plan().jobs if job.kind is not JobKind.VACUUM])
+
+    def intrude(self, name: str, work: str) -> None:
+        """Do what there is of a kind of work in one dataset, without the lease and below all thresholds."""
+        tables = [table_state(self._store(name), tiers=self._world.tiers)]
+        inputs = Inputs(tables=tables, only=frozenset({work}), force=True)
+        planned = plan(inputs, SETTINGS, self._world.clock.now())
+        run_cycle(planned, Inline(self._lake._compactor, self._store), watchers=[self])
 
     def _mind_starvation(self, planned: Plan) -> None:
         """Note since when each candidate that could be done waits: those of this cycle, and those over its budget."""
@@ -465,7 +522,8 @@ class Compactor:
             self._world.figures.jobs[result.lane] += 1
             self._world.waiting.pop(_name(job.planned), None)
             overtaken = job.epoch is not None and job.epoch < self._epoch_before
-            assert not overtaken or job.planned.kind in UNFENCED, f"{result} landed with an older epoch"
+            landed = job.planned.kind in FENCED and (result.report or {}).get("files_added")
+            assert not (overtaken and landed), f"{result} landed with an older epoch"
         else:
             self._world.figures.refused[result.lane] += 1
 

@@ -93,7 +93,8 @@ ACKNOWLEDGED: Final = "acknowledged"
 HIDING: Final = "hiding"
 HIDDEN: Final = "hidden"
 BREATH_SECONDS: Final = 0.05
-"""Ten processes share a small machine: who is quick leaves room for those that wait for Spark."""
+REST_SECONDS: Final = 0.3
+"""Nine processes share a small machine: who is quick leaves room for those that wait for Spark."""
 
 
 def _note(signals: str, kind: str, writer: int, names: Iterable[str]) -> None:
@@ -155,7 +156,7 @@ def compact_log_until_stopped(path: str, signals: str, work: str) -> dict[str, i
                 counts["done" if result.error is None else "refused"] += 1
             if counts["done"]:
                 (Path(signals) / f"done-{work}").touch()
-            time.sleep(BREATH_SECONDS)
+            time.sleep(REST_SECONDS)
     return counts
 
 
@@ -177,7 +178,7 @@ def read_log_until_stopped(path: str, signals: str, number: int, on_spark: bool 
             if any(wrong.values()):
                 return {"readings": readings, "wrong": wrong}
             (Path(signals) / f"read-{number}").touch()
-            time.sleep(BREATH_SECONDS)
+            time.sleep(REST_SECONDS)
     return {"readings": readings, "wrong": None}
 
 

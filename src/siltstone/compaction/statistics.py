@@ -141,21 +141,22 @@ class Totals:
 
 def counted(totals: Totals, events: Iterable[Indexed]) -> Totals:
     """Take in events in their order; what is no cycle or job of ours is passed over. The totals given are changed."""
+    under_way = {run: [parse_event(text) for text in told] for run, told in totals.scheduled.items()}
     for one in events:
         totals.next_index, totals.last_event = one.index + 1, one.event.event_id
         match one.event.payload:
             case BuildRequestEvent(status=status):
                 _count_cycle(totals, one.event, status)
             case JobEvent(job_run_id=run, status=status):
-                told = [*totals.scheduled.get(run, []), event_json(one.event)]
-                if status not in ENDED_JOBS:
-                    totals.scheduled[run] = told
-                    continue
-                totals.scheduled.pop(run, None)
-                with suppress(Unreadable):
-                    _count_job(totals, read_job(parse_event(text) for text in told))
+                own = under_way.setdefault(run, [])
+                own.append(one.event)
+                if status in ENDED_JOBS:
+                    del under_way[run]
+                    with suppress(Unreadable):
+                        _count_job(totals, read_job(own))
             case _:
                 pass
+    totals.scheduled = {run: [event_json(event) for event in own] for run, own in under_way.items()}
     return totals
 
 
