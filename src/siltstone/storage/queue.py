@@ -23,8 +23,10 @@ from typing import Final, Generic, TypeVar
 
 from siltstone.errors import Unavailable
 
-PATIENCE: Final = 0.5
-"""How long a round waits for callers that may come back, as a part of what the last commit took."""
+PATIENCE: Final = 2.0
+"""How long a round waits at most for callers that may come back, in times of what the last commit took."""
+LULL_SECONDS: Final = 0.005
+"""A round waits no longer when nobody has come back for so long: in that time the interpreter lets every thread run once."""
 
 B = TypeVar("B")
 R = TypeVar("R")
@@ -179,7 +181,7 @@ class WriterQueue(Generic[B, R]):
 
     def _lead_patiently(self) -> None:
         self._pump = threading.get_ident()
-        self._all_back.wait(max(0.0, self._patient_until - time.monotonic()))
+        self._gather()
         with suppress(Exception):  # the futures are told
             self._lead()
 
@@ -202,7 +204,7 @@ class WriterQueue(Generic[B, R]):
             if not leads:
                 ticket.wait()
             if not ticket.is_done:
-                self._all_back.wait(max(0.0, self._patient_until - time.monotonic()))
+                self._gather()
                 self._lead(ticket)
         except BaseException:
             self._leave(ticket, leads=leads or ticket.is_rung)
@@ -211,6 +213,14 @@ class WriterQueue(Generic[B, R]):
             raise ticket.error
         assert ticket.result is not None  # noqa: S101  # a done ticket has a result or an error
         return ticket.result
+
+    def _gather(self) -> None:
+        """Give the callers of the last round time to come back, as long as they keep coming."""
+        before = -1
+        while len(self._waiting) != before and time.monotonic() < self._patient_until:
+            before = len(self._waiting)
+            if self._all_back.wait(LULL_SECONDS):
+                return
 
     def _leave(self, ticket: _Ticket[B, R], *, leads: bool) -> None:
         """Take back a batch whose caller was interrupted while it waited; one whose round has begun goes its way."""
@@ -277,9 +287,13 @@ class WriterQueue(Generic[B, R]):
                 self._hand_over()
 
     def _hand_over(self) -> None:
-        """Let somebody lead the next round: the one that waits or, for several, the queue's own thread, which is warm."""
-        self._is_led = bool(self._waiting)
-        if len(self._waiting) > 1:
+        """Let somebody lead the next round: the one that waits or, for several, the queue's own thread, which is warm.
+
+        Several are those that wait, and also those of the last round: they will be back in a moment.
+        """
+        are_several = max(len(self._waiting), self._expected) > 1
+        self._is_led = bool(self._waiting) or are_several
+        if are_several:
             self._lead_soon()
         elif self._waiting:
             self._waiting[0].ring()
