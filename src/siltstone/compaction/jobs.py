@@ -161,4 +161,4 @@ class Inline:
                 hours = store.settings.vacuum_retention_hours
                 return self._compactor.vacuum(store, retention_hours=hours, dry_run=False)
             case _:
-                raise InvalidRequest(f"Dataset {job.planned.dataset}: {job.planned.kind} is not there yet.")
+                raise InvalidRequest(f"Dataset {job.planned.dataset}: {job.planned.kind} is no work of a dataset.")
