@@ -86,10 +86,11 @@ def test_settings_of_the_lake_that_contradict_them_later_are_told_with_the_datas
     log = create(lake)
     log.set_tiers("daily.min_files=20")
     with Lake.open(lake.path, settings=Settings(durable=False, tiers="daily.max_files=15")) as again:
+        assert "silt tiers" in again.plan().unreadable[NAME]  # the others go on
         with pytest.raises(InvalidRequest, match=r"web\.eu\.clicks.*silt tiers"):
-            again.plan()
+            again.plan([NAME])
         again.dataset(NAME).set_tiers("daily.min_files=15")
-        again.plan()
+        assert not again.plan().unreadable
 
 
 def test_saying_the_same_again_commits_nothing_and_columns_keep_what_they_say(lake: Lake) -> None:
