@@ -89,6 +89,11 @@ class Database:
             raise Unavailable(f"Event log {self._shown} cannot be reached: {_first_line(error)}") from error
         except DBAPIError as error:
             raise Corruption(f"Event log {self._shown} cannot be used: {_first_line(error)}") from error
+        except sqlite3.Error as error:  # of what was asked by the driver itself
+            kind = (
+                Corruption if _is_broken_code(error) or not isinstance(error, sqlite3.OperationalError) else Unavailable
+            )
+            raise kind(f"Event log {self._shown} cannot be used: {error}") from error
 
     def look_again(self) -> int:
         """Look which version the tables have now."""
@@ -219,8 +224,12 @@ def _set_up_projection(connection: Any, _record: object) -> None:  # noqa: ANN40
 
 
 def _is_broken(error: DBAPIError) -> bool:
-    code = getattr(error.orig, "sqlite_errorcode", None)
-    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "no such table" in str(error.orig)
+    return _is_broken_code(error.orig)
+
+
+def _is_broken_code(error: BaseException | None) -> bool:
+    code = getattr(error, "sqlite_errorcode", None)
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "no such table" in str(error)
 
 
 def _first_line(error: DBAPIError) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import Connection, CursorResult, Dialect, Table, select, tuple_, update
+from sqlalchemy import Connection, Dialect, Table, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from siltstone.errors import Conflict
@@ -188,13 +188,12 @@ class Ledger:
         wanted = list(values)
         for start in range(0, len(wanted), LOOKED_UP_AT_ONCE):
             some = wanted[start : start + LOOKED_UP_AT_ONCE]
-            found = self._found(table, names, some)
-            columns = list(found.keys())
-            for row in found:
+            columns = [column.name for column in table.c]
+            for row in self._found(table, names, some):
                 yield dict(zip(columns, row, strict=True))
 
-    def _found(self, table: Table, names: tuple[str, ...], some: list[Any]) -> CursorResult[Any]:
-        """Look up some rows by their keys: in SQLite as the driver wants it, which takes a third of the time."""
+    def _found(self, table: Table, names: tuple[str, ...], some: list[Any]) -> Iterable[Sequence[Any]]:
+        """Look up some rows by their keys: in SQLite by the driver itself, which takes a third of the time."""
         if self._connection.dialect.name != "sqlite":
             columns = [table.c[name] for name in names]
             by = columns[0] if len(columns) == 1 else tuple_(*columns)
@@ -206,7 +205,9 @@ class Ledger:
         given = tuple(some) if len(names) == 1 else tuple(value for pair in some for value in pair)
         columns_of = ", ".join(column.name for column in table.c)
         text = f"SELECT {columns_of} FROM {table.name} WHERE {key} IN {values}"  # noqa: S608  # names of our own tables
-        return self._connection.exec_driver_sql(text, given)
+        driver = self._connection.connection.driver_connection
+        found: list[Sequence[Any]] = driver.execute(text, given).fetchall() if driver is not None else []
+        return found
 
     # ---- writing -------------------------------------------------------------------------------------------------
 

@@ -123,8 +123,10 @@ class WriterQueue(Generic[B, R]):
         self._commit = commit
         self._after = after
         self._wait_seconds = wait_seconds
-        self._places = threading.BoundedSemaphore(bound)
+        self._bound = bound
+        self._under_way = 0
         self._mutex = threading.Lock()
+        self._room = threading.Condition(self._mutex)
         self._idle = threading.Condition(self._mutex)
         self._waiting: list[_Ticket[B, R]] = []
         self._is_led = False
@@ -141,12 +143,21 @@ class WriterQueue(Generic[B, R]):
         Raises:
             Unavailable: the queue stayed full for the whole time limit.
         """
-        if not self._places.acquire(timeout=self._wait_seconds):
-            raise Unavailable("The writer queue is full; nothing was written. Write slower or in larger batches.")
+        ticket: _Ticket[B, R] = _Ticket(batch)
+        leads = self._enter(ticket)
         try:
-            return self._submit(_Ticket(batch))
-        finally:
-            self._places.release()
+            if not leads:
+                ticket.wait()
+            if not ticket.is_done:
+                self._gather()
+                self._lead(ticket)
+        except BaseException:
+            self._leave(ticket, leads=leads or ticket.is_rung)
+            raise
+        if ticket.error is not None:
+            raise ticket.error
+        assert ticket.result is not None  # noqa: S101  # a done ticket has a result or an error
+        return ticket.result
 
     def submit_soon(self, batch: B) -> "Future[R]":
         """Return at once, with a future of the batch's result; a result that is an exception is raised by it.
@@ -157,18 +168,27 @@ class WriterQueue(Generic[B, R]):
             Unavailable: the queue stayed full for the whole time limit.
         """
         ticket: _Soon[B, R] = _Soon(batch, lead=self._lead_soon)
-        if threading.get_ident() != self._pump:  # a callback that waited for a place would keep everybody from one
-            if not self._places.acquire(timeout=self._wait_seconds):
-                raise Unavailable("The writer queue is full; nothing was written. Write slower or in larger batches.")
-            ticket.future.add_done_callback(lambda _: self._places.release())
+        if self._enter(ticket):
+            self._lead_soon()
+        return ticket.future
+
+    def _enter(self, ticket: _Ticket[B, R]) -> bool:
+        """Let a batch wait; return whether its caller is to lead."""
         with self._mutex:
+            if not self._has_room() and threading.get_ident() != self._pump:  # who makes room must not wait for it
+                self._wait_for_room()
             self._waiting.append(ticket)
             leads, self._is_led = not self._is_led, True
             if len(self._waiting) >= self._expected:
                 self._all_back.set()
-        if leads:
-            self._lead_soon()
-        return ticket.future
+            return leads
+
+    def _has_room(self) -> bool:
+        return len(self._waiting) + self._under_way < self._bound
+
+    def _wait_for_room(self) -> None:
+        if not self._room.wait_for(self._has_room, self._wait_seconds):
+            raise Unavailable("The writer queue is full; nothing was written. Write slower or in larger batches.")
 
     def _lead_soon(self) -> None:
         with self._pool_mutex:
@@ -194,26 +214,6 @@ class WriterQueue(Generic[B, R]):
         if pool is not None:
             pool.shutdown(wait=True)
 
-    def _submit(self, ticket: _Ticket[B, R]) -> R:
-        with self._mutex:
-            self._waiting.append(ticket)
-            leads, self._is_led = not self._is_led, True
-            if len(self._waiting) >= self._expected:
-                self._all_back.set()
-        try:
-            if not leads:
-                ticket.wait()
-            if not ticket.is_done:
-                self._gather()
-                self._lead(ticket)
-        except BaseException:
-            self._leave(ticket, leads=leads or ticket.is_rung)
-            raise
-        if ticket.error is not None:
-            raise ticket.error
-        assert ticket.result is not None  # noqa: S101  # a done ticket has a result or an error
-        return ticket.result
-
     def _gather(self) -> None:
         """Give the callers of the last round time to come back, as long as they keep coming."""
         before = -1
@@ -235,6 +235,7 @@ class WriterQueue(Generic[B, R]):
     def _lead(self, own: _Ticket[B, R] | None = None) -> None:
         with self._mutex:
             waiting, self._waiting = self._waiting, []
+            self._under_way = len(waiting)
         started = time.monotonic()
         group: list[_Ticket[B, R]] = []
         if own is not None:
@@ -262,6 +263,8 @@ class WriterQueue(Generic[B, R]):
         """
         with self._mutex:
             self._expected = len(self._waiting) + len(group)
+            self._under_way = 0
+            self._room.notify_all()
             self._all_back.clear()
             for ticket in group:
                 ticket.is_done = True
