@@ -18,7 +18,7 @@ them.
 import hashlib
 from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import Final, cast
 
@@ -70,7 +70,8 @@ class DeltaKeeper:
         self._landed: tuple[Committed, Checked] | None = None
         self._background = Background()
         self._owner = clock.new_id()
-        self._staging: AbstractContextManager[object] | None = None
+        self._staging = ExitStack()
+        self._is_kept = False
         self._groups = 0
 
     def append(self, events: Sequence[Event]) -> list[Appended]:
@@ -114,8 +115,7 @@ class DeltaKeeper:
         self._queue.close()
         self._background.close()
         self._place.close()
-        if self._staging is not None:
-            self._staging.__exit__(None, None, None)
+        self._staging.close()
         self._projection.close()
 
     # ---- committing ----------------------------------------------------------------------------------------------
@@ -156,10 +156,9 @@ class DeltaKeeper:
 
     def _keep_staged(self) -> None:
         """Keep what this process stages from being swept, from its first append until it closes the log."""
-        if self._staging is None:
-            staging = self._place.staging(self._owner)
-            staging.__enter__()
-            self._staging = staging
+        if not self._is_kept:
+            self._staging.enter_context(self._place.staging(self._owner))
+            self._is_kept = True
 
     def _fold(self) -> None:
         """Take note of what has just landed; when many append at once they do not wait for the projection."""
