@@ -18,6 +18,7 @@ from siltstone.storage.connect import ConnectServer
 from siltstone.storage.connect import connect_server as start_connect_server
 from siltstone.storage.jars import fetch_driver
 from siltstone.storage.spark import session
+from tests.support.children import none_left
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,6 +39,12 @@ ON_THE_SERVER = (
     "tests/e2e/test_compactor_spark.py",
 )
 SPARK_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE", "SPARK_API_MODE", "MASTER")
+
+
+@pytest.fixture(autouse=True)
+def _no_child_stays() -> Iterator[None]:
+    with none_left():
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -10,6 +10,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -48,6 +50,7 @@ class Child:
     ) -> None:
         """Start it now."""
         self._process = _spawn([target, json.dumps(arguments)], failpoint, remote, environment)
+        _started.append(self)
 
     @property
     def running(self) -> bool:
@@ -62,6 +65,10 @@ class Child:
     def kill(self) -> None:
         """End it as by a crash."""
         self._process.kill()
+
+    def forget(self) -> None:
+        """Close what is left of it; nothing if somebody waited for it."""
+        self._process.communicate()
 
     def wait(self, seconds: float | None = None) -> Outcome:
         """Wait until it ends; one that takes too long is killed and fails the test."""
@@ -79,6 +86,21 @@ class Child:
         outcome = self.wait()
         assert outcome.code == 0, f"the child ended with {outcome.code}:\n{outcome.stderr}"
         return outcome.value
+
+
+_started: Final[list[Child]] = []
+
+
+@contextmanager
+def none_left() -> Iterator[None]:
+    """End what a test started and did not wait for, as one that fails does: it would disturb the next ones."""
+    before = len(_started)
+    yield
+    for child in _started[before:]:
+        if child.running:
+            child.kill()
+        child.forget()
+    del _started[before:]
 
 
 class Worker:
