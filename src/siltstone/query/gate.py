@@ -4,6 +4,7 @@ The text is parsed, never pasted: each table reference is found by the parser, a
 the name of a view over that dataset's merged frame.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +14,7 @@ from sqlglot.errors import ParseError, SqlglotError
 from siltstone.errors import InvalidRequest
 from siltstone.model.names import RAW_PREFIX, DatasetName
 from siltstone.model.parsing import FORBIDDEN_FUNCTIONS, statements
+from siltstone.query.admitted import Admitted, Source
 
 MAX_QUERY_CHARS: Final = 100_000
 _NOT_A_SELECT: Final = (
@@ -40,6 +42,50 @@ class TableReference:
     sampled: bool = False
 
 
+def admit(
+    text: str, *, parameters: Mapping[str, object] | None = None, catalog: str | None = None, schema: str | None = None
+) -> Admitted:
+    """Return the query if it may run: one SELECT over datasets, with a value for each of its placeholders.
+
+    Args:
+        text: one SELECT in Spark's dialect.
+        parameters: the value of each ``:name`` in it.
+        catalog: the catalog of tables that are named without one; needs a schema.
+        schema: the schema of tables that are named without one.
+
+    Raises:
+        InvalidRequest: it may not run; the message says what and where.
+    """
+    select = _one_select(text)
+    _check_nodes(select)
+    named: list[Source] = []
+    for table in select.find_all(exp.Table):
+        if table.args.get("db") or not _is_common_table(table):
+            if schema is not None and not table.args.get("db"):
+                table.set("db", exp.to_identifier(schema, quoted=True))
+            if catalog is not None and not table.args.get("catalog"):
+                table.set("catalog", exp.to_identifier(catalog, quoted=True))
+            found = _reference(table)
+            named.append(Source(found.name, found.raw))
+    given = dict(parameters or {})
+    placed = {node.name for node in select.find_all(exp.Placeholder)}
+    if placed != set(given):
+        raise InvalidRequest(f"The query's parameters are {sorted(placed)}, values were given for {sorted(given)}.")
+    functions = frozenset(
+        (node.name if isinstance(node, exp.Anonymous) else node.sql_name()).lower()
+        for node in select.find_all(exp.Func)
+    )
+    return Admitted(
+        text=text,
+        normalised=select.sql("spark", comments=False),
+        tree=select,
+        references=tuple(dict.fromkeys(named)),
+        parameters=given,
+        functions=functions,
+        volatile=frozenset(),
+    )
+
+
 def references(text: str) -> list[TableReference]:
     """Return every dataset that the query names, in the order of the text.
 
@@ -47,18 +93,22 @@ def references(text: str) -> list[TableReference]:
         InvalidRequest: not one SELECT, or something in it that is not a dataset of a lake.
     """
     select = _one_select(text)
-    for function in select.find_all(exp.Anonymous):
-        if function.name.lower() in FORBIDDEN_FUNCTIONS:
-            raise InvalidRequest(f"Function {function.name} is not allowed in a query.")
-    for node in select.find_all(*_NOT_A_SELECT):
-        what = "TRANSFORM" if isinstance(node, exp.QueryTransform) else node.key.upper()
-        raise InvalidRequest(f"A query only selects; {what} is not allowed in it.")
+    _check_nodes(select)
     found = [
         _reference(table)
         for table in select.find_all(exp.Table)
         if not table.find_ancestor(exp.Hint) and (table.args.get("db") or not _is_common_table(table))
     ]
     return sorted(found, key=lambda reference: reference.start)
+
+
+def _check_nodes(select: exp.Query) -> None:
+    for function in select.find_all(exp.Anonymous):
+        if function.name.lower() in FORBIDDEN_FUNCTIONS:
+            raise InvalidRequest(f"Function {function.name} is not allowed in a query.")
+    for node in select.find_all(*_NOT_A_SELECT):
+        what = "TRANSFORM" if isinstance(node, exp.QueryTransform) else node.key.upper()
+        raise InvalidRequest(f"A query only selects; {what} is not allowed in it.")
 
 
 def _is_common_table(table: exp.Table) -> bool:
@@ -113,8 +163,8 @@ def _reference(table: exp.Table) -> TableReference:
     return TableReference(
         name=DatasetName.parse(".".join(names)),
         raw=raw,
-        start=parts[0].meta["start"],
-        end=parts[-1].meta["end"],
+        start=parts[0].meta.get("start", 0),
+        end=parts[-1].meta.get("end", 0),
         alias=table.alias or None,
         sampled=bool(table.args.get("sample")),
     )
