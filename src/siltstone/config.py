@@ -117,6 +117,12 @@ class Settings:
     """How long a compactor that is told to stop waits for what runs to end before it interrupts it."""
     max_rows: int = 1_000
     """Rows that a query returns unless told otherwise; 100,000 at most."""
+    query_seconds: float = 300.0
+    """How long a query may take; then it is ended. 0 means no limit."""
+    default_catalog: str = ""
+    """The catalog of tables that a query names without one; empty means that every name has three parts."""
+    default_schema: str = ""
+    """The schema of tables that a query names without one; needs a default catalog, too."""
     role: Role = Role.ALL
     """What this process may do: `all`, `compactor` (no rows are written) or `reader` (nothing is)."""
     lease_seconds: float = 60.0

@@ -4,7 +4,7 @@
 background thread after the acknowledgement; `close` waits for them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from siltstone.model.results import CompactReport
     from siltstone.model.tiers import Tier
     from siltstone.query.result import QueryResult
+    from siltstone.query.run import Cancellation, SparkQuery
     from siltstone.scheduler.caretaker import Caretaker
     from siltstone.scheduler.housework import Housework, Office, Tell
 
@@ -559,16 +560,74 @@ class Lake:
         check_may_compact(self.settings.role, doing="sweep the lake")
         return sweep(self._registry, self._layout)
 
-    def sql(self, text: str, *, max_rows: int | None = None) -> "QueryResult":
-        """Answer one SELECT over datasets by their three-part names, or ``catalog.schema.__raw__table``."""
-        from siltstone.query.run import run_sql
+    def sql(
+        self,
+        text: str,
+        *,
+        parameters: Mapping[str, object] | None = None,
+        max_rows: int | None = None,
+        catalog: str | None = None,
+        schema: str | None = None,
+        seconds: float | None = None,
+        cancellation: "Cancellation | None" = None,
+    ) -> "QueryResult":
+        """Answer one SELECT over datasets by their three-part names, or ``catalog.schema.__raw__table``.
 
-        return run_sql(
+        Args:
+            text: the SELECT, in Spark's dialect; ``docs/sql.md`` lists what it may have.
+            parameters: the value of each ``:name`` in it; bound, never pasted.
+            max_rows: how many rows come back at most; ``truncated`` says whether there are more.
+            catalog: the catalog of tables that are named without one; else the setting ``default_catalog``.
+            schema: the schema of tables that are named without one; else the setting ``default_schema``.
+            seconds: the time limit, 0 for none; else the setting ``query_seconds``.
+            cancellation: what another thread can end the query by.
+
+        Raises:
+            InvalidRequest: the query is not allowed, or Spark refuses it.
+            NotFound: it names a dataset that does not exist.
+            Unavailable: Spark went away, the time is up, or the query was cancelled.
+        """
+        limit = self.settings.query_seconds if seconds is None else seconds
+        asked = self._asked(text, parameters, catalog, schema, seconds=limit, cancellation=cancellation)
+        return asked.answer(self.settings.max_rows if max_rows is None else max_rows)
+
+    def stream_sql(
+        self,
+        text: str,
+        *,
+        parameters: Mapping[str, object] | None = None,
+        catalog: str | None = None,
+        schema: str | None = None,
+        seconds: float = 0.0,
+        cancellation: "Cancellation | None" = None,
+    ) -> pa.RecordBatchReader:
+        """Answer one SELECT as a stream of record batches: all rows, a few thousand in memory at a time.
+
+        The arguments and errors are those of `sql`; there is no limit of rows, and none of time unless one is given. Errors of
+        Spark come while the batches are read.
+        """
+        return self._asked(text, parameters, catalog, schema, seconds=seconds, cancellation=cancellation).stream()
+
+    def _asked(
+        self,
+        text: str,
+        parameters: Mapping[str, object] | None,
+        catalog: str | None,
+        schema: str | None,
+        *,
+        seconds: float,
+        cancellation: "Cancellation | None",
+    ) -> "SparkQuery":
+        from siltstone.query.gate import admit
+        from siltstone.query.run import SparkQuery
+
+        admitted = admit(
             text,
-            spark=self.spark,
-            dataset=self.dataset,
-            max_rows=self.settings.max_rows if max_rows is None else max_rows,
+            parameters=parameters,
+            catalog=catalog or self.settings.default_catalog or None,
+            schema=schema or self.settings.default_schema or None,
         )
+        return SparkQuery(admitted, spark=self.spark, dataset=self.dataset, seconds=seconds, cancellation=cancellation)
 
     def close(self) -> None:
         """End the workers, finish background upkeep, and let go of the journal."""
