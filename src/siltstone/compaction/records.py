@@ -225,11 +225,18 @@ def done_of(
             bytes_after=sum(file.size_bytes for entry in commits for file in entry.files),
             rows=sum(file.rows for entry in commits for file in entry.files),
         )
-    if record.kind is JobKind.FOLD:
-        folded = not report or bool(report.get("batches_folded"))
+    if record.kind in (JobKind.FOLD, JobKind.PURGE):
+        folded = bool(report.get("batches_folded", commits))
         found = replace(found, bytes_folded=record.bytes if folded else 0)
-        if not commits:  # what a fold's report says of bytes is all of base
-            found = replace(found, bytes_before=0, bytes_after=0, rows=int(report.get("change_rows") or 0))
+        if not commits:  # what a fold's report says of bytes is all of base; a purge forgets its entry at once
+            written = sum(output.bytes for output in result.outputs) if result is not None else 0
+            found = replace(found, bytes_before=0, bytes_after=written, rows=int(report.get("change_rows") or 0))
+    if record.kind is JobKind.PURGE:
+        found = replace(
+            found,
+            files_deleted=int(report.get("files_deleted") or 0),
+            bytes_deleted=int(report.get("bytes_deleted") or 0),
+        )
     if record.kind is JobKind.VACUUM:
         deleted = report.get("files") or ()
         found = replace(found, files_deleted=len(deleted), bytes_deleted=int(report.get("bytes") or 0))

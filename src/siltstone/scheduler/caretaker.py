@@ -4,8 +4,8 @@ Two threads. The scheduler's (`loop`) holds the lease and runs cycles. The *desk
 lease is ours, at what others want:
 
 1. ``paused.json``: nothing runs by the clock while it is there. It is of the lake, so a pause outlives the process;
-2. requests (`storage.requests`), oldest first: a cycle is refused if one still runs after a second ("already running"), a fold or
-   purge waits for it. One that nobody follows any more is not begun; one that a dead holder had begun is done again;
+2. requests (`storage.requests`), oldest first: a cycle is refused if one still runs after a second ("already running"), any
+   single work waits for it. One that nobody follows any more is not begun; one that a dead holder had begun is done again;
 3. ``status.json``: written anew when something has changed.
 
 After each taking of the lease the recovery comes before the first cycle: the holder before may have died.
@@ -16,7 +16,7 @@ no compactor ran is caught up once.
 import datetime
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from siltstone.clock import Clock
@@ -24,10 +24,10 @@ from siltstone.errors import Conflict, SiltstoneError
 from siltstone.model.lease import LeaseRow
 from siltstone.model.requests import Answer, Ask, Request, Wish
 from siltstone.scheduler.asking import SERVICE
-from siltstone.scheduler.cycles import Cycle, Outcome, Run, State, Status, Work
+from siltstone.scheduler.cycles import Cycle, Outcome, Run, State, Status, Why, Work
 from siltstone.scheduler.housework import Housework, Office, Tell, Told, Turn
 from siltstone.scheduler.loop import NOT_LOOKED, Scheduler
-from siltstone.scheduler.works import works
+from siltstone.scheduler.works import due_crons, tier_of, works
 from siltstone.storage.leases import COMPACTOR
 from siltstone.storage.notes import CYCLES, PAUSED, STATUS, Notes
 
@@ -40,6 +40,7 @@ PATIENCE_SECONDS: Final = 1.0
 ASKED: Final = "asked"
 
 Names = Callable[[], list[str] | None]
+Crons = Callable[[], Mapping[str, str | None]]
 
 
 @dataclass(slots=True)
@@ -60,7 +61,7 @@ class Caretaker:
         housework: Housework,
         office: Office,
         *,
-        crons: Mapping[str, str | None],
+        crons: Crons,
         names: Names = lambda: None,
         only: Sequence[str] | None = None,
         tell: Tell = lambda _told: None,
@@ -71,7 +72,7 @@ class Caretaker:
         Args:
             housework: what is done.
             office: leases, requests and notes of the lake, and its settings: crons, tiers, role, lease, jitter.
-            crons: the works, and when each is due.
+            crons: the works, and when each is due; asked again at each cycle, because datasets may have crons of their own.
             names: which datasets are looked after, asked before each cycle; None means all.
             only: names of works, if not all.
             tell: is told what happens, from several threads.
@@ -89,8 +90,10 @@ class Caretaker:
         self._names = names
         self._tell = tell
         self._interrupt = interrupt
+        self._find_crons, self._only = crons, only
+        self._crons = crons()
         self._scheduler = Scheduler(
-            works(crons, recover=self._recover, lanes=self._lanes, only=only),
+            self._works(),
             leases=office.leases,
             settings=office.settings,
             clock=office.clock,
@@ -133,7 +136,7 @@ class Caretaker:
     def stop(self, *, seconds: float | None = None) -> bool:
         """Begin nothing more, end the job that runs, let go of the lease.
 
-        Jobs of a cycle are cancelled; a fold or purge that somebody asked for has the time to end, and is then interrupted.
+        Jobs are cancelled, those that somebody asked for, too: the next holder does them, or whoever asked.
 
         Returns whether all that was done; if not, the process must end for the lease to be free.
         """
@@ -180,9 +183,14 @@ class Caretaker:
             Conflict: a cycle is already running or asked for, or this compactor stands by.
             Unavailable: it was stopped.
         """
-        number = self._scheduler.trigger(names)
+        number = self._scheduler.trigger(None if names is None else self._variants(names))
         self._mind_holder(self._scheduler.status())
         return number
+
+    def _variants(self, names: Sequence[str]) -> list[str]:
+        """Return works by the names of tiers, those with crons of their own among them."""
+        found = self._scheduler.status().due
+        return [*names, *(work for work in found if work not in names and tier_of(work) in names)]
 
     def wait(self, number: int, *, seconds: float) -> Cycle:
         """Wait until a cycle has ended.
@@ -216,6 +224,19 @@ class Caretaker:
 
     # ---- what the scheduler runs ---------------------------------------------------------------------------------
 
+    def _works(self) -> list[Work]:
+        return works(self._crons, recover=self._recover, lanes=self._lanes, only=self._only)
+
+    def _mind_crons(self) -> None:
+        """Look whether datasets have other crons than before; those that cannot be read now are looked at by the cycle itself."""
+        try:
+            found = self._find_crons()
+        except SiltstoneError:
+            return
+        if found != self._crons:
+            self._crons = found
+            self._scheduler.take_works(self._works())
+
     def _recover(self, run: Run) -> list[Told]:
         self._recovered = run.lease.row.holder
         troubles = self._housework.recover(self._turn(run, self._tell))
@@ -228,7 +249,11 @@ class Caretaker:
         if names is not None and not names:
             return []
         self._recover_first(run)
-        return self._housework.cycle(names, self._turn(run, self._tell), only=run.works)
+        crons = due_crons(run.works, self._crons)
+        self._mind_crons()
+        return self._housework.cycle(
+            names, self._turn(run, self._tell), only=tuple(crons), crons=crons if run.why is Why.SCHEDULE else None
+        )
 
     def _recover_first(self, run: Run) -> None:
         if self._recovered != run.lease.row.holder:
@@ -393,7 +418,8 @@ class Caretaker:
         def run(run: Run) -> list[Told]:
             self._requests.tell(request.id, {"event": "begun", "cycle": run.cycle})
             self._recover_first(run)
-            return self._housework.do(request.wish, self._turn(run, tell))
+            why = f"asked by process {request.pid} on {request.host}, request {request.id}"
+            return self._housework.do(request.wish, replace(self._turn(run, tell), trigger=why))
 
         return Work(name=ASKED, run=run)
 
@@ -512,4 +538,4 @@ def _told_cycle(cycle: Cycle) -> Told:
 
 
 def _told_wish(wish: Wish) -> Told:
-    return {"ask": str(wish.ask), "names": wish.names, "only": wish.only, "force": wish.force, "purge": wish.purge}
+    return {"ask": wish.what, "names": wish.names, "only": wish.only, "force": wish.force}

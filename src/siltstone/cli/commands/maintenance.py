@@ -1,6 +1,6 @@
 """Keeping datasets in shape: status, compact, vacuum."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -12,19 +12,20 @@ from siltstone.cli.told import told_line, told_report
 from siltstone.errors import InvalidRequest, SiltstoneError, Unavailable, named_error
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from siltstone.compaction.recovery import RecoveryReport
     from siltstone.compaction.statistics import Totals
     from siltstone.dataset.dataset import Dataset
     from siltstone.lake import Lake
     from siltstone.model.requests import Wish
-    from siltstone.model.results import CompactReport, FoldEstimate, SquashReport, Status, VacuumReport
+    from siltstone.model.results import FoldEstimate, Status
 
 OptionalName = Annotated[str | None, typer.Argument(metavar="NAME", help="catalog.schema.table")]
 All = Annotated[bool, typer.Option("--all", help="Every dataset of the lake.")]
 HANDED: Final = frozenset({"waiting", "handed_over", "holder_gone"})
 """From one of these on somebody else does the work, and a person is told how it goes."""
+WITHOUT_SPARK: Final = frozenset({"squash", "vacuum"})
 NOTED: Final = frozenset({"recovered", "left_out", "journal_trouble"})
 """What is told of a whole cycle, besides its jobs."""
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
@@ -40,7 +41,10 @@ def register(app: typer.Typer) -> None:
 
 def _write_json(name: str | None, reports: list[Any]) -> None:
     """Write one report for one dataset, a list of them for all."""
-    plain = [report.to_dict() for report in reports]
+    _write_plain(name, [report.to_dict() for report in reports])
+
+
+def _write_plain(name: str | None, plain: list[dict[str, Any]]) -> None:
     if name is None:
         render.write_json(plain)
     elif plain:
@@ -242,24 +246,19 @@ def compact(  # noqa: PLR0913  # one parameter for each way to compact
         raise InvalidRequest("--only and --force go with --plan or --cycle.")
     if squash and purge:
         raise InvalidRequest("--squash and --purge exclude each other.")
+    from siltstone.model.requests import Ask, Wish
+
     with call.open(spark=not dry_run and not squash) as lake:
         datasets = chosen(lake, name, every=every)
-        if squash:
-            _squash(call, name, datasets, dry_run=dry_run)
-            return
         if dry_run:
-            _preview(call, name, datasets, purge=purge)
+            (_preview_squash if squash else _preview)(call, name, datasets, purge=purge)
             return
-        which = [str(dataset.name) for dataset in datasets]
+        which = tuple(str(dataset.name) for dataset in datasets)
         if purge:
             confirm(f"Purge {', '.join(which)}: delete its history from disk?", yes=yes)
-        done, failures = _compacted(call, lake, which, purge=purge)
-    if call.as_json:
-        _write_json(name, done)
-    else:
-        for report in done:
-            render.write_line(_told(report))
-    settle(call, failures)
+        wish = Wish(ask=Ask.SQUASH if squash else Ask.COMPACT, names=which, purge=purge)
+        done = _asked(call, lake, wish, "Squashing" if squash else "Compacting on Spark")
+    _show_done(call, name, done, _told_squash if squash else _told)
 
 
 def _plan(call: Invocation, name: str | None, *, only: list[str] | None, force: bool) -> None:
@@ -282,31 +281,40 @@ def _plan(call: Invocation, name: str | None, *, only: list[str] | None, force: 
     )
 
 
-def _compacted(
-    call: Invocation, lake: "Lake", names: list[str], *, purge: bool
-) -> "tuple[list[CompactReport], list[SiltstoneError]]":
-    """Have datasets folded, here or by the compactor; return the reports, and what went wrong."""
-    from siltstone.model.requests import Ask, Wish
-    from siltstone.model.results import CompactReport
+@dataclass(slots=True)
+class _Done:
+    """What came of what was asked for: one result for each job, and what is told of the whole."""
 
-    wish = Wish(ask=Ask.COMPACT, names=tuple(names), purge=purge)
-    results = _asked(call, lake, wish, "Compacting on Spark")
-    done = [CompactReport.from_dict(one["report"]) for one in results if one["report"] is not None]
-    return done, [named_error(one["error_kind"], one["error"]) for one in results if one["error"]]
+    results: "Sequence[Mapping[str, Any]]" = ()
+    noted: list[dict[str, Any]] = field(default_factory=list)
+
+    def reports(self) -> list[dict[str, Any]]:
+        """Return the reports as a call in Python would have them, manifests among them."""
+        return [
+            dict(one["report"]) | {"outputs": list(one.get("outputs") or ())}
+            if one["kind"] != "vacuum"
+            else dict(one["report"])
+            for one in self.results
+            if one["report"] is not None
+        ]
+
+    def failures(self) -> list[SiltstoneError]:
+        """Return what went wrong, the jobs first."""
+        failed = [named_error(one["error_kind"], one["error"]) for one in self.results if one["error"]]
+        failed += [SiltstoneError(told_line(one)) for one in self.noted if one["event"] == "left_out"]
+        return failed + [Unavailable(one["error"]) for one in self.noted if one["event"] == "journal_trouble"]
 
 
-def _asked(
-    call: Invocation, lake: "Lake", wish: "Wish", text: str, noted: list[dict[str, Any]] | None = None
-) -> "Sequence[Mapping[str, Any]]":
-    """Ask, show what happens meanwhile, and return the results; what goes beyond single jobs is put into `noted`.
+def _asked(call: Invocation, lake: "Lake", wish: "Wish", text: str) -> _Done:
+    """Ask, show what happens meanwhile, and return what came of it.
 
     Raises:
         SiltstoneError: it was refused, or could not be done at all.
     """
 
     def tell(told: dict[str, Any]) -> None:
-        if noted is not None and told["event"] in NOTED:
-            noted.append(told)
+        if told["event"] in NOTED:
+            done.noted.append(told)
             if told["event"] == "recovered" and not call.as_json:
                 render.write_note(told_line(told))
         elif told["event"] in HANDED or (handed and not call.as_json):
@@ -314,12 +322,30 @@ def _asked(
             if not call.as_json:
                 render.write_note(told_line(told))
 
+    done = _Done()
     handed: list[str] = []
-    with call.showing(text, lake):
+    with call.showing(text, lake, spark=wish.ask not in WITHOUT_SPARK):
         answer = lake.ask(wish, tell=tell)
     if answer.error is not None:
         raise named_error(answer.error_kind, answer.error)
-    return answer.results
+    done.results = answer.results
+    return done
+
+
+def _show_done(call: Invocation, name: str | None, done: _Done, told: "Callable[[Mapping[str, Any]], str]") -> None:
+    """Write one report for each dataset, then fail if something went wrong."""
+    reports = done.reports()
+    if call.as_json:
+        _write_plain(name, reports)
+    else:
+        for report in reports:
+            render.write_line(_told_landed(report) if report.get("recovered") else told(report))
+    settle(call, done.failures())
+
+
+def _told_landed(report: "Mapping[str, Any]") -> str:
+    """Say what the log has of a job whose worker died before it could tell."""
+    return f"{report['dataset']}: {told_report({'report': dict(report)})}; its worker died after the commit."
 
 
 def _cycle(call: Invocation, name: str | None, *, only: list[str] | None, force: bool) -> None:
@@ -334,22 +360,22 @@ def _cycle(call: Invocation, name: str | None, *, only: list[str] | None, force:
     with call.open(spark=True) as lake:
         lake.require()
         lake.plan(wish.names, only=only, force=force)  # what is wrong with the call is said before anything is asked
-        noted: list[dict[str, Any]] = []
-        done = _asked(call, lake, wish, "Compacting", noted)
+        done = _asked(call, lake, wish, "Compacting")
     if call.as_json:
-        render.write_json(list(done))
+        render.write_json(list(done.results))
     else:
-        for one in done:
+        for one in done.results:
             where = f"{one['dataset']} {one['period']}".strip()
             render.write_line(f"{one['lane']} {where}: {told_report(dict(one))}")
-        render.write_note(f"{render.counted(len(done), 'job')}.")
-    failures = [SiltstoneError(f"{one['dataset']}: {one['error']}") for one in done if one["error"]]
-    failures += [SiltstoneError(told_line(one)) for one in noted if one["event"] == "left_out"]
-    failures += [Unavailable(one["error"]) for one in noted if one["event"] == "journal_trouble"]
-    settle(call, failures)
+        render.write_note(f"{render.counted(len(done.results), 'job')}.")
+    failed = [SiltstoneError(f"{one['dataset']}: {one['error']}") for one in done.results if one["error"]]
+    settle(call, failed + done.failures()[len(failed) :])
 
 
-def _told(report: "CompactReport") -> str:
+def _told(found: "Mapping[str, Any]") -> str:
+    from siltstone.model.results import CompactReport
+
+    report = CompactReport.from_dict(found)
     text = f"{report.dataset}: nothing to fold, {render.counted(report.final_rows, 'row')}"
     if report.batches_folded:
         text = (
@@ -367,17 +393,22 @@ def _told(report: "CompactReport") -> str:
     return f"{text}{purged}, {render.seconds(report.seconds)}."
 
 
-def _squash(call: Invocation, name: str | None, datasets: "list[Dataset]", *, dry_run: bool) -> None:
-    done, failures = each(datasets, lambda dataset: dataset.squash(dry_run=dry_run))
+def _preview_squash(call: Invocation, name: str | None, datasets: "list[Dataset]", *, purge: bool) -> None:
+    """Show which files a squash would take; it has nothing to do with a purge."""
+    assert not purge  # noqa: S101  # refused above
+    done, failures = each(datasets, lambda dataset: dataset.squash(dry_run=True))
     if call.as_json:
         _write_json(name, done)
     else:
         for report in done:
-            render.write_line(_told_squash(report))
+            render.write_line(_told_squash(report.to_dict()))
     settle(call, failures)
 
 
-def _told_squash(report: "SquashReport") -> str:
+def _told_squash(found: "Mapping[str, Any]") -> str:
+    from siltstone.model.results import SquashReport
+
+    report = SquashReport(**found)
     if not report.files_removed:
         return f"{report.dataset}: no small files of changes to squash."
     what = (
@@ -447,18 +478,19 @@ def cluster(
     silt cluster web.eu.clicks --by at,account
     """
     call = invocation(context)
-    columns = [column.strip() for column in (by or "").split(",") if column.strip()]
+    from siltstone.model.requests import Ask, Wish
+
+    columns = tuple(column.strip() for column in (by or "").split(",") if column.strip())
     with call.open(spark=True) as lake:
-        dataset = lake.dataset(name)
-        with call.showing("Clustering on Spark", lake):
-            done = dataset.cluster(columns)
-
-    def people() -> None:
-        for report in done:
-            render.write_line(f"{name} {report.period}: {told_report({'report': report.to_dict()})}")
-        render.write_note(f"{render.counted(len(done), 'period')} clustered.")
-
-    call.answer([report.to_dict() for report in done], people)
+        lake.dataset(name)
+        done = _asked(call, lake, Wish(ask=Ask.CLUSTER, names=(name,), by=columns), "Clustering on Spark")
+    if call.as_json:
+        render.write_json(done.reports())
+    else:
+        for one in done.results:
+            render.write_line(f"{name} {one['period']}: {told_report(dict(one))}")
+        render.write_note(f"{render.counted(len(done.reports()), 'period')} clustered.")
+    settle(call, done.failures())
 
 
 # ---- vacuum ------------------------------------------------------------------------------------------------------
@@ -480,24 +512,36 @@ def vacuum(
     silt vacuum crm.sales.candidates --dry-run
     silt vacuum --all --retention-hours 24
     """
+    from siltstone.model.requests import Ask, Wish
+
     call = invocation(context)
     with call.open() as lake:
-        done, failures = each(
-            chosen(lake, name, every=every),
-            lambda dataset: dataset.vacuum(retention_hours=retention_hours, dry_run=dry_run),
-        )
+        datasets = chosen(lake, name, every=every)
+        if dry_run:
+            _preview_vacuum(call, name, datasets, retention_hours=retention_hours)
+            return
+        which = tuple(str(dataset.name) for dataset in datasets)
+        wish = Wish(ask=Ask.VACUUM, names=which, retention_hours=retention_hours)
+        done = _asked(call, lake, wish, "Deleting files")
+    _show_done(call, name, done, _told_vacuum)
+
+
+def _preview_vacuum(
+    call: Invocation, name: str | None, datasets: "list[Dataset]", *, retention_hours: float | None
+) -> None:
+    """Show what a vacuum would delete."""
+    found, failures = each(datasets, lambda one: one.vacuum(retention_hours=retention_hours, dry_run=True))
     if call.as_json:
-        _write_json(name, done)
+        _write_json(name, found)
     else:
-        for report in done:
-            _show_vacuum(report)
+        for report in found:
+            for file in report.files:
+                render.write_line(file)
+            render.write_line(_told_vacuum(report.to_dict()))
     settle(call, failures)
 
 
-def _show_vacuum(report: "VacuumReport") -> None:
-    if report.dry_run:
-        for file in report.files:
-            render.write_line(file)
-    verb = "would delete" if report.dry_run else "deleted"
-    files = f"{render.counted(len(report.files), 'file')}, {render.size(report.bytes)}"
-    render.write_line(f"{report.dataset}: {verb} {files}; the last {report.retention_hours:g} h are kept.")
+def _told_vacuum(report: "Mapping[str, Any]") -> str:
+    verb = "would delete" if report["dry_run"] else "deleted"
+    files = f"{render.counted(len(report['files']), 'file')}, {render.size(report['bytes'])}"
+    return f"{report['dataset']}: {verb} {files}; the last {report['retention_hours']:g} h are kept."
