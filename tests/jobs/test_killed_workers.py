@@ -5,7 +5,6 @@ The order is that of the fewest starts of a JVM: those that leave the warm worke
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -19,7 +18,7 @@ from siltstone.compaction.job_worker import session_members
 from siltstone.model.columns import PERIOD
 from siltstone.model.files import Commit, CommitKind
 from tests.jobs.conftest import OpenLake, pool_of
-from tests.support.children import Child
+from tests.support.children import Child, children_of
 from tests.support.faulty_worker import arrange, spark_is_writing
 from tests.support.folds import stage
 from tests.support.rolled import AT, HOUR, NAME, SETTINGS, base_files, leftovers, make_log, numbers
@@ -34,15 +33,6 @@ def wait_for(what: Callable[[], bool], seconds: float = 60.0) -> bool:
     while not what() and time.monotonic() < end:
         time.sleep(0.02)
     return what()
-
-
-def children_of(process: int) -> list[int]:
-    """Return the children of all threads of a process."""
-    return [
-        int(child)
-        for task in Path(f"/proc/{process}/task").iterdir()
-        for child in (task / "children").read_text().split()
-    ]
 
 
 def run_one_cycle(path: str) -> None:

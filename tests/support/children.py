@@ -24,6 +24,15 @@ NO_SPARK: Final = "sc://127.0.0.1:1"
 _SERVE: Final = "--serve"
 
 
+def children_of(process: int) -> list[int]:
+    """Return the children of all threads of a process."""
+    return [
+        int(child)
+        for task in Path(f"/proc/{process}/task").iterdir()
+        for child in (task / "children").read_text().split()
+    ]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """How a child ended, and what its function returned if it came that far."""
