@@ -147,7 +147,6 @@ def test_a_compactor_that_is_killed_in_a_fold_is_replaced_and_leaves_no_worker(b
     assert numbers(log) == dict.fromkeys(range(200_000), 1)
     assert log.status().backlog_batches == 0
     assert second.end(signal.SIGTERM) == 0
-    print([(e["at"], e["event"]) for e in first.events+second.events])
     jobs = [(record.status.name, record.recovered) for record in bench.lake.jobs()]
     assert jobs in (
         [("COMPLETED", False), ("FAILED", True)],  # it died before its commit
