@@ -6,10 +6,10 @@ entry that names it, the entry, every entry below it and ``_delta_log`` before t
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from siltstone.storage.layout import LOG, entry_name
+from siltstone.storage.layout import entry_name, in_log
 from siltstone.storage.log import list_log
 
 
@@ -33,8 +33,8 @@ class SyncedLog:
         known = self._sync_checkpoint() if self._until is None else self._until
         for version in range(known + 1, until + 1):
             if version not in self._written:
-                _sync_if_there(self._table / LOG / entry_name(version))
-        sync_directory(self._table / LOG)
+                _sync_if_there(in_log(self._table, entry_name(version)))
+        sync_directory(in_log(self._table, ""))
         self._until = until
         self._written.clear()
 
@@ -42,44 +42,53 @@ class SyncedLog:
         """Force the newest checkpoint to disk and return its version, -1 if there is none."""
         listing = list_log(self._table)
         for name in listing.checkpoints.get(listing.newest_checkpoint, ()):
-            _sync_if_there(self._table / LOG / name)
+            _sync_if_there(in_log(self._table, name))
         return listing.newest_checkpoint
 
 
-def sync_file(path: Path) -> None:
+def sync_file(path: str | Path) -> None:
     """Force one file's bytes to disk."""
     _sync(path, os.O_RDONLY)
 
 
-def sync_directory(path: Path) -> None:
+def sync_directory(path: str | Path) -> None:
     """Force one directory's names to disk."""
     _sync(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
-def sync_files(root: Path, relative: Iterable[str], *, known: set[Path]) -> None:
+def sync_files(root: Path, relative: Iterable[str], *, known: set[str]) -> None:
     """Force files below `root` to disk, with the directories that name them.
 
-    A file's own directory is synced each time; those above it, up to `root`, only until they are in `known`.
+    A file's own directory is synced each time; those above it, up to `root`, only until they are in `known`, by their names
+    below `root`.
     """
-    paths = [root / name for name in relative]
-    for path in paths:
-        sync_file(path)
-    for folder in {path.parent for path in paths}:
-        sync_directory(folder)
-        new = [part for part in (folder, *folder.parents) if part.is_relative_to(root) and part not in known]
+    names = list(relative)
+    for name in names:
+        sync_file(f"{root}/{name}")
+    for folder in {name.rpartition("/")[0] for name in names}:
+        sync_directory(f"{root}/{folder}")
+        new = [part for part in _upwards(folder) if part not in known]
         for part in new:
             if part != folder:
-                sync_directory(part)
+                sync_directory(f"{root}/{part}")
         known.update(new)  # only now: another thread relies on what is known
 
 
-def _sync_if_there(path: Path) -> None:
+def _upwards(folder: str) -> Iterator[str]:
+    """Yield a folder and those above it, up to the root, which has no name."""
+    while folder:
+        yield folder
+        folder = folder.rpartition("/")[0]
+    yield ""
+
+
+def _sync_if_there(path: str | Path) -> None:
     """An entry that is gone was cleaned: a synced checkpoint stands for it."""
     with contextlib.suppress(FileNotFoundError):
         sync_file(path)
 
 
-def _sync(path: Path, flags: int) -> None:
+def _sync(path: str | Path, flags: int) -> None:
     handle = os.open(path, flags)
     try:
         os.fsync(handle)

@@ -22,7 +22,7 @@ from urllib.parse import quote
 from siltstone.failpoints import reach
 from siltstone.model.columns import COMMIT_ID, COMMIT_KIND, COMMIT_PID, EXPIRING_APPS, ROWS_REMOVED
 from siltstone.model.files import Commit, DataFile
-from siltstone.storage.layout import LOG, entry_name
+from siltstone.storage.layout import entry_name, in_log
 
 ENGINE: Final = "siltstone"
 
@@ -36,10 +36,10 @@ def put_entry(table: Path, version: int, content: bytes, *, draft_id: str, durab
         FileExistsError: the version is taken.
         OSError: the disk refused. The entry may be there all the same, as after a lost answer of a network disk.
     """
-    path = table / LOG / entry_name(version)
-    draft = path.with_name(f"{path.name}#{int(draft_id, 16)}")
+    path = in_log(table, entry_name(version))
+    draft = f"{path}#{int(draft_id, 16)}"
     try:
-        with draft.open("xb") as file:
+        with open(draft, "xb") as file:  # noqa: PTH123
             file.write(content)
             if durable:
                 file.flush()
@@ -48,7 +48,7 @@ def put_entry(table: Path, version: int, content: bytes, *, draft_id: str, durab
         os.link(draft, path)
     finally:
         with contextlib.suppress(OSError):  # what is left over is cleaned with the log
-            draft.unlink(missing_ok=True)
+            os.unlink(draft)  # noqa: PTH108
 
 
 def entry_content(commit: Commit, *, commit_id: str, now_ms: int) -> bytes:

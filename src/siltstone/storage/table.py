@@ -41,7 +41,7 @@ from siltstone.storage.durable import SyncedLog, sync_directory, sync_file
 from siltstone.storage.entry import entry_content, put_entry
 from siltstone.storage.follow import Followed
 from siltstone.storage.handle import LogMoved, Pinned, TableHandle
-from siltstone.storage.layout import LOG, entry_name, has_versions
+from siltstone.storage.layout import LOG, entry_name, has_versions, in_log
 from siltstone.storage.log import LAST_CHECKPOINT, LogEntry, entries_between, file_mark, list_log, read_entry
 from siltstone.storage.turn import TURN, Turn
 from siltstone.storage.upkeep import Retention
@@ -286,8 +286,9 @@ class Table(TableHandle):
         was cleaned away: the write succeeds and nobody will ever read it. If the newest version shows the commit's effect it
         was only overtaken; otherwise nobody can tell.
         """
-        pointer = self.path / LOG / LAST_CHECKPOINT
-        if file_mark(pointer) == self._hint or list_log(self.path).newest_checkpoint < tried.version:
+        if file_mark(in_log(self.path, LAST_CHECKPOINT)) == self._hint:
+            return
+        if list_log(self.path).newest_checkpoint < tried.version:
             return
         commit = tried.commit
         try:
@@ -408,6 +409,18 @@ class Table(TableHandle):
             if not has_versions(self.path):  # a drop took the files between the look above and this
                 raise self._gone() from error
             raise
+        except OSError as error:
+            raise Unavailable(f"{self.label}: files cannot be synced ({error}); nothing was changed.") from error
+
+    def take_whole(self, file: DataFile) -> None:
+        """Sync a file whose bytes this process has made and written in one go: its size tells whether it is all there.
+
+        Raises:
+            Corruption: it has another size.
+            Unavailable: it cannot be synced.
+        """
+        try:
+            self._verified.take_whole(file)
         except OSError as error:
             raise Unavailable(f"{self.label}: files cannot be synced ({error}); nothing was changed.") from error
 

@@ -4,6 +4,7 @@ A file is *verified* if its footer says the size, rows and columns that the comm
 name it. Whoever stages a file can have it verified beside other writers, before its turn.
 """
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -24,7 +25,7 @@ class VerifiedFiles:
         self._durable = durable
         self._known: set[str] = set()
         self._older: set[str] = set()
-        self._synced_folders: set[Path] = set()
+        self._synced_folders: set[str] = set()
 
     def missing(self, files: Iterable[DataFile]) -> list[DataFile]:
         """Return the files that are not verified yet."""
@@ -43,6 +44,22 @@ class VerifiedFiles:
         if self._durable:
             sync_files(self._table, [file.path for file in fresh], known=self._synced_folders)
         self._known.update(file.path for file in fresh)
+
+    def take_whole(self, file: DataFile) -> None:
+        """Compare the size of a file that was made in memory, and sync it.
+
+        Raises:
+            Corruption: it is not as long as what was made.
+            OSError: it cannot be synced.
+        """
+        found = os.stat(f"{self._table}/{file.path}").st_size  # noqa: PTH116
+        if found != file.size_bytes:
+            raise Corruption(
+                f"File {self._table / file.path} has {found} bytes, not {file.size_bytes}; nothing was committed."
+            )
+        if self._durable:
+            sync_files(self._table, [file.path], known=self._synced_folders)
+        self._known.add(file.path)
 
     def _check(self, file: DataFile, expected: pa.Schema, *, exact: bool) -> None:
         path = self._table / file.path
