@@ -6,11 +6,17 @@ entry that names it, the entry, every entry below it and ``_delta_log`` before t
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
+from typing import Final
 
 from siltstone.storage.layout import entry_name, in_log
 from siltstone.storage.log import list_log
+
+SIDE_BY_SIDE: Final = 2
+"""Threads that sync beside the caller: a small commit has a file, its folder and an entry."""
 
 
 class SyncedLog:
@@ -65,13 +71,52 @@ def sync_files(root: Path, relative: Iterable[str], *, known: set[str]) -> None:
     names = list(relative)
     for name in names:
         sync_file(f"{root}/{name}")
-    for folder in {name.rpartition("/")[0] for name in names}:
+    folders = folders_to_sync(names, known=known)
+    for folder in folders:
         sync_directory(f"{root}/{folder}")
-        new = [part for part in _upwards(folder) if part not in known]
-        for part in new:
-            if part != folder:
-                sync_directory(f"{root}/{part}")
-        known.update(new)  # only now: another thread relies on what is known
+    known.update(folders)  # only now: another thread relies on what is known
+
+
+def folders_to_sync(relative: Iterable[str], *, known: set[str]) -> list[str]:
+    """Return the folders that name files below a root: their own ones, and those above that are not in `known`."""
+    found: dict[str, None] = {}
+    for name in relative:
+        own = name.rpartition("/")[0]
+        found.update({part: None for part in _upwards(own) if part == own or part not in known})
+    return list(found)
+
+
+def sync_beside(handle: int, paths: Sequence[str]) -> None:
+    """Force an open file to disk, and files and folders beside it at the same time: a disk takes them together.
+
+    Raises:
+        OSError: one of them cannot be synced.
+    """
+    under_way = [_soon(path) for path in paths]
+    try:
+        os.fsync(handle)
+    finally:
+        failures = [one.exception() for one in under_way if one is not None]
+    for failure in failures:
+        if failure is not None:
+            raise failure
+
+
+def _soon(path: str) -> "Future[None] | None":
+    """Sync on another thread; on this one where the interpreter is ending and starts nothing any more."""
+    try:
+        return _pool().submit(sync_file, path)
+    except RuntimeError:
+        sync_file(path)
+        return None
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="siltstone-sync")
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)  # its threads are not there
 
 
 def _upwards(folder: str) -> Iterator[str]:

@@ -331,8 +331,17 @@ class Table(TableHandle):
 
     def _write_entry(self, version: int, commit: Commit, commit_id: str) -> None:
         content = entry_content(commit, commit_id=commit_id, now_ms=epoch_ms(self._clock.now()))
-        put_entry(self.path, version, content, draft_id=self._clock.new_id(), durable=self._settings.durable)
+        beside = self._verified.unsynced(commit.adds)
+        put_entry(
+            self.path,
+            version,
+            content,
+            draft_id=self._clock.new_id(),
+            durable=self._settings.durable,
+            beside=[f"{self.path}/{name}" for name in beside],
+        )
         if self._settings.durable:
+            self._verified.note_synced(beside)
             self._synced_log.note_written(version)
 
     # ---- checks --------------------------------------------------------------------------------------------------
@@ -413,16 +422,15 @@ class Table(TableHandle):
             raise Unavailable(f"{self.label}: files cannot be synced ({error}); nothing was changed.") from error
 
     def take_whole(self, file: DataFile) -> None:
-        """Sync a file whose bytes this process has made and written in one go: its size tells whether it is all there.
+        """Take a file whose bytes this process has made and written in one go: its size tells whether it is all there.
+
+        It is synced with the entry that names it.
 
         Raises:
             Corruption: it has another size.
-            Unavailable: it cannot be synced.
+            OSError: it cannot be looked at.
         """
-        try:
-            self._verified.take_whole(file)
-        except OSError as error:
-            raise Unavailable(f"{self.label}: files cannot be synced ({error}); nothing was changed.") from error
+        self._verified.take_whole(file)
 
     def _file_schema(self) -> pa.Schema:
         partitions = set(self._current().opened.metadata().partition_columns) - self._stored_partitions

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from siltstone.errors import Corruption
 from siltstone.model.files import DataFile
-from siltstone.storage.durable import sync_files
+from siltstone.storage.durable import folders_to_sync, sync_files
 from siltstone.storage.parquet import read_footer
 
 
@@ -25,6 +25,7 @@ class VerifiedFiles:
         self._durable = durable
         self._known: set[str] = set()
         self._older: set[str] = set()
+        self._unsynced: set[str] = set()
         self._synced_folders: set[str] = set()
 
     def missing(self, files: Iterable[DataFile]) -> list[DataFile]:
@@ -46,20 +47,33 @@ class VerifiedFiles:
         self._known.update(file.path for file in fresh)
 
     def take_whole(self, file: DataFile) -> None:
-        """Compare the size of a file that was made in memory, and sync it.
+        """Compare the size of a file that was made in memory; it is synced with the entry that names it.
 
         Raises:
             Corruption: it is not as long as what was made.
-            OSError: it cannot be synced.
+            OSError: it cannot be looked at.
         """
         found = os.stat(f"{self._table}/{file.path}").st_size  # noqa: PTH116
         if found != file.size_bytes:
             raise Corruption(
                 f"File {self._table / file.path} has {found} bytes, not {file.size_bytes}; nothing was committed."
             )
-        if self._durable:
-            sync_files(self._table, [file.path], known=self._synced_folders)
         self._known.add(file.path)
+        if self._durable:
+            self._unsynced.add(file.path)
+
+    def unsynced(self, files: Iterable[DataFile]) -> list[str]:
+        """Return what has to be synced before an entry may name these files: some of them, and the folders that name those."""
+        found = [file.path for file in files if file.path in self._unsynced]
+        return [*found, *folders_to_sync(found, known=self._synced_folders)]
+
+    def note_synced(self, names: Iterable[str]) -> None:
+        """Take note of files and folders that are on disk now."""
+        for name in names:
+            if name in self._unsynced:
+                self._unsynced.remove(name)
+            else:
+                self._synced_folders.add(name)
 
     def _check(self, file: DataFile, expected: pa.Schema, *, exact: bool) -> None:
         path = self._table / file.path
@@ -72,7 +86,7 @@ class VerifiedFiles:
 
     def forget(self, files: Iterable[DataFile]) -> None:
         """Forget files that a log names now."""
-        for known in (self._known, self._older):
+        for known in (self._known, self._older, self._unsynced):
             known.difference_update(file.path for file in files)
 
     def doubt(self) -> None:
