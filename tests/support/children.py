@@ -90,9 +90,9 @@ class Child:
         code = self._process.returncode
         return Outcome(code=code, value=json.loads(out)["value"] if code == 0 else None, stderr=err)
 
-    def value(self) -> Any:  # noqa: ANN401
+    def value(self, seconds: float | None = None) -> Any:  # noqa: ANN401
         """Wait, and return what the function returned; a child that failed fails the test."""
-        outcome = self.wait()
+        outcome = self.wait(seconds)
         assert outcome.code == 0, f"the child ended with {outcome.code}:\n{outcome.stderr}"
         return outcome.value
 
