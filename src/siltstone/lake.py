@@ -531,14 +531,14 @@ class Lake:
 
     def compactor_overview(self) -> dict[str, Any]:
         """Return how this lake's compactor stands, wherever it runs, as plain data."""
-        from siltstone.scheduler.caretaker import overview
+        from siltstone.scheduler.overview import overview
 
         self.require()
         return overview(self._office())
 
     def pause_compactor(self) -> None:
         """Let no compactor of this lake run anything by the clock until somebody resumes; a cycle that runs goes on."""
-        from siltstone.scheduler.caretaker import pause
+        from siltstone.scheduler.overview import pause
 
         self.require()
         check_may_compact(self.settings.role, doing="pause the compactor")
@@ -546,7 +546,7 @@ class Lake:
 
     def resume_compactor(self) -> bool:
         """Let the compactor go on by the clock; return whether it was paused."""
-        from siltstone.scheduler.caretaker import resume
+        from siltstone.scheduler.overview import resume
 
         self.require()
         check_may_compact(self.settings.role, doing="resume the compactor")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from siltstone.lake import Lake
 
 T = TypeVar("T")
+OptionalName = Annotated[str | None, typer.Argument(metavar="NAME", help="catalog.schema.table")]
 FIRST_START = " (Spark starts first, in the background; later commands join it)"
 
 

@@ -19,17 +19,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from siltstone.clock import Clock
 from siltstone.errors import Conflict, SiltstoneError
-from siltstone.model.lease import LeaseRow
-from siltstone.model.requests import Answer, Ask, Request, Wish
+from siltstone.model.requests import Answer, Ask, Request
 from siltstone.scheduler.asking import SERVICE
 from siltstone.scheduler.cycles import Cycle, Outcome, Run, State, Status, Why, Work
 from siltstone.scheduler.housework import Housework, Office, Tell, Told, Turn
 from siltstone.scheduler.loop import NOT_LOOKED, Scheduler
+from siltstone.scheduler.overview import pause, resume, told_cycle, told_holder, told_wish
 from siltstone.scheduler.works import due_crons, tier_of, works
-from siltstone.storage.leases import COMPACTOR
-from siltstone.storage.notes import CYCLES, PAUSED, STATUS, Notes
+from siltstone.storage.notes import CYCLES, PAUSED, STATUS
 
 LOOK_SECONDS: Final = 0.25
 SWEEP_SECONDS: Final = 600.0
@@ -268,7 +266,7 @@ class Caretaker:
             mine = [asked.request for asked in self._open.values() if asked.number == cycle.number]
         for request in mine:
             self._answer_for(request, cycle)
-        told = _told_cycle(cycle)
+        told = told_cycle(cycle)
         if told["jobs"] or told["failed"] or mine:
             self._tell({"event": "cycle_ended", **told})
         settled = {
@@ -395,7 +393,7 @@ class Caretaker:
         asked.number = number
         self._late(request, number)
         self._tell(
-            {"event": "request", "cycle": number, "pid": request.pid, "host": request.host, **_told_wish(request.wish)}
+            {"event": "request", "cycle": number, "pid": request.pid, "host": request.host, **told_wish(request.wish)}
         )
 
     def _late(self, request: Request, number: int) -> None:
@@ -439,7 +437,7 @@ class Caretaker:
         if status.running_cycle is not None and status.running_cycle not in self._since:
             self._since = {status.running_cycle: self._clock.now().isoformat(timespec="seconds")}
         note = {
-            **_told_holder(row),
+            **told_holder(row),
             "kind": SERVICE,
             "state": str(status.state),
             "paused": status.paused,
@@ -467,75 +465,3 @@ class Caretaker:
     def _settled(self) -> dict[str, datetime.datetime]:
         found = (self._notes.read(CYCLES) or {}).get("settled", {})
         return {name: datetime.datetime.fromisoformat(at) for name, at in found.items()}
-
-
-def pause(notes: Notes, clock: Clock) -> None:
-    """Let no compactor of a lake run anything by the clock until somebody resumes."""
-    if notes.read(PAUSED) is None:
-        notes.write(PAUSED, {"since": clock.now().isoformat(timespec="seconds")})
-
-
-def resume(notes: Notes) -> bool:
-    """Let compactors of a lake go on by the clock; return whether they were paused."""
-    return notes.remove(PAUSED)
-
-
-def overview(office: Office) -> Told:
-    """Return how a lake's compactor stands, as plain data, for whoever asks in another process.
-
-    Raises:
-        Unavailable, Corruption: the leases or the notes cannot be read.
-    """
-    notes = office.notes
-    row, holder = office.leases.row(COMPACTOR), office.leases.holder(COMPACTOR)
-    status, cycles = notes.read(STATUS), notes.read(CYCLES) or {}
-    known = status if status is not None and holder is not None and status.get("holder") == holder.holder else None
-    paused = notes.read(PAUSED)
-    return {
-        "running": holder is not None,
-        "holder": _told_holder(holder) if holder is not None else None,
-        "last_holder": _told_holder(row) if row is not None and holder is None else None,
-        "kind": known.get("kind") if known else None,
-        "state": known.get("state") if known else None,
-        "paused": paused is not None,
-        "paused_since": paused.get("since") if paused else None,
-        "running_cycle": known.get("running_cycle") if known else None,
-        "running_work": known.get("running_work") if known else None,
-        "running_since": known.get("running_since") if known else None,
-        "last_cycle": cycles.get("ended"),
-        "cycles": cycles.get("last", 0),
-        "due": known.get("due", {}) if known else {},
-        "waiting": len(office.requests.waiting()),
-        "trouble": known.get("trouble") if known else None,
-    }
-
-
-def _told_holder(row: LeaseRow) -> Told:
-    return {
-        "holder": row.holder,
-        "pid": row.pid,
-        "host": row.host,
-        "role": row.role,
-        "epoch": row.epoch,
-        "since": row.since.isoformat(timespec="seconds"),
-    }
-
-
-def _told_cycle(cycle: Cycle) -> Told:
-    jobs = [one for result in cycle.results if isinstance(result.value, list) for one in result.value]
-    done = [one for one in jobs if "report" in one]
-    errors = [result.error for result in cycle.results if result.error]
-    return {
-        "cycle": cycle.number,
-        "why": str(cycle.why),
-        "works": [result.work for result in cycle.results],
-        "jobs": len(done),
-        "failed": len(errors) + sum(1 for one in jobs if one.get("error")),
-        "errors": errors,
-        "started": cycle.started.isoformat(timespec="seconds"),
-        "seconds": round(cycle.seconds, 3),
-    }
-
-
-def _told_wish(wish: Wish) -> Told:
-    return {"ask": wish.what, "names": wish.names, "only": wish.only, "force": wish.force}
