@@ -57,6 +57,8 @@ APP_LOADED: Final = "loaded/"
 EXPIRING_APPS: Final = (APP_PRODUCER, APP_LOADED)
 """Transactions that carry their time, so that readers can let them expire."""
 APP_CONTENT: Final = "siltstone.content"
+APP_LOADS: Final = "siltstone.loads"
+"""On the base of a log: set once files are loaded as changes; from then on no load goes straight to base."""
 COMMIT_ID: Final = "siltstone.commit"
 COMMIT_KIND: Final = "siltstone.kind"
 COMMIT_PID: Final = "siltstone.pid"
