@@ -16,14 +16,14 @@ of a user becomes a part of a path.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from siltstone.compaction.fold import check_schemas, empty_plan, estimate_of, land, report_of, spark_failures
+from siltstone.compaction.fold import estimate_of, fold_by
 from siltstone.compaction.planner import FoldPlan, Matched
 from siltstone.dataset.dedup import near_files, without_equal
 from siltstone.dataset.frames import changes_frame, scan_schema
@@ -71,23 +71,17 @@ MANY_GROUPS: Final = 10_000
 """More groups than these in one fold are joined by a shuffle, not sent to every task."""
 
 
-def fold_log(spark: "SparkSession", store: Store, *, epoch: int | None = None, job: str = "") -> CompactReport:
-    """Fold everything that is in `changes` now, and prune it; `epoch` raises the dataset's epoch with the commit.
-
-    Raises:
-        Conflict: another fold was first; nothing was changed.
-    """
-    started = store.clock.monotonic_seconds()
-    snapshot = store.snapshot()
-    if not snapshot.unfolded:
-        return report_of(store, empty_plan(snapshot), (), started)
-    check_schemas(store, snapshot)
-    with spark_failures(store, snapshot), house_settings(spark):
-        work = LogFold(spark=spark, store=store, snapshot=snapshot)
-        plan = replace(work.plan(epoch=snapshot.epoch if epoch is None else epoch), job=job)
-        reach("fold.after_plan")
-        written, outputs = land(store, plan, lambda folder: work.written(plan, folder))
-    return report_of(store, plan, written, started, outputs)
+def fold_log(
+    spark: "SparkSession", store: Store, *, epoch: int | None = None, job: str = "", until: int | None = None
+) -> CompactReport:
+    """Fold everything that is in `changes` of a log now, and prune it; see `fold.fold_by`."""
+    return fold_by(
+        lambda snapshot: LogFold(spark=spark, store=store, snapshot=snapshot),
+        store,
+        epoch=epoch,
+        job=job,
+        until=until,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +107,10 @@ class LogFold:
 
     def plan(self, *, epoch: int) -> FoldPlan:
         """Count what will be there."""
+        with house_settings(self.spark):
+            return self._counts(epoch)
+
+    def _counts(self, epoch: int) -> FoldPlan:
         snapshot = self.snapshot
         dropped = self.dropped
         return FoldPlan(
@@ -218,7 +216,8 @@ class LogFold:
 
     def written(self, plan: FoldPlan, folder: str) -> tuple[DataFile, ...]:
         """Write and verify the files of the fold."""
-        self.write(plan, folder)
+        with house_settings(self.spark):
+            self.write(plan, folder)
         reach("fold.after_write")
         return self.collected(plan, folder)
 

@@ -78,6 +78,7 @@ class OutputFile(_Plain):
 class CompactReport(_Plain):
     """What a fold did, in exact counts. `delta_rows` and `deltas_merged` are the ancestors' names.
 
+    `files_removed` and `files_added` are files of base, `change_files` those of changes that it took.
     Of a log, the appends that are seen count as upserts.
     """
 
@@ -98,6 +99,8 @@ class CompactReport(_Plain):
     purged: bool = False
     files_deleted: int = 0
     bytes_deleted: int = 0
+    change_files: int = 0
+    change_bytes: int = 0
     outputs: tuple[OutputFile, ...] = ()
 
     @property
