@@ -189,7 +189,7 @@ class HotCache:
     def _pin_once(self, names: Sequence[str]) -> "tuple[DuckDBPyConnection, Moment, Pinned]":
         with ExitStack() as locks:
             found = [self._fresh(name, locks) for name in names]
-            cursor = self._readers.take(found)
+            cursor = self._readers.begin(found)
             view = Pinned(
                 cursor=cursor,
                 tables={name: one.table for name, one in zip(names, found, strict=True)},

@@ -36,7 +36,7 @@ class Readers:
         self._idle: dict[Moment, list[DuckDBPyConnection]] = {}
         self._mutex = threading.Lock()
 
-    def take(self, residents: Sequence[Resident]) -> "DuckDBPyConnection":
+    def begin(self, residents: Sequence[Resident]) -> "DuckDBPyConnection":
         """Return a cursor in a transaction that sees these as they are now; their locks are held."""
         moment = moment_of(residents)
         with self._mutex:
