@@ -117,6 +117,10 @@ class Settings:
     """How long a compactor that is told to stop waits for what runs to end before it interrupts it."""
     max_rows: int = 1_000
     """Rows that a query returns unless told otherwise; 100,000 at most."""
+    hot_cache_mb: int = 0
+    """Memory for datasets in the hot cache; 0 means the smaller of 16 GB and a quarter of the machine's memory."""
+    hot_query_mb: int = 1024
+    """Memory for the queries that the hot cache answers, all together, beside its datasets."""
     role: Role = Role.ALL
     """What this process may do: `all`, `compactor` (no rows are written) or `reader` (nothing is)."""
     lease_seconds: float = 60.0

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from siltstone.model.requests import Answer, Wish
     from siltstone.model.results import CompactReport
     from siltstone.model.tiers import Tier
+    from siltstone.query.hot.cache import HotCache
     from siltstone.query.result import QueryResult
     from siltstone.scheduler.caretaker import Caretaker
     from siltstone.scheduler.housework import Housework, Office, Tell
@@ -570,8 +571,18 @@ class Lake:
             max_rows=self.settings.max_rows if max_rows is None else max_rows,
         )
 
+    @cached_property
+    def hot(self) -> "HotCache":
+        """The hot cache of this process: datasets as merged rows in memory, without Spark."""
+        from siltstone.query.hot.cache import HotCache
+        from siltstone.query.hot.sources import Sources
+
+        return HotCache.open(Sources(self._registry), settings=self.settings, clock=self._clock)
+
     def close(self) -> None:
-        """End the workers, finish background upkeep, and let go of the journal."""
+        """End the workers, finish background upkeep, and let go of the journal and the hot cache."""
+        if "hot" in self.__dict__:
+            self.hot.close()
         if self._pool is not None:
             self._pool.close()
         self._upkeep.close()

@@ -1,0 +1,170 @@
+"""Filling: base streams into a table a piece at a time, what changes hide is left out on the way, then the changes come.
+
+After each piece DuckDB compresses what came, so a fill holds one piece twice, never the dataset. What it takes is looked at after
+each piece, and a fill that outgrows what it was allowed stops. Nobody sees the table before it is whole.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from siltstone.dataset.store import Snapshot, Store
+from siltstone.model.schema import filled
+from siltstone.query.hot.applied import GIVEN, gone_tables, handed, insert, not_gone_sql, put
+from siltstone.query.hot.delta import Delta, delta_above
+from siltstone.query.hot.engine import TABLE, Engine
+from siltstone.query.hot.types import Unfit, columns_sql
+from siltstone.storage.row_groups import readable
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+PIECE_ROWS: Final = 4 * 122_880
+"""Whole row groups of DuckDB; some tens of megabytes."""
+BATCH_ROWS: Final = 122_880
+SAMPLE_FILES: Final = 16
+"""How many footers an estimate reads; the other files are taken to be like them."""
+ESTIMATE_MARGIN: Final = 1.25
+"""DuckDB compresses more lightly than Parquet encodes."""
+ROW_BYTES: Final = 16
+"""What a row takes besides its values at the least, so that tiny and wide datasets are not taken for nothing."""
+
+Progress = Callable[[int, int], None]
+"""Told the rows that are in, and how many there are about."""
+
+
+class Outgrown(Exception):  # noqa: N818
+    """A fill took more than it was allowed; the number of bytes is what it took so far."""
+
+    def __init__(self, size_bytes: int) -> None:
+        """Remember how large it had become."""
+        super().__init__(f"a fill had taken {size_bytes} bytes when it was stopped")
+        self.size_bytes = size_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowed:
+    """What a fill may take, and where it tells how it comes along."""
+
+    size_bytes: int
+    progress: Progress | None = None
+    stopping: Callable[[], bool] = lambda: False
+
+
+def estimate_bytes(store: Store, snapshot: Snapshot) -> int:
+    """Return about how much memory a dataset would take, from the footers of some of its files.
+
+    Raises:
+        FileNotFoundError: a file was removed since the snapshot.
+    """
+    names = set(store.schema.names)
+    size = 0.0
+    for folder, files in ((store.base.path, snapshot.base.files), (store.changes.path, snapshot.unfolded)):
+        chosen = sorted(files, key=lambda file: -file.size_bytes)[:SAMPLE_FILES]
+        sampled = sum(file.size_bytes for file in chosen)
+        if sampled:
+            whole = sum(file.size_bytes for file in files)
+            size += sum(_column_bytes(folder / file.path, names) for file in chosen) * whole / sampled
+    rows = snapshot.base.rows + snapshot.unfolded_rows
+    return int(size * ESTIMATE_MARGIN) + rows * ROW_BYTES
+
+
+def _column_bytes(path: Path, names: set[str]) -> int:
+    """Return how many bytes the columns of a file take, encoded and not compressed."""
+    with readable(path), pq.ParquetFile(path) as parquet:
+        metadata = parquet.metadata
+    return sum(
+        column.total_uncompressed_size
+        for group in range(metadata.num_row_groups)
+        for column in map(metadata.row_group(group).column, range(metadata.num_columns))
+        if column.path_in_schema.split(".")[0] in names
+    )
+
+
+def fill(engine: Engine, database: str, store: Store, snapshot: Snapshot, allowed: Allowed) -> int:
+    """Make the table of a dataset in its database, and return its rows.
+
+    Raises:
+        Unfit: DuckDB cannot hold a column or a value.
+        Outgrown: it takes more than it may.
+        FileNotFoundError: a file was removed since the snapshot.
+    """
+    import duckdb
+
+    cursor = engine.cursor()
+    table = f"{database}.{TABLE}"
+    try:
+        cursor.execute(f"CREATE TABLE {table} ({columns_sql(store.schema)})")
+        delta = delta_above(store, snapshot, snapshot.watermark)
+        rows = _base(cursor, engine, database, store, snapshot, delta, allowed)
+        rows += put(cursor, table, delta)
+        cursor.execute(f"CHECKPOINT {database}")
+    except duckdb.OutOfMemoryException as error:
+        raise Outgrown(allowed.size_bytes + 1) from error
+    except (duckdb.ConversionException, duckdb.InvalidInputException, duckdb.ConstraintException) as error:
+        raise Unfit(f"It holds a value that the hot engine does not take ({_line(error)}).") from error
+    finally:
+        cursor.close()
+    return rows
+
+
+def _base(
+    cursor: "DuckDBPyConnection",
+    engine: Engine,
+    database: str,
+    store: Store,
+    snapshot: Snapshot,
+    delta: Delta,
+    allowed: Allowed,
+) -> int:
+    rows = read = 0
+    before = engine.table_bytes()
+    total = snapshot.base.rows + delta.put.num_rows
+    condition = not_gone_sql(delta, of="n")
+    with handed(cursor, gone_tables(delta)):
+        for piece in pieces(store, snapshot):
+            with handed(cursor, {GIVEN: piece}):
+                rows += insert(cursor, f"{database}.{TABLE}", store.schema.names, condition)
+            cursor.execute(f"CHECKPOINT {database}")
+            read += piece.num_rows
+            _look(engine.table_bytes() - before, allowed)
+            if allowed.progress is not None:
+                allowed.progress(read, total)
+    return rows
+
+
+def _look(taken: int, allowed: Allowed) -> None:
+    if taken > allowed.size_bytes or allowed.stopping():
+        raise Outgrown(taken)
+
+
+def pieces(store: Store, snapshot: Snapshot) -> Iterator[pa.Table]:
+    """Yield the rows of base, the user's columns, some at a time."""
+    waiting: list[pa.Table] = []
+    count = 0
+    for batch in _batches(store, snapshot):
+        waiting.append(batch)
+        count += batch.num_rows
+        if count >= PIECE_ROWS:
+            yield pa.concat_tables(waiting)
+            waiting, count = [], 0
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def _batches(store: Store, snapshot: Snapshot) -> Iterator[pa.Table]:
+    names = set(store.schema.names)
+    for file in sorted(snapshot.base.files, key=lambda f: f.path):
+        path = store.base.path / file.path
+        with readable(path), pq.ParquetFile(path) as parquet:
+            own = [name for name in parquet.schema_arrow.names if name in names]
+            for batch in parquet.iter_batches(BATCH_ROWS, columns=own):
+                yield filled(pa.Table.from_batches([batch]), store.schema)
+
+
+def _line(error: BaseException) -> str:
+    return str(error).splitlines()[0]
