@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from siltstone.dataset.dataset import SNAPSHOT_TRIES, Dataset
 from siltstone.errors import InvalidRequest, Unavailable
+from siltstone.query.admitted import Admitted
 from siltstone.query.gate import TableReference, references, rewritten
 from siltstone.query.result import QueryResult
 from siltstone.storage.spark_failures import away, error_line, is_away, is_missing_file, spark_errors
@@ -15,6 +16,54 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MAX_ROWS: Final = 100_000
+
+
+class Cancellation:
+    """A way to end a query from another thread."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def cancel(self) -> None:
+        """End the query."""
+        self.asked = True
+
+
+class SparkQuery:
+    """One admitted query, to be answered by Spark."""
+
+    def __init__(
+        self,
+        admitted: Admitted,
+        *,
+        spark: "Callable[[], SparkSession]",
+        dataset: Callable[[str], Dataset],
+        seconds: float = 0.0,
+        cancellation: Cancellation | None = None,
+    ) -> None:
+        """Say what is asked of whom."""
+        self._admitted, self._spark, self._dataset, self._seconds = admitted, spark, dataset, seconds
+        self._cancellation = cancellation or Cancellation()
+
+    def answer(self, max_rows: int) -> QueryResult:
+        """Return at most so many rows."""
+        return run_sql(self._admitted.text, spark=self._spark, dataset=self._dataset, max_rows=max_rows)
+
+    def explain(self) -> str:
+        """Return Spark's plan."""
+        return ""
+
+
+def check_max_rows(max_rows: int) -> None:
+    """Refuse a number of rows that is out of bounds.
+
+    Raises:
+        InvalidRequest: it is.
+    """
+    if not 1 <= max_rows <= MAX_ROWS:
+        raise InvalidRequest(
+            f"A query returns 1 to {MAX_ROWS:,} rows at most, not {max_rows} (--max-rows or max_rows=)."
+        )
 
 
 def run_sql(

@@ -14,6 +14,7 @@ from siltstone.query.translate.types import DATE, DOUBLE, FLOAT, INTEGERS, NULL,
 
 GUARD: Final = "outside the subset: "
 """How the message of an error begins that rows have raised which the engines may treat differently."""
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 _MOMENT: Final = re.compile(r"\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}:\d{2}(\.\d{1,6})?")
 _YEARS: Final = ("0001-01-01", "9999-12-31")
@@ -181,6 +182,8 @@ def parameter(name: str, value: object) -> Piece:
     Raises:
         Outside: a value of such a class has no type here.
     """
+    if not _PLAIN_NAME.fullmatch(name):
+        raise Outside(f"a parameter of the name {name}")
     match value:
         case None:
             return Piece(sql="NULL", kind=NULL)
@@ -192,10 +195,25 @@ def parameter(name: str, value: object) -> Piece:
             kind = DOUBLE
         case str():
             kind = STRING
-        case datetime.datetime() if value.tzinfo is not None:
-            kind = TIMESTAMP
-        case datetime.date() if not isinstance(value, datetime.datetime):
+        case bytes():
+            kind = types.BINARY
+        case datetime.datetime():
+            kind = TIMESTAMP if value.tzinfo is not None else TIMESTAMP_NTZ
+        case datetime.date():
             kind = DATE
+        case decimal.Decimal():
+            kind = _decimal_kind(value)
         case _:
             raise Outside(f"a parameter of class {type(value).__name__}")
     return Piece(sql=f"CAST(${name} AS {types.duck_type(kind)})", kind=kind)
+
+
+def _decimal_kind(value: decimal.Decimal) -> pa.DataType:
+    _, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int):
+        raise Outside("a parameter that is no number")
+    scale = max(0, -exponent)
+    precision = max(len(digits) + max(0, exponent), scale, 1)
+    if precision > types.MAX_DIGITS:
+        raise Outside("a parameter with more digits than fit")
+    return pa.decimal128(precision, scale)
