@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from siltstone.query.hot.cache import HotCache
     from siltstone.query.result import QueryResult
     from siltstone.query.router import Explanation, Question, Router
+    from siltstone.query.run import Cancellation
     from siltstone.scheduler.caretaker import Caretaker
     from siltstone.scheduler.housework import Housework, Office, Tell
 
@@ -604,6 +605,31 @@ class Lake:
                 query_id=query_id,
             )
         )
+
+    def stream_sql(
+        self,
+        text: str,
+        *,
+        params: Mapping[str, object] | None = None,
+        timeout: float = 0.0,
+        catalog: str | None = None,
+        schema: str | None = None,
+        cancellation: "Cancellation | None" = None,
+    ) -> pa.RecordBatchReader:
+        """Answer one SELECT on Spark as a stream of record batches: all rows, a few thousand in memory at a time.
+
+        The arguments and errors are those of `sql`; there is no limit of rows, and none of time unless one is given. Errors of
+        Spark come while the batches are read. `cancellation` is what another thread can end it by.
+        """
+        from siltstone.query.gate import admit
+        from siltstone.query.run import SparkQuery
+
+        asked = self._question(text, params=params, engine="spark", catalog=catalog, schema=schema)
+        admitted = admit(text, parameters=asked.params, catalog=asked.catalog, schema=asked.schema)
+        query = SparkQuery(
+            admitted, spark=self.spark, dataset=self.dataset, seconds=timeout, cancellation=cancellation
+        )
+        return query.stream()
 
     def explain_sql(
         self,

@@ -43,7 +43,7 @@ class Hot:
     def ask(self, text: str, parameters: Mapping[str, object] | None = None) -> pa.Table:
         done = self.translated(text, parameters)
         values = {name: (parameters or {})[name] for name in done.parameters}
-        found = self.connection.execute(done.sql, values) if values else self.connection.execute(done.sql)
+        found = self.connection.sql(done.sql, params=values) if values else self.connection.sql(done.sql)
         return as_answered(found.to_arrow_table(), done.schema)
 
 

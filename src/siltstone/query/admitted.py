@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from siltstone.errors import InvalidRequest
 from siltstone.model.names import PARTS, RAW_PREFIX, DatasetName
 
 
@@ -20,15 +19,30 @@ class Source:
     name: DatasetName
     raw: bool = False
 
+    @classmethod
+    def parse(cls, catalog: str, schema: str, table: str) -> "Source":
+        """Read a name; the prefix of its table asks for the raw rows.
+
+        Raises:
+            InvalidRequest: a part cannot be that of a dataset.
+        """
+        raw = table.startswith(RAW_PREFIX)
+        return cls(DatasetName.parse(".".join([catalog, schema, table.removeprefix(RAW_PREFIX)])), raw)
+
+    @property
+    def table(self) -> str:
+        """The name of its table in a query."""
+        return f"{RAW_PREFIX if self.raw else ''}{self.name.table}"
+
     def __str__(self) -> str:
-        return f"{self.name.catalog}.{self.name.schema}.{RAW_PREFIX if self.raw else ''}{self.name.table}"
+        return f"{self.name.catalog}.{self.name.schema}.{self.table}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
     """One SELECT that may run.
 
-    Whoever changes the tree copies it first: an admitted query is kept and given out again.
+    Whoever changes a tree copies it first: an admitted query is kept and given out again.
     """
 
     text: str
@@ -36,7 +50,10 @@ class Admitted:
     normalised: str
     """The same question in one form: the same for any spacing, comments, letter case of keywords and default schema."""
     tree: exp.Query
-    """The question in Spark's dialect. A table of three parts is a dataset, one of one part a common table expression."""
+    """The question in Spark's dialect, read from `normalised`. A table of three parts is a dataset, one of one part a common
+    table expression; every table has an alias."""
+    checked: exp.Query
+    """The tree that was checked, in which functions are names with arguments; `gate.spark_text` writes it for Spark."""
     references: tuple[Source, ...]
     """The datasets it names, each once, in the order of the text."""
     parameters: Mapping[str, object]
@@ -44,33 +61,17 @@ class Admitted:
     functions: frozenset[str]
     """The functions it calls, by Spark's names in lower case."""
     volatile: frozenset[str]
-    """Those of them whose answer is another one each time: a result that used one is not kept."""
+    """What in it has another answer each time (``rand``, ``now``): if there is any, a result is not kept."""
+    catalog: str | None = None
+    schema: str | None = None
 
     def with_tables(self, names: Mapping[Source, str]) -> exp.Query:
-        """Return a copy of the tree that reads each dataset from the table that is named for it.
-
-        A table keeps its alias; one without an alias keeps its own name as alias, so that its columns are found.
-        """
+        """Return a copy of the tree that reads each dataset from the table that is named for it."""
         tree = self.tree.copy()
         for table in list(tree.find_all(exp.Table)):
             if len(table.parts) == PARTS:
-                alias = table.alias or table.name
-                table.set("this", exp.to_identifier(names[source_of(table)], quoted=True))
+                source = Source.parse(*(part.name for part in table.parts))
+                table.set("this", exp.to_identifier(names[source], quoted=True))
                 table.set("db", None)
                 table.set("catalog", None)
-                if not table.args.get("alias"):
-                    table.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
         return tree
-
-
-def source_of(table: exp.Table) -> Source:
-    """Return the dataset that a table of three parts names.
-
-    Raises:
-        InvalidRequest: the name cannot be that of a dataset.
-    """
-    names = [part.name for part in table.parts]
-    if len(names) != PARTS:
-        raise InvalidRequest(f"{'.'.join(names)} is not a dataset: name catalog.schema.table.")
-    raw = names[-1].startswith(RAW_PREFIX)
-    return Source(DatasetName.parse(".".join([*names[:-1], names[-1].removeprefix(RAW_PREFIX)])), raw)

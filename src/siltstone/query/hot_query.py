@@ -153,7 +153,7 @@ def answer(plan: HotPlan, parameters: Mapping[str, object], view: "Pinned", run:
     sql = plan.sql(view.tables)
     try:
         with run.watched(view.cursor.interrupt, seconds=seconds):
-            found = view.cursor.execute(sql, values) if values else view.cursor.execute(sql)
+            found = view.cursor.sql(sql, params=values) if values else view.cursor.sql(sql)
             table = found.to_arrow_table()
     except duckdb.InterruptException as error:
         if run.was_ended:
