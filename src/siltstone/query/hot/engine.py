@@ -1,8 +1,8 @@
 """DuckDB as the hot cache holds it: one process-wide database in memory that can reach nothing outside.
 
 Each dataset lies in an in-memory database of its own, attached under a generated name: readers keep a detached one for as long as
-their transaction lasts, and when it goes, it goes whole. DuckDB frees its blocks to the C library, which keeps them for later;
-`give_back` asks that one to return them to the system.
+their transaction lasts, and when it goes, it goes whole. DuckDB's allocator returns freed memory to the system by itself, from a
+thread of its own; `give_back` asks the others, Arrow's and that of the C library, to do the same.
 """
 
 import ctypes
@@ -31,6 +31,8 @@ _LOCKED: Final = {
     "temp_directory": "",
 }
 """No file, no network, no extension, no variable of the process, no spilling to disk."""
+_RETURNING: Final = {"allocator_background_threads": "true"}
+"""DuckDB's allocator keeps what was freed; with threads of its own it returns it to the system within a second or two."""
 
 
 def budget_bytes(setting_mb: int) -> int:
@@ -47,6 +49,7 @@ class Engine:
 
         config: dict[str, str | bool | int | float | list[str]] = {
             **_LOCKED,
+            **_RETURNING,
             "memory_limit": f"{memory_bytes // BYTES_PER_MB}MB",
         }
         self._root: DuckDBPyConnection = duckdb.connect(":memory:", config=config)

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 from siltstone.dataset.store import Snapshot, Store
 from siltstone.model.schema import filled
-from siltstone.query.hot.applied import GIVEN, gone_tables, handed, insert, not_gone_sql, put
-from siltstone.query.hot.delta import Delta, delta_above
+from siltstone.query.hot.applied import GIVEN, apply, gone_tables, handed, insert, not_gone_sql, put
+from siltstone.query.hot.delta import Delta, deltas_above
 from siltstone.query.hot.engine import TABLE, Engine
 from siltstone.query.hot.types import Unfit, columns_sql
 from siltstone.storage.row_groups import readable
@@ -95,51 +95,60 @@ def fill(engine: Engine, database: str, store: Store, snapshot: Snapshot, allowe
     """
     import duckdb
 
-    cursor = engine.cursor()
-    table = f"{database}.{TABLE}"
+    work = _Work(engine, database, store, snapshot, allowed)
     try:
-        cursor.execute(f"CREATE TABLE {table} ({columns_sql(store.schema)})")
-        delta = delta_above(store, snapshot, snapshot.watermark)
-        rows = _base(cursor, engine, database, store, snapshot, delta, allowed)
-        rows += put(cursor, table, delta)
-        cursor.execute(f"CHECKPOINT {database}")
+        work.cursor.execute(f"CREATE TABLE {work.table} ({columns_sql(store.schema)})")
+        deltas = deltas_above(store, snapshot, snapshot.watermark)
+        work.base(next(deltas, Delta(gone=(), put=store.schema.empty_table())))
+        for delta in deltas:
+            work.change(delta)
     except duckdb.OutOfMemoryException as error:
         raise Outgrown(allowed.size_bytes + 1) from error
     except (duckdb.ConversionException, duckdb.InvalidInputException, duckdb.ConstraintException) as error:
         raise Unfit(f"It holds a value that the hot engine does not take ({_line(error)}).") from error
     finally:
-        cursor.close()
-    return rows
+        work.cursor.close()
+    return work.rows
 
 
-def _base(
-    cursor: "DuckDBPyConnection",
-    engine: Engine,
-    database: str,
-    store: Store,
-    snapshot: Snapshot,
-    delta: Delta,
-    allowed: Allowed,
-) -> int:
-    rows = read = 0
-    before = engine.table_bytes()
-    total = snapshot.base.rows + delta.put.num_rows
-    condition = not_gone_sql(delta, of="n")
-    with handed(cursor, gone_tables(delta)):
-        for piece in pieces(store, snapshot):
-            with handed(cursor, {GIVEN: piece}):
-                rows += insert(cursor, f"{database}.{TABLE}", store.schema.names, condition)
-            cursor.execute(f"CHECKPOINT {database}")
-            read += piece.num_rows
-            _look(engine.table_bytes() - before, allowed)
-            if allowed.progress is not None:
-                allowed.progress(read, total)
-    return rows
+class _Work:
+    """One fill under way."""
 
+    def __init__(self, engine: Engine, database: str, store: Store, snapshot: Snapshot, allowed: Allowed) -> None:
+        self.cursor: DuckDBPyConnection = engine.cursor()
+        self.table = f"{database}.{TABLE}"
+        self.rows = 0
+        self._engine, self._database, self._allowed = engine, database, allowed
+        self._store, self._snapshot = store, snapshot
+        self._before = engine.table_bytes()
+        self._read = 0
 
-def _look(taken: int, allowed: Allowed) -> None:
-    if taken > allowed.size_bytes or allowed.stopping():
-        raise Outgrown(taken)
+    def base(self, delta: Delta) -> None:
+        """Bring in base, without what the first changes hide, and those."""
+        condition = not_gone_sql(delta, of="n")
+        with handed(self.cursor, gone_tables(delta)):
+            for piece in pieces(self._store, self._snapshot):
+                with handed(self.cursor, {GIVEN: piece}):
+                    self.rows += insert(self.cursor, self.table, self._store.schema.names, condition)
+                self._packed(piece.num_rows)
+        self.rows += put(self.cursor, self.table, delta)
+        self._packed(delta.put.num_rows)
+
+    def change(self, delta: Delta) -> None:
+        """Apply further changes."""
+        went, came = apply(self.cursor, self.table, delta)
+        self.rows += came - went
+        self._packed(delta.put.num_rows)
+
+    def _packed(self, rows: int) -> None:
+        """Compress what came, and look how much it takes."""
+        self.cursor.execute(f"CHECKPOINT {self._database}")
+        self._read += rows
+        taken = self._engine.table_bytes() - self._before
+        if taken > self._allowed.size_bytes or self._allowed.stopping():
+            raise Outgrown(taken)
+        if self._allowed.progress is not None:
+            self._allowed.progress(self._read, self._snapshot.base.rows + self._snapshot.unfolded_rows)
 
 
 def pieces(store: Store, snapshot: Snapshot) -> Iterator[pa.Table]:

@@ -21,7 +21,7 @@ from siltstone.errors import NotFound
 from siltstone.model.columns import APP_PRUNE, APP_SEQ
 from siltstone.model.schema import own_columns
 from siltstone.query.hot.applied import apply
-from siltstone.query.hot.delta import delta_above
+from siltstone.query.hot.delta import deltas_above
 from siltstone.query.hot.engine import TABLE, Engine
 
 if TYPE_CHECKING:
@@ -131,11 +131,16 @@ class Resident:
         mine = self.state.sequence
         if sequence == mine:
             return None
-        delta = delta_above(self.store, above, mine)
-        went, came = apply(self._writer, self.table, delta)
-        self.rows += came - went
+        done = Refreshed()
+        for delta in deltas_above(self.store, above, mine):
+            went, came = apply(self._writer, self.table, delta)
+            self.rows += came - went
+            self.state = replace(self.state, sequence=delta.sequence)
+            done = Refreshed(
+                went=done.went + went, came=done.came + came, size_bytes=done.size_bytes + delta.put.nbytes
+            )
         self.state = replace(self.state, sequence=sequence)
-        return Refreshed(went=went, came=came, size_bytes=delta.put.nbytes)
+        return done
 
     def close(self) -> None:
         """Let the rows go; who reads them finishes reading."""
