@@ -12,7 +12,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-NATIONS: Final = ("Arboria", "Belmar", "Cantabria", "Dorsia", "Elbonia", "Ferenia", "Galdor", "Hestia", "Islandia", "Jorvik")
+NATIONS: Final = (
+    "Arboria",
+    "Belmar",
+    "Cantabria",
+    "Dorsia",
+    "Elbonia",
+    "Ferenia",
+    "Galdor",
+    "Hestia",
+    "Islandia",
+    "Jorvik",
+)
 REGIONS: Final = ("north", "south", "east")
 SEGMENTS: Final = ("bikes", "boats", "houses", "gardens")
 KINDS: Final = ("small brass", "large brass", "small tin", "promo tin", "promo steel", "large copper")

@@ -626,9 +626,7 @@ class Lake:
 
         asked = self._question(text, params=params, engine="spark", catalog=catalog, schema=schema)
         admitted = admit(text, parameters=asked.params, catalog=asked.catalog, schema=asked.schema)
-        query = SparkQuery(
-            admitted, spark=self.spark, dataset=self.dataset, seconds=timeout, cancellation=cancellation
-        )
+        query = SparkQuery(admitted, spark=self.spark, dataset=self.dataset, seconds=timeout, cancellation=cancellation)
         return query.stream()
 
     def explain_sql(
@@ -641,9 +639,7 @@ class Lake:
         schema: str | None = None,
     ) -> "Explanation":
         """Say which engine would answer a SELECT, why, and by which plan; no rows are read. The arguments are those of `sql`."""
-        return self.queries.explain(
-            self._question(text, params=params, engine=engine, catalog=catalog, schema=schema)
-        )
+        return self.queries.explain(self._question(text, params=params, engine=engine, catalog=catalog, schema=schema))
 
     def _question(
         self,

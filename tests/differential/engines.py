@@ -10,7 +10,9 @@ import duckdb
 import pyarrow as pa
 from sqlglot import exp
 
-from siltstone.query.gate import admit
+from siltstone.query.gate import admit, spark_text
+from siltstone.query.hot_query import bound
+from siltstone.query.parameters import spark_value
 from siltstone.query.result import as_answered
 from siltstone.query.translate import Relation, Translated, translate
 
@@ -42,7 +44,7 @@ class Hot:
 
     def ask(self, text: str, parameters: Mapping[str, object] | None = None) -> pa.Table:
         done = self.translated(text, parameters)
-        values = {name: (parameters or {})[name] for name in done.parameters}
+        values = {name: bound((parameters or {})[name]) for name in done.parameters}
         found = self.connection.sql(done.sql, params=values) if values else self.connection.sql(done.sql)
         return as_answered(found.to_arrow_table(), done.schema)
 
@@ -59,9 +61,15 @@ class Cold:
                 frame = frame.withColumn(column, frame[column].cast("timestamp_ntz"))
             frame.createOrReplaceTempView(name)
 
-    def ask(self, text: str, parameters: Mapping[str, object] | None = None) -> pa.Table:
-        found = self.spark.sql(text.replace(PLACE, ""), args=dict(parameters) if parameters else None)
-        return as_answered(found.toArrow())
+    def ask(self, text: str, _parameters: Mapping[str, object] | None = None) -> pa.Table:
+        return as_answered(self.spark.sql(text.replace(PLACE, "")).toArrow())
+
+    def ask_bound(self, text: str, parameters: Mapping[str, object]) -> pa.Table:
+        """Ask what the gate has written, with the values that it binds."""
+        admitted = admit(text, parameters=parameters)
+        views = {source: source.name.table for source in admitted.references}
+        values = {name: spark_value(value) for name, value in parameters.items()}
+        return as_answered(self.spark.sql(spark_text(admitted, views, common="w{}".format), args=values).toArrow())
 
 
 def differences(hot: pa.Table, cold: pa.Table, *, ordered: bool, close: bool = False) -> list[str]:

@@ -182,7 +182,10 @@ QUERIES: dict[str, list[str]] = {
         "SELECT count(n) FROM lab.d.t",
         "SELECT count(a) AS ca, count(st) AS cs FROM lab.d.t",
     ],
-    "count_if": ["SELECT count_if(o) AS c, count_if(n > 0) AS p FROM lab.d.t", "SELECT k, count_if(o) AS c FROM lab.d.t GROUP BY k"],
+    "count_if": [
+        "SELECT count_if(o) AS c, count_if(n > 0) AS p FROM lab.d.t",
+        "SELECT k, count_if(o) AS c FROM lab.d.t GROUP BY k",
+    ],
     "sum, sum(DISTINCT)": [
         "SELECT sum(n) AS s, sum(id) AS si, sum(DISTINCT n) AS sd, sum(b) AS sb, sum(s) AS ss, sum(i) AS sl FROM lab.d.t",
         "SELECT sum(m) AS s, sum(p) AS sp, sum(m * 2) AS s2, sum(m * (1 - m)) AS s3, sum(DISTINCT m) AS s4 FROM lab.d.t",
@@ -209,7 +212,10 @@ QUERIES: dict[str, list[str]] = {
         "SELECT max(n) AS a FROM lab.d.t WHERE false",
         "SELECT min(b) AS a, max(l) AS b, min(x) AS c, max(x) AS d FROM lab.d.t",
     ],
-    "bool_and, bool_or": ["SELECT bool_and(o) AS a, bool_or(o) AS b FROM lab.d.t", "SELECT k, bool_and(n > 0) AS a, bool_or(n > 6) AS b FROM lab.d.t GROUP BY k"],
+    "bool_and, bool_or": [
+        "SELECT bool_and(o) AS a, bool_or(o) AS b FROM lab.d.t",
+        "SELECT k, bool_and(n > 0) AS a, bool_or(n > 6) AS b FROM lab.d.t GROUP BY k",
+    ],
     "FILTER (WHERE ...)": [
         "SELECT count(*) FILTER (WHERE o) AS a, sum(n) FILTER (WHERE n > 0) AS b, min(z) FILTER (WHERE z > 'a') AS c FROM lab.d.t",
         "SELECT k, count(DISTINCT n) FILTER (WHERE o) AS a, max(m) FILTER (WHERE NOT o) AS b, sum(m) FILTER (WHERE o) AS c FROM lab.d.t GROUP BY k",

@@ -100,7 +100,7 @@ def test_what_was_normalised_is_admitted_again_and_stays_as_it_is(text: str):
 
 def test_spacing_comments_and_case_of_keywords_make_no_other_question():
     plain = admit("SELECT a, count(*) FROM crm.sales.t WHERE b = 'X' GROUP BY a")
-    same = admit("select  a,COUNT( * )\n-- comment\nfrom crm . sales.`t` t where b == \"X\" group /* x */ by a ;")
+    same = admit('select  a,COUNT( * )\n-- comment\nfrom crm . sales.`t` t where b == "X" group /* x */ by a ;')
     other = admit("SELECT a, count(*) FROM crm.sales.t WHERE b = 'x' GROUP BY a")
     assert same.normalised == plain.normalised != other.normalised
 

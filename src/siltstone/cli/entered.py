@@ -192,7 +192,7 @@ def read_parameter(text: str) -> tuple[str, object]:
             f"--param takes NAME=VALUE or NAME:TYPE=VALUE, with a type of {', '.join(PARAMETER_TYPES)}; not {text!r}."
         )
     try:
-        return name, _typed(value, kind) if colon else _guessed(value)
+        return name, _of_type(value, kind) if colon else _guessed(value)
     except (ValueError, ArithmeticError) as error:
         raise InvalidRequest(f"--param {name}: {value!r} is no {kind}.") from error
 
@@ -205,7 +205,7 @@ def _guessed(value: str) -> object:
     return decimal.Decimal(value) if re.fullmatch(r"-?(\d+\.\d*|\.\d+)", value) else value
 
 
-def _typed(value: str, kind: str) -> object:
+def _of_type(value: str, kind: str) -> object:
     match kind:
         case "int":
             return int(value)

@@ -128,6 +128,7 @@ _kept = lru_cache(maxsize=KEPT_TEXTS)(_read)
 
 def _reading(text: str, catalog: str | None, schema: str | None) -> _Read:
     checked = _one_select(text)
+
     def of_table(table: exp.Table) -> str:
         if common_table(table) is not None:
             return quoted(table.name)

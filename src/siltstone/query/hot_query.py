@@ -1,7 +1,7 @@
 """Answering a query on the hot engine: translated once, run inside a reader's transaction, in Spark's types.
 
-What rows raise while it runs (an overflow, a division by zero, letters that the engines treat differently) is no answer: `HotFailed`
-says so, and whoever asked of either engine gets Spark's word instead.
+What rows raise while it runs (an overflow, a division by zero, letters that the engines treat differently) is no answer:
+`HotFailed` says so, and whoever asked of either engine gets Spark's word instead.
 """
 
 import datetime
@@ -188,5 +188,3 @@ def _why(error: Exception) -> str:
     line = str(error).splitlines()[0] if str(error) else type(error).__name__
     at = line.find(GUARD)
     return f"a row has {line[at + len(GUARD) :]}" if at >= 0 else line
-
-

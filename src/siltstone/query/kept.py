@@ -1,7 +1,7 @@
 """Answers that are kept: by what was asked of which state of the data, and by the id of the query, for its pages.
 
-A key holds the state of every dataset (incarnation, sequence, content version, columns), so an answer of another state is never found:
-nothing has to be thrown away when data changes. What is not asked for again goes by age when the bytes run out.
+A key holds the state of every dataset (incarnation, sequence, content version, columns), so an answer of another state is never
+found: nothing has to be thrown away when data changes. What is not asked for again goes by age when the bytes run out.
 """
 
 import threading
@@ -67,7 +67,9 @@ class KeptResults:
             NotFound: the answer is not kept, or not any more.
         """
         if number < 1 or not 1 <= size <= MAX_PAGE_ROWS:
-            raise InvalidRequest(f"Pages count from 1 and have 1 to {MAX_PAGE_ROWS:,} rows, not page {number} of {size}.")
+            raise InvalidRequest(
+                f"Pages count from 1 and have 1 to {MAX_PAGE_ROWS:,} rows, not page {number} of {size}."
+            )
         with self._mutex:
             found = self._pages.get(query_id)
         if found is None:

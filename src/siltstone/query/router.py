@@ -212,9 +212,7 @@ class Router:
 
     @staticmethod
     def _admit_anew(question: Question) -> Admitted:
-        return admit(
-            question.text, parameters=question.params, catalog=question.catalog, schema=question.schema
-        )
+        return admit(question.text, parameters=question.params, catalog=question.catalog, schema=question.schema)
 
     def _routed(self, question: Question, admitted: Admitted, run: Run, started: float) -> QueryResult:
         missed: tuple[str, ...] = ()
@@ -315,9 +313,7 @@ class Router:
         cancellation = Cancellation()
         run.on_cancel(cancellation.cancel)
         left = _left(question.seconds, started)
-        query = SparkQuery(
-            admitted, spark=self._spark, dataset=self._dataset, seconds=left, cancellation=cancellation
-        )
+        query = SparkQuery(admitted, spark=self._spark, dataset=self._dataset, seconds=left, cancellation=cancellation)
         result = query.answer(question.max_rows)
         result = replace(result, table=as_answered(result.table), reason=reason, engine=Engine.SPARK)
         if before == self._states(admitted):  # what was pinned in between is of this state
@@ -383,4 +379,3 @@ def _left(seconds: float, started: float) -> float:
             f"The query took longer than {seconds:g} s and was ended. Ask for less, or raise the limit (timeout=)."
         )
     return left
-

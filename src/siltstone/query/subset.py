@@ -40,20 +40,36 @@ ITEMS: Final[tuple[Item, ...]] = (
     *_items(
         Part.CLAUSE,
         (
-            ("SELECT columns, *, t.*, aliases", "Column Paren", "an expression other than a column or a plain aggregate needs an alias"),
+            (
+                "SELECT columns, *, t.*, aliases",
+                "Column Paren",
+                "an expression other than a column or a plain aggregate needs an alias",
+            ),
             ("SELECT DISTINCT", "", "of float, double and nested columns"),
             ("FROM with aliases and subqueries", "Subquery", "VALUES, table functions, LATERAL, PIVOT, TABLESAMPLE"),
             ("WITH", "", "recursive ones"),
-            ("JOIN inner, cross, left, right, full, semi, anti; ON, USING", "", "NATURAL; USING of more than two tables, or of outer joins but the left"),
+            (
+                "JOIN inner, cross, left, right, full, semi, anti; ON, USING",
+                "",
+                "NATURAL; USING of more than two tables, or of outer joins but the left",
+            ),
             ("WHERE", "", ""),
-            ("GROUP BY expressions, places, aliases", "", "ALL, ROLLUP, CUBE, GROUPING SETS; float, double and nested values"),
+            (
+                "GROUP BY expressions, places, aliases",
+                "",
+                "ALL, ROLLUP, CUBE, GROUPING SETS; float, double and nested values",
+            ),
             ("HAVING", "", "without groups"),
             ("ORDER BY expressions, places, aliases; NULLS FIRST, NULLS LAST", "", "nested values; ALL"),
             ("LIMIT, OFFSET", "", "in a subquery, and any OFFSET, without ORDER BY"),
             ("UNION, INTERSECT, EXCEPT, with ALL", "", "of float, double and nested columns, but UNION ALL; BY NAME"),
             ("EXISTS, IN (SELECT ...)", "Exists", "a subquery of another type than the value"),
             ("a subquery as a value", "", "one that is no plain aggregate, which might have several rows"),
-            ("parameters :name", "Placeholder", "of other classes than bool, int, float, str, date and datetime with a zone"),
+            (
+                "parameters :name",
+                "Placeholder",
+                "of other classes than bool, int, float, str, date and datetime with a zone",
+            ),
         ),
     ),
     *_items(
@@ -72,7 +88,11 @@ ITEMS: Final[tuple[Item, ...]] = (
             ("LIKE", "Like", "a pattern that is no literal or holds a backslash; ESCAPE; ILIKE; RLIKE"),
             ("||", "DPipe", "of other than text"),
             ("CASE", "Case", "branches of text and other types"),
-            ("CAST, ::", "Cast TryCast", "text to anything, but literals of dates and times; float, double and timestamps to text; TRY_CAST"),
+            (
+                "CAST, ::",
+                "Cast TryCast",
+                "text to anything, but literals of dates and times; float, double and timestamps to text; TRY_CAST",
+            ),
         ),
     ),
     *_items(
@@ -95,7 +115,11 @@ ITEMS: Final[tuple[Item, ...]] = (
             ("last_day", "LastDay", ""),
             ("left, right", "Left Right", "a length that is no literal"),
             ("length, char_length", "Length", "of binary"),
-            ("lower, upper", "Lower Upper", "rows with letters beyond ASCII: such a query is answered by Spark after all"),
+            (
+                "lower, upper",
+                "Lower Upper",
+                "rows with letters beyond ASCII: such a query is answered by Spark after all",
+            ),
             ("nullif", "Nullif", ""),
             ("replace", "Replace", "of what is no literal"),
             ("round", "Round", "of other than decimals; a negative scale"),

@@ -41,16 +41,21 @@ def sql(  # noqa: PLR0913  # one parameter for each option
     *,
     params: Annotated[
         list[str] | None,
-        typer.Option("--param", metavar="NAME=VALUE", help="A value for :NAME; NAME:TYPE=VALUE says its type. Repeatable."),
+        typer.Option(
+            "--param", metavar="NAME=VALUE", help="A value for :NAME; NAME:TYPE=VALUE says its type. Repeatable."
+        ),
     ] = None,
     engine: Annotated[str, typer.Option("--engine", metavar="NAME", help="auto, hot (in memory) or spark.")] = "auto",
-    explain: Annotated[bool, typer.Option("--explain", help="Show who would answer, why and how; ask nothing.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show who would answer, why and how; ask nothing.")
+    ] = False,
     max_rows: Annotated[int | None, typer.Option("--max-rows", metavar="N", help="Rows to return at most.")] = None,
     timeout: Annotated[
         float | None, typer.Option("--timeout", metavar="SECONDS", help="End the query after so long; 0 means never.")
     ] = None,
     form: Annotated[
-        str | None, typer.Option("--format", metavar="FORM", help="table, json, csv or parquet; by the ending of --out.")
+        str | None,
+        typer.Option("--format", metavar="FORM", help="table, json, csv or parquet; by the ending of --out."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write the rows to a file: .parquet, .csv or .json.")
@@ -102,7 +107,9 @@ def _form(call: Invocation, form: str | None, out: Path | None, *, as_csv: bool)
         return chosen or (Form.JSON if call.as_json else Form.TABLE)
     found = chosen or ENDINGS.get(out.suffix.lower())
     if found is None or found is Form.TABLE:
-        raise InvalidRequest(f"--out takes a file that ends in {', '.join(ENDINGS)}, or a --format json, csv or parquet.")
+        raise InvalidRequest(
+            f"--out takes a file that ends in {', '.join(ENDINGS)}, or a --format json, csv or parquet."
+        )
     return found
 
 

@@ -109,7 +109,9 @@ def _decimal_average(inner: Piece) -> Piece:
     count = f"CAST(count({inner.sql}) AS HUGEINT)"
     doubled = 2 * 10**AVERAGE_DIGITS
     rounded = f"((abs({unscaled}) * {doubled} + {count}) // ({count} * 2)) * sign({unscaled})"
-    step = f"CAST('0.{'0' * (scale + AVERAGE_DIGITS - 1)}1' AS DECIMAL({scale + AVERAGE_DIGITS},{scale + AVERAGE_DIGITS}))"
+    step = (
+        f"CAST('0.{'0' * (scale + AVERAGE_DIGITS - 1)}1' AS DECIMAL({scale + AVERAGE_DIGITS},{scale + AVERAGE_DIGITS}))"
+    )
     whole = types.MAX_DIGITS - scale - AVERAGE_DIGITS
     divided = cast_sql(f"(CAST({rounded} AS DECIMAL({whole},0)) * {step})", kind)
     return Piece(sql=f"CASE WHEN count({inner.sql}) > 0 THEN {divided} END", kind=kind)

@@ -6,7 +6,7 @@ otherwise be lost without a sound.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 from sqlglot import exp
@@ -27,7 +27,6 @@ from siltstone.query.translate.outside import Outside
 from siltstone.query.translate.types import BOOLEAN, DATE, DOUBLE, LONG, NULL, STRING, TIMESTAMP, TIMESTAMP_NTZ, common
 
 if TYPE_CHECKING:
-    from siltstone.query.translate.queries import Queries
     from siltstone.query.translate.scopes import Scope
 
 Rule = Callable[["Expressions", exp.Expr], Piece]
@@ -48,6 +47,26 @@ def rule(*nodes: type[exp.Expr], args: str = "") -> Callable[[Rule], Rule]:
     return take
 
 
+class Surroundings(Protocol):
+    """What an expression stands in: the values of parameters, and what translates subqueries."""
+
+    def parameter(self, name: str) -> Piece:
+        """Return a placeholder with the type of its value."""
+        ...
+
+    def membership(self, value: Piece, node: exp.Expr, scope: "Scope") -> Piece:
+        """Translate ``value IN (SELECT ...)``."""
+        ...
+
+    def exists(self, node: exp.Expr, scope: "Scope") -> Piece:
+        """Translate ``EXISTS (SELECT ...)``."""
+        ...
+
+    def scalar(self, node: exp.Expr, scope: "Scope") -> Piece:
+        """Translate a subquery that stands for one value."""
+        ...
+
+
 def check_args(node: exp.Expr, known: frozenset[str]) -> None:
     """Refuse a node with an argument that its rule does not know.
 
@@ -62,7 +81,7 @@ def check_args(node: exp.Expr, known: frozenset[str]) -> None:
 class Expressions:
     """Translates expressions of one SELECT."""
 
-    def __init__(self, queries: "Queries", scope: "Scope", windows: Mapping[str, exp.Window] | None = None) -> None:
+    def __init__(self, queries: Surroundings, scope: "Scope", windows: Mapping[str, exp.Window] | None = None) -> None:
         """Take what names mean here, and what subqueries are translated by."""
         self.queries = queries
         self.scope = scope

@@ -65,9 +65,16 @@ def _ends(to: Expressions, node: exp.Expr) -> Piece:
     return Piece(sql=f"{node.key}({_text(to, node.this).sql}, {_count(node.expression, what='a length')})", kind=STRING)
 
 
+_HOLDS: Final[dict[type[exp.Expr], str]] = {
+    exp.StartsWith: "starts_with",
+    exp.EndsWith: "ends_with",
+    exp.Contains: "contains",
+}
+
+
 @rule(exp.StartsWith, exp.EndsWith, exp.Contains, args="this expression")
 def _holds(to: Expressions, node: exp.Expr) -> Piece:
-    called = {exp.StartsWith: "starts_with", exp.EndsWith: "ends_with", exp.Contains: "contains"}[type(node)]
+    called = _HOLDS[type(node)]
     return Piece(sql=f"{called}({_text(to, node.this).sql}, {_text(to, node.expression).sql})", kind=BOOLEAN)
 
 
@@ -222,7 +229,14 @@ def _last_day(to: Expressions, node: exp.Expr) -> Piece:
     return Piece(sql=cast_sql(f"last_day({_day(to, node.this).sql})", DATE), kind=DATE)
 
 
-_TRUNCATED: Final = {"YEAR": "year", "QUARTER": "quarter", "MONTH": "month", "WEEK": "week", "DAY": "day", "HOUR": "hour"}
+_TRUNCATED: Final = {
+    "YEAR": "year",
+    "QUARTER": "quarter",
+    "MONTH": "month",
+    "WEEK": "week",
+    "DAY": "day",
+    "HOUR": "hour",
+}
 _OF_DATES: Final = ("YEAR", "QUARTER", "MONTH", "WEEK")
 
 

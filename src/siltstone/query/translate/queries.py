@@ -1,7 +1,7 @@
 """Queries: SELECT with all its clauses, set operations, common table expressions, subqueries.
 
-Inside, every source has an alias of ours (``s1``) and every column of a subquery a name of ours (``c1``), so that no name of a user
-is ever resolved by DuckDB: what a name means is decided here, as Spark does it.
+Inside, every source has an alias of ours (``s1``) and every column of a subquery a name of ours (``c1``), so that no name of a
+user is ever resolved by DuckDB: what a name means is decided here, as Spark does it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,20 @@ from siltstone.query.translate.types import BOOLEAN
 
 MAX_LIMIT: Final = 2**31 - 1
 _SELECT_ARGS: Final = frozenset(
-    {"expressions", "distinct", "from_", "joins", "where", "group", "having", "order", "limit", "offset", "with_", "windows"}
+    {
+        "expressions",
+        "distinct",
+        "from_",
+        "joins",
+        "where",
+        "group",
+        "having",
+        "order",
+        "limit",
+        "offset",
+        "with_",
+        "windows",
+    }
 )
 _SET_ARGS: Final = frozenset({"this", "expression", "distinct", "order", "limit", "offset", "with_"})
 _TABLE_ARGS: Final = frozenset({"this", "db", "catalog", "alias"})
@@ -61,7 +74,7 @@ class Columns:
 
     def source(self, alias: str, parts: tuple[str, ...], names: Sequence[str] = ()) -> ScopeSource:
         """Return it as a source under an alias."""
-        shown = list(names) or [piece.name for piece in self.pieces]
+        shown: list[str | None] = list(names) or [piece.name for piece in self.pieces]
         if len(shown) != len(self.pieces):
             raise Outside("an alias with another number of columns")
         rows = [(shown[i], f"c{i + 1}", piece.kind) for i, piece in enumerate(self.pieces)]
@@ -174,24 +187,22 @@ class Queries:
         for one, other in zip(left.pieces, right.pieces, strict=True):
             kinds.append(unified([Piece(sql="", kind=one.kind), Piece(sql="", kind=other.kind)])[1])
         word = node.key.upper()
-        if node.args.get("distinct") is False or not node.args.get("distinct"):
+        if not node.args.get("distinct"):
             word += " ALL"
         elif not all(types.is_grouped(kind) for kind in kinds):
             raise Outside(f"{word} of such values")
         if not isinstance(node, exp.Union) and not all(types.is_grouped(kind) for kind in kinds):
             raise Outside(f"{word} of such values")
         sql = f"{self._with_types(left, kinds)} {word} {self._with_types(right, kinds)}"
-        pieces = tuple(
-            Piece(sql=f"c{i + 1}", kind=kind, name=left.pieces[i].name) for i, kind in enumerate(kinds)
-        )
+        pieces = tuple(Piece(sql=f"c{i + 1}", kind=kind, name=left.pieces[i].name) for i, kind in enumerate(kinds))
         wrapped = self._wrapped(sql, len(kinds))
-        tail = self._order(node, Expressions(self, Scope()), pieces, plain=True)
+        tail = self._order(node, Expressions(_Within(self, {}), Scope()), pieces, plain=True)
         tail += self._limit(node, top=top, limit=limit)
         return Columns(sql=f"{wrapped}{tail}", pieces=pieces, correlated=left.correlated or right.correlated)
 
     def _wrapped(self, sql: str, columns: int) -> str:
         alias = self.alias("s")
-        return f"SELECT {', '.join(f'{alias}.c{i + 1} AS c{i + 1}' for i in range(columns))} FROM ({sql}) AS {alias}"
+        return f"SELECT {', '.join(f'{alias}.c{i + 1} AS c{i + 1}' for i in range(columns))} FROM ({sql}) AS {alias}"  # noqa: S608
 
     def _with_types(self, side: Columns, kinds: Sequence[pa.DataType]) -> str:
         alias = self.alias("s")
@@ -202,16 +213,14 @@ class Queries:
         for piece, kind in zip(side.pieces, kinds, strict=True):
             if piece.kind not in (kind, types.NULL) and types.is_decimal(piece.kind) and types.is_float(kind):
                 raise Outside("decimals and doubles in a set operation")
-        return f"(SELECT {', '.join(shown)} FROM ({side.sql}) AS {alias})"
+        return f"(SELECT {', '.join(shown)} FROM ({side.sql}) AS {alias})"  # noqa: S608
 
-    def _select(
-        self, node: exp.Select, ctes: Ctes, outer: Scope | None, *, top: bool, limit: int | None
-    ) -> Columns:
+    def _select(self, node: exp.Select, ctes: Ctes, outer: Scope | None, *, top: bool, limit: int | None) -> Columns:
         check_args(node, _SELECT_ARGS)
         scope = Scope(outer=outer)
         source = self._from(node, scope, ctes)
         windows = {window.this.name.lower(): window for window in node.args.get("windows") or ()}
-        to = Expressions(_Within(self, ctes), scope, windows)  # type: ignore[arg-type]
+        to = Expressions(_Within(self, ctes), scope, windows)
         pieces, nodes = self._projections(node, to)
         parts = [f"SELECT {self._distinct(node, pieces)}", self._shown(pieces), source]
         if node.args.get("where"):
@@ -313,7 +322,7 @@ class Queries:
         if using:
             condition = self._using([one.name for one in using], before, source, scope, word)
         elif on is not None:
-            condition = Expressions(_Within(self, ctes), scope).condition(on).sql  # type: ignore[arg-type]
+            condition = Expressions(_Within(self, ctes), scope).condition(on).sql
         elif word in ("JOIN", "CROSS JOIN"):
             return f"{left} CROSS JOIN {right}"
         else:
@@ -471,7 +480,9 @@ class _Within:
     def __init__(self, queries: Queries, ctes: Ctes) -> None:
         self._queries = queries
         self._ctes = ctes
-        self.parameter = queries.parameter
+
+    def parameter(self, name: str) -> Piece:
+        return self._queries.parameter(name)
 
     def membership(self, value: Piece, node: exp.Expr, scope: Scope) -> Piece:
         return self._queries.membership(value, node, scope, self._ctes)

@@ -97,9 +97,13 @@ class Scope:
         return [Piece(sql=c.sql, kind=c.kind, name=c.name) for s in among for c in s.columns]
 
 
-def source_of(alias: str, parts: tuple[str, ...], columns: Sequence[tuple[str | None, str, pa.DataType]]) -> ScopeSource:
+def source_of(
+    alias: str, parts: tuple[str, ...], columns: Sequence[tuple[str | None, str, pa.DataType]]
+) -> ScopeSource:
     """Make a source: each column with its name for people, its name in DuckDB and its type."""
     return ScopeSource(
         parts=parts,
-        columns=tuple(ScopeColumn(name=name, sql=f"{alias}.{quoted(inner)}", kind=kind) for name, inner, kind in columns),
+        columns=tuple(
+            ScopeColumn(name=name, sql=f"{alias}.{quoted(inner)}", kind=kind) for name, inner, kind in columns
+        ),
     )

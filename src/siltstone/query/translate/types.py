@@ -128,7 +128,7 @@ def common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     Raises:
         Outside: there is none, or it comes about by reading text.
     """
-    if one == other or other == NULL:
+    if other in (one, NULL):
         return one
     if one == NULL:
         return other
