@@ -75,13 +75,14 @@ class Lake:
         self._upkeep = _Upkeep(settings, clock, self._compactor)
         self._pool: Pool | None = None
         self._tiers: frozenset[str] = frozenset()
+        self._reads = KeptReads(settings.lookup_cache_mb * BYTES_PER_MB)
         self._registry = Registry(
             layout,
             settings=settings,
             clock=clock,
             after_commit=self._upkeep.notice,
             after_write=self._upkeep.notice_write,
-            reads=KeptReads(settings.lookup_cache_mb * BYTES_PER_MB),
+            reads=self._reads,
         )
 
     @classmethod
@@ -687,7 +688,9 @@ class Lake:
         from siltstone.query.hot.cache import HotCache
         from siltstone.query.hot.sources import Sources
 
-        return HotCache.open(Sources(self._registry), settings=self.settings, clock=self._clock)
+        cache = HotCache.open(Sources(self._registry), settings=self.settings, clock=self._clock)
+        self._reads.also.append(cache.forget)
+        return cache
 
     def close(self) -> None:
         """End the workers, finish background upkeep, and let go of the journal and the hot cache."""

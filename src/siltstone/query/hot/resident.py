@@ -9,8 +9,8 @@ acknowledged since. Otherwise it goes by sequence and content version:
 * else rows only moved (a fold, a squash, a roll-up, a clustering), and only the heads are taken note of.
 """
 
+import copy
 import hashlib
-import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -66,19 +66,20 @@ class Refreshed:
 
 
 class Resident:
-    """The rows of one dataset. Whoever refreshes it holds its lock; readers have transactions."""
+    """The rows of one dataset. Whoever refreshes it holds the lock of its slot; readers have transactions."""
 
     def __init__(self, engine: Engine, database: str, store: Store, snapshot: Snapshot, *, rows: int) -> None:
-        """Take a table that was filled from a snapshot."""
+        """Take a table that was filled from a snapshot; nobody else knows it yet."""
         self.engine = engine
         self.database = database
         self.store = store
         self.rows = rows
         self.state = state_of(store, snapshot)
-        self.lock = threading.RLock()
+        self.epoch = snapshot.epoch
+        """The highest that has committed to base; a purge raises it."""
         self._heads = (snapshot.changes.version, snapshot.base.version)
         self._columns = snapshot.base.schema
-        self._writer: DuckDBPyConnection = engine.cursor()
+        self.writer: DuckDBPyConnection = engine.cursor()
 
     @property
     def table(self) -> str:
@@ -100,6 +101,7 @@ class Resident:
         self._check(snapshot)
         done = self._apply(*self._above(snapshot))
         self._heads = (snapshot.changes.version, snapshot.base.version)
+        self.epoch = snapshot.epoch
         return done
 
     def _above(self, snapshot: Snapshot) -> tuple[Snapshot, int]:
@@ -133,7 +135,7 @@ class Resident:
             return None
         done = Refreshed()
         for delta in deltas_above(self.store, above, mine):
-            went, came = apply(self._writer, self.table, delta)
+            went, came = apply(self.writer, self.table, delta)
             self.rows += came - went
             self.state = replace(self.state, sequence=delta.sequence)
             done = Refreshed(
@@ -142,7 +144,14 @@ class Resident:
         self.state = replace(self.state, sequence=sequence)
         return done
 
+    def moved(self, database: str) -> "Resident":
+        """Return a resident of another database, to which the rows were copied as they are now; the lock of the slot is held."""
+        other = copy.copy(self)
+        other.database = database
+        other.writer = self.engine.cursor()
+        return other
+
     def close(self) -> None:
         """Let the rows go; who reads them finishes reading."""
-        self._writer.close()
+        self.writer.close()
         self.engine.detach(self.database)

@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from siltstone.query.hot.ledger import Entry, noted
 from siltstone.query.hot.policy import Held
@@ -31,8 +32,15 @@ class Slot:
     wanted: bool = False
     """True while a fill waits or runs in the background."""
     went: int = 0
-    """Rows that went since the rows were packed."""
+    """Rows that went since the rows were packed: they still take memory."""
     came: int = 0
+    """Rows that came since then: they are not compressed."""
+    packing: bool = False
+    """True while that is put right in the background."""
+    folder: Path | None = None
+    """Where the files lie that a fill has read last."""
+    forgets: int = 0
+    """How often its rows had to go; a fill that began before the last time is of no use."""
 
     def __post_init__(self) -> None:
         """Start with nothing counted."""
@@ -42,6 +50,11 @@ class Slot:
         """Change some figures."""
         self.entry = noted(self.entry, **changed)
         return self.entry
+
+    def is_resident(self, incarnation: str) -> bool:
+        """True if the rows of this incarnation are here."""
+        resident = self.resident
+        return resident is not None and resident.state.incarnation == incarnation
 
     def held(self) -> Held | None:
         """Return it as the policy sees it; None if nothing is resident."""
