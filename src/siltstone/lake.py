@@ -4,7 +4,7 @@
 background thread after the acknowledgement; `close` waits for them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -47,7 +47,10 @@ if TYPE_CHECKING:
     from siltstone.compaction.statistics import Totals
     from siltstone.model.requests import Answer, Wish
     from siltstone.model.tiers import Tier
+    from siltstone.query.hot.cache import HotCache
     from siltstone.query.result import QueryResult
+    from siltstone.query.router import Explanation, Question, Router
+    from siltstone.query.run import Cancellation
     from siltstone.scheduler.caretaker import Caretaker
     from siltstone.scheduler.housework import Crons, Housework, Office, Tell
 
@@ -73,13 +76,14 @@ class Lake:
         self._goes_on = False
         """True once this object is a compactor that goes on for long: its jobs are better kept apart from it."""
         self._tiers: frozenset[str] = frozenset()
+        self._reads = KeptReads(settings.lookup_cache_mb * BYTES_PER_MB)
         self._registry = Registry(
             layout,
             settings=settings,
             clock=clock,
             after_commit=self._upkeep.notice,
             after_write=self._upkeep.notice_write,
-            reads=KeptReads(settings.lookup_cache_mb * BYTES_PER_MB),
+            reads=self._reads,
         )
 
     @classmethod
@@ -619,19 +623,139 @@ class Lake:
         check_may_compact(self.settings.role, doing="sweep the lake")
         return sweep(self._registry, self._layout)
 
-    def sql(self, text: str, *, max_rows: int | None = None) -> "QueryResult":
-        """Answer one SELECT over datasets by their three-part names, or ``catalog.schema.__raw__table``."""
-        from siltstone.query.run import run_sql
+    def sql(
+        self,
+        text: str,
+        *,
+        params: Mapping[str, object] | None = None,
+        engine: str = "auto",
+        max_rows: int | None = None,
+        timeout: float | None = None,
+        catalog: str | None = None,
+        schema: str | None = None,
+        query_id: str | None = None,
+    ) -> "QueryResult":
+        """Answer one SELECT over datasets by their three-part names, or ``catalog.schema.__raw__table``.
 
-        return run_sql(
-            text,
-            spark=self.spark,
-            dataset=self.dataset,
-            max_rows=self.settings.max_rows if max_rows is None else max_rows,
+        Args:
+            text: the SELECT, in Spark's dialect; ``docs/sql.md`` lists what it may have.
+            params: the value of each ``:name`` in it; bound, never pasted.
+            engine: ``hot``, ``spark``, or ``auto``: hot if that gives the same answer and the datasets are, or quickly can be, in
+                memory; Spark otherwise. The result says which one answered, and why.
+            max_rows: how many rows come back at most; ``truncated`` says whether there are more.
+            timeout: the time limit in seconds, 0 for none; else the setting ``query_seconds``.
+            catalog: the catalog of tables that are named without one; else the setting ``default_catalog``.
+            schema: the schema of tables that are named without one; else the setting ``default_schema``.
+            query_id: by which `queries.cancel` ends the query and `queries.page` gives its pages; made up unless given.
+
+        Raises:
+            InvalidRequest: the query is not allowed, an engine refuses it, or the hot one was asked for and cannot answer.
+            NotFound: it names a dataset that does not exist.
+            Conflict: a query with that id is running.
+            Unavailable: the time is up, the query was cancelled, or Spark went away.
+        """
+        return self.queries.ask(
+            self._question(
+                text,
+                params=params,
+                engine=engine,
+                max_rows=max_rows,
+                timeout=timeout,
+                catalog=catalog,
+                schema=schema,
+                query_id=query_id,
+            )
         )
 
+    def stream_sql(
+        self,
+        text: str,
+        *,
+        params: Mapping[str, object] | None = None,
+        timeout: float = 0.0,
+        catalog: str | None = None,
+        schema: str | None = None,
+        cancellation: "Cancellation | None" = None,
+    ) -> pa.RecordBatchReader:
+        """Answer one SELECT on Spark as a stream of record batches: all rows, a few thousand in memory at a time.
+
+        The arguments and errors are those of `sql`; there is no limit of rows, and none of time unless one is given. Errors of
+        Spark come while the batches are read. `cancellation` is what another thread can end it by.
+        """
+        from siltstone.query.gate import admit
+        from siltstone.query.run import SparkQuery
+
+        asked = self._question(text, params=params, engine="spark", catalog=catalog, schema=schema)
+        admitted = admit(text, parameters=asked.params, catalog=asked.catalog, schema=asked.schema)
+        query = SparkQuery(admitted, spark=self.spark, dataset=self.dataset, seconds=timeout, cancellation=cancellation)
+        return query.stream()
+
+    def explain_sql(
+        self,
+        text: str,
+        *,
+        params: Mapping[str, object] | None = None,
+        engine: str = "auto",
+        catalog: str | None = None,
+        schema: str | None = None,
+    ) -> "Explanation":
+        """Say which engine would answer a SELECT, why, and by which plan; no rows are read. The arguments are those of `sql`."""
+        return self.queries.explain(self._question(text, params=params, engine=engine, catalog=catalog, schema=schema))
+
+    def _question(
+        self,
+        text: str,
+        *,
+        params: Mapping[str, object] | None,
+        engine: str,
+        catalog: str | None,
+        schema: str | None,
+        max_rows: int | None = None,
+        timeout: float | None = None,
+        query_id: str | None = None,
+    ) -> "Question":
+        from siltstone.query.router import Question, engine_of
+
+        return Question(
+            text=text,
+            params=params or {},
+            engine=engine_of(engine),
+            max_rows=self.settings.max_rows if max_rows is None else max_rows,
+            seconds=self.settings.query_seconds if timeout is None else timeout,
+            catalog=catalog or self.settings.default_catalog or None,
+            schema=schema or self.settings.default_schema or None,
+            query_id=query_id,
+        )
+
+    @cached_property
+    def queries(self) -> "Router":
+        """Who answers questions: cancels them by id, explains them, keeps their pages."""
+        from siltstone.query.hot.sources import Sources
+        from siltstone.query.router import Router
+
+        return Router(
+            hot=lambda: self.hot,
+            sources=Sources(self._registry),
+            spark=self.spark,
+            dataset=self.dataset,
+            settings=self.settings,
+            clock=self._clock,
+        )
+
+    @cached_property
+    def hot(self) -> "HotCache":
+        """The hot cache of this process: datasets as merged rows in memory, without Spark."""
+        from siltstone.query.hot.cache import HotCache
+        from siltstone.query.hot.sources import Sources
+
+        cache = HotCache.open(Sources(self._registry), settings=self.settings, clock=self._clock)
+        self._reads.also.append(cache.forget)
+        return cache
+
     def close(self) -> None:
-        """End the workers, finish background upkeep, and let go of the journal."""
+        """End the workers, finish background upkeep, and let go of the journal and the hot cache."""
+        if "hot" in self.__dict__:
+            self.hot.close()
         if self._pool is not None:
             self._pool.close()
         self._upkeep.close()
