@@ -7,6 +7,7 @@
 A query carries a tag, by which it is ended when its time is up or when somebody asks for that.
 """
 
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MAX_ROWS: Final = 100_000
+_PLACE: Final = re.compile(r"\b(?:file|s3a?|abfss?|gs|hdfs|dbfs|wasbs?):/[^\s,\]\)]*|(?<![\w.])/(?:[\w.=-]+/)+[\w.=-]*")
+"""Addresses and paths, as plans show them."""
 INTERRUPT_SECONDS: Final = 0.5
 """How often a query that is to end is interrupted: Spark forgets an interrupt that comes between two jobs."""
 
@@ -113,6 +116,23 @@ class SparkQuery:
             raise TypeError("a stream begins with its schema")
         return pa.RecordBatchReader.from_batches(schema, made)
 
+    def explain(self) -> str:
+        """Return Spark's plan of the query, without the places of files; no rows are read.
+
+        Raises:
+            InvalidRequest: Spark refuses the query.
+            NotFound: it names a dataset that does not exist.
+            Unavailable: Spark went away, or the query was cancelled.
+        """
+        opened = self._opened()
+        session = self._spark()
+        try:
+            with self._running(session), self._asked(session, opened, before="EXPLAIN FORMATTED ") as frame:
+                return _without_places(str(_rows(frame, 1).column(0)[0]))
+        except _failures() as error:
+            failure = self._missing_file(error)
+            raise Unavailable("A file disappeared while the query was planned. Ask again.") from failure
+
     def _batches(self, session: "SparkSession", opened: Mapping[str, Dataset]) -> Iterator[pa.Schema | pa.RecordBatch]:
         try:
             with self._running(session), self._asked(session, opened) as frame:
@@ -142,14 +162,16 @@ class SparkQuery:
     def _ended(self) -> SiltstoneError:
         if self._late:
             return Unavailable(
-                f"The query took longer than {self._seconds:g} s and was ended. Ask for less, or raise the limit "
+                f"The query took longer than {self._seconds:.3g} s and was ended. Ask for less, or raise the limit "
                 "(query_seconds)."
             )
         return Unavailable("The query was cancelled.")
 
     @contextmanager
-    def _asked(self, session: "SparkSession", opened: Mapping[str, Dataset]) -> Iterator["DataFrame"]:
-        """Give the frame of the query, over views that are there as long as it is."""
+    def _asked(
+        self, session: "SparkSession", opened: Mapping[str, Dataset], *, before: str = ""
+    ) -> Iterator["DataFrame"]:
+        """Give the frame of the query, over views that are there as long as it is; `before` is put before its text."""
         pinned = {name: found.snapshot() for name, found in opened.items()}
         views: dict[Source, str] = {}
         mark = uuid.uuid4().hex  # noqa: TID251
@@ -159,7 +181,7 @@ class SparkQuery:
                 frame = opened[name].read_at(pinned[name], raw=source.raw, once=True)
                 views[source] = f"silt_{mark}_{number}"
                 frame.createOrReplaceTempView(views[source])
-            text = spark_text(self._admitted, views, common=f"silt_{mark}_with_{{}}".format)
+            text = before + spark_text(self._admitted, views, common=f"silt_{mark}_with_{{}}".format)
             yield session.sql(text)
         finally:
             _drop(session, views)
@@ -204,6 +226,11 @@ def check_max_rows(max_rows: int) -> None:
         raise InvalidRequest(
             f"A query returns 1 to {MAX_ROWS:,} rows at most, not {max_rows} (--max-rows or max_rows=)."
         )
+
+
+def _without_places(plan: str) -> str:
+    """Hide where files lie: a plan is for whoever may ask, the place of a lake is not."""
+    return _PLACE.sub("<files>", plan)
 
 
 def _failures() -> tuple[type[Exception], ...]:
