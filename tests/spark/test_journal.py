@@ -55,13 +55,14 @@ def test_folds_and_roll_ups_are_told_in_exact_numbers_and_without_a_value(
 ) -> None:
     for hour in (3, 4):
         visits.append([visit(hour, "REGION-WEST"), visit(hour, "REGION-EAST")])
-    change_bytes = visits.status().backlog_bytes
+    change_files, change_bytes = visits.status().backlog_files, visits.status().backlog_bytes
     folded = lake.run_cycle(only=["fold"], force=True)
     rolled = lake.run_cycle(only=["daily"], force=True)
     assert [result.error for result in (*folded, *rolled)] == [None, None, None]
     fold = next(record for record in lake.jobs() if record.kind is JobKind.FOLD)
-    assert (fold.done.files_before, fold.done.files_after, fold.done.rows) == (0, 4, 4)
-    assert fold.done.bytes_folded == change_bytes
+    assert (fold.done.files_before, fold.done.files_after, fold.done.rows) == (change_files, 4, 4)
+    assert fold.message == f"{change_files} files became 4"
+    assert fold.done.bytes_before == fold.done.bytes_folded == change_bytes
     daily = [record for record in lake.jobs() if record.lane == "daily"]
     assert {(one.period, one.done.files_before, one.done.files_after, one.done.rows) for one in daily} == {
         ("2026-11-01", 2, 1, 2)

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
     Report = CompactReport | LandedReport | RollUpReport | SquashReport | VacuumReport
 
-DIVISIBLE: Final = frozenset({JobKind.ROLL_UP, JobKind.CLUSTER})
-"""Work over a list of files that may as well be done over two lists."""
+ON_GIVEN_FILES: Final = frozenset({JobKind.ROLL_UP, JobKind.CLUSTER})
+"""Work over a list of files that may as well be done over two lists, in any order and side by side."""
+DIVISIBLE: Final = ON_GIVEN_FILES | {JobKind.FOLD}
+"""Work that can be done in parts. Those of a fold come one after the other: each takes the changes up to a sequence."""
 ON_SPARK: Final = frozenset({JobKind.FOLD, JobKind.ROLL_UP, JobKind.CLUSTER, JobKind.PURGE})
 
 
@@ -46,6 +48,12 @@ class Job:
     def part(self, number: int, files: Sequence[FileEntry]) -> "Job":
         """Return the same work over some of its files, with a name below its own."""
         return replace(self, id=f"{self.id}.{number}", planned=narrowed(self.planned, files))
+
+    @property
+    def until(self) -> int | None:
+        """The sequence up to which a part of a fold takes changes; None for a whole one, which takes what it finds."""
+        is_part = "." in self.id and self.planned.kind is JobKind.FOLD
+        return max((file.order for file in self.planned.files), default=0) if is_part else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the job as plain data, with everything that `from_dict` needs."""
@@ -92,7 +100,7 @@ def exclude_each_other(one: Candidate, other: Candidate) -> bool:
     """
     if one.dataset != other.dataset:
         return False
-    if one.kind not in DIVISIBLE or other.kind not in DIVISIBLE:
+    if one.kind not in ON_GIVEN_FILES or other.kind not in ON_GIVEN_FILES:
         return True
     return not {file.path for file in one.files}.isdisjoint(file.path for file in other.files)
 
@@ -152,7 +160,7 @@ class Inline:
         match job.planned.kind:
             case JobKind.FOLD | JobKind.PURGE:
                 purge = job.planned.kind is JobKind.PURGE
-                return self._compactor.compact(store, purge=purge, epoch=job.epoch, job=job.id)
+                return self._compactor.compact(store, purge=purge, epoch=job.epoch, job=job.id, until=job.until)
             case JobKind.SQUASH:
                 return self._compactor.squash(store, epoch=job.epoch, job=job.id)
             case JobKind.ROLL_UP:
