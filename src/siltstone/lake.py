@@ -4,7 +4,7 @@
 background thread after the acknowledgement; `close` waits for them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -18,11 +18,12 @@ from siltstone.config import Settings
 from siltstone.dataset.dataset import Dataset
 from siltstone.dataset.registry import Registration, Registry
 from siltstone.dataset.store import Store
+from siltstone.dataset.sweep import sweep
 from siltstone.errors import SiltstoneError
 from siltstone.keeping.kept import KeptLake
 from siltstone.model.names import DatasetName
 from siltstone.model.results import DatasetInfo
-from siltstone.model.roles import check_may_write, may_compact
+from siltstone.model.roles import check_may_compact, check_may_write, may_compact
 from siltstone.model.schema import as_schema
 from siltstone.model.spec import as_names, make_spec
 from siltstone.storage.handle import LogMoved
@@ -34,6 +35,8 @@ from siltstone.storage.tidying import Background, Tidying
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from siltstone.compaction.cycle_report import CycleReport
+    from siltstone.compaction.pool import Pool
     from siltstone.query.result import QueryResult
 
 SQUASH_LOOK_COMMITS: Final = 8
@@ -46,10 +49,19 @@ class Lake(KeptLake):
 
     def __init__(self, layout: Layout, *, settings: Settings, clock: Clock, spark: "SparkSession | None") -> None:
         """Use `Lake.open`."""
+        self.settings = settings
+        self._layout = layout
+        self._clock = clock
+        self._given = spark
         self._watcher: Watcher | None = None
-        compactor = Compactor(spark=self.spark, leased=self._leased)
-        self._upkeep = _Upkeep(settings, clock, compactor)
-        registry = Registry(
+        self._on_cycle: list[Callable[[CycleReport], object]] = []
+        self._compactor = Compactor(spark=self.spark, leased=self._leased)
+        self._upkeep = _Upkeep(settings, clock, self._compactor)
+        self._pool: Pool | None = None
+        self._goes_on = False
+        """True once this object is a compactor that goes on for long: its jobs are better kept apart from it."""
+        self._tiers: frozenset[str] = frozenset()
+        self._registry = Registry(
             layout,
             settings=settings,
             clock=clock,
@@ -57,7 +69,6 @@ class Lake(KeptLake):
             after_write=self._upkeep.notice_write,
             reads=KeptReads(settings.lookup_cache_mb * BYTES_PER_MB),
         )
-        super().__init__(layout, settings=settings, clock=clock, registry=registry, compactor=compactor, spark=spark)
 
     @classmethod
     def open(
@@ -178,6 +189,11 @@ class Lake(KeptLake):
         check_may_write(self.settings.role, doing=f"drop dataset {name}")
         self._registry.drop(DatasetName.parse(name))
 
+    def sweep(self) -> list[Path]:
+        """Remove the folders that crashed creates and drops left behind, and return them."""
+        check_may_compact(self.settings.role, doing="sweep the lake")
+        return sweep(self._registry, self._layout)
+
     def sql(self, text: str, *, max_rows: int | None = None) -> "QueryResult":
         """Answer one SELECT over datasets by their three-part names, or ``catalog.schema.__raw__table``."""
         from siltstone.query.run import run_sql
@@ -191,8 +207,11 @@ class Lake(KeptLake):
 
     def close(self) -> None:
         """End the workers, finish background upkeep, and let go of the journal."""
-        self._end_cycles()
+        if self._pool is not None:
+            self._pool.close()
         self._upkeep.close()
+        if "_journal" in self.__dict__:
+            self._journal.close()
 
     def __enter__(self) -> "Lake":
         return self

@@ -6,7 +6,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from siltstone.clock import Clock
@@ -14,7 +13,6 @@ from siltstone.compaction.compactor import Compactor
 from siltstone.config import JobPlace, Settings
 from siltstone.dataset.registry import Registry
 from siltstone.dataset.store import Store
-from siltstone.dataset.sweep import sweep
 from siltstone.model.names import DatasetName
 from siltstone.model.roles import check_may_compact
 from siltstone.storage.layout import Layout
@@ -36,31 +34,21 @@ if TYPE_CHECKING:
 
 
 class LakeCycles:
-    """A lake as its cycles see it."""
+    """A lake as its cycles see it. `Lake` builds what is named here."""
 
-    def __init__(
-        self,
-        layout: Layout,
-        *,
-        settings: Settings,
-        clock: Clock,
-        registry: Registry,
-        compactor: Compactor,
-        spark: "SparkSession | None",
-    ) -> None:
-        """Take what a lake has; nothing is read or written yet. `spark` is the session that was given, if one was."""
-        self.settings = settings
-        self._layout = layout
-        self._clock = clock
-        self._registry = registry
-        self._compactor = compactor
-        self._given = spark
-        self._on_cycle: list[Callable[[CycleReport], object]] = []
-        self._pool: Pool | None = None
-        self._goes_on = False
-        """True once this object is a compactor that goes on for long: its jobs are better kept apart from it."""
-        self._tiers: frozenset[str] = frozenset()
-        """The names of the tiers that its compactor knows, besides those of the lake."""
+    settings: Settings
+    _layout: Layout
+    _clock: Clock
+    _registry: Registry
+    _compactor: Compactor
+    _given: "SparkSession | None"
+    """The session that the lake was opened with, if it was."""
+    _on_cycle: "list[Callable[[CycleReport], object]]"
+    _pool: "Pool | None"
+    _goes_on: bool
+    """True once this object is a compactor that goes on for long: its jobs are better kept apart from it."""
+    _tiers: frozenset[str]
+    """The names of the tiers that its compactor knows, besides those of the lake."""
 
     def require(self) -> None:
         """Do nothing where there is a lake; a path that was mistyped looks like an empty one otherwise.
@@ -334,17 +322,5 @@ class LakeCycles:
         told = self._given is not None or bool(self.settings.spark_remote)
         return JobPlace.WORKER if self._goes_on and not told else JobPlace.INLINE
 
-    def sweep(self) -> list[Path]:
-        """Remove the folders that crashed creates and drops left behind, and return them."""
-        check_may_compact(self.settings.role, doing="sweep the lake")
-        return sweep(self._registry, self._layout)
-
     def _store(self, name: str) -> Store:
         return self._registry.store(self._registry.find(DatasetName.parse(name)))
-
-    def _end_cycles(self) -> None:
-        """End the workers, and let go of the journal."""
-        if self._pool is not None:
-            self._pool.close()
-        if "_journal" in self.__dict__:
-            self._journal.close()
