@@ -4,7 +4,7 @@
 background thread after the acknowledgement; `close` waits for them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -46,11 +46,13 @@ if TYPE_CHECKING:
     from siltstone.compaction.recovery import Recovery, RecoveryReport
     from siltstone.compaction.statistics import Totals
     from siltstone.model.requests import Answer, Wish
-    from siltstone.model.results import CompactReport
     from siltstone.model.tiers import Tier
+    from siltstone.query.hot.cache import HotCache
     from siltstone.query.result import QueryResult
+    from siltstone.query.router import Explanation, Question, Router
+    from siltstone.query.run import Cancellation
     from siltstone.scheduler.caretaker import Caretaker
-    from siltstone.scheduler.housework import Housework, Office, Tell
+    from siltstone.scheduler.housework import Crons, Housework, Office, Tell
 
 SQUASH_LOOK_COMMITS: Final = 8
 """Every so many commits to a dataset's changes, its small files are counted."""
@@ -71,14 +73,17 @@ class Lake:
         self._compactor = Compactor(spark=self.spark, leased=self._leased)
         self._upkeep = _Upkeep(settings, clock, self._compactor)
         self._pool: Pool | None = None
+        self._goes_on = False
+        """True once this object is a compactor that goes on for long: its jobs are better kept apart from it."""
         self._tiers: frozenset[str] = frozenset()
+        self._reads = KeptReads(settings.lookup_cache_mb * BYTES_PER_MB)
         self._registry = Registry(
             layout,
             settings=settings,
             clock=clock,
             after_commit=self._upkeep.notice,
             after_write=self._upkeep.notice_write,
-            reads=KeptReads(settings.lookup_cache_mb * BYTES_PER_MB),
+            reads=self._reads,
         )
 
     @classmethod
@@ -240,10 +245,11 @@ class Lake:
         force: bool,
         cycle: int,
         unfinished: "Sequence[UnfinishedJob]",
+        crons: "Crons | None" = None,
     ) -> "Plan":
         from siltstone.compaction.candidates import Inputs, JobKind, plan
         from siltstone.compaction.states import event_log_state, table_states
-        from siltstone.dataset.tiers import dataset_tiers
+        from siltstone.dataset.tiers import due_tiers
         from siltstone.model.tiers import tiers_from_text
 
         tiers = tiers_from_text(
@@ -256,7 +262,7 @@ class Lake:
         totals = self.totals()
         tables, unreadable = table_states(
             stores,
-            tiers=lambda store: dataset_tiers(store) if store.spec.is_log else (),
+            tiers=lambda store: due_tiers(store, crons) if store.spec.is_log else (),
             vacuumed_at=lambda name: totals.last_done(name, JobKind.VACUUM),
             skip_damaged=names is None,
         )
@@ -273,6 +279,7 @@ class Lake:
         names: Sequence[str] | None = None,
         *,
         only: Sequence[str] | None = None,
+        crons: "Crons | None" = None,
         force: bool = False,
         cycle: int | None = None,
         epoch: int | None = None,
@@ -286,6 +293,7 @@ class Lake:
         Args:
             names: see `plan`.
             only: see `plan`.
+            crons: of tiers, by which crons they are due: a dataset where a tier has another one is left out. All unless told.
             force: see `plan`.
             cycle: see `plan`.
             epoch: that of the lease under which the cycle runs; without one each job has its dataset's own.
@@ -296,14 +304,57 @@ class Lake:
             InvalidRequest: see `plan`; or the role may not compact.
             Corruption, Unavailable: the journal or the registry cannot be read, so what is unfinished is not known.
         """
+        check_may_compact(self.settings.role, doing="run a cycle")
+        recovery = self.recover(epoch=epoch)
+        number = self._journal.next_cycle() if cycle is None else cycle
+        plan = self._planned(names, only=only, force=force, cycle=number, unfinished=recovery.unfinished, crons=crons)
+        return self._carried_out(plan, epoch=epoch, watchers=watchers, stopping=stopping, recovery=recovery)
+
+    def run_asked(
+        self,
+        wish: "Wish",
+        *,
+        cycle: int,
+        epoch: int | None = None,
+        trigger: str = "asked for",
+        watchers: "Sequence[CycleWatcher]" = (),
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> "CycleReport":
+        """Do one kind of work on datasets, as a cycle of its own; `ask` does so under the lease, here or where it is held.
+
+        The journal is written and not read: one that is damaged keeps nobody from a purge, and `trouble` says what is missing.
+
+        Raises:
+            InvalidRequest: see `asked_plan`; or the role may not compact. Nothing was changed.
+            NotFound: see `asked_plan`.
+        """
+        from siltstone.compaction.recovery import RecoveryReport
+
+        check_may_compact(self.settings.role, doing=wish.what)
+        plan = self._asked_plan(wish, cycle=cycle, trigger=trigger)
+        return self._carried_out(plan, epoch=epoch, watchers=watchers, stopping=stopping, recovery=RecoveryReport())
+
+    def _asked_plan(self, wish: "Wish", *, cycle: int = 0, trigger: str = "") -> "Plan":
+        from siltstone.compaction.asked import asked_plan
+
+        names = self.names() if wish.names is None else wish.names
+        return asked_plan(wish, names, store=self._store, settings=self.settings, cycle=cycle, trigger=trigger)
+
+    def _carried_out(
+        self,
+        plan: "Plan",
+        *,
+        epoch: int | None,
+        watchers: "Sequence[CycleWatcher]",
+        stopping: Callable[[], bool],
+        recovery: "RecoveryReport",
+    ) -> "CycleReport":
         from siltstone.compaction.cycle import run_cycle
         from siltstone.compaction.cycle_report import CycleReport
         from siltstone.compaction.system_jobs import SystemJobs
 
-        check_may_compact(self.settings.role, doing="run a cycle")
-        recovery = self.recover(epoch=epoch)
-        number = self._journal.next_cycle() if cycle is None else cycle
-        plan = self._planned(names, only=only, force=force, cycle=number, unfinished=recovery.unfinished)
+        if self._pool is not None:
+            self._pool.let_idle_go()
         runner = SystemJobs(self.runner(), layout=self._layout, settings=self.settings, clock=self._clock)
         results = run_cycle(
             plan,
@@ -314,7 +365,7 @@ class Lake:
             clock=self._clock,
         )
         report = CycleReport(
-            cycle=number,
+            cycle=plan.cycle,
             results=tuple(results),
             recovery=recovery,
             unreadable=dict(plan.unreadable),
@@ -399,17 +450,24 @@ class Lake:
         )
 
     def runner(self) -> "Inline | Pool":
-        """Return who does the jobs of cycles, as the setting `jobs` says. Workers are kept warm until the lake is closed."""
+        """Return who does the jobs of cycles, as the setting `jobs` says. Workers are kept warm for a while."""
         from siltstone.compaction.jobs import Inline
         from siltstone.compaction.pool import SECONDS_PER_MINUTE, Pool
 
-        if self.settings.jobs is JobPlace.INLINE:
+        if self._job_place() is JobPlace.INLINE:
             return Inline(self._compactor, self._store, limit_seconds=self.settings.job_minutes * SECONDS_PER_MINUTE)
         if self._pool is None:
             self._pool = Pool(
                 self.path, settings=self.settings, clock=self._clock, compactor=self._compactor, store=self._store
             )
         return self._pool
+
+    def _job_place(self) -> JobPlace:
+        """Choose: a compactor that goes on has workers, unless somebody said on whose Spark the work is to be done."""
+        if self.settings.jobs is not JobPlace.AUTO:
+            return self.settings.jobs
+        told = self._given is not None or bool(self.settings.spark_remote)
+        return JobPlace.WORKER if self._goes_on and not told else JobPlace.INLINE
 
     # ---- the compactor -------------------------------------------------------------------------------------------
 
@@ -419,6 +477,7 @@ class Lake:
         names: Callable[[], list[str] | None] = lambda: None,
         only: Sequence[str] | None = None,
         tell: "Tell" = lambda _told: None,
+        goes_on: bool = True,
     ) -> "Caretaker":
         """Return what keeps this lake in shape by itself: start it, stop it, ask it. At most one of a lake works at a time.
 
@@ -426,19 +485,26 @@ class Lake:
             names: returns the datasets to look after, asked before each cycle; None means all.
             only: kinds of work and names of tiers; all unless told.
             tell: is told what happens, from other threads.
+            goes_on: false for a single cycle, whose jobs need no process of their own unless the setting `jobs` says so.
 
         Raises:
             InvalidRequest: the role may not compact, an unknown work, or settings that contradict each other.
         """
         from siltstone.scheduler.caretaker import Caretaker
-        from siltstone.scheduler.works import crons
         from siltstone.storage.spark import interrupt
 
-        found = crons(self.settings, of_datasets=self._dataset_tiers())
-        self._tiers = frozenset(found)
+        self._goes_on = goes_on
         return Caretaker(
-            self._housework(), self._office(), crons=found, names=names, only=only, tell=tell, interrupt=interrupt
+            self._housework(), self._office(), crons=self._crons, names=names, only=only, tell=tell, interrupt=interrupt
         )
+
+    def _crons(self) -> dict[str, str | None]:
+        """Return the works of this lake and its datasets, and when each is due; remember which tiers there are."""
+        from siltstone.scheduler.works import crons, tier_of
+
+        found = crons(self.settings, of_datasets=self._dataset_tiers())
+        self._tiers = frozenset(map(tier_of, found))
+        return found
 
     def _dataset_tiers(self) -> "list[Tier]":
         """Return the tiers of all logs; those of one that cannot be read are left to its cycles to complain about."""
@@ -455,24 +521,28 @@ class Lake:
         """Have something compacted: here under the lease if it is free, by the compactor that holds it otherwise.
 
         Raises:
-            InvalidRequest: the role may not compact.
+            InvalidRequest: the role may not compact, or what is asked for cannot be. Nothing was changed.
             Conflict: a cycle was asked for while one is running.
         """
+        from siltstone.model.requests import Ask
         from siltstone.scheduler.asking import Asking
 
         self.require()
+        check_may_compact(self.settings.role, doing=wish.what)
+        if wish.ask is not Ask.CYCLE:
+            self._asked_plan(wish)  # what is wrong with it is said before anybody is asked
         return Asking(self._housework(), self._office()).ask(wish, tell=tell)
 
     def compactor_overview(self) -> dict[str, Any]:
         """Return how this lake's compactor stands, wherever it runs, as plain data."""
-        from siltstone.scheduler.caretaker import overview
+        from siltstone.scheduler.overview import overview
 
         self.require()
         return overview(self._office())
 
     def pause_compactor(self) -> None:
         """Let no compactor of this lake run anything by the clock until somebody resumes; a cycle that runs goes on."""
-        from siltstone.scheduler.caretaker import pause
+        from siltstone.scheduler.overview import pause
 
         self.require()
         check_may_compact(self.settings.role, doing="pause the compactor")
@@ -480,7 +550,7 @@ class Lake:
 
     def resume_compactor(self) -> bool:
         """Let the compactor go on by the clock; return whether it was paused."""
-        from siltstone.scheduler.caretaker import resume
+        from siltstone.scheduler.overview import resume
 
         self.require()
         check_may_compact(self.settings.role, doing="resume the compactor")
@@ -515,11 +585,6 @@ class Lake:
                 highest = max(highest, self._store(name).snapshot().epoch)
         return highest
 
-    def compact_one(self, name: str, *, purge: bool = False, epoch: int | None = None) -> "CompactReport":
-        """Fold or purge one dataset with the epoch of a lease."""
-        check_may_compact(self.settings.role, doing=f"compact dataset {name}")
-        return self._compactor.compact(self._store(name), purge=purge, epoch=epoch)
-
     def _housework(self) -> "Housework":
         from siltstone.scheduler.housework import Housework
 
@@ -549,29 +614,148 @@ class Lake:
             return 0
 
     def _leased(self) -> int:
-        from siltstone.storage.leases import COMPACTOR, Leases
+        from siltstone.storage.leases import Leases
 
-        row = Leases(self._layout, self.settings, self._clock).row(COMPACTOR)
-        return row.epoch if row is not None else 0
+        return Leases(self._layout, self.settings, self._clock).epoch()
 
     def sweep(self) -> list[Path]:
         """Remove the folders that crashed creates and drops left behind, and return them."""
         check_may_compact(self.settings.role, doing="sweep the lake")
         return sweep(self._registry, self._layout)
 
-    def sql(self, text: str, *, max_rows: int | None = None) -> "QueryResult":
-        """Answer one SELECT over datasets by their three-part names, or ``catalog.schema.__raw__table``."""
-        from siltstone.query.run import run_sql
+    def sql(
+        self,
+        text: str,
+        *,
+        params: Mapping[str, object] | None = None,
+        engine: str = "auto",
+        max_rows: int | None = None,
+        timeout: float | None = None,
+        catalog: str | None = None,
+        schema: str | None = None,
+        query_id: str | None = None,
+    ) -> "QueryResult":
+        """Answer one SELECT over datasets by their three-part names, or ``catalog.schema.__raw__table``.
 
-        return run_sql(
-            text,
-            spark=self.spark,
-            dataset=self.dataset,
-            max_rows=self.settings.max_rows if max_rows is None else max_rows,
+        Args:
+            text: the SELECT, in Spark's dialect; ``docs/sql.md`` lists what it may have.
+            params: the value of each ``:name`` in it; bound, never pasted.
+            engine: ``hot``, ``spark``, or ``auto``: hot if that gives the same answer and the datasets are, or quickly can be, in
+                memory; Spark otherwise. The result says which one answered, and why.
+            max_rows: how many rows come back at most; ``truncated`` says whether there are more.
+            timeout: the time limit in seconds, 0 for none; else the setting ``query_seconds``.
+            catalog: the catalog of tables that are named without one; else the setting ``default_catalog``.
+            schema: the schema of tables that are named without one; else the setting ``default_schema``.
+            query_id: by which `queries.cancel` ends the query and `queries.page` gives its pages; made up unless given.
+
+        Raises:
+            InvalidRequest: the query is not allowed, an engine refuses it, or the hot one was asked for and cannot answer.
+            NotFound: it names a dataset that does not exist.
+            Conflict: a query with that id is running.
+            Unavailable: the time is up, the query was cancelled, or Spark went away.
+        """
+        return self.queries.ask(
+            self._question(
+                text,
+                params=params,
+                engine=engine,
+                max_rows=max_rows,
+                timeout=timeout,
+                catalog=catalog,
+                schema=schema,
+                query_id=query_id,
+            )
         )
 
+    def stream_sql(
+        self,
+        text: str,
+        *,
+        params: Mapping[str, object] | None = None,
+        timeout: float = 0.0,
+        catalog: str | None = None,
+        schema: str | None = None,
+        cancellation: "Cancellation | None" = None,
+    ) -> pa.RecordBatchReader:
+        """Answer one SELECT on Spark as a stream of record batches: all rows, a few thousand in memory at a time.
+
+        The arguments and errors are those of `sql`; there is no limit of rows, and none of time unless one is given. Errors of
+        Spark come while the batches are read. `cancellation` is what another thread can end it by.
+        """
+        from siltstone.query.gate import admit
+        from siltstone.query.run import SparkQuery
+
+        asked = self._question(text, params=params, engine="spark", catalog=catalog, schema=schema)
+        admitted = admit(text, parameters=asked.params, catalog=asked.catalog, schema=asked.schema)
+        query = SparkQuery(admitted, spark=self.spark, dataset=self.dataset, seconds=timeout, cancellation=cancellation)
+        return query.stream()
+
+    def explain_sql(
+        self,
+        text: str,
+        *,
+        params: Mapping[str, object] | None = None,
+        engine: str = "auto",
+        catalog: str | None = None,
+        schema: str | None = None,
+    ) -> "Explanation":
+        """Say which engine would answer a SELECT, why, and by which plan; no rows are read. The arguments are those of `sql`."""
+        return self.queries.explain(self._question(text, params=params, engine=engine, catalog=catalog, schema=schema))
+
+    def _question(
+        self,
+        text: str,
+        *,
+        params: Mapping[str, object] | None,
+        engine: str,
+        catalog: str | None,
+        schema: str | None,
+        max_rows: int | None = None,
+        timeout: float | None = None,
+        query_id: str | None = None,
+    ) -> "Question":
+        from siltstone.query.router import Question, engine_of
+
+        return Question(
+            text=text,
+            params=params or {},
+            engine=engine_of(engine),
+            max_rows=self.settings.max_rows if max_rows is None else max_rows,
+            seconds=self.settings.query_seconds if timeout is None else timeout,
+            catalog=catalog or self.settings.default_catalog or None,
+            schema=schema or self.settings.default_schema or None,
+            query_id=query_id,
+        )
+
+    @cached_property
+    def queries(self) -> "Router":
+        """Who answers questions: cancels them by id, explains them, keeps their pages."""
+        from siltstone.query.hot.sources import Sources
+        from siltstone.query.router import Router
+
+        return Router(
+            hot=lambda: self.hot,
+            sources=Sources(self._registry),
+            spark=self.spark,
+            dataset=self.dataset,
+            settings=self.settings,
+            clock=self._clock,
+        )
+
+    @cached_property
+    def hot(self) -> "HotCache":
+        """The hot cache of this process: datasets as merged rows in memory, without Spark."""
+        from siltstone.query.hot.cache import HotCache
+        from siltstone.query.hot.sources import Sources
+
+        cache = HotCache.open(Sources(self._registry), settings=self.settings, clock=self._clock)
+        self._reads.also.append(cache.forget)
+        return cache
+
     def close(self) -> None:
-        """End the workers, finish background upkeep, and let go of the journal."""
+        """End the workers, finish background upkeep, and let go of the journal and the hot cache."""
+        if "hot" in self.__dict__:
+            self.hot.close()
         if self._pool is not None:
             self._pool.close()
         self._upkeep.close()

@@ -26,6 +26,8 @@ from siltstone.cli.commands import (
     past,
     reading,
     spark,
+    sql,
+    standing,
     tiers,
     writing,
 )
@@ -45,7 +47,20 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (datasets, writing, reading, past, maintenance, tiers, compactor, events, spark, environment):
+for group in (
+    datasets,
+    writing,
+    reading,
+    sql,
+    past,
+    standing,
+    maintenance,
+    tiers,
+    compactor,
+    events,
+    spark,
+    environment,
+):
     group.register(app)
 
 

@@ -113,6 +113,15 @@ def carry_out(job: Job, runner: Runner, *, clock: Clock, stopping: Stopping) -> 
     return _Carried(job=job, runner=runner, clock=clock, stopping=stopping).result()
 
 
+@dataclass(frozen=True, slots=True)
+class _GivenUp:
+    """What is left of a job, and why: the class of the failure, its text, and the kind of the error."""
+
+    failure: Failure
+    text: str
+    kind: str
+
+
 @dataclass(kw_only=True)
 class _Carried:
     """A job under way."""
@@ -125,7 +134,7 @@ class _Carried:
     attempts: int = 0
     reports: "list[Report]" = field(default_factory=list)
     failed: list[FailedAttempt] = field(default_factory=list)
-    given_up: list[tuple[Failure, str]] = field(default_factory=list)
+    given_up: list["_GivenUp"] = field(default_factory=list)
     corrupt: dict[str, str] = field(default_factory=dict)
 
     def result(self) -> JobResult:
@@ -134,7 +143,7 @@ class _Carried:
         while self.waiting:
             self.waiting.extendleft(reversed(self._tried(self.waiting.popleft())))
         planned = self.job.planned
-        failure, error = self.given_up[0] if self.given_up else (None, None)
+        left = self.given_up[0] if self.given_up else None
         return JobResult(
             job=self.job.id,
             kind=str(planned.kind),
@@ -143,9 +152,10 @@ class _Carried:
             period=planned.period,
             trigger=planned.trigger,
             report=combined([_counts(report) for report in self.reports]),
-            error=error,
+            error=None if left is None else left.text,
+            error_kind=None if left is None else left.kind,
             outcome=self._outcome(),
-            failure=None if failure is None else str(failure),
+            failure=None if left is None else str(left.failure),
             attempts=self.attempts,
             seconds=self.clock.monotonic_seconds() - started,
             failed_attempts=tuple(self.failed),
@@ -158,12 +168,13 @@ class _Carried:
             return "done"
         if self.reports:
             return "partly"
-        return "cancelled" if self.given_up[0][0] is Failure.CANCELLED else "failed"
+        return "cancelled" if self.given_up[0].failure is Failure.CANCELLED else "failed"
 
     def _tried(self, part: Part) -> Sequence[Part]:
         """Make one attempt; return what is to be tried in its place."""
         if self.stopping():
-            self.given_up.append((Failure.CANCELLED, f"Dataset {part.job.planned.dataset}: the job was cancelled."))
+            text = f"Dataset {part.job.planned.dataset}: the job was cancelled."
+            self.given_up.append(_GivenUp(Failure.CANCELLED, text, Unavailable.kind))
             return ()
         self.attempts += 1
         with _Guard(self.runner, part.job, self.clock, self.stopping) as guard:
@@ -191,7 +202,8 @@ class _Carried:
             FailedAttempt(depth=part.depth, files=part.files, failure=str(failure), error=text, halved=halved)
         )
         if not instead or isinstance(error, UnreadableFiles):
-            self.given_up.append((failure, text))
+            kind = error.kind if isinstance(error, SiltstoneError) else Unavailable.kind
+            self.given_up.append(_GivenUp(failure, text, kind))
             if part.job.planned.kind is JobKind.FOLD:
                 self.waiting.clear()  # what comes after this part cannot be folded without it
         return instead

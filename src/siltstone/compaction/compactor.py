@@ -142,7 +142,7 @@ class Compactor:
 
         store = store.current()
         jobs = whole_base(store, by=by)
-        return [cluster(self._spark(), store, job, by=by) for job in jobs]
+        return [cluster(self._spark(), store, job) for job in jobs]
 
     def estimate(self, store: Store) -> FoldEstimate:
         """Say what a fold or a purge would have to do, without Spark."""

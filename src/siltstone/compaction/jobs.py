@@ -24,7 +24,7 @@ ON_GIVEN_FILES: Final = frozenset({JobKind.ROLL_UP, JobKind.CLUSTER})
 """Work over a list of files that may as well be done over two lists, in any order and side by side."""
 DIVISIBLE: Final = ON_GIVEN_FILES | {JobKind.FOLD}
 """Work that can be done in parts. Those of a fold come one after the other: each takes the changes up to a sequence."""
-ON_SPARK: Final = frozenset({JobKind.FOLD, JobKind.ROLL_UP, JobKind.CLUSTER})
+ON_SPARK: Final = frozenset({JobKind.FOLD, JobKind.ROLL_UP, JobKind.CLUSTER, JobKind.PURGE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,8 @@ class Job:
         planned = dict(found["planned"])
         files = tuple(_entry(values) for values in planned.pop("files"))
         kind, partition = JobKind(planned.pop("kind")), _partition(planned.pop("partition"))
-        candidate = Candidate(kind=kind, partition=partition, files=files, **planned)
+        by = tuple(planned.pop("by"))
+        candidate = Candidate(kind=kind, partition=partition, files=files, by=by, **planned)
         return cls(id=found["id"], cycle=found["cycle"], epoch=found["epoch"], planned=candidate)
 
 
@@ -157,8 +158,9 @@ class Inline:
     def _run(self, job: Job) -> "Report":
         store = self._store(job.planned.dataset)
         match job.planned.kind:
-            case JobKind.FOLD:
-                return self._compactor.compact(store, purge=False, epoch=job.epoch, job=job.id, until=job.until)
+            case JobKind.FOLD | JobKind.PURGE:
+                purge = job.planned.kind is JobKind.PURGE
+                return self._compactor.compact(store, purge=purge, epoch=job.epoch, job=job.id, until=job.until)
             case JobKind.SQUASH:
                 return self._compactor.squash(store, epoch=job.epoch, job=job.id)
             case JobKind.ROLL_UP:
@@ -166,7 +168,8 @@ class Inline:
             case JobKind.CLUSTER:
                 return self._compactor.cluster(store, job.planned, epoch=job.epoch, job=job.id)
             case JobKind.VACUUM:
-                hours = store.settings.vacuum_retention_hours
+                asked = job.planned.retention_hours
+                hours = store.settings.vacuum_retention_hours if asked is None else asked
                 return self._compactor.vacuum(store, retention_hours=hours, dry_run=False)
             case _:
                 raise InvalidRequest(f"Dataset {job.planned.dataset}: {job.planned.kind} is no work of a dataset.")

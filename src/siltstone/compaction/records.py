@@ -225,8 +225,17 @@ def done_of(
             bytes_after=sum(file.size_bytes for entry in commits for file in entry.files),
             rows=sum(file.rows for entry in commits for file in entry.files),
         )
-    if record.kind is JobKind.FOLD:
-        found = _with_changes(record, found, report, commits)
+    if record.kind in (JobKind.FOLD, JobKind.PURGE):
+        written = sum(output.bytes for output in result.outputs) if result is not None else 0
+        found = _with_changes(
+            record, replace(found, bytes_after=found.bytes_after if commits else written), report, commits
+        )
+    if record.kind is JobKind.PURGE:
+        found = replace(
+            found,
+            files_deleted=int(report.get("files_deleted") or 0),
+            bytes_deleted=int(report.get("bytes_deleted") or 0),
+        )
     if record.kind is JobKind.VACUUM:
         deleted = report.get("files") or ()
         found = replace(found, files_deleted=len(deleted), bytes_deleted=int(report.get("bytes") or 0))
@@ -240,8 +249,8 @@ def _with_changes(record: "JobRecord", found: Done, report: Mapping[str, Any], c
     else:
         folded = not report or bool(report.get("batches_folded"))
         files, size = int(report.get("change_files") or 0), record.bytes if folded else 0
-    if not commits:  # what a fold's report says of bytes is all of base
-        found = replace(found, bytes_before=0, bytes_after=0, rows=int(report.get("change_rows") or 0))
+    if not commits:  # what a fold's report says of bytes is all of base; a purge forgets its entry at once
+        found = replace(found, bytes_before=0, rows=int(report.get("change_rows") or 0))
     return replace(
         found, files_before=found.files_before + files, bytes_before=found.bytes_before + size, bytes_folded=size
     )

@@ -200,6 +200,8 @@ class JobResult(_Plain):
     trigger: str
     report: dict[str, Any] | None
     error: str | None
+    error_kind: str | None = None
+    """The kind of the error, by which a command ends with its exit code."""
     outcome: str = "done"
     failure: str | None = None
     attempts: int = 1
