@@ -18,6 +18,7 @@ import typer
 
 from siltstone.cli import render
 from siltstone.cli.commands import (
+    cache,
     compactor,
     datasets,
     environment,
@@ -45,7 +46,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (datasets, writing, reading, past, maintenance, tiers, compactor, events, spark, environment):
+for group in (datasets, writing, reading, cache, past, maintenance, tiers, compactor, events, spark, environment):
     group.register(app)
 
 
