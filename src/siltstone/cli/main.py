@@ -27,6 +27,7 @@ from siltstone.cli.commands import (
     past,
     reading,
     spark,
+    standing,
     tiers,
     writing,
 )
@@ -46,7 +47,20 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (datasets, writing, reading, cache, past, maintenance, tiers, compactor, events, spark, environment):
+for group in (
+    datasets,
+    writing,
+    reading,
+    cache,
+    past,
+    standing,
+    maintenance,
+    tiers,
+    compactor,
+    events,
+    spark,
+    environment,
+):
     group.register(app)
 
 
