@@ -16,6 +16,7 @@ from bench.data import Stage, settings
 from bench.eventlog import bench_eventlog
 from bench.fold import bench_fold
 from bench.growth import bench_growth
+from bench.hot_cache import bench_hot_cache
 from bench.ingest import bench_ingest
 from bench.lookup import bench_lookup
 from bench.measure import Meter
@@ -39,6 +40,7 @@ BENCHMARKS: Final[dict[str, Callable[[Run], Report]]] = {
     "ingest": bench_ingest,
     "eventlog": bench_eventlog,
     "planner": bench_planner,
+    "hot_cache": bench_hot_cache,
     "compaction": bench_compaction,
     "compaction_large": bench_compaction_large,
 }

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from siltstone.model.results import CompactReport
     from siltstone.model.tiers import Tier
     from siltstone.query.hot.cache import HotCache
+    from siltstone.query.hot.wishes import Wishes
     from siltstone.query.result import QueryResult
     from siltstone.query.router import Explanation, Question, Router
     from siltstone.query.run import Cancellation
@@ -69,6 +70,8 @@ class Lake:
         self._layout = layout
         self._clock = clock
         self._given = spark
+        self.lasting = True
+        """False in a process that ends at once: its hot cache fills nothing behind answers."""
         self._watcher: Watcher | None = None
         self._on_cycle: list[Callable[[CycleReport], object]] = []
         self._compactor = Compactor(spark=self.spark, leased=self._leased)
@@ -688,9 +691,17 @@ class Lake:
         from siltstone.query.hot.cache import HotCache
         from siltstone.query.hot.sources import Sources
 
-        cache = HotCache.open(Sources(self._registry), settings=self.settings, clock=self._clock)
+        wishes = self.hot_wishes if self.lasting else None
+        cache = HotCache.open(Sources(self._registry), settings=self.settings, clock=self._clock, wishes=wishes)
         self._reads.also.append(cache.forget)
         return cache
+
+    @property
+    def hot_wishes(self) -> "Wishes":
+        """What is wished of the hot caches of all processes that last: which datasets are pinned, warmed and evicted."""
+        from siltstone.query.hot.wishes import Wishes
+
+        return Wishes(self._layout, settings=self.settings, clock=self._clock)
 
     def close(self) -> None:
         """End the workers, finish background upkeep, and let go of the journal and the hot cache."""

@@ -18,6 +18,7 @@ import typer
 
 from siltstone.cli import render
 from siltstone.cli.commands import (
+    cache,
     compactor,
     datasets,
     environment,
@@ -46,7 +47,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (datasets, writing, reading, sql, past, maintenance, tiers, compactor, events, spark, environment):
+for group in (datasets, writing, reading, sql, cache, past, maintenance, tiers, compactor, events, spark, environment):
     group.register(app)
 
 
