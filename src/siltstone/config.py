@@ -33,6 +33,7 @@ class Role(StrEnum):
 class JobPlace(StrEnum):
     """Where the jobs of a cycle are done."""
 
+    AUTO = "auto"
     INLINE = "inline"
     WORKER = "worker"
 
@@ -89,8 +90,9 @@ class Settings:
     """Which share of a period or base must not be clustered before a clustering is planned."""
     cycle_bytes: int = 64 * 1024 * 1024 * 1024
     """How many bytes one cycle of compaction may rewrite; a job that is larger runs alone."""
-    jobs: JobPlace = JobPlace.INLINE
-    """Where the jobs of a cycle run: `inline`, in this process, or `worker`, in processes with JVMs of their own."""
+    jobs: JobPlace = JobPlace.AUTO
+    """Where jobs run: `inline`, on the Spark of this process, `worker`, in processes with JVMs of their own, or `auto`: workers
+    for a compactor that goes on, inline otherwise and where `spark_remote` names a server."""
     max_jobs: int = 2
     """How many workers are there at once."""
     worker_memory_mb: int = 0

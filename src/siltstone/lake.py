@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from siltstone.compaction.recovery import Recovery, RecoveryReport
     from siltstone.compaction.statistics import Totals
     from siltstone.model.requests import Answer, Wish
-    from siltstone.model.results import CompactReport
     from siltstone.model.tiers import Tier
     from siltstone.query.hot.cache import HotCache
     from siltstone.query.hot.wishes import Wishes
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
     from siltstone.query.router import Explanation, Question, Router
     from siltstone.query.run import Cancellation
     from siltstone.scheduler.caretaker import Caretaker
-    from siltstone.scheduler.housework import Housework, Office, Tell
+    from siltstone.scheduler.housework import Crons, Housework, Office, Tell
 
 SQUASH_LOOK_COMMITS: Final = 8
 """Every so many commits to a dataset's changes, its small files are counted."""
@@ -77,6 +76,8 @@ class Lake:
         self._compactor = Compactor(spark=self.spark, leased=self._leased)
         self._upkeep = _Upkeep(settings, clock, self._compactor)
         self._pool: Pool | None = None
+        self._goes_on = False
+        """True once this object is a compactor that goes on for long: its jobs are better kept apart from it."""
         self._tiers: frozenset[str] = frozenset()
         self._reads = KeptReads(settings.lookup_cache_mb * BYTES_PER_MB)
         self._registry = Registry(
@@ -247,10 +248,11 @@ class Lake:
         force: bool,
         cycle: int,
         unfinished: "Sequence[UnfinishedJob]",
+        crons: "Crons | None" = None,
     ) -> "Plan":
         from siltstone.compaction.candidates import Inputs, JobKind, plan
         from siltstone.compaction.states import event_log_state, table_states
-        from siltstone.dataset.tiers import dataset_tiers
+        from siltstone.dataset.tiers import due_tiers
         from siltstone.model.tiers import tiers_from_text
 
         tiers = tiers_from_text(
@@ -263,7 +265,7 @@ class Lake:
         totals = self.totals()
         tables, unreadable = table_states(
             stores,
-            tiers=lambda store: dataset_tiers(store) if store.spec.is_log else (),
+            tiers=lambda store: due_tiers(store, crons) if store.spec.is_log else (),
             vacuumed_at=lambda name: totals.last_done(name, JobKind.VACUUM),
             skip_damaged=names is None,
         )
@@ -280,6 +282,7 @@ class Lake:
         names: Sequence[str] | None = None,
         *,
         only: Sequence[str] | None = None,
+        crons: "Crons | None" = None,
         force: bool = False,
         cycle: int | None = None,
         epoch: int | None = None,
@@ -293,6 +296,7 @@ class Lake:
         Args:
             names: see `plan`.
             only: see `plan`.
+            crons: of tiers, by which crons they are due: a dataset where a tier has another one is left out. All unless told.
             force: see `plan`.
             cycle: see `plan`.
             epoch: that of the lease under which the cycle runs; without one each job has its dataset's own.
@@ -303,14 +307,57 @@ class Lake:
             InvalidRequest: see `plan`; or the role may not compact.
             Corruption, Unavailable: the journal or the registry cannot be read, so what is unfinished is not known.
         """
+        check_may_compact(self.settings.role, doing="run a cycle")
+        recovery = self.recover(epoch=epoch)
+        number = self._journal.next_cycle() if cycle is None else cycle
+        plan = self._planned(names, only=only, force=force, cycle=number, unfinished=recovery.unfinished, crons=crons)
+        return self._carried_out(plan, epoch=epoch, watchers=watchers, stopping=stopping, recovery=recovery)
+
+    def run_asked(
+        self,
+        wish: "Wish",
+        *,
+        cycle: int,
+        epoch: int | None = None,
+        trigger: str = "asked for",
+        watchers: "Sequence[CycleWatcher]" = (),
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> "CycleReport":
+        """Do one kind of work on datasets, as a cycle of its own; `ask` does so under the lease, here or where it is held.
+
+        The journal is written and not read: one that is damaged keeps nobody from a purge, and `trouble` says what is missing.
+
+        Raises:
+            InvalidRequest: see `asked_plan`; or the role may not compact. Nothing was changed.
+            NotFound: see `asked_plan`.
+        """
+        from siltstone.compaction.recovery import RecoveryReport
+
+        check_may_compact(self.settings.role, doing=wish.what)
+        plan = self._asked_plan(wish, cycle=cycle, trigger=trigger)
+        return self._carried_out(plan, epoch=epoch, watchers=watchers, stopping=stopping, recovery=RecoveryReport())
+
+    def _asked_plan(self, wish: "Wish", *, cycle: int = 0, trigger: str = "") -> "Plan":
+        from siltstone.compaction.asked import asked_plan
+
+        names = self.names() if wish.names is None else wish.names
+        return asked_plan(wish, names, store=self._store, settings=self.settings, cycle=cycle, trigger=trigger)
+
+    def _carried_out(
+        self,
+        plan: "Plan",
+        *,
+        epoch: int | None,
+        watchers: "Sequence[CycleWatcher]",
+        stopping: Callable[[], bool],
+        recovery: "RecoveryReport",
+    ) -> "CycleReport":
         from siltstone.compaction.cycle import run_cycle
         from siltstone.compaction.cycle_report import CycleReport
         from siltstone.compaction.system_jobs import SystemJobs
 
-        check_may_compact(self.settings.role, doing="run a cycle")
-        recovery = self.recover(epoch=epoch)
-        number = self._journal.next_cycle() if cycle is None else cycle
-        plan = self._planned(names, only=only, force=force, cycle=number, unfinished=recovery.unfinished)
+        if self._pool is not None:
+            self._pool.let_idle_go()
         runner = SystemJobs(self.runner(), layout=self._layout, settings=self.settings, clock=self._clock)
         results = run_cycle(
             plan,
@@ -321,7 +368,7 @@ class Lake:
             clock=self._clock,
         )
         report = CycleReport(
-            cycle=number,
+            cycle=plan.cycle,
             results=tuple(results),
             recovery=recovery,
             unreadable=dict(plan.unreadable),
@@ -406,17 +453,24 @@ class Lake:
         )
 
     def runner(self) -> "Inline | Pool":
-        """Return who does the jobs of cycles, as the setting `jobs` says. Workers are kept warm until the lake is closed."""
+        """Return who does the jobs of cycles, as the setting `jobs` says. Workers are kept warm for a while."""
         from siltstone.compaction.jobs import Inline
         from siltstone.compaction.pool import SECONDS_PER_MINUTE, Pool
 
-        if self.settings.jobs is JobPlace.INLINE:
+        if self._job_place() is JobPlace.INLINE:
             return Inline(self._compactor, self._store, limit_seconds=self.settings.job_minutes * SECONDS_PER_MINUTE)
         if self._pool is None:
             self._pool = Pool(
                 self.path, settings=self.settings, clock=self._clock, compactor=self._compactor, store=self._store
             )
         return self._pool
+
+    def _job_place(self) -> JobPlace:
+        """Choose: a compactor that goes on has workers, unless somebody said on whose Spark the work is to be done."""
+        if self.settings.jobs is not JobPlace.AUTO:
+            return self.settings.jobs
+        told = self._given is not None or bool(self.settings.spark_remote)
+        return JobPlace.WORKER if self._goes_on and not told else JobPlace.INLINE
 
     # ---- the compactor -------------------------------------------------------------------------------------------
 
@@ -426,6 +480,7 @@ class Lake:
         names: Callable[[], list[str] | None] = lambda: None,
         only: Sequence[str] | None = None,
         tell: "Tell" = lambda _told: None,
+        goes_on: bool = True,
     ) -> "Caretaker":
         """Return what keeps this lake in shape by itself: start it, stop it, ask it. At most one of a lake works at a time.
 
@@ -433,19 +488,26 @@ class Lake:
             names: returns the datasets to look after, asked before each cycle; None means all.
             only: kinds of work and names of tiers; all unless told.
             tell: is told what happens, from other threads.
+            goes_on: false for a single cycle, whose jobs need no process of their own unless the setting `jobs` says so.
 
         Raises:
             InvalidRequest: the role may not compact, an unknown work, or settings that contradict each other.
         """
         from siltstone.scheduler.caretaker import Caretaker
-        from siltstone.scheduler.works import crons
         from siltstone.storage.spark import interrupt
 
-        found = crons(self.settings, of_datasets=self._dataset_tiers())
-        self._tiers = frozenset(found)
+        self._goes_on = goes_on
         return Caretaker(
-            self._housework(), self._office(), crons=found, names=names, only=only, tell=tell, interrupt=interrupt
+            self._housework(), self._office(), crons=self._crons, names=names, only=only, tell=tell, interrupt=interrupt
         )
+
+    def _crons(self) -> dict[str, str | None]:
+        """Return the works of this lake and its datasets, and when each is due; remember which tiers there are."""
+        from siltstone.scheduler.works import crons, tier_of
+
+        found = crons(self.settings, of_datasets=self._dataset_tiers())
+        self._tiers = frozenset(map(tier_of, found))
+        return found
 
     def _dataset_tiers(self) -> "list[Tier]":
         """Return the tiers of all logs; those of one that cannot be read are left to its cycles to complain about."""
@@ -462,24 +524,28 @@ class Lake:
         """Have something compacted: here under the lease if it is free, by the compactor that holds it otherwise.
 
         Raises:
-            InvalidRequest: the role may not compact.
+            InvalidRequest: the role may not compact, or what is asked for cannot be. Nothing was changed.
             Conflict: a cycle was asked for while one is running.
         """
+        from siltstone.model.requests import Ask
         from siltstone.scheduler.asking import Asking
 
         self.require()
+        check_may_compact(self.settings.role, doing=wish.what)
+        if wish.ask is not Ask.CYCLE:
+            self._asked_plan(wish)  # what is wrong with it is said before anybody is asked
         return Asking(self._housework(), self._office()).ask(wish, tell=tell)
 
     def compactor_overview(self) -> dict[str, Any]:
         """Return how this lake's compactor stands, wherever it runs, as plain data."""
-        from siltstone.scheduler.caretaker import overview
+        from siltstone.scheduler.overview import overview
 
         self.require()
         return overview(self._office())
 
     def pause_compactor(self) -> None:
         """Let no compactor of this lake run anything by the clock until somebody resumes; a cycle that runs goes on."""
-        from siltstone.scheduler.caretaker import pause
+        from siltstone.scheduler.overview import pause
 
         self.require()
         check_may_compact(self.settings.role, doing="pause the compactor")
@@ -487,7 +553,7 @@ class Lake:
 
     def resume_compactor(self) -> bool:
         """Let the compactor go on by the clock; return whether it was paused."""
-        from siltstone.scheduler.caretaker import resume
+        from siltstone.scheduler.overview import resume
 
         self.require()
         check_may_compact(self.settings.role, doing="resume the compactor")
@@ -522,11 +588,6 @@ class Lake:
                 highest = max(highest, self._store(name).snapshot().epoch)
         return highest
 
-    def compact_one(self, name: str, *, purge: bool = False, epoch: int | None = None) -> "CompactReport":
-        """Fold or purge one dataset with the epoch of a lease."""
-        check_may_compact(self.settings.role, doing=f"compact dataset {name}")
-        return self._compactor.compact(self._store(name), purge=purge, epoch=epoch)
-
     def _housework(self) -> "Housework":
         from siltstone.scheduler.housework import Housework
 
@@ -556,10 +617,9 @@ class Lake:
             return 0
 
     def _leased(self) -> int:
-        from siltstone.storage.leases import COMPACTOR, Leases
+        from siltstone.storage.leases import Leases
 
-        row = Leases(self._layout, self.settings, self._clock).row(COMPACTOR)
-        return row.epoch if row is not None else 0
+        return Leases(self._layout, self.settings, self._clock).epoch()
 
     def sweep(self) -> list[Path]:
         """Remove the folders that crashed creates and drops left behind, and return them."""
@@ -676,7 +736,7 @@ class Lake:
         from siltstone.query.hot.sources import Sources
         from siltstone.query.router import Router
 
-        return Router(
+        router = Router(
             hot=lambda: self.hot,
             sources=Sources(self._registry),
             spark=self.spark,
@@ -684,6 +744,9 @@ class Lake:
             settings=self.settings,
             clock=self._clock,
         )
+        router.fill_behind = self.lasting
+        self._reads.also.append(lambda _path: router.forget())
+        return router
 
     @cached_property
     def hot(self) -> "HotCache":

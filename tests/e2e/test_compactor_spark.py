@@ -108,12 +108,14 @@ def test_a_compactor_that_dies_in_a_fold_is_replaced_and_every_row_is_there_once
         until(lambda: written(bench) or bench.lake.dataset(NAME)._store.snapshot().watermark)
         first.send(signal.SIGKILL)
     assert first.wait() == -signal.SIGKILL
+    landed = bench.lake.dataset(NAME)._store.snapshot().watermark > 0  # on a busy machine the signal may come late
     answer = answered(following)
     assert answer.error is None
     assert second.wait_for("cycle_ended")["failed"] == 0
     bench.check(folded=True)
     assert second.end() == 0
-    assert bench.lake.dataset(NAME)._store.snapshot().epoch == 2, "the fold carries the epoch of the second one's lease"
+    epoch = bench.lake.dataset(NAME)._store.snapshot().epoch
+    assert epoch == (1 if landed else 2), "the fold carries the epoch of the lease of whoever did it"
     assert not bench.lake.dataset(NAME).vacuum(dry_run=True).files, "what the dead one wrote was swept"
 
 

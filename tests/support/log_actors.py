@@ -33,13 +33,13 @@ def _log(lake: Lake) -> Dataset:
 
 
 def append_for(path: str, writer: int, seconds: float) -> dict[str, Any]:
-    """Append batches, and hide every fourth one again; return how many rows must be there, and which must not."""
+    """Append batches, one at least, and hide every fourth one again; return how many rows must be there, and which not."""
     counted, forgotten = 0, []
     end = time.monotonic() + seconds
     with _open(path) as lake:
         log = _log(lake)
         turn = 0
-        while time.monotonic() < end:
+        while not turn or time.monotonic() < end:
             who = f"w{writer}-{turn}"
             names = [f"{who}-{number}" for number in range(BATCH_ROWS)]
             rows = [
@@ -57,12 +57,12 @@ def append_for(path: str, writer: int, seconds: float) -> dict[str, Any]:
 
 
 def fold_for(path: str, seconds: float) -> int:
-    """Fold again and again; return how many folds there were."""
+    """Fold again and again, until one at least was not refused; return how many folds there were."""
     end = time.monotonic() + seconds
     folds = 0
     with _open(path) as lake:
         log = _log(lake)
-        while time.monotonic() < end:
+        while not folds or time.monotonic() < end:
             try:
                 folds += bool(log.compact().batches_folded)
             except Conflict:

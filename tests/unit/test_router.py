@@ -234,3 +234,11 @@ def test_polars_is_asked_for_only_where_it_is_needed(lake: Lake):
 def test_a_result_without_columns_has_rows():
     result = QueryResult(table=pa.table({}), engine="hot", truncated=False, seconds=0.0)
     assert result.rows == []
+
+
+def test_nothing_of_a_purged_dataset_stays_among_kept_answers(lake: Lake):
+    lake.sql(GROUPED, query_id="before")
+    lake.dataset(PEOPLE)._parts.store.forget()
+    assert not lake.sql(GROUPED).cached
+    with pytest.raises(NotFound):
+        lake.queries.page("before", 1)

@@ -420,7 +420,10 @@ def test_works_that_make_no_sense_are_refused(bench: Bench, works: list[Work]):
 # ---- the thread ------------------------------------------------------------------------------------------------------
 
 
-def test_the_loop_runs_what_is_asked_for_and_stops_within_a_second(lake: Path):
+def test_the_loop_runs_what_is_asked_for_and_stops_long_before_its_next_tick(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("siltstone.scheduler.loop.TICK_SECONDS", 3600.0)
     ran = threading.Event()
     leases = leases_of(lake, settings=SETTINGS)
 
@@ -433,9 +436,7 @@ def test_the_loop_runs_what_is_asked_for_and_stops_within_a_second(lake: Path):
     scheduler.start()
     cycle = scheduler.wait(scheduler.trigger(), seconds=30)
     assert (cycle.results[0].value, ran.is_set()) == (1, True)
-    began = time.monotonic()
     assert scheduler.stop(seconds=10)
-    assert time.monotonic() - began < 1.0
     assert scheduler.status().state is State.STOPPED
     assert leases_of(lake).holder(COMPACTOR) is None
     with pytest.raises(Unavailable, match="stopped"):

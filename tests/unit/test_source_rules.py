@@ -12,6 +12,7 @@ MAY_COLLECT = {
     ("compaction/shuffled.py", "counts"): "two counts",
     ("compaction/shuffled.py", "matched"): "counts per file",
     ("compaction/log_fold.py", "appended"): "counts per period and partition",
+    ("dataset/groups.py", "written_groups"): "the period and partition of each file",
     ("compaction/cluster.py", "_bounds"): "63 bounds of each column that is clustered by",
     ("compaction/log_fold.py", "_counted"): "counts per file",
     ("dataset/positions.py", "_joined"): "places of changed rows",

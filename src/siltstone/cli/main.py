@@ -28,6 +28,7 @@ from siltstone.cli.commands import (
     reading,
     spark,
     sql,
+    standing,
     tiers,
     writing,
 )
@@ -47,7 +48,21 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (datasets, writing, reading, sql, cache, past, maintenance, tiers, compactor, events, spark, environment):
+for group in (
+    datasets,
+    writing,
+    reading,
+    sql,
+    cache,
+    past,
+    standing,
+    maintenance,
+    tiers,
+    compactor,
+    events,
+    spark,
+    environment,
+):
     group.register(app)
 
 

@@ -20,16 +20,19 @@ SHOWN: Final = 5
 BATCH_ROWS: Final = 8192
 
 
-def check_readable(store: Store, files: Sequence[DataFile], *, said: str = "") -> None:
-    """Look at the footers of files of base, and read through those that Spark `said` something about.
+def check_readable(
+    store: Store, files: Sequence[DataFile], *, changes: Sequence[DataFile] = (), said: str = ""
+) -> None:
+    """Look at the footers of files of base and of change files, and read through those that Spark `said` something about.
 
     Raises:
         UnreadableFiles: some cannot be read.
         FileNotFoundError: one is gone; it is not broken.
     """
-    found = _unreadable(store, files, {file.path for file in files if _name(file) in said})
+    given = [(store.base.path, file) for file in files] + [(store.changes.path, file) for file in changes]
+    found = _unreadable(given, {file.path for _, file in given if _name(file) in said})
     if not found and _is_suspicious(said):
-        found = _unreadable(store, files, {file.path for file in files})
+        found = _unreadable(given, {file.path for _, file in given})
     if not found:
         return
     named = [f"{path} ({reason})" for path, reason in sorted(found.items())[:SHOWN]]
@@ -53,9 +56,9 @@ def _name(file: DataFile) -> str:
     return file.path.rsplit("/", 1)[-1]
 
 
-def _unreadable(store: Store, files: Sequence[DataFile], through: Collection[str]) -> dict[str, str]:
-    """Return what is wrong with files, by their footers; those in `through` are read to their end."""
-    told = {file.path: _reason(store.base.path / file.path, file, whole=file.path in through) for file in files}
+def _unreadable(files: Sequence[tuple[Path, DataFile]], through: Collection[str]) -> dict[str, str]:
+    """Return what is wrong with files of tables, by their footers; those in `through` are read to their end."""
+    told = {file.path: _reason(root / file.path, file, whole=file.path in through) for root, file in files}
     return {path: reason for path, reason in told.items() if reason}
 
 

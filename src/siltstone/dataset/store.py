@@ -71,6 +71,12 @@ class Snapshot:
         """How many change rows those files hold."""
         return sum(file.rows for file in self.unfolded)
 
+    def until(self, sequence: int) -> "Snapshot":
+        """Return what was there after a sequence, or after the last one before it at which a change file ends."""
+        files = tuple(file for file in self.changes.files if sequence_of(file) <= sequence)
+        last = max((sequence_of(file) for file in files), default=0)
+        return replace(self, changes=replace(self.changes, files=files, transactions={APP_SEQ: last}), past=True)
+
     @property
     def changed_ms(self) -> tuple[int, int] | None:
         """When the first and the last unfolded change were committed; None if a squash has hidden the first one's time."""

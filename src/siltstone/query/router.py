@@ -263,7 +263,7 @@ class Router:
             plan = self._plan_over(view.schemas, question, admitted)  # the columns may have changed a moment ago
             key = self._key(question, admitted, view.states)
             found = self._found(key, admitted)
-            if found is not None:
+            if found is not None and (found.engine == Engine.HOT or question.engine is not Engine.HOT):
                 return replace(found, cached=True)
             left = _left(question.seconds, started)
             table = hot_query.answer(plan, admitted.parameters, view, run, seconds=left)

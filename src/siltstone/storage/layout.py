@@ -104,6 +104,11 @@ def local_folder(path: str | Path, *, what: str) -> Path:
     return root
 
 
+def in_log(table: Path, name: str) -> str:
+    """Return the path of a file in a table's log, as text: a commit needs a dozen, and paths take longer to make than to use."""
+    return f"{table}/{LOG}/{name}"
+
+
 def entry_name(version: int) -> str:
     """The file name of a log entry.
 

@@ -82,7 +82,6 @@ def sql(  # noqa: PLR0913  # one parameter for each option
     text = sys.stdin.read() if query == STANDARD_INPUT else query
     values = _values(params or [])
     with call.open(spark=engine == "spark") as lake, call.showing("Asking", lake):
-        lake.queries.fill_behind = False  # the process ends with its answer
         if explain:
             _show_plan(call, lake, text, values, engine)
             return
