@@ -312,7 +312,7 @@ class Lake(KeptLake):
         from siltstone.query.hot.sources import Sources
         from siltstone.query.router import Router
 
-        return Router(
+        router = Router(
             hot=lambda: self.hot,
             sources=Sources(self._registry),
             spark=self.spark,
@@ -320,6 +320,9 @@ class Lake(KeptLake):
             settings=self.settings,
             clock=self._clock,
         )
+        router.fill_behind = self.lasting
+        self._reads.also.append(lambda _path: router.forget())
+        return router
 
     @cached_property
     def hot(self) -> "HotCache":
