@@ -16,6 +16,8 @@ PARAMETERS: list[tuple[str, dict[str, object]]] = [
     ("SELECT id FROM lab.d.t WHERE u = :at", {"at": datetime.datetime(2026, 11, 16, tzinfo=UTC)}),
     ("SELECT id FROM lab.d.t WHERE v < :at", {"at": datetime.datetime.fromisoformat("2026-11-16T00:00:00")}),
     ("SELECT id, m * :share AS x FROM lab.d.t", {"share": Decimal("0.05")}),
+    ("SELECT id FROM lab.d.t WHERE m > :n AND n < :n", {"n": 2}),
+    ("SELECT id, coalesce(m, :n) AS x FROM lab.d.t", {"n": 2}),
     ("SELECT id, coalesce(n, :none, 3) AS x FROM lab.d.t", {"none": None}),
     ("SELECT id FROM lab.d.t WHERE x = :bytes", {"bytes": b"\xff\xfe"}),
     ("SELECT n % :by AS g, count(*) AS c FROM lab.d.t GROUP BY n % :by", {"by": 3}),

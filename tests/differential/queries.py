@@ -9,6 +9,7 @@ QUERIES: dict[str, list[str]] = {
         "SELECT ID, N, m AS Amount FROM lab.d.t",
         "SELECT t.*, o.Label FROM lab.d.t t JOIN lab.d.o o ON t.id = o.id",
         "SELECT T.id, t.ID AS two FROM lab.d.t",
+        "SELECT id, m * (2) AS x, (2) * (m) AS y FROM lab.d.t",
         "SELECT id, id FROM lab.d.t",
         "SELECT (id), n FROM lab.d.t",
         "SELECT o.* FROM lab.d.o o",

@@ -47,6 +47,9 @@ OUTSIDE: dict[str, str] = {
     "SELECT id FROM lab.d.t NATURAL JOIN lab.d.o": "",
     "SELECT avg(q) AS x FROM lab.d.t": "AVG of decimals",
     "SELECT least(o, o) AS x FROM lab.d.t": "LEAST",
+    "SELECT m * 2L AS x FROM lab.d.t": "cast literal",
+    "SELECT sum(st.g) FROM lab.d.t": "without a name",
+    "SELECT o.* FROM lab.d.t t JOIN lab.d.o o USING (id)": "USING",
 }
 GIVES_WAY: dict[str, str] = {
     "SELECT lower(z) AS x FROM lab.d.t": "letters beyond ASCII",

@@ -45,7 +45,7 @@ def follow(lake_path: Path, signals: Path, *, log: bool, steps: int) -> dict[str
             sequences.add(sequence)
         assert writer.value() == steps
         (signals / STOP).touch()
-        done = compactor.value()
+        done: dict[str, int] = compactor.value()
         assert dict(zip(*_last(lake, name, log=log), strict=True)) == expected.at(steps)
         entry = lake.hot.stats().entries[0]
         return done | {"answers": answers, "states": len(sequences), "fills": entry.fills, "refreshes": entry.refreshes}

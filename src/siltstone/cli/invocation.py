@@ -41,7 +41,9 @@ class Invocation:
             raise InvalidRequest("No lake was named. Pass --lake PATH or set SILT_LAKE.")
         if self.own_process and not spark:
             _spare_pandas()
-        return Lake.open(self.lake_path)
+        lake = Lake.open(self.lake_path)
+        lake.lasting = False
+        return lake
 
     @contextmanager
     def working(self, text: str) -> "Iterator[Lake]":

@@ -18,6 +18,7 @@ import typer
 
 from siltstone.cli import render
 from siltstone.cli.commands import (
+    cache,
     compactor,
     datasets,
     environment,
@@ -52,6 +53,7 @@ for group in (
     writing,
     reading,
     sql,
+    cache,
     past,
     standing,
     maintenance,

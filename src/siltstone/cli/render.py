@@ -188,7 +188,7 @@ def seconds(duration: float) -> str:
 
 
 @contextmanager
-def working(text: str, *, as_json: bool, at_first: str = "") -> "Iterator[Callable[[Progress], None] | None]":
+def working(text: str, *, as_json: bool, at_first: str = "") -> "Iterator[Callable[[Progress | str], None] | None]":
     """Show that something long is under way, to a person at a terminal and to nobody else.
 
     `at_first` is shown until there is progress. Yields a function that shows that, or None where nobody looks. The
@@ -206,8 +206,10 @@ def working(text: str, *, as_json: bool, at_first: str = "") -> "Iterator[Callab
         yield lambda progress: line.update(printable(f"{text}: {progress_line(progress)}"))
 
 
-def progress_line(progress: "Progress") -> str:
-    """Return how far Spark has come, as people say it."""
+def progress_line(progress: "Progress | str") -> str:
+    """Return how far Spark has come, or something else that says so itself, as people say it."""
+    if isinstance(progress, str):
+        return progress
     read = f", {size(progress.bytes_read)} read" if progress.bytes_read else ""
     return f"{number(progress.tasks_done)} of {counted(progress.tasks, 'task')}{read}"
 

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+
 from siltstone.clock import Clock
 from siltstone.config import Settings
 from siltstone.dataset.dataset import Dataset
@@ -183,8 +185,9 @@ class Router:
         names = _names(admitted)
         resident = {name: self._hot().decide(name).reason for name in names}
         try:
-            plan = self._planned(question, admitted)
+            self._planned(question, admitted)
             with self._pinned(names, fill=False) as view:
+                plan = self._plan_over(view.schemas, question, admitted)
                 text = hot_query.explained(plan, admitted.parameters, view)
             return Explanation(engine=Engine.HOT, reason=_why_hot(names), datasets=resident, plan=text)
         except (_Miss, Cold, HotFailed) as miss:
@@ -244,7 +247,10 @@ class Router:
             raise _Miss("Spark was asked for.")
         if not admitted.references:
             raise _Miss("It reads no dataset.")
-        schemas = {name: self._store(name).schema for name in _names(admitted)}
+        schemas = {name: self._store(name).current().schema for name in _names(admitted)}
+        return self._plan_over(schemas, question, admitted)
+
+    def _plan_over(self, schemas: Mapping[str, pa.Schema], question: Question, admitted: Admitted) -> HotPlan:
         try:
             return self._translations.plan(admitted, schemas, max_rows=question.max_rows)
         except Outside as outside:
@@ -252,13 +258,12 @@ class Router:
 
     def _hot_answer(self, question: Question, admitted: Admitted, run: Run, started: float) -> QueryResult:
         names = _names(admitted)
-        plan = self._planned(question, admitted)
+        self._planned(question, admitted)
         with self._pinned(names, fill=True, must=question.engine is Engine.HOT) as view:
-            if any(not view.schemas[name].equals(self._store(name).schema) for name in names):
-                raise _Miss("Columns were altered meanwhile.")
+            plan = self._plan_over(view.schemas, question, admitted)  # the columns may have changed a moment ago
             key = self._key(question, admitted, view.states)
             found = self._found(key, admitted)
-            if found is not None:
+            if found is not None and (found.engine == Engine.HOT or question.engine is not Engine.HOT):
                 return replace(found, cached=True)
             left = _left(question.seconds, started)
             table = hot_query.answer(plan, admitted.parameters, view, run, seconds=left)

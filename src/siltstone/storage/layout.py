@@ -66,6 +66,11 @@ class Layout:
         return self.root / SYSTEM / "compactor"
 
     @property
+    def hot(self) -> Path:
+        """What is wished of the hot caches of this lake, and what they say of themselves."""
+        return self.root / SYSTEM / "hot"
+
+    @property
     def work(self) -> Path:
         """Presence files of live writers and jobs."""
         return self.root / SYSTEM / "work"

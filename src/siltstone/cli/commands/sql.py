@@ -1,6 +1,7 @@
 """Asking: sql."""
 
 import sys
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -14,6 +15,8 @@ from siltstone.cli.registration import add
 from siltstone.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from siltstone.lake import Lake
     from siltstone.query.result import QueryResult
 
@@ -27,6 +30,8 @@ class Form(StrEnum):
     PARQUET = "parquet"
 
 
+MAX_ROWS: Final = 100_000
+"""The most rows that one call returns; a file with more of them is read as a stream."""
 ENDINGS: Final = {".json": Form.JSON, ".csv": Form.CSV, ".parquet": Form.PARQUET}
 
 
@@ -77,16 +82,24 @@ def sql(  # noqa: PLR0913  # one parameter for each option
     text = sys.stdin.read() if query == STANDARD_INPUT else query
     values = _values(params or [])
     with call.open(spark=engine == "spark") as lake, call.showing("Asking", lake):
-        lake.queries.fill_behind = False  # the process ends with its answer
         if explain:
             _show_plan(call, lake, text, values, engine)
             return
-        result = lake.sql(text, params=values, engine=engine, max_rows=max_rows, timeout=timeout)
+        whole = out is not None and max_rows is None
+        most = MAX_ROWS if whole else max_rows
+        result = lake.sql(text, params=values, engine=engine, max_rows=most, timeout=timeout)
+        if whole and result.truncated:
+            result = replace(result, table=_all_rows(lake, text, values, timeout), truncated=False, engine="spark")
     if out is not None:
         _write_file(result, out, chosen)
     else:
         _write(call, result, chosen)
     _note(call, result, chosen, out)
+
+
+def _all_rows(lake: "Lake", text: str, values: dict[str, object], timeout: float | None) -> "pa.Table":
+    """Read an answer that is longer than one call returns."""
+    return lake.stream_sql(text, params=values, timeout=timeout or 0.0).read_all()
 
 
 def _form(call: Invocation, form: str | None, out: Path | None, *, as_csv: bool) -> Form:

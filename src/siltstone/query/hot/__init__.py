@@ -10,7 +10,8 @@ content version and columns; it is the key for whoever keeps answers.
 4. `delta` says what changes above a sequence do to the rows; `resident` applies it, in a fill and before each answer.
 5. `engine` is DuckDB: no files, no network, no settings; each dataset is an in-memory database of its own, so that it goes whole.
 6. `residents` knows who is there, `filler` brings them in, `tidy` keeps them small behind answers, `readers` have transactions.
-7. `cache` is what others hold; `ledger` counts.
+7. `wishes` brings what commands ask of every process that lasts, and says what each holds.
+8. `cache` is what others hold; `ledger` counts.
 
 Invariant: whoever asks sees every write that was acknowledged before. Followers go by sequence and content version, never by the
 version of base: a fold, a squash, a roll-up or a clustering changes nothing here.

@@ -23,6 +23,7 @@ from siltstone.query.hot.residents import Residents
 from siltstone.query.hot.slot import Slot
 from siltstone.query.hot.sources import Sources
 from siltstone.query.hot.tidy import Tidier
+from siltstone.query.hot.wishes import Following, Wishes
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -51,7 +52,7 @@ class Pinned:
 class HotCache:
     """Merged rows in memory. Safe to share between threads."""
 
-    def __init__(self, sources: Sources, *, settings: Settings, clock: Clock) -> None:
+    def __init__(self, sources: Sources, *, settings: Settings, clock: Clock, wishes: Wishes | None) -> None:
         """Use `HotCache.open`."""
         self._sources = sources
         self._clock = clock
@@ -60,11 +61,16 @@ class HotCache:
         )
         self._filler = Filler(self._residents, store=sources.store, clock=clock)
         self._tidier = Tidier(self._residents)
+        self._following = Following(wishes, self._residents, self._filler, clock=clock) if wishes is not None else None
 
     @classmethod
-    def open(cls, sources: Sources, *, settings: Settings, clock: Clock) -> "HotCache":
-        """Open an empty cache over the datasets of a lake."""
-        return cls(sources, settings=settings, clock=clock)
+    def open(cls, sources: Sources, *, settings: Settings, clock: Clock, wishes: Wishes | None = None) -> "HotCache":
+        """Open an empty cache over the datasets of a lake.
+
+        With `wishes` it does what is wished for that lake, fills what is missed in the background, and says of itself what it
+        holds: a process that lasts. Without, it fills what it is told to: a process that ends at once.
+        """
+        return cls(sources, settings=settings, clock=clock, wishes=wishes)
 
     # ---- asking --------------------------------------------------------------------------------------------------
 
@@ -85,6 +91,7 @@ class HotCache:
             Cold: one is not resident; the message says which and why.
             NotFound: there is no such dataset.
         """
+        self._follow()
         cursor, moment, view = self._pin(sorted(set(names)))
         try:
             yield view
@@ -94,11 +101,12 @@ class HotCache:
         self._residents.readers.give(cursor, moment, current=self._is_current(moment))
 
     def want(self, name: str) -> Decision:
-        """Take note that a dataset was missed, and have it filled in the background if it is admitted.
+        """Take note that a dataset was missed, and, in a process that lasts, have it filled behind the answer if admitted.
 
         Raises:
             NotFound: there is no such dataset.
         """
+        self._follow()
         store = self._sources.store(name)
         slot = self._residents.slot(name)
         with slot.lock:
@@ -107,7 +115,7 @@ class HotCache:
             decision = self._decide(slot, store)
             if not decision.resident:
                 slot.note(reason=decision.reason)
-            if decision.admitted:
+            if decision.admitted and self._following is not None:
                 slot.wanted = True
                 self._residents.later(lambda: self._filler.behind(slot))
         return decision
@@ -164,7 +172,13 @@ class HotCache:
 
     def close(self) -> None:
         """Stop what is filled in the background, and let go of everything."""
+        if self._following is not None:
+            self._following.close()
         self._residents.close()
+
+    def _follow(self) -> None:
+        if self._following is not None:
+            self._following.look()
 
     # ---- being fresh ---------------------------------------------------------------------------------------------
 
@@ -181,7 +195,7 @@ class HotCache:
                 return self._pin_once(names)
             except _Stale as stale:
                 self._refill(stale)
-        raise Cold("Not resident: it changed again and again while it was filled.")
+        raise Cold(f"{', '.join(names)}: Not resident: changed again and again while it was filled.")
 
     def _pin_once(self, names: Sequence[str]) -> "tuple[DuckDBPyConnection, Moment, Pinned]":
         with ExitStack() as locks:
@@ -234,7 +248,7 @@ class HotCache:
             return
         reason = stale.slot.entry.reason
         self.want(stale.slot.name)
-        raise Cold(reason)
+        raise Cold(f"Dataset {stale.slot.name}: {reason}")
 
     def _is_current(self, moment: Moment) -> bool:
         residents = [resident for slot in self._residents.all() if (resident := slot.resident) is not None]

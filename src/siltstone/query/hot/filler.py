@@ -43,12 +43,12 @@ class Filler:
         )
         return admit(candidate, self._residents.held(), budget_bytes=self._residents.budget_bytes)
 
-    def behind(self, slot: Slot) -> None:
-        """Fill a slot that was missed, in the background: what goes wrong is the reason why it is not resident."""
+    def behind(self, slot: Slot, *, by_name: bool = False) -> None:
+        """Fill a slot in the background: what goes wrong is the reason why it is not resident."""
         import duckdb
 
         try:
-            self.fill(slot, by_name=False)
+            self.fill(slot, by_name=by_name)
         except Cold:
             pass  # the reason is noted already
         except (SiltstoneError, OSError, duckdb.Error, pa.ArrowException) as error:
@@ -80,7 +80,7 @@ class Filler:
         decision = self.admission(slot, store, by_name=by_name, snapshot=snapshot)
         if not decision.admitted:
             slot.note(reason=decision.reason)
-            raise Cold(decision.reason)
+            raise Cold(f"Dataset {slot.name}: {decision.reason}")
         self._make_room(decision.evict, slot)
         started = self._clock.monotonic_seconds()
         slot.note(filling=True)
@@ -153,7 +153,7 @@ def _blame(slot: Slot, store: Store, error: BaseException, room: int) -> None:
         case _:
             return
     slot.note(reason=reason)
-    raise Cold(reason) from error
+    raise Cold(f"Dataset {slot.name}: {reason}") from error
 
 
 def _unfit(slot: Slot, store: Store) -> str | None:

@@ -9,7 +9,7 @@
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 _UNITS: Final = ("bytes", "KB", "MB", "GB", "TB")
@@ -26,6 +26,8 @@ class Decision:
     """True if a fill may start."""
     evict: tuple[str, ...] = ()
     """Who goes first."""
+    estimate_bytes: int = 0
+    """About how much memory it would take; 0 if it is resident or cannot be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,10 @@ class Candidate:
 
 def admit(candidate: Candidate, held: Iterable[Held], *, budget_bytes: int) -> Decision:
     """Decide about a fill."""
+    return replace(_admit(candidate, held, budget_bytes), estimate_bytes=candidate.estimate_bytes)
+
+
+def _admit(candidate: Candidate, held: Iterable[Held], budget_bytes: int) -> Decision:
     others = [one for one in held if one.name != candidate.name]
     needed = candidate.estimate_bytes
     size, budget = size_text(needed), size_text(budget_bytes)

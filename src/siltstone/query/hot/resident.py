@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from siltstone.dataset.store import Snapshot, Store, sequence_of
-from siltstone.errors import NotFound
+from siltstone.errors import NotFound, Unavailable
 from siltstone.model.columns import APP_PRUNE, APP_SEQ
 from siltstone.model.schema import own_columns
 from siltstone.query.hot.applied import apply
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 COLUMNS_HEX_DIGITS: Final = 16
 
 
-class Cold(Exception):  # noqa: N818
-    """A dataset cannot be answered hot now; the message is a sentence that says why."""
+class Cold(Unavailable):
+    """A dataset cannot be answered hot now; the message says why. Spark can answer."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

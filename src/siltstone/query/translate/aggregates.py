@@ -49,7 +49,7 @@ def _argument(to: Expressions, node: exp.Expr) -> tuple[str, Piece]:
 def _named(node: exp.Expr, piece: Piece, inner: Piece, called: str) -> Piece:
     """Give an aggregate of a plain column the name that Spark gives it."""
     argument = node.this.expressions[0] if isinstance(node.this, exp.Distinct) else node.this
-    if isinstance(argument, exp.Column) and inner.name:
+    if isinstance(argument, exp.Column) and inner.name and not inner.sql.startswith("struct_extract"):
         distinct = "DISTINCT " if isinstance(node.this, exp.Distinct) else ""
         return piece.named(f"{called}({distinct}{inner.name})")
     return piece

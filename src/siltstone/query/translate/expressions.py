@@ -186,7 +186,7 @@ def _column(to: Expressions, node: exp.Expr) -> Piece:
 @rule(exp.Paren, args="this")
 def _paren(to: Expressions, node: exp.Expr) -> Piece:
     inner = to(node.this)
-    return replace(inner, sql=f"({inner.sql})", digits=None, text=inner.text)
+    return replace(inner, sql=f"({inner.sql})")
 
 
 # ---- arithmetic -----------------------------------------------------------------------------------------------------
@@ -228,6 +228,8 @@ def _numbers(to: Expressions, node: exp.Expr) -> tuple[Piece, Piece]:
         kind = common(left.kind, right.kind)
         return implicit(left, kind), implicit(right, kind)
     if types.is_decimal(left.kind) or types.is_decimal(right.kind):
+        if left.unsure or right.unsure:
+            raise Outside("a parameter or a cast literal with decimals")
         return (
             implicit(left, types.as_decimal(left.kind, left.digits)),
             implicit(right, types.as_decimal(right.kind, right.digits)),
@@ -469,7 +471,8 @@ def _cast(to: Expressions, node: exp.Expr) -> Piece:
     inner = to(node.this)
     if inner.text is not None and types.is_decimal(kind):
         return converted(number(inner.text), kind)
-    return converted(inner, kind).named(inner.name) if inner.name else converted(inner, kind)
+    unsure = inner.digits is not None and types.is_integer(kind)  # a suffix (1L) reads as a cast, too
+    return replace(converted(inner, kind), name=inner.name, unsure=unsure)
 
 
 __all__ = ["Expressions", "check_args", "chosen", "common", "parameter", "rule", "unified"]

@@ -30,6 +30,8 @@ class Piece:
     """What Spark calls a column of it that has no alias, if that is known."""
     digits: int | None = None
     """How many digits a literal whole number has: Spark gives it as small a decimal as it fits in."""
+    unsure: bool = False
+    """True if Spark may or may not take a whole number for a literal: its result with decimals has an unknown type."""
     text: str | None = None
     """The characters of a literal string: Spark reads a date or a time from them where one is needed."""
 
@@ -205,7 +207,7 @@ def parameter(name: str, value: object) -> Piece:  # noqa: C901  # one case for 
             kind = _decimal_kind(value)
         case _:
             raise Outside(f"a parameter of class {type(value).__name__}")
-    return Piece(sql=f"CAST(${name} AS {types.duck_type(kind)})", kind=kind)
+    return Piece(sql=f"CAST(${name} AS {types.duck_type(kind)})", kind=kind, unsure=types.is_integer(kind))
 
 
 def _decimal_kind(value: decimal.Decimal) -> pa.DataType:

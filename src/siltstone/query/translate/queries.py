@@ -352,6 +352,7 @@ class Queries:
             for s in (before[0], right)
         ]
         scope.sources[:] = [ScopeSource(parts=(), columns=tuple(shared)), *rest]
+        scope.merged = True
         return " AND ".join(conditions)
 
     # ---- GROUP BY, HAVING, ORDER BY, LIMIT ------------------------------------------------------------------------
@@ -380,10 +381,10 @@ class Queries:
             return pieces[at]
         if isinstance(node, exp.Column) and len(node.parts) == 1:
             try:
-                return to(node)
+                return Scope(to.scope.sources).find([node.name])
             except Outside:
                 named = [p for p in pieces if (p.name or "").lower() == node.name.lower()]
-                if len(named) != 1:
+                if len(named) != 1 or to.scope.outer is not None:
                     raise
                 return named[0]
         return to(node)

@@ -47,6 +47,8 @@ class Scope:
     unclear: frozenset[str] = frozenset()
     """Names that Spark may take for a source's column or for an alias."""
     used_outer: bool = False
+    merged: bool = False
+    """True if USING has merged columns: whose they are then is Spark's to tell."""
 
     def find(self, parts: Sequence[str]) -> Piece:
         """Return what a name of one or more parts means.
@@ -91,6 +93,8 @@ class Scope:
 
     def stars(self, qualifier: Sequence[str]) -> list[Piece]:
         """Return the columns that a star stands for."""
+        if qualifier and self.merged:
+            raise Outside(f"{'.'.join(qualifier)}.* beside USING")
         among = [s for s in self.sources if s.is_named(qualifier)] if qualifier else self.sources
         if not among or (qualifier and len(among) > 1):
             raise Outside(f"{'.'.join(qualifier)}.*, which is not found")
