@@ -12,13 +12,17 @@ from siltstone.query.hot.engine import give_back
 from siltstone.query.hot.fill import Allowed, Outgrown, Progress, estimate_bytes, fill
 from siltstone.query.hot.ledger import Entry
 from siltstone.query.hot.policy import Candidate, Decision, admit, size_text
-from siltstone.query.hot.resident import Cold, Resident
+from siltstone.query.hot.resident import Cold, Resident, has_columns_of
 from siltstone.query.hot.residents import Residents
 from siltstone.query.hot.slot import Slot
 from siltstone.query.hot.types import Unfit, columns_sql
 
 LOOKS: Final = 5
 """A reader that meets a removed file looks again; five purges during one look mean that something else is wrong."""
+
+
+class Moved(Exception):  # noqa: N818
+    """A dataset changed under a fill so that it has to begin anew."""
 
 
 class Filler:
@@ -70,13 +74,15 @@ class Filler:
                     return slot.entry
                 try:
                     return self._filled(slot, store.current(), by_name=by_name, progress=progress)
-                except FileNotFoundError:
+                except (FileNotFoundError, Moved):
                     continue
         raise Unavailable(f"Dataset {slot.name}: files kept disappearing while it was read. Try again.")
 
     def _filled(self, slot: Slot, store: Store, *, by_name: bool, progress: Progress | None) -> Entry:
         forgets, slot.folder = slot.forgets, store.path
         snapshot = store.snapshot()
+        if not has_columns_of(store, snapshot):
+            raise Moved(f"{slot.name} was altered meanwhile")
         decision = self.admission(slot, store, by_name=by_name, snapshot=snapshot)
         if not decision.admitted:
             slot.note(reason=decision.reason)
@@ -91,7 +97,7 @@ class Filler:
         with slot.lock:
             if slot.forgets != forgets:  # a purge took from disk what this fill has read
                 resident.close()
-                raise FileNotFoundError(f"{slot.name} was purged while it was filled")
+                raise Moved(f"{slot.name} was purged while it was filled")
             return self._published(slot, resident, size, started)
 
     def _make_room(self, names: tuple[str, ...], slot: Slot) -> None:
