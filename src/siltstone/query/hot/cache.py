@@ -23,6 +23,7 @@ from siltstone.query.hot.residents import Residents
 from siltstone.query.hot.slot import Slot
 from siltstone.query.hot.sources import Sources
 from siltstone.query.hot.tidy import Tidier
+from siltstone.query.hot.types import Unfit
 from siltstone.query.hot.wishes import Following, Wishes
 
 if TYPE_CHECKING:
@@ -272,7 +273,7 @@ def _look(resident: Resident) -> Refreshed | None:
             return resident.refresh()
         except FileNotFoundError:
             continue
-        except duckdb.Error as error:
+        except (duckdb.Error, Unfit) as error:
             raise Cold(f"What is new could not be applied ({str(error).splitlines()[0]}).") from error
     raise Unavailable(f"Dataset {resident.store.name}: files kept disappearing while it was read. Try again.")
 
