@@ -20,6 +20,9 @@ from siltstone.query.hot.types import Unfit, columns_sql
 LOOKS: Final = 5
 """A reader that meets a removed file looks again; five purges during one look mean that something else is wrong."""
 
+UNFIT_SECONDS: Final = 600.0
+"""So long after a fill met a value that DuckDB does not take, no question makes another try."""
+
 
 class Moved(Exception):  # noqa: N818
     """A dataset changed under a fill so that it has to begin anew."""
@@ -36,7 +39,7 @@ class Filler:
 
     def admission(self, slot: Slot, store: Store, *, by_name: bool, snapshot: Snapshot | None = None) -> Decision:
         """Decide whether a dataset may be filled, before anything but footers is read."""
-        unfit = _unfit(slot, store)
+        unfit = _unfit(slot, store, self._clock.monotonic_seconds(), by_name=by_name)
         if unfit is not None:
             return Decision(resident=False, reason=f"Not resident: {unfit}")
         candidate = Candidate(
@@ -151,7 +154,7 @@ def _blame(slot: Slot, store: Store, error: BaseException, room: int) -> None:
     """
     match error:
         case Unfit():
-            slot.unfit = (store.incarnation, str(error))
+            slot.unfit = (store.incarnation, str(error), store.clock.monotonic_seconds())
             reason = f"Not resident: {error}"
         case Outgrown():
             slot.least_bytes = max(slot.least_bytes, error.size_bytes)
@@ -162,10 +165,12 @@ def _blame(slot: Slot, store: Store, error: BaseException, room: int) -> None:
     raise Cold(f"Dataset {slot.name}: {reason}") from error
 
 
-def _unfit(slot: Slot, store: Store) -> str | None:
-    """Say why a dataset cannot be hot; None if nothing is known against it."""
-    if slot.unfit is not None and slot.unfit[0] == store.incarnation:
-        return slot.unfit[1]
+def _unfit(slot: Slot, store: Store, now: float, *, by_name: bool) -> str | None:
+    """Say why a dataset cannot be hot; None if nothing is known against it. A value that was in the way may have gone."""
+    if slot.unfit is not None and not by_name:
+        incarnation, reason, seen = slot.unfit
+        if incarnation == store.incarnation and now - seen < UNFIT_SECONDS:
+            return reason
     try:
         columns_sql(store.schema)
     except Unfit as error:
