@@ -4,6 +4,7 @@
 background thread after the acknowledgement; `close` waits for them.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -67,6 +68,8 @@ class Lake:
         self._layout = layout
         self._clock = clock
         self._given = spark
+        self._hot: HotCache | None = None
+        self._hot_mutex = threading.Lock()
         self.lasting = True
         """False in a process that ends at once: its hot cache fills nothing behind answers."""
         self._watcher: Watcher | None = None
@@ -635,9 +638,15 @@ class Lake:
             max_rows=self.settings.max_rows if max_rows is None else max_rows,
         )
 
-    @cached_property
+    @property
     def hot(self) -> "HotCache":
         """The hot cache of this process: datasets as merged rows in memory, without Spark."""
+        with self._hot_mutex:
+            if self._hot is None:
+                self._hot = self._open_hot()
+            return self._hot
+
+    def _open_hot(self) -> "HotCache":
         from siltstone.query.hot.cache import HotCache
         from siltstone.query.hot.sources import Sources
 
@@ -655,8 +664,8 @@ class Lake:
 
     def close(self) -> None:
         """End the workers, finish background upkeep, and let go of the journal and the hot cache."""
-        if "hot" in self.__dict__:
-            self.hot.close()
+        if self._hot is not None:
+            self._hot.close()
         if self._pool is not None:
             self._pool.close()
         self._upkeep.close()
