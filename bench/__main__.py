@@ -23,6 +23,7 @@ from bench.measure import Meter
 from bench.merged import bench_merged
 from bench.plan import ROUNDS, Run, parse_sizes
 from bench.planner import bench_planner
+from bench.query import bench_query
 from bench.results import RESULTS, Report, machine, show, update_results, versions, write_json
 from bench.shell import bench_shell
 from bench.squash import bench_squash
@@ -39,6 +40,7 @@ BENCHMARKS: Final[dict[str, Callable[[Run], Report]]] = {
     "growth": bench_growth,
     "ingest": bench_ingest,
     "eventlog": bench_eventlog,
+    "query": bench_query,
     "planner": bench_planner,
     "hot_cache": bench_hot_cache,
     "compaction": bench_compaction,

@@ -119,10 +119,20 @@ class Settings:
     """How long a compactor that is told to stop waits for what runs to end before it interrupts it."""
     max_rows: int = 1_000
     """Rows that a query returns unless told otherwise; 100,000 at most."""
+    query_seconds: float = 300.0
+    """How long a query may take; then it is ended. 0 means no limit."""
+    default_catalog: str = ""
+    """The catalog of tables that a query names without one; empty means that every name has three parts."""
+    default_schema: str = ""
+    """The schema of tables that a query names without one; needs a default catalog, too."""
     hot_cache_mb: int = 0
     """Memory for datasets in the hot cache; 0 means the smaller of 16 GB and a quarter of the machine's memory."""
     hot_query_mb: int = 1024
     """Memory for the queries that the hot cache answers, all together, beside its datasets."""
+    hot_at_once_rows: int = 1_000_000
+    """Datasets that are not in the hot cache, and have no more rows than this together, are filled while a query waits."""
+    result_cache_mb: int = 64
+    """Memory for answers that are given again while the data stays the same; 0 keeps none."""
     role: Role = Role.ALL
     """What this process may do: `all`, `compactor` (no rows are written) or `reader` (nothing is)."""
     lease_seconds: float = 60.0

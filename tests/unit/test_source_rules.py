@@ -20,7 +20,8 @@ MAY_COLLECT = {
     ("dataset/jdbc.py", "_bounds"): "the smallest and the largest value of one column",
     ("dataset/judged.py", "unread_examples"): "three rows for an error message",
     ("eventlog/spark_view.py", "_shown"): "the rows of a report, at most a thousand",
-    ("query/run.py", "_answer"): "the rows of a query, at most max_rows",
+    ("query/run.py", "_rows"): "the rows of a query, at most max_rows",
+    ("query/stream.py", "batches_of"): "the rows of a query that is answered as a stream",
 }
 COMMITTING = {
     "create_write_transaction",
