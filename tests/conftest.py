@@ -1,6 +1,7 @@
 """What all tests share: one Spark session and one Connect server for the whole run, both started only if asked for."""
 
 import os
+import signal
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -155,6 +156,8 @@ def connect_server(spark_settings: Settings) -> Iterator[ConnectServer]:
     small = replace(spark_settings, spark={**spark_settings.spark, "spark.driver.maxResultSize": "4m"})
     with start_connect_server(small) as server:
         yield server
+        with suppress(ProcessLookupError):  # told to end, its JVM may write a class archive first
+            os.killpg(server._process.pid, signal.SIGKILL)
 
 
 @pytest.fixture

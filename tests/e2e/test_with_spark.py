@@ -1,4 +1,4 @@
-"""The commands that work on Spark: one chain through a Connect server, and the demo with a JVM of its own."""
+"""The commands that work on Spark: one chain and the demo, through a Connect server."""
 
 import csv
 import io
@@ -90,8 +90,10 @@ def test_load_ask_change_fold_and_purge(connect_server: ConnectServer, lake_path
     assert [row["n"] for row in silt("head", NAME, "-n", "2").data] == [-1, 1000]
 
 
-def test_the_demo_keeps_its_promises(tmp_path: Path):
-    done = process("demo", "--candidates", "1000", "--calls", "2000", "--keep", tmp_path / "demo", "--json")
+@pytest.mark.parametrize("joins", [True, pytest.param(False, marks=pytest.mark.deep)], ids=["joins", "own JVM"])
+def test_the_demo_keeps_its_promises(tmp_path: Path, connect_server: ConnectServer, joins: bool):  # noqa: FBT001
+    remote = {"SILT_SPARK_REMOTE": connect_server.address} if joins else {}
+    done = process("demo", "--candidates", "1000", "--calls", "2000", "--keep", tmp_path / "demo", "--json", **remote)
     assert done.code == 0, done
     report = done.data
     assert report["ok"] is True

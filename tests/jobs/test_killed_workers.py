@@ -65,6 +65,31 @@ def test_a_worker_that_is_killed_over_seven_files_finishes_thirty_by_halving(ope
     assert numbers(log) == dict.fromkeys(range(300), 1)
 
 
+@pytest.mark.parametrize(
+    ("files", "failed", "attempts"),
+    [(14, [14], 3), pytest.param(30, [30, 15, 8, 15, 8], 11, marks=pytest.mark.deep)],
+)
+def test_a_worker_that_is_killed_over_seven_files_finishes_a_fold_by_halving(
+    open_lake: OpenLake, files: int, failed: list[int], attempts: int
+) -> None:
+    lake = open_lake(squash_files=0)
+    log = make_log(lake, files=1)
+    for n in range(files - 1):
+        log.append([{"at": AT, "visitor": f"V-{n}", "n": 1000 + n}])
+    log.tombstone(["V-0"])
+    arrange(lake.path, kill_over=7)
+    (done,) = lake.run_cycle(only=["fold"], force=True)
+    assert (done.outcome, done.error, done.attempts) == ("done", None, attempts)
+    assert [(one.files, one.failure, one.halved) for one in done.failed_attempts] == [
+        (n, "killed", True) for n in failed
+    ]
+    assert max(one.depth for one in done.failed_attempts) < MAX_DEPTH
+    assert done.report is not None
+    assert (done.report["change_files"], done.report["watermark"], done.report["batches_folded"]) == (files,) * 3
+    assert (log.status().backlog_files, log.status().watermark) == (0, files)
+    assert numbers(log) == dict.fromkeys([*range(10), *range(1001, 999 + files)], 1)
+
+
 def test_a_worker_killed_in_the_middle_of_spark_loses_and_doubles_nothing(open_lake: OpenLake) -> None:
     lake = open_lake()
     log = make_log(lake, files=3, rows=50_000)  # too few to be halved: the job is tried again as it is

@@ -6,6 +6,7 @@ Whether there is something to do is not asked here: a fold that finds nothing is
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from operator import attrgetter
 
 from siltstone.compaction.candidates import Candidate, JobKind, Plan
 from siltstone.compaction.cluster import whole_base
@@ -52,7 +53,7 @@ def _fold(name: str, store: FindStore, kind: JobKind) -> Candidate:
     """Return a fold with the changes that it is to take, as far as they can be seen now; the fold itself looks again."""
     found = Candidate(kind=kind, lane=str(kind), dataset=name)
     with suppress(SiltstoneError, OSError, LogMoved):
-        files = tuple(map(change_entry, store(name).snapshot().unfolded))
+        files = tuple(sorted(map(change_entry, store(name).snapshot().unfolded), key=attrgetter("order", "path")))
         return replace(
             found,
             files=files,

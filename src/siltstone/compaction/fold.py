@@ -103,8 +103,10 @@ def fold_by(
     check_schemas(store, snapshot)
     with spark_failures(store, snapshot, changes=snapshot.unfolded):
         work = way(snapshot)
+        with disk_failures(store):
+            planned = work.plan(epoch=snapshot.epoch if epoch is None else epoch)
         plan = replace(
-            work.plan(epoch=snapshot.epoch if epoch is None else epoch),
+            planned,
             job=job,
             change_files=len(snapshot.unfolded),
             change_bytes=sum(file.size_bytes for file in snapshot.unfolded),
@@ -174,7 +176,7 @@ def land(
     """Let `write` write and verify the files of a folder, commit and prune; what is not committed is removed again."""
     with store.presence() as owner:
         folder = attempt_folder(owner.owner, 0)
-        with discarding(store, owner.owner):
+        with discarding(store, owner.owner), disk_failures(store):
             written = write(folder) if plan.expected_rows else ()
             outputs = manifest(store.base.path, written)
         with discarding(store, owner.owner, on=(Conflict, Corruption, Fenced)):  # after others it may be live
@@ -202,6 +204,23 @@ def discarding(store: Store, owner: str, *, on: tuple[type[BaseException], ...] 
     except on:
         discard(store.base.path, f"{DATA}/{owner}")
         raise
+
+
+@contextmanager
+def disk_failures(store: Store) -> Iterator[None]:
+    """Say of which dataset it was that a disk refused something; only before a commit. A file that is gone is another matter.
+
+    Raises:
+        Unavailable: the disk refused.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise Unavailable(
+            f"Dataset {store.name}: the disk refused what the work needs ({error}); nothing was changed."
+        ) from error
 
 
 def check_schemas(store: Store, snapshot: Snapshot) -> None:

@@ -130,7 +130,8 @@ class Wishes:
                 if about is None:
                     continue
                 if about.get("host") == socket.gethostname() and not _lives(about.get("pid")):
-                    self._told.remove(path.name)
+                    if may_compact(self._role):
+                        self._told.remove(path.name)
                     continue
                 found.append(about)
         return sorted(found, key=lambda about: (str(about.get("host")), int(about.get("pid") or 0)))
