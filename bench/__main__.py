@@ -16,12 +16,14 @@ from bench.data import Stage, settings
 from bench.eventlog import bench_eventlog
 from bench.fold import bench_fold
 from bench.growth import bench_growth
+from bench.hot_cache import bench_hot_cache
 from bench.ingest import bench_ingest
 from bench.lookup import bench_lookup
 from bench.measure import Meter
 from bench.merged import bench_merged
 from bench.plan import ROUNDS, Run, parse_sizes
 from bench.planner import bench_planner
+from bench.query import bench_query
 from bench.results import RESULTS, Report, machine, show, update_results, versions, write_json
 from bench.shell import bench_shell
 from bench.squash import bench_squash
@@ -38,7 +40,9 @@ BENCHMARKS: Final[dict[str, Callable[[Run], Report]]] = {
     "growth": bench_growth,
     "ingest": bench_ingest,
     "eventlog": bench_eventlog,
+    "query": bench_query,
     "planner": bench_planner,
+    "hot_cache": bench_hot_cache,
     "compaction": bench_compaction,
     "compaction_large": bench_compaction_large,
 }

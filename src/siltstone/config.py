@@ -33,6 +33,7 @@ class Role(StrEnum):
 class JobPlace(StrEnum):
     """Where the jobs of a cycle are done."""
 
+    AUTO = "auto"
     INLINE = "inline"
     WORKER = "worker"
 
@@ -89,8 +90,9 @@ class Settings:
     """Which share of a period or base must not be clustered before a clustering is planned."""
     cycle_bytes: int = 64 * 1024 * 1024 * 1024
     """How many bytes one cycle of compaction may rewrite; a job that is larger runs alone."""
-    jobs: JobPlace = JobPlace.INLINE
-    """Where the jobs of a cycle run: `inline`, in this process, or `worker`, in processes with JVMs of their own."""
+    jobs: JobPlace = JobPlace.AUTO
+    """Where jobs run: `inline`, on the Spark of this process, `worker`, in processes with JVMs of their own, or `auto`: workers
+    for a compactor that goes on, inline otherwise and where `spark_remote` names a server."""
     max_jobs: int = 2
     """How many workers are there at once."""
     worker_memory_mb: int = 0
@@ -117,6 +119,20 @@ class Settings:
     """How long a compactor that is told to stop waits for what runs to end before it interrupts it."""
     max_rows: int = 1_000
     """Rows that a query returns unless told otherwise; 100,000 at most."""
+    query_seconds: float = 300.0
+    """How long a query may take; then it is ended. 0 means no limit."""
+    default_catalog: str = ""
+    """The catalog of tables that a query names without one; empty means that every name has three parts."""
+    default_schema: str = ""
+    """The schema of tables that a query names without one; needs a default catalog, too."""
+    hot_cache_mb: int = 0
+    """Memory for datasets in the hot cache; 0 means the smaller of 16 GB and a quarter of the machine's memory."""
+    hot_query_mb: int = 1024
+    """Memory for the queries that the hot cache answers, all together, beside its datasets."""
+    hot_at_once_rows: int = 1_000_000
+    """Datasets that are not in the hot cache, and have no more rows than this together, are filled while a query waits."""
+    result_cache_mb: int = 64
+    """Memory for answers that are given again while the data stays the same; 0 keeps none."""
     role: Role = Role.ALL
     """What this process may do: `all`, `compactor` (no rows are written) or `reader` (nothing is)."""
     lease_seconds: float = 60.0

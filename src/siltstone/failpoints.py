@@ -68,6 +68,8 @@ FAILPOINTS: Final = frozenset(
         "request.before_answer",
         "request.after_answer",
         "ingest.after_spread",
+        "ingest.after_groups",
+        "ingest.after_closing",
         "ingest.after_write",
         "ingest.after_quarantine",
         "ingest.after_commit",

@@ -1,12 +1,11 @@
-"""Lake: the composition root. The only place that builds components and hands them to each other.
+"""Lake: the composition root, which builds components and hands them to each other. What keeps it in shape is `keeping`.
 
 `Lake.open` reads and writes nothing; the first `create` lays the lake's folders. Checkpoints and log cleaning run on one
 background thread after the acknowledgement; `close` waits for them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -16,12 +15,13 @@ import pyarrow as pa
 
 from siltstone.clock import Clock, SystemClock
 from siltstone.compaction.compactor import Compactor
-from siltstone.config import JobPlace, Settings
+from siltstone.config import Settings
 from siltstone.dataset.dataset import Dataset
 from siltstone.dataset.registry import Registration, Registry
 from siltstone.dataset.store import Store
 from siltstone.dataset.sweep import sweep
 from siltstone.errors import SiltstoneError
+from siltstone.keeping.kept import KeptLake
 from siltstone.model.names import DatasetName
 from siltstone.model.results import DatasetInfo
 from siltstone.model.roles import check_may_compact, check_may_write, may_compact
@@ -36,28 +36,20 @@ from siltstone.storage.tidying import Background, Tidying
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from siltstone.compaction.candidates import Plan, UnfinishedJob
-    from siltstone.compaction.cycle import Watcher as CycleWatcher
-    from siltstone.compaction.cycle_report import CycleEntry, CycleReport
-    from siltstone.compaction.jobs import Inline
-    from siltstone.compaction.journal import Journal
+    from siltstone.compaction.cycle_report import CycleReport
     from siltstone.compaction.pool import Pool
-    from siltstone.compaction.records import JobRecord
-    from siltstone.compaction.recovery import Recovery, RecoveryReport
-    from siltstone.compaction.statistics import Totals
-    from siltstone.model.requests import Answer, Wish
-    from siltstone.model.results import CompactReport
-    from siltstone.model.tiers import Tier
+    from siltstone.query.hot.cache import HotCache
+    from siltstone.query.hot.wishes import Wishes
     from siltstone.query.result import QueryResult
-    from siltstone.scheduler.caretaker import Caretaker
-    from siltstone.scheduler.housework import Housework, Office, Tell
+    from siltstone.query.router import Explanation, Question, Router
+    from siltstone.query.run import Cancellation
 
 SQUASH_LOOK_COMMITS: Final = 8
 """Every so many commits to a dataset's changes, its small files are counted."""
 BYTES_PER_MB: Final = 1024 * 1024
 
 
-class Lake:
+class Lake(KeptLake):
     """A lake: create, open, list and drop datasets, and query them."""
 
     def __init__(self, layout: Layout, *, settings: Settings, clock: Clock, spark: "SparkSession | None") -> None:
@@ -66,19 +58,24 @@ class Lake:
         self._layout = layout
         self._clock = clock
         self._given = spark
+        self.lasting = True
+        """False in a process that ends at once: its hot cache fills nothing behind answers."""
         self._watcher: Watcher | None = None
         self._on_cycle: list[Callable[[CycleReport], object]] = []
         self._compactor = Compactor(spark=self.spark, leased=self._leased)
         self._upkeep = _Upkeep(settings, clock, self._compactor)
         self._pool: Pool | None = None
+        self._goes_on = False
+        """True once this object is a compactor that goes on for long: its jobs are better kept apart from it."""
         self._tiers: frozenset[str] = frozenset()
+        self._reads = KeptReads(settings.lookup_cache_mb * BYTES_PER_MB)
         self._registry = Registry(
             layout,
             settings=settings,
             clock=clock,
             after_commit=self._upkeep.notice,
             after_write=self._upkeep.notice_write,
-            reads=KeptReads(settings.lookup_cache_mb * BYTES_PER_MB),
+            reads=self._reads,
         )
 
     @classmethod
@@ -191,14 +188,6 @@ class Lake:
         """
         return self._dataset(self._registry.find(DatasetName.parse(name)))
 
-    def require(self) -> None:
-        """Do nothing where there is a lake; a path that was mistyped looks like an empty one otherwise.
-
-        Raises:
-            NotFound: there is none yet.
-        """
-        self._registry.require_lake()
-
     def datasets(self) -> list[DatasetInfo]:
         """List the datasets by name."""
         return [self._dataset(found).info() for found in self._registry.all()]
@@ -208,370 +197,155 @@ class Lake:
         check_may_write(self.settings.role, doing=f"drop dataset {name}")
         self._registry.drop(DatasetName.parse(name))
 
-    def plan(
-        self,
-        names: Sequence[str] | None = None,
-        *,
-        only: Sequence[str] | None = None,
-        force: bool = False,
-        cycle: int | None = None,
-    ) -> "Plan":
-        """Return what a cycle of compaction would do now, and what it would leave out and why; nothing is changed. No Spark.
-
-        Args:
-            names: the datasets to look at; all unless told.
-            only: kinds of work (``fold``, ``squash``, ``vacuum``, ...) and names of tiers; all unless told.
-            force: take what is below its thresholds and too young, too.
-            cycle: the number of the cycle, which says whose turn is first; the next one of the journal unless told.
-
-        Raises:
-            InvalidRequest: an unknown tier or kind of work, or settings that contradict each other.
-            NotFound: there is no such dataset.
-            Corruption, Unavailable: the journal cannot be read, or a dataset that was named.
-        """
-        number = self._journal.next_cycle() if cycle is None else cycle
-        return self._planned(names, only=only, force=force, cycle=number, unfinished=self._recovery.look().unfinished)
-
-    def _planned(
-        self,
-        names: Sequence[str] | None,
-        *,
-        only: Sequence[str] | None,
-        force: bool,
-        cycle: int,
-        unfinished: "Sequence[UnfinishedJob]",
-    ) -> "Plan":
-        from siltstone.compaction.candidates import Inputs, JobKind, plan
-        from siltstone.compaction.states import event_log_state, table_states
-        from siltstone.dataset.tiers import dataset_tiers
-        from siltstone.model.tiers import tiers_from_text
-
-        tiers = tiers_from_text(
-            self.settings.tiers
-        )  # what contradicts itself is refused, also where there is no log yet
-        found = (
-            self._registry.all() if names is None else [self._registry.find(DatasetName.parse(name)) for name in names]
-        )
-        stores = [self._registry.store(one) for one in found]
-        totals = self.totals()
-        tables, unreadable = table_states(
-            stores,
-            tiers=lambda store: dataset_tiers(store) if store.spec.is_log else (),
-            vacuumed_at=lambda name: totals.last_done(name, JobKind.VACUUM),
-            skip_damaged=names is None,
-        )
-        if names is None and (events := event_log_state(self._layout, settings=self.settings, clock=self._clock)):
-            tables.append(events)
-        there = {tier.name for table in tables for tier in table.tiers}
-        absent = ({tier.name for tier in tiers} | self._tiers) - there - frozenset(JobKind)
-        wanted = None if only is None else frozenset(only) - absent  # a tier that no dataset here has: nothing to do
-        inputs = Inputs(tables=tables, cycle=cycle, unfinished=unfinished, only=wanted, force=force)
-        return replace(plan(inputs, self.settings, self._clock.now()), unreadable=unreadable)
-
-    def run_cycle(
-        self,
-        names: Sequence[str] | None = None,
-        *,
-        only: Sequence[str] | None = None,
-        force: bool = False,
-        cycle: int | None = None,
-        epoch: int | None = None,
-        watchers: "Sequence[CycleWatcher]" = (),
-        stopping: Callable[[], bool] = lambda: False,
-    ) -> "CycleReport":
-        """Recover what crashed processes left, then do what `plan` says; a job that fails does not stop the others.
-
-        Spark starts where the setting `jobs` says. Everything is written down in the journal (`history`).
-
-        Args:
-            names: see `plan`.
-            only: see `plan`.
-            force: see `plan`.
-            cycle: see `plan`.
-            epoch: that of the lease under which the cycle runs; without one each job has its dataset's own.
-            watchers: are told of each step.
-            stopping: once it says so, no further job is begun.
-
-        Raises:
-            InvalidRequest: see `plan`; or the role may not compact.
-            Corruption, Unavailable: the journal or the registry cannot be read, so what is unfinished is not known.
-        """
-        from siltstone.compaction.cycle import run_cycle
-        from siltstone.compaction.cycle_report import CycleReport
-        from siltstone.compaction.system_jobs import SystemJobs
-
-        check_may_compact(self.settings.role, doing="run a cycle")
-        recovery = self.recover(epoch=epoch)
-        number = self._journal.next_cycle() if cycle is None else cycle
-        plan = self._planned(names, only=only, force=force, cycle=number, unfinished=recovery.unfinished)
-        runner = SystemJobs(self.runner(), layout=self._layout, settings=self.settings, clock=self._clock)
-        results = run_cycle(
-            plan,
-            runner,
-            epoch=epoch,
-            watchers=[self._journal, *watchers],
-            stopping=stopping,
-            clock=self._clock,
-        )
-        report = CycleReport(
-            cycle=number,
-            results=tuple(results),
-            recovery=recovery,
-            unreadable=dict(plan.unreadable),
-            trouble=self._journal.trouble,
-        )
-        for callback in self._on_cycle:
-            callback(report)
-        return report
-
-    def on_cycle(self, callback: "Callable[[CycleReport], object]") -> None:
-        """Have something called after each cycle of this lake object, with what came of it; what it raises reaches the caller."""
-        self._on_cycle.append(callback)
-
-    def recover(self, *, epoch: int | None = None) -> "RecoveryReport":
-        """Put in order what crashed processes left: unfinished jobs, datasets, folders. Done before each cycle. No Spark.
-
-        Args:
-            epoch: that of our lease, if we hold one: a cycle of a lower one is over.
-
-        Raises:
-            InvalidRequest: the role may not compact.
-            Corruption, Unavailable: the journal or the registry cannot be read.
-        """
-        check_may_compact(self.settings.role, doing="recover a lake")
-        return self._recovery.run(epoch=epoch)
-
-    def unfinished(self) -> "RecoveryReport":
-        """Return which jobs are under way, or were when their process died, and what cannot be read; nothing is changed.
-
-        Raises:
-            Corruption, Unavailable: the journal cannot be read.
-        """
-        return self._recovery.look()
-
-    def history(self, limit: int = 20) -> "list[CycleEntry]":
-        """Return the last cycles that did something, the newest first.
-
-        Raises:
-            InvalidRequest: the limit is less than 1.
-            Corruption, Unavailable: the journal cannot be read.
-        """
-        from siltstone.compaction.cycle_report import CycleEntry
-
-        return [CycleEntry.of(build) for build in self._journal.cycles(limit)]
-
-    def jobs(self, limit: int = 20, *, dataset: str | None = None) -> "list[JobRecord]":
-        """Return the last jobs, of one dataset or of all, the newest first; `lake.history()` has the cycles.
-
-        Raises:
-            InvalidRequest: the limit is less than 1.
-            Corruption, Unavailable: the journal cannot be read.
-        """
-        return self._journal.jobs(limit, dataset=dataset)
-
-    def totals(self) -> "Totals":
-        """Return what all cycles have come to: by tier and kind of work, and by dataset.
-
-        Raises:
-            Corruption, Unavailable: the journal cannot be read.
-        """
-        from siltstone.compaction.statistics import Totals, kept_at, totals_of
-
-        log = self._journal.log()
-        return totals_of(log, kept_at(log)) if log is not None else Totals()
-
-    @cached_property
-    def _journal(self) -> "Journal":
-        from siltstone.compaction.journal import Journal
-
-        return Journal(self._layout, settings=self.settings, clock=self._clock, store=self._store)
-
-    @cached_property
-    def _recovery(self) -> "Recovery":
-        from siltstone.compaction.recovery import Recovery
-
-        return Recovery(
-            self._journal,
-            registry=self._registry,
-            layout=self._layout,
-            compactor=self._compactor,
-            clock=self._clock,
-        )
-
-    def runner(self) -> "Inline | Pool":
-        """Return who does the jobs of cycles, as the setting `jobs` says. Workers are kept warm until the lake is closed."""
-        from siltstone.compaction.jobs import Inline
-        from siltstone.compaction.pool import SECONDS_PER_MINUTE, Pool
-
-        if self.settings.jobs is JobPlace.INLINE:
-            return Inline(self._compactor, self._store, limit_seconds=self.settings.job_minutes * SECONDS_PER_MINUTE)
-        if self._pool is None:
-            self._pool = Pool(
-                self.path, settings=self.settings, clock=self._clock, compactor=self._compactor, store=self._store
-            )
-        return self._pool
-
-    # ---- the compactor -------------------------------------------------------------------------------------------
-
-    def compactor(
-        self,
-        *,
-        names: Callable[[], list[str] | None] = lambda: None,
-        only: Sequence[str] | None = None,
-        tell: "Tell" = lambda _told: None,
-    ) -> "Caretaker":
-        """Return what keeps this lake in shape by itself: start it, stop it, ask it. At most one of a lake works at a time.
-
-        Args:
-            names: returns the datasets to look after, asked before each cycle; None means all.
-            only: kinds of work and names of tiers; all unless told.
-            tell: is told what happens, from other threads.
-
-        Raises:
-            InvalidRequest: the role may not compact, an unknown work, or settings that contradict each other.
-        """
-        from siltstone.scheduler.caretaker import Caretaker
-        from siltstone.scheduler.works import crons
-        from siltstone.storage.spark import interrupt
-
-        found = crons(self.settings, of_datasets=self._dataset_tiers())
-        self._tiers = frozenset(found)
-        return Caretaker(
-            self._housework(), self._office(), crons=found, names=names, only=only, tell=tell, interrupt=interrupt
-        )
-
-    def _dataset_tiers(self) -> "list[Tier]":
-        """Return the tiers of all logs; those of one that cannot be read are left to its cycles to complain about."""
-        from siltstone.dataset.tiers import dataset_tiers
-
-        found: list[Tier] = []
-        for one in self._registry.all():
-            with suppress(SiltstoneError):
-                store = self._registry.store(one)
-                found += dataset_tiers(store) if store.spec.is_log else ()
-        return found
-
-    def ask(self, wish: "Wish", *, tell: "Tell" = lambda _told: None) -> "Answer":
-        """Have something compacted: here under the lease if it is free, by the compactor that holds it otherwise.
-
-        Raises:
-            InvalidRequest: the role may not compact.
-            Conflict: a cycle was asked for while one is running.
-        """
-        from siltstone.scheduler.asking import Asking
-
-        self.require()
-        return Asking(self._housework(), self._office()).ask(wish, tell=tell)
-
-    def compactor_overview(self) -> dict[str, Any]:
-        """Return how this lake's compactor stands, wherever it runs, as plain data."""
-        from siltstone.scheduler.caretaker import overview
-
-        self.require()
-        return overview(self._office())
-
-    def pause_compactor(self) -> None:
-        """Let no compactor of this lake run anything by the clock until somebody resumes; a cycle that runs goes on."""
-        from siltstone.scheduler.caretaker import pause
-
-        self.require()
-        check_may_compact(self.settings.role, doing="pause the compactor")
-        pause(self._office().notes, self._clock)
-
-    def resume_compactor(self) -> bool:
-        """Let the compactor go on by the clock; return whether it was paused."""
-        from siltstone.scheduler.caretaker import resume
-
-        self.require()
-        check_may_compact(self.settings.role, doing="resume the compactor")
-        return resume(self._office().notes)
-
-    def stop_compactor(self, *, seconds: float) -> str | None:
-        """Ask the compactor that holds the lease to stop, and wait for it; return who has taken over, if somebody has.
-
-        Raises:
-            NotFound: none is running.
-            Conflict: the lease is held by a single command.
-            Unavailable: it has not stopped within that time.
-        """
-        from siltstone.scheduler.asking import Asking
-
-        self.require()
-        check_may_compact(self.settings.role, doing="stop the compactor")
-        return Asking(self._housework(), self._office()).stop(seconds=seconds)
-
-    def names(self) -> list[str]:
-        """Return the names of all datasets."""
-        return [str(found.name) for found in self._registry.all()]
-
-    def highest_epoch(self, names: Sequence[str]) -> int:
-        """Return the highest epoch that has committed to any of these datasets.
-
-        Those that are gone or cannot be read are left out: they have no jobs, or jobs that say so.
-        """
-        highest = 0
-        for name in names:
-            with suppress(SiltstoneError, LogMoved):
-                highest = max(highest, self._store(name).snapshot().epoch)
-        return highest
-
-    def compact_one(self, name: str, *, purge: bool = False, epoch: int | None = None) -> "CompactReport":
-        """Fold or purge one dataset with the epoch of a lease."""
-        check_may_compact(self.settings.role, doing=f"compact dataset {name}")
-        return self._compactor.compact(self._store(name), purge=purge, epoch=epoch)
-
-    def _housework(self) -> "Housework":
-        from siltstone.scheduler.housework import Housework
-
-        return Housework(self, clock=self._clock)
-
-    def _office(self) -> "Office":
-        from siltstone.scheduler.housework import Office
-        from siltstone.storage.leases import Leases
-        from siltstone.storage.notes import Notes
-        from siltstone.storage.requests import Requests
-
-        durable = self.settings.durable
-        return Office(
-            leases=Leases(self._layout, self.settings, self._clock),
-            requests=Requests(self._layout, clock=self._clock, durable=durable),
-            notes=Notes(self._layout, durable=durable),
-            settings=self.settings,
-            clock=self._clock,
-            last_cycle=self._last_cycle,
-        )
-
-    def _last_cycle(self) -> int:
-        """Return the number of the last cycle of the journal; 0 where it cannot be read, which a cycle finds out by itself."""
-        try:
-            return self._journal.next_cycle() - 1
-        except SiltstoneError:
-            return 0
-
-    def _leased(self) -> int:
-        from siltstone.storage.leases import COMPACTOR, Leases
-
-        row = Leases(self._layout, self.settings, self._clock).row(COMPACTOR)
-        return row.epoch if row is not None else 0
-
     def sweep(self) -> list[Path]:
         """Remove the folders that crashed creates and drops left behind, and return them."""
         check_may_compact(self.settings.role, doing="sweep the lake")
         return sweep(self._registry, self._layout)
 
-    def sql(self, text: str, *, max_rows: int | None = None) -> "QueryResult":
-        """Answer one SELECT over datasets by their three-part names, or ``catalog.schema.__raw__table``."""
-        from siltstone.query.run import run_sql
+    def sql(
+        self,
+        text: str,
+        *,
+        params: Mapping[str, object] | None = None,
+        engine: str = "auto",
+        max_rows: int | None = None,
+        timeout: float | None = None,
+        catalog: str | None = None,
+        schema: str | None = None,
+        query_id: str | None = None,
+    ) -> "QueryResult":
+        """Answer one SELECT over datasets by their three-part names, or ``catalog.schema.__raw__table``.
 
-        return run_sql(
-            text,
-            spark=self.spark,
-            dataset=self.dataset,
-            max_rows=self.settings.max_rows if max_rows is None else max_rows,
+        Args:
+            text: the SELECT, in Spark's dialect; ``docs/sql.md`` lists what it may have.
+            params: the value of each ``:name`` in it; bound, never pasted.
+            engine: ``hot``, ``spark``, or ``auto``: hot if that gives the same answer and the datasets are, or quickly can be, in
+                memory; Spark otherwise. The result says which one answered, and why.
+            max_rows: how many rows come back at most; ``truncated`` says whether there are more.
+            timeout: the time limit in seconds, 0 for none; else the setting ``query_seconds``.
+            catalog: the catalog of tables that are named without one; else the setting ``default_catalog``.
+            schema: the schema of tables that are named without one; else the setting ``default_schema``.
+            query_id: by which `queries.cancel` ends the query and `queries.page` gives its pages; made up unless given.
+
+        Raises:
+            InvalidRequest: the query is not allowed, an engine refuses it, or the hot one was asked for and cannot answer.
+            NotFound: it names a dataset that does not exist.
+            Conflict: a query with that id is running.
+            Unavailable: the time is up, the query was cancelled, or Spark went away.
+        """
+        return self.queries.ask(
+            self._question(
+                text,
+                params=params,
+                engine=engine,
+                max_rows=max_rows,
+                timeout=timeout,
+                catalog=catalog,
+                schema=schema,
+                query_id=query_id,
+            )
         )
 
+    def stream_sql(
+        self,
+        text: str,
+        *,
+        params: Mapping[str, object] | None = None,
+        timeout: float = 0.0,
+        catalog: str | None = None,
+        schema: str | None = None,
+        cancellation: "Cancellation | None" = None,
+    ) -> pa.RecordBatchReader:
+        """Answer one SELECT on Spark as a stream of record batches: all rows, a few thousand in memory at a time.
+
+        The arguments and errors are those of `sql`; there is no limit of rows, and none of time unless one is given. Errors of
+        Spark come while the batches are read. `cancellation` is what another thread can end it by.
+        """
+        from siltstone.query.gate import admit
+        from siltstone.query.run import SparkQuery
+
+        asked = self._question(text, params=params, engine="spark", catalog=catalog, schema=schema)
+        admitted = admit(text, parameters=asked.params, catalog=asked.catalog, schema=asked.schema)
+        query = SparkQuery(admitted, spark=self.spark, dataset=self.dataset, seconds=timeout, cancellation=cancellation)
+        return query.stream()
+
+    def explain_sql(
+        self,
+        text: str,
+        *,
+        params: Mapping[str, object] | None = None,
+        engine: str = "auto",
+        catalog: str | None = None,
+        schema: str | None = None,
+    ) -> "Explanation":
+        """Say which engine would answer a SELECT, why, and by which plan; no rows are read. The arguments are those of `sql`."""
+        return self.queries.explain(self._question(text, params=params, engine=engine, catalog=catalog, schema=schema))
+
+    def _question(
+        self,
+        text: str,
+        *,
+        params: Mapping[str, object] | None,
+        engine: str,
+        catalog: str | None,
+        schema: str | None,
+        max_rows: int | None = None,
+        timeout: float | None = None,
+        query_id: str | None = None,
+    ) -> "Question":
+        from siltstone.query.router import Question, engine_of
+
+        return Question(
+            text=text,
+            params=params or {},
+            engine=engine_of(engine),
+            max_rows=self.settings.max_rows if max_rows is None else max_rows,
+            seconds=self.settings.query_seconds if timeout is None else timeout,
+            catalog=catalog or self.settings.default_catalog or None,
+            schema=schema or self.settings.default_schema or None,
+            query_id=query_id,
+        )
+
+    @cached_property
+    def queries(self) -> "Router":
+        """Who answers questions: cancels them by id, explains them, keeps their pages."""
+        from siltstone.query.hot.sources import Sources
+        from siltstone.query.router import Router
+
+        router = Router(
+            hot=lambda: self.hot,
+            sources=Sources(self._registry),
+            spark=self.spark,
+            dataset=self.dataset,
+            settings=self.settings,
+            clock=self._clock,
+        )
+        router.fill_behind = self.lasting
+        self._reads.also.append(lambda _path: router.forget())
+        return router
+
+    @cached_property
+    def hot(self) -> "HotCache":
+        """The hot cache of this process: datasets as merged rows in memory, without Spark."""
+        from siltstone.query.hot.cache import HotCache
+        from siltstone.query.hot.sources import Sources
+
+        wishes = self.hot_wishes if self.lasting else None
+        cache = HotCache.open(Sources(self._registry), settings=self.settings, clock=self._clock, wishes=wishes)
+        self._reads.also.append(cache.forget)
+        return cache
+
+    @property
+    def hot_wishes(self) -> "Wishes":
+        """What is wished of the hot caches of all processes that last: which datasets are pinned, warmed and evicted."""
+        from siltstone.query.hot.wishes import Wishes
+
+        return Wishes(self._layout, settings=self.settings, clock=self._clock)
+
     def close(self) -> None:
-        """End the workers, finish background upkeep, and let go of the journal."""
+        """End the workers, finish background upkeep, and let go of the journal and the hot cache."""
+        if "hot" in self.__dict__:
+            self.hot.close()
         if self._pool is not None:
             self._pool.close()
         self._upkeep.close()
@@ -585,9 +359,6 @@ class Lake:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _store(self, name: str) -> Store:
-        return self._registry.store(self._registry.find(DatasetName.parse(name)))
 
     def _dataset(self, found: Registration) -> Dataset:
         return Dataset(found, self._registry.store(found), spark=self.spark, maintenance=self._compactor)

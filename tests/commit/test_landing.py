@@ -255,8 +255,8 @@ def test_a_disk_that_refuses_to_sync_the_entry_leaves_an_unknown_outcome(path: P
     table = open_table(path, settings=Settings(durable=True))
     file = stage(table, [9])
 
-    def refuse(folder: Path) -> None:
-        if folder.name == LOG:
+    def refuse(folder: str | Path) -> None:
+        if Path(folder).name == LOG:
             raise OSError(5, "Input/output error")
         sync_directory(folder)
 

@@ -2,10 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from siltstone.eventlog.ledger import Checked
 from siltstone.eventlog.log import EventLog
+from siltstone.eventlog.projection import Projection
+from siltstone.storage import turn
 from tests.support.children import Child
 from tests.support.histories import received
 
@@ -20,7 +24,7 @@ def race(uri: str, *, processes: int, each: int, killed_at: int, place: str) -> 
     target = "tests.support.appends:append_builds"
     dying = Child(target, arguments[0], failpoint=f"{place}:kill:{killed_at}")
     others = [Child(target, given) for given in arguments[1:]]
-    acknowledged = [index for child in others for index in child.wait(LONG_SECONDS).value]
+    acknowledged = [index for child in others for index in child.value(LONG_SECONDS)]
     assert dying.wait(LONG_SECONDS).killed
     with EventLog.open(uri) as log:
         events = list(log.events())
@@ -36,6 +40,29 @@ def race(uri: str, *, processes: int, each: int, killed_at: int, place: str) -> 
 def test_processes_at_once_lose_nothing(kind: str, address: Callable[[str], str]) -> None:
     place = "eventlog.after_stage" if kind == "delta" else "eventlog.before_commit"
     race(address(kind), processes=PROCESSES, each=20, killed_at=9, place=place)
+
+
+def test_who_was_overtaken_while_it_looked_tries_again(address: Callable[[str], str], monkeypatch: pytest.MonkeyPatch):
+    """Two commits come between the look at the table and the check, and the projection has the first of them already."""
+    monkeypatch.setattr(turn, "TURN_SECONDS", 0.05)
+    uri = address("delta")
+    with EventLog.open(uri) as slow, EventLog.open(uri) as quick:
+        slow.append(received("before"))
+        check = Projection.check
+        overtaken: list[int] = []
+
+        def late(self: Projection, *given: Any, **named: Any) -> Checked:  # noqa: ANN401
+            if self is slow._keeper._projection and not overtaken:  # type: ignore[attr-defined]
+                overtaken.append(1)
+                quick.append(received("one"))
+                assert quick.next_index() == 3, "and it is folded"
+                quick.append(received("two"))
+            return check(self, *given, **named)
+
+        monkeypatch.setattr(Projection, "check", late)
+        assert slow.append(received("three"))[0].index == 4
+        assert overtaken
+        assert [one.event.build_request_id for one in slow.events()] == ["before", "one", "two", "three"]
 
 
 @pytest.mark.deep

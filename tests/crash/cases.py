@@ -88,6 +88,20 @@ CASES: Final = [
         after=("upsert.after_commit", "ingest.after_commit"),
         spark=True,
     ),
+    *_cases(
+        "ingest",
+        "empty_log",
+        before=("ingest.after_groups", "ingest.after_write", "commit.before_entry"),
+        after=("commit.after_entry", "ingest.after_commit"),
+        spark=True,
+    ),
+    *_cases(
+        "ingest",
+        "log",
+        before=("ingest.after_closing", "commit.before_entry", "commit.before_entry#2"),
+        after=("upsert.after_commit", "ingest.after_commit"),
+        spark=True,
+    ),
     *_cases("quarantine", "pending", before=("ingest.after_quarantine",), after=("ingest.after_commit",), spark=True),
     *_cases(
         "fold",

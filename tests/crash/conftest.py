@@ -1,5 +1,6 @@
 """One worker on the Connect server, and the lakes that every case starts from a copy of."""
 
+import datetime
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from siltstone.storage.connect import ConnectServer
 from tests.support.children import Worker
-from tests.support.operations import LOADED, State, row, state
+from tests.support.operations import LOADED, LOADED_EVENTS, State, event, row, state
 
 StartLake = Callable[[str], Path]
 AfterStates = Callable[[str, str], State | None]
@@ -25,12 +26,17 @@ def worker(connect_server: ConnectServer) -> Iterator[Worker]:
 
 @pytest.fixture(scope="session")
 def templates(worker: Worker, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The lakes that cases copy, and the file that `ingest` loads."""
+    """The lakes that cases copy, and the files that `ingest` loads."""
     folder = tmp_path_factory.mktemp("templates")
     worker.call("tests.support.operations:build_lakes", folder=str(folder))
     rows = [row(number, 500 + number, "loaded") for number in (0, 2, 5, 60, 61)]
     schema = pa.schema([("id", pa.string()), ("n", pa.int64()), ("note", pa.string())])
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / LOADED)
+    events = [event(number, 500 + number, "loaded") for number in (0, 2, 5, 60, 61, 61)]
+    timed = [found | {"at": datetime.datetime.fromisoformat(found["at"])} for found in events]
+    pq.write_table(
+        pa.Table.from_pylist(timed, schema.append(pa.field("at", pa.timestamp("us", "UTC")))), folder / LOADED_EVENTS
+    )
     return folder
 
 
@@ -45,11 +51,12 @@ def start_lake(templates: Path, tmp_path: Path) -> StartLake:
 
 
 def copy_template(templates: Path, name: str, folder: Path) -> Path:
-    """Copy one lake, and the file to load beside it."""
+    """Copy one lake, and the files to load beside it."""
     path = folder / "lake"
     if name != "nothing":
         shutil.copytree(templates / name, path)
-    shutil.copy(templates / LOADED, folder / LOADED)
+    for source in (LOADED, LOADED_EVENTS):
+        shutil.copy(templates / source, folder / source)
     return path
 
 

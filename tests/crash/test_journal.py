@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.children import Child
-from tests.support.cycles import NAMES, ROWS, build, cycle, observe, recover
+from tests.support.cycles import NAMES, ROWS, ask, build, cycle, observe, recover
 
 NOTHING = None
 """The journal knows nothing of the cycle: it died before the first event."""
@@ -68,9 +68,16 @@ def lake(template: Path, tmp_path: Path) -> str:
     return str(path)
 
 
-def killed(target: str, lake: str, place: str) -> None:
+@pytest.fixture
+def empty_lake(tmp_path: Path) -> str:
+    """A lake whose datasets have no rows, so that a purge needs no Spark."""
+    build(str(tmp_path / "empty"), rows=0)
+    return str(tmp_path / "empty")
+
+
+def killed(target: str, lake: str, place: str, **given: str) -> None:
     failpoint = place if ":" in place else f"{place}:kill"
-    outcome = Child(f"tests.support.cycles:{target}", {"path": lake}, failpoint=failpoint).wait()
+    outcome = Child(f"tests.support.cycles:{target}", {"path": lake, **given}, failpoint=failpoint).wait()
     assert outcome.killed, outcome.stderr
 
 
@@ -123,3 +130,46 @@ def test_a_recovery_that_is_killed_is_done_by_the_next(place: str, lake: str) ->
     assert found["jobs"] == {NAMES[0]: "COMPLETED", NAMES[1]: "FAILED"}
     assert found["cycles"] == ["failed"]
     settled(lake)
+
+
+SQUASHED = {
+    "journal.after_cycle_began": "FAILED",
+    "journal.after_job_began": "FAILED",
+    "squash.after_write": "FAILED",
+    "squash.after_commit": "COMPLETED",
+    "journal.before_job_ended": "COMPLETED",
+}
+"""Where a process dies in a squash that was asked for, and what recovery says of its job."""
+ASKED_DEEP = {"journal.after_cycle_began", "squash.after_write"}
+
+
+@pytest.mark.parametrize(
+    ("place", "status"),
+    [pytest.param(*one, marks=[pytest.mark.deep] if one[0] in ASKED_DEEP else []) for one in SQUASHED.items()],
+)
+def test_what_was_asked_for_by_a_process_that_died_is_recovered_and_can_be_asked_again(
+    place: str, status: str, lake: str
+) -> None:
+    killed("ask", lake, place, what="squash")
+    again = ask(lake, "squash")
+    assert (again["trouble"], again["results"][0]["error"]) == ([], None), "also before anybody has recovered"
+    found = recover(lake)
+    assert len(found["rolled_forward"]) == (status == "COMPLETED")
+    assert len(found["abandoned"]) == (status == "FAILED")
+    after = observe(lake)
+    assert sorted(after["cycles"]) == sorted(["completed", "completed" if status == "COMPLETED" else "failed"])
+    assert (after["rows"], after["files"], after["unfinished"]) == (LIVE, [1, ROWS], 0)
+    assert cycle(lake)["trouble"] is None
+    assert (observe(lake)["rows"], observe(lake)["files"]) == (LIVE, [1, 1])
+
+
+@pytest.mark.parametrize(
+    "place", ["purge.after_delete", pytest.param("journal.before_job_ended", marks=pytest.mark.deep)]
+)
+def test_a_purge_whose_process_died_is_never_taken_for_done(place: str, empty_lake: str) -> None:
+    killed("ask", empty_lake, place, what="purge")
+    found = recover(empty_lake)
+    assert (len(found["abandoned"]), found["rolled_forward"]) == (1, ())
+    assert observe(empty_lake)["jobs"] == {NAMES[0]: "FAILED"}
+    assert ask(empty_lake, "purge")["results"][0]["report"]["purged"]
+    assert observe(empty_lake)["jobs"] == {NAMES[0]: "COMPLETED"}

@@ -40,11 +40,11 @@ def failed(lake: Path, kind: str, code: int, says: str, *call: object) -> None:
 
 
 def of_users(lake: Path) -> dict[str, str]:
-    """Return what the lake holds, but for who was about to compact it."""
+    """Return what the lake holds, but for who was about to compact it, and what became of that."""
     return {
         name: digest
         for name, digest in contents(lake).items()
-        if not name.startswith(("_system/leases/", "_system/compactor/"))
+        if not name.startswith(("_system/leases/", "_system/compactor/", "_system/events/"))
     }
 
 

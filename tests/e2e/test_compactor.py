@@ -59,6 +59,13 @@ def test_a_second_compactor_stands_by_takes_over_from_one_that_was_killed_and_st
     done = process("--lake", lake, "compact", PEOPLE)
     assert (done.code, done.out.splitlines()[0].split(",")[0]) == (0, f"{PEOPLE}: nothing to fold")
     assert "handed to the compactor, process " in done.err
+    for call in (("vacuum", PEOPLE), ("compact", PEOPLE, "--squash")):
+        also = silt("--lake", lake, *call)
+        assert (also.code, "handed to the compactor, process " in also.err) == (0, True), also.err
+        told = silt("--lake", lake, "--json", *call)
+        assert (told.code, told.data["dataset"], told.err) == (0, PEOPLE, "")
+    kept_short = silt("--lake", lake, "--json", "vacuum", PEOPLE, "--retention-hours", "0.5")
+    assert (kept_short.code, kept_short.error["kind"]) == (2, "invalid_request")
     cycle = process("--lake", lake, "--json", "compact", "--cycle", "--only", "vacuum")
     assert (cycle.code, cycle.data, cycle.err) == (0, [], "")
     silt("--lake", lake, "compactor", "resume")

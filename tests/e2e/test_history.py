@@ -54,6 +54,23 @@ def test_cycles_and_jobs_are_told_for_people_and_for_machines() -> None:
     assert "squash" in silt("history", "--totals").out
 
 
+def test_what_was_asked_for_by_name_is_found_as_jobs_and_counted() -> None:
+    assert silt("compact", PEOPLE, "--squash").code == 0
+    assert silt("vacuum", "--all").code == 0
+    assert silt("vacuum", PEOPLE, "--retention-hours", "0").code == 2
+    jobs = silt("history", "--jobs", "--json").data
+    assert [(job["cycle"], job["lane"], job["dataset"], job["status"]) for job in jobs] == [
+        (2, "vacuum", PEOPLE, "completed"),
+        (2, "vacuum", OTHERS, "completed"),
+        (1, "squash", PEOPLE, "completed"),
+    ]
+    assert all(job["trigger"].startswith("asked by process ") for job in jobs)
+    totals = silt("history", "--totals", "--json").data
+    assert (totals["cycles"], totals["jobs"]) == (2, 3)
+    assert (totals["lanes"]["squash"]["files_before"], totals["lanes"]["vacuum"]["jobs"]) == (3, 2)
+    assert [found["message"] for found in silt("history", "--json").data] == ["2 jobs", "1 jobs"]
+
+
 def test_status_tells_the_last_job_and_the_last_cycle() -> None:
     cycle()
     found = silt("status", PEOPLE, "--json").data
@@ -86,7 +103,9 @@ def test_a_journal_that_cannot_be_read_is_told_by_status_and_keeps_a_cycle_from_
     shown = silt("status", "--json")
     assert (shown.code, len(shown.data), shown.error["kind"]) == (9, 2, "corruption")
     assert silt("compact", "--cycle", "--only", "squash", "--force").code == 9
-    assert silt("compact", PEOPLE, "--squash").code == 0
+    done = silt("compact", PEOPLE, "--squash")
+    assert (done.code, "journal cannot be written" in done.err) == (5, True), "a single work is done, and told"
+    assert done.out == f"{PEOPLE}: no small files of changes to squash.\n"
 
 
 def test_a_journal_that_cannot_be_written_is_told_after_the_work_is_done(lake: Path) -> None:

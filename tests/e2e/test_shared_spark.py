@@ -42,7 +42,7 @@ with Lake.open(sys.argv[1]) as lake:
                 spark.range(0, 10**13, 1, 2).selectExpr("sum(id % 7)").collect()
         except Unavailable as error:
             print("unavailable", flush=True)
-    print(lake.sql("SELECT count(*) FROM a.b.c").rows[0][0], flush=True)
+    print(lake.sql("SELECT count(*) FROM a.b.c", engine="spark").rows[0][0], flush=True)
 """
 
 pytestmark = pytest.mark.spark
@@ -97,7 +97,7 @@ def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[User]:
 def first_two(user: User) -> list[Result]:
     """Two commands that both need Spark, at the same moment, and find none."""
     with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(lambda _: user.silt("sql", COUNT), range(2)))
+        return list(pool.map(lambda _: user.silt("sql", COUNT, "--engine", "spark"), range(2)))
 
 
 def wait_until_gone(user: User) -> None:
@@ -113,7 +113,7 @@ def test_two_commands_at_once_start_one_server_and_the_third_joins_it(user: User
     assert [result.data["rows"] for result in first_two] == [[[2]], [[2]]], first_two
     before = user.pid()
     nobody = "http://127.0.0.1:9"
-    assert user.silt("sql", COUNT, http_proxy=nobody, https_proxy=nobody).data["rows"] == [[2]]
+    assert user.silt("sql", COUNT, "--engine", "spark", http_proxy=nobody, https_proxy=nobody).data["rows"] == [[2]]
     status = user.silt("spark", "status").data
     assert (status["running"], status["in_use"], status["pid"]) == (True, False, before)
     assert status["address"] == f"sc://localhost:{user.running().port}"
@@ -131,7 +131,7 @@ def test_the_token_is_seen_by_nobody_else(user: User):
 
 @pytest.mark.usefixtures("first_two")
 def test_whoever_shows_another_token_is_refused(user: User):
-    refused = user.silt("sql", COUNT, SILT_SPARK_REMOTE=f"{user.running().address}/;token=other")
+    refused = user.silt("sql", COUNT, "--engine", "spark", SILT_SPARK_REMOTE=f"{user.running().address}/;token=other")
     assert (refused.code, refused.error["kind"]) == (5, "unavailable"), refused
 
 
@@ -150,7 +150,7 @@ def test_the_ui_answers_on_this_machine_only(user: User):
 def test_a_damaged_state_is_mended_and_the_server_kept(user: User):
     before = user.pid()
     (user.place / STATE_FILE).write_text("garbage")
-    assert user.silt("sql", COUNT).data["rows"] == [[2]]
+    assert user.silt("sql", COUNT, "--engine", "spark").data["rows"] == [[2]]
     (user.place / STATE_FILE).chmod(0o644)
     assert user.silt("spark", "start").data["pid"] == before
 

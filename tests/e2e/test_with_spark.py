@@ -114,6 +114,6 @@ def test_a_demo_that_is_too_small_is_refused_before_spark_starts(tmp_path: Path)
 
 def test_a_spark_that_is_not_there_is_unavailable(lake_path: Path):
     process("--lake", lake_path, "create", NAME, "--key", "id", "--schema", "id STRING")
-    call = ("--lake", lake_path, "--json", "sql", f"SELECT * FROM {NAME}")
+    call = ("--lake", lake_path, "--json", "sql", f"SELECT * FROM {NAME}", "--engine", "spark")
     refused = process(*call, SILT_SPARK_REMOTE="sc://127.0.0.1:1")
     assert (refused.code, refused.error["kind"]) == (5, "unavailable")

@@ -5,7 +5,6 @@ The order is that of the fewest starts of a JVM: those that leave the warm worke
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -19,7 +18,7 @@ from siltstone.compaction.job_worker import session_members
 from siltstone.model.columns import PERIOD
 from siltstone.model.files import Commit, CommitKind
 from tests.jobs.conftest import OpenLake, pool_of
-from tests.support.children import Child
+from tests.support.children import Child, children_of
 from tests.support.faulty_worker import arrange, spark_is_writing
 from tests.support.folds import stage
 from tests.support.rolled import AT, HOUR, NAME, SETTINGS, base_files, leftovers, make_log, numbers
@@ -35,15 +34,6 @@ def wait_for(what: Callable[[], bool], seconds: float = 180.0) -> bool:
     while not what() and time.monotonic() < end:
         time.sleep(0.02)
     return what()
-
-
-def children_of(process: int) -> list[int]:
-    """Return the children of all threads of a process."""
-    return [
-        int(child)
-        for task in Path(f"/proc/{process}/task").iterdir()
-        for child in (task / "children").read_text().split()
-    ]
 
 
 def run_one_cycle(path: str) -> None:
@@ -73,6 +63,31 @@ def test_a_worker_that_is_killed_over_seven_files_finishes_thirty_by_halving(ope
     assert (done.report["files_removed"], done.report["rows"]) == (30, 300)
     assert len(base_files(log)) == 6
     assert numbers(log) == dict.fromkeys(range(300), 1)
+
+
+@pytest.mark.parametrize(
+    ("files", "failed", "attempts"),
+    [(14, [14], 3), pytest.param(30, [30, 15, 8, 15, 8], 11, marks=pytest.mark.deep)],
+)
+def test_a_worker_that_is_killed_over_seven_files_finishes_a_fold_by_halving(
+    open_lake: OpenLake, files: int, failed: list[int], attempts: int
+) -> None:
+    lake = open_lake(squash_files=0)
+    log = make_log(lake, files=1)
+    for n in range(files - 1):
+        log.append([{"at": AT, "visitor": f"V-{n}", "n": 1000 + n}])
+    log.tombstone(["V-0"])
+    arrange(lake.path, kill_over=7)
+    (done,) = lake.run_cycle(only=["fold"], force=True)
+    assert (done.outcome, done.error, done.attempts) == ("done", None, attempts)
+    assert [(one.files, one.failure, one.halved) for one in done.failed_attempts] == [
+        (n, "killed", True) for n in failed
+    ]
+    assert max(one.depth for one in done.failed_attempts) < MAX_DEPTH
+    assert done.report is not None
+    assert (done.report["change_files"], done.report["watermark"], done.report["batches_folded"]) == (files,) * 3
+    assert (log.status().backlog_files, log.status().watermark) == (0, files)
+    assert numbers(log) == dict.fromkeys([*range(10), *range(1001, 999 + files)], 1)
 
 
 def test_a_worker_killed_in_the_middle_of_spark_loses_and_doubles_nothing(open_lake: OpenLake) -> None:

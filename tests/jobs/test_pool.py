@@ -128,6 +128,19 @@ def test_a_worker_that_does_not_start_is_told_with_its_last_words(open_lake: Ope
     assert "no such luck" in (told.error or "")
 
 
+def test_a_worker_that_was_idle_for_long_is_let_go(open_lake: OpenLake) -> None:
+    lake = open_lake(fresh=True, spark_idle_minutes=0.01)
+    make_log(lake, files=0)
+    assert done(lake).outcome == "done"
+    (worker,) = pool_of(lake)._idle
+    pool_of(lake).let_idle_go()
+    assert idle(lake) == [worker.pid], "it has just worked"
+    worker.idle_since_seconds -= 1
+    lake.run_cycle(only=["vacuum"])
+    assert idle(lake) == []
+    assert not worker.alive()
+
+
 def test_closing_ends_the_workers_and_removes_their_folders(open_lake: OpenLake) -> None:
     lake = open_lake(fresh=True)
     make_log(lake, files=0)

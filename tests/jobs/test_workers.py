@@ -2,18 +2,24 @@
 
 import hashlib
 import resource
-from pathlib import Path
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
 
-from siltstone import Lake
+from siltstone import Dataset, Lake
 from siltstone.compaction.candidates import Plan
 from siltstone.compaction.cluster import whole_base
 from siltstone.compaction.cycle import run_cycle
+from siltstone.compaction.job_worker import session_members
+from siltstone.compaction.worker_process import WorkerProcess
 from siltstone.model.columns import APP_EPOCH, PERIOD
 from siltstone.model.results import JobResult
 from tests.jobs.conftest import OpenLake, pool_of
+from tests.support.faulty_worker import arrange
 from tests.support.rolled import AT, NAME, add_files, base_files, leftovers, make_log, numbers
 
 pytestmark = pytest.mark.spark
@@ -141,30 +147,100 @@ def test_commits_carry_the_epoch_of_the_lease_and_a_lower_one_is_fenced(open_lak
     assert numbers(log) == dict.fromkeys([*range(40), 9999], 1)
 
 
-def jvm_of(worker: int) -> int:
-    """Return the JVM among a worker's children."""
-    listed = Path(f"/proc/{worker}/task/{worker}/children").read_text().split()
-    found = [int(child) for child in listed if "java" in Path(f"/proc/{child}/comm").read_text()]
-    return found[0]
+@contextmanager
+def small_files_only(worker: WorkerProcess, size_bytes: int = 64 * 1024) -> Iterator[None]:
+    """Let no file of a worker, its JVM and that one's Python grow beyond a size, as on a disk that is nearly full."""
+    members = session_members(worker.pid)
+    before = {pid: resource.prlimit(pid, resource.RLIMIT_FSIZE) for pid in members}
+    for pid, (_, hard) in before.items():
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        for pid in session_members(worker.pid):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, before.get(pid, (resource.RLIM_INFINITY,) * 2))
+
+
+def people(lake: Lake, name: str, rows: int) -> Dataset:
+    """A keyed dataset with changes that are not folded."""
+    made = lake.create(name, "id STRING NOT NULL, note STRING", key="id")
+    made.upsert([{"id": f"P-{n}", "note": secrets.token_hex(8)} for n in range(rows)])
+    return made
+
+
+def cycle_with_clustering(lake: Lake, *names: str) -> dict[tuple[str, str], JobResult]:
+    """Fold and roll up, and cluster these logs, all in one cycle; say by kind and dataset what came of it."""
+    plan = lake.plan(only=["fold", "daily"], force=True)
+    clusterings = [job for name in names for job in whole_base(lake._store(name))]
+    done = run_cycle(replace(plan, jobs=(*clusterings, *plan.jobs)), lake.runner())
+    return {(one.kind, one.dataset): one for one in done}
 
 
 def test_a_full_disk_is_told_changes_nothing_and_does_not_cost_the_worker(open_lake: OpenLake) -> None:
-    lake = open_lake()
+    lake = open_lake(max_jobs=1)
     log = make_log(lake, files=4, rows=20_000)
-    make_log(lake, files=2, name="web.eu.small")
-    assert roll_up(lake, "web.eu.small")[0].outcome == "done"  # the JVM is up
+    keyed = people(lake, "web.eu.people", 20_000)
+    noted = lake.create("web.eu.noted", "at TIMESTAMP NOT NULL, note STRING", time="at")
+    noted.append([{"at": AT, "note": secrets.token_hex(8)} for _ in range(20_000)])
+    small = make_log(lake, files=2, name="web.eu.small")
+    make_log(lake, files=2, name="web.eu.first")
+    assert cluster(lake, "web.eu.first").outcome == "done"  # the JVM is up and has written
     pool = pool_of(lake)
-    jvm = jvm_of(pool._idle[0].pid)
-    before = set(base_files(log))
-    unlimited = resource.prlimit(jvm, resource.RLIMIT_FSIZE, (64 * 1024, resource.RLIM_INFINITY))
-    try:
-        done = cluster(lake, NAME)
-    finally:
-        resource.prlimit(jvm, resource.RLIMIT_FSIZE, unlimited)
-    assert (done.outcome, done.failure, done.attempts) == ("failed", "disk_full", 1), done
-    assert set(base_files(log)) == before
-    assert leftovers(log) == 0, "what was written is removed at once: the disk is full"
+    before = {name: state(lake, name) for name in (NAME, "web.eu.people", "web.eu.noted")}
+    with small_files_only(pool._idle[0]):
+        done = cycle_with_clustering(lake, NAME)
+    assert done.pop(("roll_up", "web.eu.small")).outcome == "done", "the rest of the cycle goes on"
+    assert len(base_files(small)) == 1
+    assert done.keys() == {
+        ("cluster", NAME),
+        ("roll_up", NAME),
+        ("fold", "web.eu.people"),
+        ("fold", "web.eu.noted"),
+    }
+    for one in done.values():
+        assert (one.outcome, one.failure, one.attempts) == ("failed", "disk_full", 1), one
+    assert {name: state(lake, name) for name in before} == before
+    for dataset in (log, keyed, noted):
+        assert leftovers(dataset) == 0, "what was written is removed at once: the disk is full"
     started = pool.started
-    assert roll_up(lake, NAME)[0].outcome == "done"
+    again = lake.run_cycle(only=["fold", "daily"], force=True)
+    assert [one.outcome for one in again] == ["done"] * 3
     assert pool.started == started
     assert numbers(log) == dict.fromkeys(range(80_000), 1)
+
+
+def state(lake: Lake, name: str) -> tuple[int, int, int]:
+    """The versions of a dataset's tables, and its rows."""
+    snapshot = lake._store(name).snapshot()
+    return snapshot.base.version, snapshot.changes.version, lake.dataset(name).to_arrow().num_rows
+
+
+def test_jobs_that_may_not_write_say_so_and_change_nothing_and_the_others_are_done(open_lake: OpenLake) -> None:
+    lake = open_lake(max_jobs=1)
+    log, names = make_log(lake, files=4, name="den.ied.clicks"), ["den.ied.clicks", "den.ied.people"]
+    log.append([{"at": AT, "visitor": "V-9", "n": 9999}])
+    people(lake, "den.ied.people", 3)
+    make_log(lake, files=2)
+    denied = lake.path / "den"
+    before = {name: state(lake, name) for name in names}
+    files = sorted(map(str, denied.rglob("*")))
+    folders = [path for path in [denied, *denied.rglob("*")] if path.is_dir()]
+    for folder in folders:
+        folder.chmod(0o555)
+    arrange(lake.path, without_rights="den.")
+    try:
+        done = cycle_with_clustering(lake, "den.ied.clicks")
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+    assert done.pop(("roll_up", NAME)).outcome == "done", "the rest of the cycle goes on"
+    assert done.keys() == {(kind, names[0]) for kind in ("cluster", "roll_up", "fold")} | {("fold", names[1])}
+    for one in done.values():
+        assert (one.outcome, one.failure, one.attempts) == ("failed", "permission_denied", 1), one
+        assert "cannot be written" in (one.error or "")
+        assert "nothing was changed" in (one.error or "")
+    assert {name: state(lake, name) for name in names} == before
+    assert sorted(map(str, denied.rglob("*"))) == files
+    arrange(lake.path)
+    assert {one.outcome for one in lake.run_cycle(only=["fold", "daily"], force=True)} == {"done"}
+    assert numbers(log) == dict.fromkeys([*range(40), 9999], 1)

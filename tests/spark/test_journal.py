@@ -1,6 +1,7 @@
 """The journal of real folds and roll-ups: exact numbers, no value of a user, and a fold that died after its commit."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from siltstone.compaction.jobs import Job
 from siltstone.compaction.journal import Journal
 from siltstone.erasure.scan import scan
 from siltstone.eventlog.events import JobStatus
+from siltstone.model.requests import Ask, Wish
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,13 +55,14 @@ def test_folds_and_roll_ups_are_told_in_exact_numbers_and_without_a_value(
 ) -> None:
     for hour in (3, 4):
         visits.append([visit(hour, "REGION-WEST"), visit(hour, "REGION-EAST")])
-    change_bytes = visits.status().backlog_bytes
+    change_files, change_bytes = visits.status().backlog_files, visits.status().backlog_bytes
     folded = lake.run_cycle(only=["fold"], force=True)
     rolled = lake.run_cycle(only=["daily"], force=True)
     assert [result.error for result in (*folded, *rolled)] == [None, None, None]
     fold = next(record for record in lake.jobs() if record.kind is JobKind.FOLD)
-    assert (fold.done.files_before, fold.done.files_after, fold.done.rows) == (0, 4, 4)
-    assert fold.done.bytes_folded == change_bytes
+    assert (fold.done.files_before, fold.done.files_after, fold.done.rows) == (change_files, 4, 4)
+    assert fold.message == f"{change_files} files became 4"
+    assert fold.done.bytes_before == fold.done.bytes_folded == change_bytes
     daily = [record for record in lake.jobs() if record.lane == "daily"]
     assert {(one.period, one.done.files_before, one.done.files_after, one.done.rows) for one in daily} == {
         ("2026-11-01", 2, 1, 2)
@@ -73,17 +76,68 @@ def test_folds_and_roll_ups_are_told_in_exact_numbers_and_without_a_value(
         assert found.clean, found.findings
 
 
-def test_a_fold_whose_process_died_after_its_commit_is_rolled_forward(lake: Lake, visits: Dataset) -> None:
+def test_single_works_are_told_in_exact_numbers_and_without_a_value(
+    lake: Lake, visits: Dataset, tmp_path: Path
+) -> None:
+    for hour in (3, 4):
+        visits.append([visit(hour, "REGION-WEST")])
+    change_bytes = visits.status().backlog_bytes
+    for wish in (
+        Wish(ask=Ask.COMPACT, names=(NAME,)),
+        Wish(ask=Ask.CLUSTER, names=(NAME,), by=("page", "at")),
+        Wish(ask=Ask.COMPACT, names=(NAME,), purge=True),
+    ):
+        assert {result["error"] for result in lake.ask(wish).results} == {None}
+    purge, *clusters, fold = lake.jobs()
+    assert (fold.lane, fold.done.bytes_folded, fold.done.files_after, fold.done.rows) == ("fold", change_bytes, 2, 2)
+    assert [(one.lane, one.cycle, one.done.files_before, one.done.files_after) for one in clusters] == [
+        ("cluster", 2, 1, 1),
+        ("cluster", 2, 1, 1),
+    ]
+    assert (purge.lane, purge.cycle, purge.done.bytes_folded) == ("purge", 3, 0)
+    assert purge.done.files_deleted >= 4, "two of the fold, and the changes"
+    assert lake.totals().lanes["purge"].bytes_deleted == purge.done.bytes_deleted > 0
+    for folder in (lake.path / "_system", tmp_path / "cache"):
+        assert scan(folder, VALUES).clean
+
+
+def test_a_purge_that_folds_tells_what_it_folded_and_what_it_deleted(lake: Lake, visits: Dataset) -> None:
     visits.append([visit(3, "REGION-WEST")])
+    change_bytes = visits.status().backlog_bytes
+    [result] = lake.ask(Wish(ask=Ask.COMPACT, names=(NAME,), purge=True)).results
+    [job] = lake.jobs()
+    assert (job.done.bytes_folded, job.done.bytes_after) == (change_bytes, visits.status().base_bytes)
+    assert job.done.files_deleted == result["report"]["files_deleted"]
+
+
+def died_after_its_commit(lake: Lake, kind: JobKind) -> Job:
+    """Let a process die in a fold or purge: it has committed, and told nobody."""
     journal = Journal(lake._layout, settings=lake.settings, clock=lake._clock, store=lake._store)
     plan = lake.plan(only=["fold"], force=True)
-    job = Job.of(plan.jobs[0], cycle=plan.cycle, epoch=None)
+    job = Job.of(replace(plan.jobs[0], kind=kind, lane=str(kind)), cycle=plan.cycle, epoch=None)
     journal.cycle_began(plan, [job])
     journal.job_began(job)
     lake._compactor.compact(lake._store(NAME), purge=False, job=job.id)
     assert journal._running is not None
     assert journal._running.presence is not None
     journal._running.presence.close()
+    return job
+
+
+def test_a_purge_whose_process_died_after_its_fold_is_not_taken_for_done(lake: Lake, visits: Dataset) -> None:
+    visits.append([visit(3, "REGION-WEST")])
+    change_bytes = visits.status().backlog_bytes
+    job = died_after_its_commit(lake, JobKind.PURGE)
+    found = lake.recover()
+    assert (found.rolled_forward, found.abandoned) == ((), (job.id,))
+    (record,) = lake.jobs()
+    assert (record.status, record.recovered, record.done.bytes_folded) == (JobStatus.FAILED, True, change_bytes)
+    assert "ask for the purge again" in record.message
+
+
+def test_a_fold_whose_process_died_after_its_commit_is_rolled_forward(lake: Lake, visits: Dataset) -> None:
+    visits.append([visit(3, "REGION-WEST")])
+    job = died_after_its_commit(lake, JobKind.FOLD)
     assert lake.recover().rolled_forward == (job.id,)
     (record,) = lake.jobs()
     assert (record.status, record.recovered, record.done.rows) == (JobStatus.COMPLETED, True, 1)

@@ -317,14 +317,16 @@ def test_a_base_of_many_files_is_read_by_its_log(log: Dataset, monkeypatch: pyte
 # ---- loads -------------------------------------------------------------------------------------------------------
 
 
-def test_files_are_loaded_as_one_batch_of_appends(log: Dataset, tmp_path: Path) -> None:
+def test_files_are_loaded_as_one_batch_of_appends_once_a_log_has_rows(log: Dataset, tmp_path: Path) -> None:
+    log.append(clicks(2, start=90))
+    expected = as_counter(clicks(30) + clicks(5) + clicks(2, start=90))
     pq.write_table(pa.Table.from_pylist(clicks(30) + clicks(5), SCHEMA), tmp_path / "in.parquet")
     report = log.ingest(tmp_path / "in.parquet")
-    assert (report.rows, report.first_load, report.sequence) == (35, False, 1)
-    assert as_counter(log.to_arrow()) == as_counter(clicks(30) + clicks(5)) == as_counter(log.read().toArrow())
+    assert (report.rows, report.first_load, report.sequence) == (35, False, 2)
+    assert as_counter(log.to_arrow()) == expected == as_counter(log.read().toArrow())
     assert log.ingest(tmp_path / "in.parquet").files_skipped == 1
     log.compact()
-    assert as_counter(log.to_arrow()) == as_counter(clicks(30) + clicks(5))
+    assert as_counter(log.to_arrow()) == expected
     with pytest.raises(InvalidRequest, match="nothing for order_by to choose"):
         log.ingest(tmp_path / "in.parquet", order_by="at", again=True)
 

@@ -9,13 +9,13 @@ from typing import Any, Final
 
 from siltstone.clock import Clock
 from siltstone.compaction.cycle_report import CycleReport
-from siltstone.config import Settings
+from siltstone.config import JobPlace, Settings
 from siltstone.lake import Lake
 from siltstone.model.requests import Answer, Ask, Wish
 from siltstone.storage.notes import STATUS
 from tests.support.tables import FAST
 
-SETTINGS: Final = replace(FAST, schedule_jitter_seconds=0.0, squash_files=3, stop_seconds=5.0)
+SETTINGS: Final = replace(FAST, schedule_jitter_seconds=0.0, squash_files=3, stop_seconds=5.0, jobs=JobPlace.INLINE)
 NAME: Final = "a.b.c"
 CRONS: Final = ("fold_cron", "squash_cron", "events_cron", "cluster_cron", "vacuum_cron", "recovery_cron")
 WAIT_SECONDS: Final = 60.0
@@ -67,6 +67,7 @@ class SlowLake(Lake):
         names: Sequence[str] | None = None,
         *,
         only: Sequence[str] | None = None,
+        crons: Any = None,  # noqa: ANN401
         force: bool = False,
         cycle: int | None = None,
         epoch: int | None = None,
@@ -78,7 +79,14 @@ class SlowLake(Lake):
             if stopping() and not self.deaf:
                 return CycleReport(cycle=cycle or 0, results=())
         return super().run_cycle(
-            names, only=only, force=force, cycle=cycle, epoch=epoch, watchers=watchers, stopping=stopping
+            names,
+            only=only,
+            crons=crons,
+            force=force,
+            cycle=cycle,
+            epoch=epoch,
+            watchers=watchers,
+            stopping=stopping,
         )
 
 

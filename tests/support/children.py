@@ -31,6 +31,15 @@ NO_SPARK: Final = "sc://127.0.0.1:1"
 _SERVE: Final = "--serve"
 
 
+def children_of(process: int) -> list[int]:
+    """Return the children of all threads of a process."""
+    return [
+        int(child)
+        for task in Path(f"/proc/{process}/task").iterdir()
+        for child in (task / "children").read_text().split()
+    ]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """How a child ended, and what its function returned if it came that far."""
@@ -98,9 +107,9 @@ class Child:
         path = self._folder / stream
         return path.read_text() if path.exists() else ""
 
-    def value(self) -> Any:  # noqa: ANN401
+    def value(self, seconds: float | None = None) -> Any:  # noqa: ANN401
         """Wait, and return what the function returned; a child that failed fails the test."""
-        outcome = self.wait()
+        outcome = self.wait(seconds)
         assert outcome.code == 0, f"the child ended with {outcome.code}:\n{outcome.stderr}"
         return outcome.value
 

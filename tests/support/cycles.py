@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from siltstone import Lake
 from siltstone.config import Settings
+from siltstone.model.requests import Ask, Wish
 
 NAMES: Final = ("crash.cycle.first", "crash.cycle.second")
 ROWS: Final = 4
@@ -20,12 +21,12 @@ def forced(path: str | Path) -> Lake:
     return Lake.open(path, settings=Settings.load(lake=Path(path), durable=False))
 
 
-def build(path: str) -> None:
-    """Make a lake with two datasets of four small change files each."""
+def build(path: str, rows: int = ROWS) -> None:
+    """Make a lake with two datasets of so many small change files each."""
     with open_cycles(path) as lake:
         for name in NAMES:
             dataset = lake.create(name, "id STRING NOT NULL, n BIGINT", key="id")
-            for number in range(ROWS):
+            for number in range(rows):
                 dataset.upsert([{"id": f"p{number}", "n": number}])
 
 
@@ -33,6 +34,15 @@ def cycle(path: str) -> dict[str, Any]:
     """Run a cycle that squashes both."""
     with forced(path) as lake:
         return lake.run_cycle(only=["squash"], force=True).to_dict()
+
+
+def ask(path: str, what: str) -> dict[str, Any]:
+    """Have the first dataset squashed or purged, under the lease."""
+    wish = Wish(ask=Ask.COMPACT if what == "purge" else Ask(what), names=NAMES[:1], purge=what == "purge")
+    with forced(path) as lake:
+        told: list[dict[str, Any]] = []
+        answer = lake.ask(wish, tell=told.append)
+        return {"results": list(answer.results), "trouble": [one for one in told if "trouble" in one["event"]]}
 
 
 def recover(path: str) -> dict[str, Any]:

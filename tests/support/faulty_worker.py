@@ -1,17 +1,20 @@
 """A worker in which a test arranges faults: it looks for them beside the lake before every job.
 
 ``fault.json`` says what is to happen: ``{"kill_over": 7}`` kills the worker when a job has more files, ``{"kill": "job.done"}``
-kills it at a fail point, ``{"kill_in_spark": true}`` as soon as Spark writes, ``{"pause_seconds": 1}`` lets it wait.
+kills it at a fail point, ``{"kill_in_spark": true}`` as soon as Spark writes, ``{"pause_seconds": 1}`` lets it wait,
+``{"without_rights": "a.b."}`` takes root's rights from it for the jobs of datasets whose names begin so; its JVM keeps them.
 With ``"once": true`` it happens to one job.
 """
 
+import ctypes
 import json
 import os
 import signal
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,9 @@ from siltstone.failpoints import arm
 
 COMMAND = (sys.executable, "-m", "tests.support.faulty_worker")
 FAULT = "fault.json"
+CAPABILITIES_VERSION = 0x20080522
+READ_AND_WRITE_ALL = 1 << 1 | 1 << 2
+"""The rights by which root need not ask the modes of files (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH)."""
 
 
 def arrange(lake: Path, **fault: Any) -> None:  # noqa: ANN401
@@ -44,10 +50,36 @@ def do(place: Workplace, job: Job) -> Answer:
             armed.enter_context(arm("job.began", "kill"))
         if "kill" in fault:
             armed.enter_context(arm(fault["kill"], "kill"))
+        if "without_rights" in fault and job.planned.dataset.startswith(fault["without_rights"]):
+            armed.enter_context(_without_rights())
         time.sleep(fault.get("pause_seconds", 0))
         if fault.get("kill_in_spark"):
             threading.Thread(target=_kill_in_spark, args=(place.lake,), daemon=True).start()
         return place.do(job)
+
+
+class _Header(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+
+class _Rights(ctypes.Structure):
+    _fields_ = (("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32))
+
+
+@contextmanager
+def _without_rights() -> Iterator[None]:
+    """Let what the modes of files say hold for this thread, also if it is root's; another user could not load Python here."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    header, rights = _Header(version=CAPABILITIES_VERSION, pid=0), (_Rights * 2)()
+    assert libc.capget(ctypes.byref(header), ctypes.byref(rights)) == 0
+    before = rights[0].effective
+    rights[0].effective &= ~READ_AND_WRITE_ALL
+    assert libc.capset(ctypes.byref(header), ctypes.byref(rights)) == 0
+    try:
+        yield
+    finally:
+        rights[0].effective = before
+        assert libc.capset(ctypes.byref(header), ctypes.byref(rights)) == 0
 
 
 def _kill_in_spark(lake: Path) -> None:

@@ -20,6 +20,9 @@ SCHEMA: Final = "id STRING NOT NULL, n BIGINT, note STRING"
 LOADED: Final = "loaded.parquet"
 """A Parquet file beside the lake that `ingest` loads."""
 
+LOADED_EVENTS: Final = "loaded_events.parquet"
+"""The same for a log."""
+
 EXPORTED: Final = "exported"
 """A folder beside the lake that `export` makes."""
 
@@ -85,6 +88,10 @@ def _create(lake: Lake) -> None:
     lake.create(NAME, SCHEMA, key="id")
 
 
+def _create_log(lake: Lake) -> Dataset:
+    return lake.create(NAME, f"{SCHEMA}, at TIMESTAMP", time="at", subject="id")
+
+
 def _drop(lake: Lake) -> None:
     lake.drop(NAME)
 
@@ -111,7 +118,8 @@ def _checkpoint(lake: Lake) -> None:
 
 
 def _ingest(lake: Lake) -> None:
-    lake.dataset(NAME).ingest(lake.path.parent / LOADED)
+    dataset = lake.dataset(NAME)
+    dataset.ingest(lake.path.parent / (LOADED if dataset.spec.key else LOADED_EVENTS))
 
 
 def _quarantine(lake: Lake) -> None:
@@ -227,7 +235,7 @@ def build_lakes(folder: str) -> None:
 
     ``empty``: a dataset without rows. ``pending``: base after two folds (with files that they removed), and changes of
     every kind that are not folded. ``folded``: the same, folded, with its removed files still on disk. ``log``: as
-    ``pending``, but a log with the keys as subjects.
+    ``pending``, but a log with the keys as subjects. ``empty_log``: such a log without rows.
     """
     root = Path(folder)
     with open_lake(root / "empty") as lake:
@@ -243,8 +251,10 @@ def build_lakes(folder: str) -> None:
         people.upsert([row(number, 200 + number, "third") for number in (2, 3, 24, 25, 26)])
         people.tombstone(["p-002", "p-005", "p-006", "p-888"], actor="dpo", reason="request")
         people.upsert([row(6, 600, "back"), row(27, 1), row(27, 2, "last wins")])
+    with open_lake(root / "empty_log") as lake:
+        _create_log(lake)
     with open_lake(root / "log") as lake:
-        log = lake.create(NAME, f"{SCHEMA}, at TIMESTAMP", time="at", subject="id")
+        log = _create_log(lake)
         log.append([event(number, number) for number in range(20)])
         log.compact()
         log.append([event(number, 100 + number, "second") for number in range(15, 25)])

@@ -1,5 +1,7 @@
 """The caretaker: works by the clock under the lease, and a desk where others ask. No Spark: squashes, vacuums, empty folds."""
 
+import os
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -9,12 +11,16 @@ from typing import Any
 
 import pytest
 
-from siltstone.config import Role, Settings
+from siltstone.compaction.candidates import Plan
+from siltstone.compaction.cycle_report import CycleReport
+from siltstone.config import JobPlace, Role, Settings
 from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, SiltstoneError
 from siltstone.lake import Lake
+from siltstone.model.cron import next_after as timing
 from siltstone.model.requests import Ask, Wish
 from siltstone.scheduler.caretaker import Caretaker
 from siltstone.scheduler.cycles import Outcome, State
+from siltstone.scheduler.housework import Turn
 from siltstone.scheduler.works import crons
 from siltstone.storage.leases import COMPACTOR
 from siltstone.storage.notes import CYCLES, PAUSED, STATUS
@@ -22,6 +28,7 @@ from tests.support.caretaking import NAME, SETTINGS, Asked, filled, ids, lake_of
 from tests.support.children import NO_SPARK
 from tests.support.clocks import FakeClock
 from tests.support.leasing import leases_of
+from tests.support.rolled import make_log
 
 FOLD = Wish(ask=Ask.COMPACT, names=(NAME,))
 PURGE = Wish(ask=Ask.COMPACT, names=(NAME,), purge=True)
@@ -68,14 +75,57 @@ def test_every_tier_and_kind_of_work_has_its_cron():
 def test_a_tier_that_only_a_dataset_has_is_looked_at_by_the_cron_it_has_there(bench: Bench):
     log = bench.lake.create("a.b.log", "at TIMESTAMP NOT NULL", time="at")
     log.set_tiers("weekly.enabled=yes; hourly.cron=9 * * * *")
-    due = bench.caretaker().status().due
-    assert due["weekly"] is not None
-    assert due["hourly"] is not None
-    assert due["hourly"].minute == 5, "a tier of the lake keeps the lake's cron"
+    caretaker = bench.caretaker()
+    due = caretaker.status().due
+    assert (due["weekly"], due["weekly@0 4 * * 3"]) == (None, timing("0 4 * * 3", bench.clock.now()))
+    assert due["hourly"] == timing("5 * * * *", bench.clock.now()), "the other datasets keep the lake's cron"
+    assert due["hourly@9 * * * *"] == timing("9 * * * *", bench.clock.now())
     bench.lake.drop("a.b.log")
-    caretaker = bench.caretaker(only=["weekly"])
-    with caretaker._scheduler._changed:
-        assert caretaker._scheduler._timings["weekly"].due_at is None
+    bench.clock.pass_time(minutes=1)
+    caretaker.step()
+    assert [name for name in caretaker.status().due if "@" in name] == [], "looked at with every cycle"
+    assert "weekly" in bench.caretaker(only=["weekly"]).status().due
+
+
+class PlanningLake(Lake):
+    """A lake that plans cycles and does none of their jobs."""
+
+    planned: list[tuple[str, str]]
+
+    def _carried_out(self, plan: Plan, **_given: Any) -> CycleReport:  # noqa: ANN401
+        self.planned += [(job.lane, job.dataset) for job in plan.jobs]
+        return CycleReport(cycle=plan.cycle, results=())
+
+
+def test_a_tier_is_rolled_up_in_each_dataset_by_the_cron_it_has_there(bench: Bench):
+    names = ["a.b.lakes", "a.b.own", "a.b.same"]
+    for name in names:
+        make_log(bench.lake, files=12, name=name)
+    bench.lake.dataset("a.b.own").set_tiers("hourly.cron=9 * * * *")
+    bench.lake.dataset("a.b.same").set_tiers("hourly.min_files=11")
+    lake = PlanningLake.open(bench.root, settings=SETTINGS, clock=bench.clock)
+    assert isinstance(lake, PlanningLake)
+    lake.planned = []
+    caretaker = bench.caretaker(lake, only=["hourly"])
+    found = {}
+    for minute in range(1, 13):
+        bench.clock.pass_time(minutes=1)
+        lake.planned.clear()
+        caretaker.step()
+        found[minute] = [dataset for _, dataset in lake.planned]
+    assert found == {minute: [] for minute in range(1, 13)} | {5: ["a.b.lakes", "a.b.same"], 9: ["a.b.own"]}
+    bench.lake.dataset("a.b.same").set_tiers("hourly.cron=20 * * * *")
+    bench.clock.pass_time(minutes=53)
+    caretaker.step()
+    assert [dataset for _, dataset in lake.planned] == ["a.b.lakes"], "from the next cycle on"
+    lake.planned.clear()
+    caretaker.trigger(["hourly"])
+    caretaker.step()
+    assert [dataset for _, dataset in lake.planned] == names, "who asks for a tier means all that have it"
+    bench.clock.pass_time(minutes=15)
+    lake.planned.clear()
+    caretaker.step()
+    assert [dataset for _, dataset in lake.planned] == ["a.b.own", "a.b.same"]
 
 
 def test_a_cron_that_is_none_is_named_with_its_setting(bench: Bench):
@@ -265,7 +315,7 @@ def test_a_fold_is_handed_to_the_holder_and_followed(bench: Bench):
     answer = asked.value()
     assert (answer.cycle, answer.error) == (1, None)
     assert answer.results[0]["report"]["dataset"] == NAME
-    assert asked.events() == ["handed_over", "begun", "job_began", "job_ended"]
+    assert asked.events() == ["handed_over", "begun", "cycle_began", "job_began", "job_ended"]
     assert [one["ask"] for one in bench.told if one["event"] == "request"] == ["compact"]
     assert list((bench.root / "_system" / "compactor" / "requests").iterdir()) == []
 
@@ -466,6 +516,100 @@ def test_a_purge_beside_the_holder_fences_its_running_jobs_and_the_next_cycle_go
     assert row is not None
     assert row.epoch == 3
     assert leases_of(bench.root).row(COMPACTOR) == row
+
+
+# ---- single works ----------------------------------------------------------------------------------------------------
+
+SINGLE = {
+    "fold": FOLD,
+    "purge": PURGE,
+    "squash": Wish(ask=Ask.SQUASH, names=(NAME,)),
+    "vacuum": Wish(ask=Ask.VACUUM, names=(NAME,), retention_hours=7.0),
+}
+
+
+def test_every_single_work_is_done_by_the_holder_and_is_a_job_of_the_journal(bench: Bench):
+    caretaker = bench.caretaker(lake_of(bench.root))
+    caretaker.start()
+    until(lambda: bench.lake.compactor_overview()["kind"] == "compactor")
+    for kind, wish in SINGLE.items():
+        asked = Asked(bench.root, wish)
+        [result] = asked.value().results
+        assert (result["kind"], result["error"], result["report"]["dataset"]) == (kind, None, NAME)
+        assert asked.events()[0] == "handed_over"
+    jobs = bench.lake.jobs()
+    assert [(job.cycle, job.lane, job.status.name) for job in reversed(jobs)] == [
+        (number, kind, "COMPLETED") for number, kind in enumerate(SINGLE, start=1)
+    ]
+    assert all(re.fullmatch(r"asked by process \d+ on .*, request [0-9a-f]+", job.trigger) for job in jobs)
+    assert {lane: one.jobs for lane, one in bench.lake.totals().lanes.items()} == dict.fromkeys(SINGLE, 1)
+    assert bench.lake.totals().lanes["purge"].files_deleted == jobs[2].done.files_deleted
+    assert bench.lake.unfinished().unfinished == ()
+
+
+@pytest.mark.parametrize("kind", SINGLE)
+def test_every_single_work_takes_the_lease_where_nobody_holds_it(bench: Bench, kind: str):
+    lake = lake_of(bench.root)
+    [result] = lake.ask(SINGLE[kind]).results
+    assert (result["kind"], result["error"]) == (kind, None)
+    row = leases_of(bench.root).row(COMPACTOR)
+    assert row is not None
+    assert row.released
+    [job] = lake.jobs()
+    assert (job.cycle, job.lane, job.owner.pid) == (1, kind, os.getpid())
+    assert job.epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("wish", "says"),
+    [
+        (Wish(ask=Ask.VACUUM, names=(NAME,), retention_hours=0.5), "at least 1 h"),
+        (Wish(ask=Ask.CLUSTER, names=(NAME,)), "is keyed"),
+        (Wish(ask=Ask.CLUSTER, names=("a.b.log",), by=("nix",)), "nix"),
+        (Wish(ask=Ask.CLUSTER, names=("no.such.one",)), "no dataset"),
+        (Wish(ask=Ask.STOP), "no work on datasets"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_before_the_lease_is_taken(bench: Bench, wish: Wish, says: str):
+    bench.lake.create("a.b.log", "at TIMESTAMP NOT NULL", time="at")
+    with pytest.raises((InvalidRequest, NotFound), match=says):
+        lake_of(bench.root).ask(wish)
+    assert leases_of(bench.root).row(COMPACTOR) is None
+    assert bench.lake.jobs() == []
+
+
+def test_works_that_were_not_begun_when_the_compactor_stopped_are_left_to_the_next_one(bench: Bench):
+    bench.lake.create("a.b.more", "id BIGINT NOT NULL", key="id")
+    lake = lake_of(bench.root)
+    with leases_of(bench.root).hold(COMPACTOR, role=Role.ALL) as lease:
+        begun: list[dict[str, Any]] = []
+        turn = Turn(number=1, lease=lease, stopping=lambda: bool(begun), tell=begun.append)
+        results = lake._housework().do(Wish(ask=Ask.SQUASH, names=(NAME, "a.b.more")), turn)
+    assert [(one["dataset"], one["error_kind"]) for one in results] == [
+        (NAME, "unavailable"),
+        ("a.b.more", "unavailable"),
+    ]
+    assert {job.status.name for job in lake.jobs()} == {"CANCELLED"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "goes_on", "once"),
+    [
+        ({}, JobPlace.WORKER, JobPlace.INLINE),
+        ({"spark_remote": NO_SPARK}, JobPlace.INLINE, JobPlace.INLINE),
+        ({"jobs": JobPlace.INLINE}, JobPlace.INLINE, JobPlace.INLINE),
+        ({"jobs": JobPlace.WORKER}, JobPlace.WORKER, JobPlace.WORKER),
+    ],
+)
+def test_a_compactor_that_goes_on_has_workers_unless_told(
+    bench: Bench, changed: dict[str, Any], goes_on: JobPlace, once: JobPlace
+):
+    lake = lake_of(bench.root, settings=replace(SETTINGS, **{"jobs": JobPlace.AUTO, **changed}))
+    assert lake._job_place() is once, "a single call"
+    lake.compactor()
+    assert lake._job_place() is goes_on
+    lake.compactor(goes_on=False)
+    assert lake._job_place() is once
 
 
 # ---- roles -----------------------------------------------------------------------------------------------------------

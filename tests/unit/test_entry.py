@@ -3,6 +3,8 @@
 import getpass
 import json
 import os
+import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,47 @@ def test_of_many_writers_of_one_version_exactly_one_succeeds(table: Path):
     assert names(table) == [entry_name(5)]
 
 
+def test_what_an_entry_names_is_on_disk_before_the_entry_is_there(table: Path, monkeypatch: pytest.MonkeyPatch):
+    """Files beside it are synced at the same time as the draft, by other threads; the link waits for all of them."""
+    beside = [table / name for name in ("a", "b", "c")]
+    for path in beside:
+        path.write_text("x")
+    synced: list[Path] = []
+    real = os.fsync
+
+    def slow(handle: int) -> None:
+        time.sleep(0.02)
+        real(handle)
+        assert not (table / LOG / entry_name(5)).exists()
+        synced.append(Path(f"/proc/self/fd/{handle}").readlink())
+
+    monkeypatch.setattr(os, "fsync", slow)
+    put_entry(table, 5, b"one\n", draft_id="1", durable=True, beside=[str(path) for path in beside])
+    assert {path.name for path in synced} == {"a", "b", "c", f"{entry_name(5)}#1"}
+    assert names(table) == [entry_name(5)]
+
+
+def test_a_file_that_cannot_be_synced_keeps_the_entry_from_being_there(table: Path):
+    with pytest.raises(FileNotFoundError):
+        put_entry(table, 5, b"one\n", draft_id="1", durable=True, beside=[str(table / "gone")])
+    assert names(table) == []
+
+
+def test_a_forked_process_syncs_with_threads_of_its_own(table: Path):
+    (table / "a").write_text("x")
+    put_entry(table, 4, b"parent\n", draft_id="1", durable=True, beside=[str(table / "a")])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads beside a fork, where Python says so
+        child = os.fork()
+    if child == 0:
+        try:
+            put_entry(table, 5, b"child\n", draft_id="2", durable=True, beside=[str(table / "a")])
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert names(table) == [entry_name(4), entry_name(5)]
+
+
 def test_a_disk_that_refuses_leaves_neither_entry_nor_draft(table: Path, monkeypatch: pytest.MonkeyPatch):
     def refuse(*_given: object) -> None:
         raise OSError(28, "No space left on device")
@@ -74,9 +117,10 @@ def test_a_draft_that_cannot_be_removed_takes_nothing_back(table: Path, monkeypa
     def refuse(*_given: object, **_named: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(Path, "unlink", refuse)
+    monkeypatch.setattr(os, "unlink", refuse)
     put(table, b"one\n")
     assert (table / LOG / entry_name(5)).read_bytes() == b"one\n"
+    assert len(names(table)) == 2, "the draft is still there"
 
 
 def lines(commit: Commit) -> list[dict[str, Any]]:

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 
 from siltstone import Lake
 from siltstone.clock import SystemClock
-from siltstone.compaction.attempts import FLOOR_FILES, MAX_DEPTH, Part, WorkerLost, carry_out, halves, symptoms_of
+from siltstone.compaction.attempts import (
+    FLOOR_FILES,
+    MAX_DEPTH,
+    Part,
+    WorkerLost,
+    carry_out,
+    combined,
+    halves,
+    symptoms_of,
+)
 from siltstone.compaction.candidates import Candidate, FileEntry, JobKind, Plan
 from siltstone.compaction.cycle import run_cycle
 from siltstone.compaction.failures import Failure, Symptoms, UnreadableFiles, classify
@@ -179,8 +188,30 @@ def test_halves_have_all_files_once_and_never_less_than_the_floor(count: int, de
     assert first.job.planned.files_after == max(1, -(-100 * first.files // 1000))
 
 
-def test_a_fold_cannot_be_halved() -> None:
-    assert halves(Part(job=job(8, kind=JobKind.FOLD))) == ()
+@given(st.lists(st.integers(1, 4), max_size=40))
+def test_a_fold_is_halved_between_two_batches(sizes: list[int]) -> None:
+    """Batches of so many files; a part takes the changes up to its last sequence."""
+    orders = [order for order, size in enumerate(sizes, 1) for _ in range(size)]
+    planned = replace(
+        work(0, kind=JobKind.FOLD), files=tuple(FileEntry(f"{n}", 1, order=o) for n, o in enumerate(orders))
+    )
+    whole = Part(job=Job.of(planned, cycle=1, epoch=None))
+    parts = halves(whole)
+    assert whole.job.until is None
+    if not parts:
+        assert len(orders) < 4 + 2 * max(sizes, default=0)
+        return
+    first, second = parts
+    assert first.job.planned.files + second.job.planned.files == planned.files
+    assert min(first.files, second.files) >= FLOOR_FILES
+    assert first.job.until is not None
+    assert first.job.until + 1 == second.job.planned.files[0].order
+    assert second.job.until == orders[-1]
+
+
+def test_squashes_and_vacuums_cannot_be_halved() -> None:
+    for kind in (JobKind.SQUASH, JobKind.VACUUM, JobKind.EVENTS):
+        assert halves(Part(job=job(8, kind=kind))) == ()
 
 
 # ---- carrying out --------------------------------------------------------------------------------------------------
@@ -195,11 +226,14 @@ class Fake:
     def __init__(self, run: Callable[[Job], RollUpReport]) -> None:
         self._run = run
         self.seen: list[int] = []
+        self.done: list[Job] = []
         self.stopped = threading.Event()
 
     def run(self, job: Job) -> RollUpReport:
         self.seen.append(len(job.planned.files))
-        return self._run(job)
+        made = self._run(job)
+        self.done.append(job)
+        return made
 
     def stop(self, job: Job) -> None:  # noqa: ARG002
         self.stopped.set()
@@ -243,6 +277,66 @@ def test_halving_ends_at_its_depth_and_its_floor_and_the_other_parts_go_on() -> 
     few = carried(Fake(run), job(5))
     assert [(one.depth, one.files, one.halved) for one in few.failed_attempts] == [(0, 5, True), (1, 3, False)]
     assert (few.outcome, few.attempts) == ("partly", 3)
+
+
+def test_a_fold_of_thirty_files_is_done_by_halving_one_part_after_the_other() -> None:
+    runner = killed_over(7)
+    done = carried(runner, job(30, kind=JobKind.FOLD))
+    assert runner.seen == [30, 15, 8, 4, 4, 7, 15, 8, 4, 4, 7]
+    assert [one.until for one in runner.done] == [3, 7, 14, 18, 22, 29], "each up to the end of its own files"
+    assert (done.outcome, done.attempts) == ("done", 11)
+
+
+def test_what_comes_after_a_part_of_a_fold_that_failed_is_not_tried() -> None:
+    def run(given: Job) -> RollUpReport:
+        if len(given.planned.files) > 4 or given.until == 11:
+            raise Unavailable("OutOfMemoryError")
+        return report(given)
+
+    runner = Fake(run)
+    done = carried(runner, job(16, kind=JobKind.FOLD))
+    assert runner.seen == [16, 8, 4, 4, 8, 4, 2, 2]
+    assert (done.outcome, done.failure) == ("partly", "out_of_memory")
+    assert done.report is not None
+    assert done.report["files_removed"] == 10
+
+
+def test_a_fold_is_done_up_to_a_change_file_that_cannot_be_read() -> None:
+    def run(given: Job) -> RollUpReport:
+        if any(file.order >= 3 for file in given.planned.files):
+            raise UnreadableFiles("cannot be read", {"data/3.parquet": "no magic", "data/5.parquet": "no magic"})
+        return report(given)
+
+    runner = Fake(run)
+    done = carried(runner, job(8, kind=JobKind.FOLD))
+    assert runner.seen == [8, 3]
+    assert (done.outcome, done.failure) == ("partly", "corrupt_input")
+    assert done.corrupt == ("data/3.parquet", "data/5.parquet")
+
+    def base_is_broken(_: Job) -> RollUpReport:
+        raise UnreadableFiles("cannot be read", {"data/base.parquet": "no magic"})
+
+    failed = carried(Fake(base_is_broken), job(8, kind=JobKind.FOLD))
+    assert (failed.outcome, failed.attempts, failed.corrupt) == ("failed", 1, ("data/base.parquet",))
+
+
+def test_the_reports_of_a_folds_parts_are_added_up_where_they_tell_of_changes() -> None:
+    parts = [
+        {"base_rows": 5, "change_files": 2, "files_added": 1, "final_rows": 7, "bytes_before": 50, "bytes_after": 70}
+        | {"watermark": 2, "dataset": NAME},
+        {"base_rows": 7, "change_files": 3, "files_added": 2, "final_rows": 9, "bytes_before": 70, "bytes_after": 90}
+        | {"watermark": 5, "dataset": NAME},
+    ]
+    assert combined(parts) == {
+        "base_rows": 5,
+        "change_files": 5,
+        "files_added": 3,
+        "final_rows": 9,
+        "bytes_before": 50,
+        "bytes_after": 90,
+        "watermark": 5,
+        "dataset": NAME,
+    }
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ MAY_COLLECT = {
     ("compaction/shuffled.py", "counts"): "two counts",
     ("compaction/shuffled.py", "matched"): "counts per file",
     ("compaction/log_fold.py", "appended"): "counts per period and partition",
+    ("dataset/groups.py", "written_groups"): "the period and partition of each file",
     ("compaction/cluster.py", "_bounds"): "63 bounds of each column that is clustered by",
     ("compaction/log_fold.py", "_counted"): "counts per file",
     ("dataset/positions.py", "_joined"): "places of changed rows",
@@ -19,7 +20,8 @@ MAY_COLLECT = {
     ("dataset/jdbc.py", "_bounds"): "the smallest and the largest value of one column",
     ("dataset/judged.py", "unread_examples"): "three rows for an error message",
     ("eventlog/spark_view.py", "_shown"): "the rows of a report, at most a thousand",
-    ("query/run.py", "_answer"): "the rows of a query, at most max_rows",
+    ("query/run.py", "_rows"): "the rows of a query, at most max_rows",
+    ("query/stream.py", "batches_of"): "the rows of a query that is answered as a stream",
 }
 COMMITTING = {
     "create_write_transaction",

@@ -1,7 +1,9 @@
 """What people type or pipe in, as values: rows in JSON, keys as text."""
 
+import datetime
 import decimal
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -169,3 +171,64 @@ def read_lines(source: str) -> list[str]:
     """Return the lines of a file that are not blank."""
     with opened(source) as file:
         return [line.rstrip("\n") for line in file if line.strip()]
+
+
+PARAMETER_TYPES: Final = ("int", "double", "decimal", "string", "boolean", "date", "timestamp", "timestamp_ntz", "null")
+
+
+def read_parameter(text: str) -> tuple[str, object]:
+    """Read ``name=value`` or ``name:type=value``: without a type, a number or true, false and null are taken as such.
+
+    >>> read_parameter("n=5"), read_parameter("code:string=5"), read_parameter("share=0.5")
+    (('n', 5), ('code', '5'), ('share', Decimal('0.5')))
+
+    Raises:
+        InvalidRequest: it has another form, or the value is none of its type.
+    """
+    named, equals, value = text.partition("=")
+    name, colon, kind = named.partition(":")
+    if not equals or not name or (colon and kind not in PARAMETER_TYPES):
+        raise InvalidRequest(
+            f"--param takes NAME=VALUE or NAME:TYPE=VALUE, with a type of {', '.join(PARAMETER_TYPES)}; not {text!r}."
+        )
+    try:
+        return name, _of_type(value, kind) if colon else _guessed(value)
+    except (ValueError, ArithmeticError) as error:
+        raise InvalidRequest(f"--param {name}: {value!r} is no {kind}.") from error
+
+
+def _guessed(value: str) -> object:
+    if value in ("true", "false", "null"):
+        return {"true": True, "false": False, "null": None}[value]
+    if re.fullmatch(r"-?\d+", value):
+        return int(value)
+    return decimal.Decimal(value) if re.fullmatch(r"-?(\d+\.\d*|\.\d+)", value) else value
+
+
+def _of_type(value: str, kind: str) -> object:
+    match kind:
+        case "int":
+            return int(value)
+        case "double":
+            return float(value)
+        case "decimal":
+            return decimal.Decimal(value)
+        case "boolean":
+            return _chosen(value, {"true": True, "false": False})
+        case "date":
+            return datetime.date.fromisoformat(value)
+        case "timestamp":
+            moment = datetime.datetime.fromisoformat(value)
+            return moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.UTC)
+        case "timestamp_ntz":
+            return datetime.datetime.fromisoformat(value).replace(tzinfo=None)
+        case "null":
+            return _chosen(value, {"": None, "null": None})
+        case _:
+            return value
+
+
+def _chosen(value: str, known: dict[str, bool | None]) -> bool | None:
+    if value not in known:
+        raise ValueError(value)
+    return known[value]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from siltstone.lake import Lake
 
 T = TypeVar("T")
+OptionalName = Annotated[str | None, typer.Argument(metavar="NAME", help="catalog.schema.table")]
 FIRST_START = " (Spark starts first, in the background; later commands join it)"
 
 
@@ -40,7 +41,9 @@ class Invocation:
             raise InvalidRequest("No lake was named. Pass --lake PATH or set SILT_LAKE.")
         if self.own_process and not spark:
             _spare_pandas()
-        return Lake.open(self.lake_path)
+        lake = Lake.open(self.lake_path)
+        lake.lasting = False
+        return lake
 
     @contextmanager
     def working(self, text: str) -> "Iterator[Lake]":
@@ -49,9 +52,10 @@ class Invocation:
             yield lake
 
     @contextmanager
-    def showing(self, text: str, lake: "Lake") -> Iterator[None]:
-        """Show a person at a terminal that something long is under way on Spark, and how far it is."""
-        first = "" if self.as_json or not sys.stderr.isatty() or not _starts_spark(lake) else FIRST_START
+    def showing(self, text: str, lake: "Lake", *, spark: bool = True) -> Iterator[None]:
+        """Show a person at a terminal that something long is under way, and how far it is if Spark does it."""
+        silent = self.as_json or not spark or not sys.stderr.isatty()
+        first = "" if silent or not _starts_spark(lake) else FIRST_START
         with render.working(text, as_json=self.as_json, at_first=first) as show, lake.watched(show):
             yield
 

@@ -18,6 +18,7 @@ import typer
 
 from siltstone.cli import render
 from siltstone.cli.commands import (
+    cache,
     compactor,
     datasets,
     environment,
@@ -26,6 +27,8 @@ from siltstone.cli.commands import (
     past,
     reading,
     spark,
+    sql,
+    standing,
     tiers,
     writing,
 )
@@ -45,7 +48,21 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (datasets, writing, reading, past, maintenance, tiers, compactor, events, spark, environment):
+for group in (
+    datasets,
+    writing,
+    reading,
+    sql,
+    cache,
+    past,
+    standing,
+    maintenance,
+    tiers,
+    compactor,
+    events,
+    spark,
+    environment,
+):
     group.register(app)
 
 

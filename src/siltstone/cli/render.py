@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from typing import TextIO
+
     from rich.console import Console
 
     from siltstone.storage.progress import Progress
@@ -34,9 +36,9 @@ def show_error(kind: str, message: str, *, as_json: bool) -> None:
     sys.stderr.write(f"{json.dumps(shape, ensure_ascii=False) if as_json else f'silt: {message}'}\n")
 
 
-def write_json(data: Any) -> None:  # noqa: ANN401
-    """Write one JSON document."""
-    sys.stdout.write(json.dumps(plain(data), ensure_ascii=False, indent=2) + "\n")
+def write_json(data: Any, *, file: "TextIO | None" = None) -> None:  # noqa: ANN401
+    """Write one JSON document, to standard output unless told."""
+    (file or sys.stdout).write(json.dumps(plain(data), ensure_ascii=False, indent=2) + "\n")
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401
@@ -60,9 +62,9 @@ def plain(value: Any) -> Any:  # noqa: ANN401
             return str(value)
 
 
-def write_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write rows as CSV with a header; null is an empty field, a nested value is JSON."""
-    writer = csv.writer(sys.stdout, lineterminator="\n")
+def write_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, file: "TextIO | None" = None) -> None:
+    """Write rows as CSV with a header, to standard output unless told; null is an empty field, a nested value is JSON."""
+    writer = csv.writer(file or sys.stdout, lineterminator="\n")
     writer.writerow(columns)
     for row in rows:
         writer.writerow([_csv_field(value) for value in row])
@@ -186,7 +188,7 @@ def seconds(duration: float) -> str:
 
 
 @contextmanager
-def working(text: str, *, as_json: bool, at_first: str = "") -> "Iterator[Callable[[Progress], None] | None]":
+def working(text: str, *, as_json: bool, at_first: str = "") -> "Iterator[Callable[[Progress | str], None] | None]":
     """Show that something long is under way, to a person at a terminal and to nobody else.
 
     `at_first` is shown until there is progress. Yields a function that shows that, or None where nobody looks. The
@@ -204,8 +206,10 @@ def working(text: str, *, as_json: bool, at_first: str = "") -> "Iterator[Callab
         yield lambda progress: line.update(printable(f"{text}: {progress_line(progress)}"))
 
 
-def progress_line(progress: "Progress") -> str:
-    """Return how far Spark has come, as people say it."""
+def progress_line(progress: "Progress | str") -> str:
+    """Return how far Spark has come, or something else that says so itself, as people say it."""
+    if isinstance(progress, str):
+        return progress
     read = f", {size(progress.bytes_read)} read" if progress.bytes_read else ""
     return f"{number(progress.tasks_done)} of {counted(progress.tasks, 'task')}{read}"
 

@@ -79,7 +79,6 @@ def _job(told: dict[str, Any]) -> str:
 
 
 def _wish(told: dict[str, Any]) -> str:
-    what = "purge" if told["purge"] else told["ask"]
     which = ", ".join(told["names"]) if told["names"] else "all datasets"
     works = f", only {', '.join(told['only'])}" if told["only"] else ""
-    return f"{what} of {which}{works}{', forced' if told['force'] else ''}"
+    return f"{told['ask']} of {which}{works}{', forced' if told['force'] else ''}"

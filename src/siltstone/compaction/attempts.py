@@ -3,9 +3,9 @@
 1. An attempt runs under a *guard*, which ends it when the cycle is told to stop or its time is over.
 2. One that fails in a way that fewer files may avoid is divided into two halves, each an attempt of its own, at most
    `MAX_DEPTH` times and never below `FLOOR_FILES` files. What cannot be divided is tried once more as it is if its worker was
-   killed: that need not have been its fault.
-3. Inputs that cannot be read are left in place, and the rest is tried without them.
-4. Everything else is reported. A part that failed does not stop the other parts.
+   killed: that need not have been its fault. A fold is divided between two sequences, its second half comes after the first.
+3. Inputs that cannot be read are left in place, and the rest is tried without them; of a fold, what comes before them.
+4. Everything else is reported. A part that failed does not stop the other parts, but those of a fold that come after it.
 
 Each part commits by itself, so whatever is interrupted here leaves parts that are done and parts that are not.
 """
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from siltstone.clock import Clock
+from siltstone.compaction.candidates import Candidate, JobKind
 from siltstone.compaction.failures import Failure, Symptoms, UnreadableFiles, classify
 from siltstone.compaction.jobs import DIVISIBLE, Job, Runner, Stoppable
 from siltstone.errors import SiltstoneError, Unavailable
@@ -37,7 +38,25 @@ MAX_REREADS: Final = 8
 POLL_SECONDS: Final = 0.1
 
 Stopping = Callable[[], bool]
-SUMMED: Final = ("files_removed", "files_added", "rows", "bytes_before", "bytes_after", "seconds")
+SUMMED: Final = frozenset({"files_removed", "files_added", "rows", "bytes_before", "bytes_after", "seconds"})
+OF_BASE: Final = frozenset({"base_rows", "bytes_before"})
+"""What the report of a fold says of base before it: the first part's holds for all. Of base after it the last part's does."""
+SUMMED_OF_FOLDS: Final = frozenset(
+    {
+        "change_rows",
+        "change_files",
+        "change_bytes",
+        "batches_folded",
+        "upserts_applied",
+        "tombstones_applied",
+        "rows_dropped_by_tombstones",
+        "files_removed",
+        "files_added",
+        "seconds",
+        "delta_rows",
+        "deltas_merged",
+    }
+)
 
 
 class WorkerLost(Unavailable):
@@ -69,16 +88,38 @@ class Part:
 def halves(part: Part) -> tuple[Part, ...]:
     """Return two parts of half the files each; none if it cannot be divided any further."""
     planned = part.job.planned
-    middle = (part.files + 1) // 2
-    if planned.kind not in DIVISIBLE or part.depth >= MAX_DEPTH or part.files - middle < FLOOR_FILES:
+    if planned.kind not in DIVISIBLE or part.depth >= MAX_DEPTH:
+        return ()
+    middle = _middle(planned)
+    if min(middle, part.files - middle) < FLOOR_FILES:
         return ()
     cut = (planned.files[:middle], planned.files[middle:])
     return tuple(Part(job=part.job.part(n, files), depth=part.depth + 1) for n, files in enumerate(cut, 1))
 
 
+def _middle(planned: Candidate) -> int:
+    """Return how many files the first half has; of a fold so many that no batch is cut in two, 0 if there is no such place."""
+    count = len(planned.files)
+    half = (count + 1) // 2
+    if planned.kind is not JobKind.FOLD:
+        return half
+    orders = [file.order for file in planned.files]
+    places = [at for at in range(1, count) if orders[at - 1] < orders[at]]
+    return min(places, key=lambda at: abs(at - half), default=0)
+
+
 def carry_out(job: Job, runner: Runner, *, clock: Clock, stopping: Stopping) -> JobResult:
     """Do a job, in as many attempts as it takes, and say what came of it."""
     return _Carried(job=job, runner=runner, clock=clock, stopping=stopping).result()
+
+
+@dataclass(frozen=True, slots=True)
+class _GivenUp:
+    """What is left of a job, and why: the class of the failure, its text, and the kind of the error."""
+
+    failure: Failure
+    text: str
+    kind: str
 
 
 @dataclass(kw_only=True)
@@ -89,19 +130,20 @@ class _Carried:
     runner: Runner
     clock: Clock
     stopping: Stopping
+    waiting: deque[Part] = field(default_factory=deque)
     attempts: int = 0
     reports: "list[Report]" = field(default_factory=list)
     failed: list[FailedAttempt] = field(default_factory=list)
-    given_up: list[tuple[Failure, str]] = field(default_factory=list)
+    given_up: list["_GivenUp"] = field(default_factory=list)
     corrupt: dict[str, str] = field(default_factory=dict)
 
     def result(self) -> JobResult:
         started = self.clock.monotonic_seconds()
-        waiting = deque([Part(job=self.job)])
-        while waiting:
-            waiting.extendleft(reversed(self._tried(waiting.popleft())))
+        self.waiting.append(Part(job=self.job))
+        while self.waiting:
+            self.waiting.extendleft(reversed(self._tried(self.waiting.popleft())))
         planned = self.job.planned
-        failure, error = self.given_up[0] if self.given_up else (None, None)
+        left = self.given_up[0] if self.given_up else None
         return JobResult(
             job=self.job.id,
             kind=str(planned.kind),
@@ -110,9 +152,10 @@ class _Carried:
             period=planned.period,
             trigger=planned.trigger,
             report=combined([_counts(report) for report in self.reports]),
-            error=error,
+            error=None if left is None else left.text,
+            error_kind=None if left is None else left.kind,
             outcome=self._outcome(),
-            failure=None if failure is None else str(failure),
+            failure=None if left is None else str(left.failure),
             attempts=self.attempts,
             seconds=self.clock.monotonic_seconds() - started,
             failed_attempts=tuple(self.failed),
@@ -125,12 +168,13 @@ class _Carried:
             return "done"
         if self.reports:
             return "partly"
-        return "cancelled" if self.given_up[0][0] is Failure.CANCELLED else "failed"
+        return "cancelled" if self.given_up[0].failure is Failure.CANCELLED else "failed"
 
     def _tried(self, part: Part) -> Sequence[Part]:
         """Make one attempt; return what is to be tried in its place."""
         if self.stopping():
-            self.given_up.append((Failure.CANCELLED, f"Dataset {part.job.planned.dataset}: the job was cancelled."))
+            text = f"Dataset {part.job.planned.dataset}: the job was cancelled."
+            self.given_up.append(_GivenUp(Failure.CANCELLED, text, Unavailable.kind))
             return ()
         self.attempts += 1
         with _Guard(self.runner, part.job, self.clock, self.stopping) as guard:
@@ -158,7 +202,10 @@ class _Carried:
             FailedAttempt(depth=part.depth, files=part.files, failure=str(failure), error=text, halved=halved)
         )
         if not instead or isinstance(error, UnreadableFiles):
-            self.given_up.append((failure, text))
+            kind = error.kind if isinstance(error, SiltstoneError) else Unavailable.kind
+            self.given_up.append(_GivenUp(failure, text, kind))
+            if part.job.planned.kind is JobKind.FOLD:
+                self.waiting.clear()  # what comes after this part cannot be folded without it
         return instead
 
     def _without(self, part: Part, error: UnreadableFiles) -> Sequence[Part]:
@@ -166,7 +213,11 @@ class _Carried:
         self.corrupt |= error.reasons
         planned = part.job.planned
         left = [file for file in planned.files if file.path not in error.reasons]
-        if planned.kind not in DIVISIBLE or len(left) < FLOOR_FILES or part.rereads >= MAX_REREADS:
+        if planned.kind is JobKind.FOLD:
+            bad = min((file.order for file in planned.files if file.path in error.reasons), default=0)
+            left = [file for file in left if file.order < bad]
+        floor = 1 if planned.kind is JobKind.FOLD else FLOOR_FILES
+        if planned.kind not in DIVISIBLE or len(left) < floor or part.rereads >= MAX_REREADS:
             return ()
         return (Part(job=part.job.part(0, left), depth=part.depth, rereads=part.rereads + 1),)
 
@@ -215,10 +266,13 @@ def combined(reports: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """
     if len(reports) <= 1:
         return dict(reports[0]) if reports else None
+    is_fold = any("watermark" in report for report in reports)
+    summed, kept = (SUMMED_OF_FOLDS, OF_BASE) if is_fold else (SUMMED, frozenset[str]())
     whole: dict[str, Any] = {}
     for report in reports:
         for name, value in report.items():
-            whole[name] = whole[name] + value if name in whole and name in SUMMED else value
+            if name not in whole or name not in kept:
+                whole[name] = whole[name] + value if name in whole and name in summed else value
     return whole
 
 

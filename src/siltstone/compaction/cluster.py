@@ -46,11 +46,10 @@ def cluster(
     store: Store,
     planned: Candidate,
     *,
-    by: Sequence[str] = (),
     epoch: int | None = None,
     job: str = "",
 ) -> RollUpReport:
-    """Do one planned clustering, by the dataset's columns unless told.
+    """Do one planned clustering, by the dataset's columns unless the plan names others.
 
     Raises:
         InvalidRequest: the dataset is keyed.
@@ -61,7 +60,7 @@ def cluster(
         raise _keyed(store)
 
     def write(taken: Sequence[DataFile], folder: str) -> None:
-        _write(spark, store, taken, folder, files=max(1, planned.files_after), by=by or store.spec.clustered_by)
+        _write(spark, store, taken, folder, files=max(1, planned.files_after), by=planned.by or store.spec.clustered_by)
 
     return rewrite(spark, store, planned, write, mark=CLUSTERED, epoch=epoch, job=job)
 
@@ -91,6 +90,7 @@ def whole_base(store: Store, *, by: Sequence[str] = ()) -> list[Candidate]:
             rows=total_rows(files),
             cost_bytes=total_bytes(files),
             target_bytes=target,
+            by=tuple(by),
         )
         for (period, partition), files in sorted(groups.items(), key=lambda item: (item[0][0], str(item[0][1])))
         if (by and tuple(by) != store.spec.clustered_by) or not all(file.tier == CLUSTERED for file in files)

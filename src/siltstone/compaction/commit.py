@@ -13,7 +13,16 @@ from siltstone.compaction.planner import FoldPlan
 from siltstone.dataset.store import Store, sequence_of
 from siltstone.errors import Conflict, Corruption
 from siltstone.failpoints import reach
-from siltstone.model.columns import APP_EPOCH, APP_FOLD, APP_PRUNE, CHANGED_FROM, CHANGED_TO, JOB
+from siltstone.model.columns import (
+    APP_EPOCH,
+    APP_FOLD,
+    APP_PRUNE,
+    CHANGED_FROM,
+    CHANGED_TO,
+    FOLDED_BYTES,
+    FOLDED_FILES,
+    JOB,
+)
 from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.storage.table import Parent
 
@@ -43,7 +52,12 @@ def commit_fold(store: Store, plan: FoldPlan, written: tuple[DataFile, ...]) -> 
         transactions={APP_FOLD: plan.target},
         depends=frozenset({APP_FOLD}),
         epoch=plan.epoch,
-        info=fold_info(plan.changed_ms) | job_info(plan.job),
+        info={
+            FOLDED_FILES: str(plan.change_files),
+            FOLDED_BYTES: str(plan.change_bytes),
+            **fold_info(plan.changed_ms),
+            **job_info(plan.job),
+        },
     )
     reach("fold.before_commit")
     committed = store.base.commit(lambda _: commit)

@@ -16,7 +16,7 @@ _ASIDE: Final = frozenset({CommitKind.PRUNE.value, CommitKind.EPOCH.value, Commi
 def table_of(store: Store, kind: JobKind) -> Table | None:
     """Return the table that a kind of job commits to; None if it commits nothing of its own."""
     match kind:
-        case JobKind.FOLD | JobKind.ROLL_UP | JobKind.CLUSTER:
+        case JobKind.FOLD | JobKind.ROLL_UP | JobKind.CLUSTER | JobKind.PURGE:
             return store.base
         case JobKind.SQUASH:
             return store.changes

@@ -80,11 +80,14 @@ class Compactor:
         finish(store)
         prune(store)
 
-    def compact(self, store: Store, *, purge: bool, epoch: int | None = None, job: str = "") -> CompactReport:
+    def compact(
+        self, store: Store, *, purge: bool, epoch: int | None = None, job: str = "", until: int | None = None
+    ) -> CompactReport:
         """Recover, fold, prune; with `purge`, raise the epoch and delete from disk all that is not live.
 
         The fold carries the given `epoch`, that of a lease, or the dataset's own, and the name of its job. A purge's epoch is
         above both and so fences out every job that was planned before it: such a job may hold rows that are to be forgotten.
+        With `until` a fold takes the changes up to that sequence.
         """
         from siltstone.compaction.reclaim import purge_files
 
@@ -93,7 +96,7 @@ class Compactor:
         store = store.current()
         snapshot = store.snapshot()
         if not purge:
-            return self._fold(store, epoch=epoch, job=job) if snapshot.unfolded else fold_nothing(store)
+            return self._fold(store, epoch=epoch, job=job, until=until) if snapshot.unfolded else fold_nothing(store)
         epoch = max(snapshot.epoch, self._leased()) + 1
         report = self._fold(store, epoch=epoch, job=job) if snapshot.unfolded else fold_nothing(store)
         if store.snapshot().epoch < epoch:  # nothing was folded, here or because another fold was quicker
@@ -104,14 +107,14 @@ class Compactor:
         seconds = store.clock.monotonic_seconds() - started
         return replace(report, purged=True, files_deleted=files, bytes_deleted=size, seconds=seconds)
 
-    def _fold(self, store: Store, *, epoch: int | None, job: str) -> CompactReport:
+    def _fold(self, store: Store, *, epoch: int | None, job: str, until: int | None = None) -> CompactReport:
         if store.spec.is_log:
             from siltstone.compaction.log_fold import fold_log
 
-            return fold_log(self._spark(), store, epoch=epoch, job=job)
+            return fold_log(self._spark(), store, epoch=epoch, job=job, until=until)
         from siltstone.compaction.fold import fold
 
-        return fold(self._spark(), store, epoch=epoch, job=job)
+        return fold(self._spark(), store, epoch=epoch, job=job, until=until)
 
     def squash(
         self, store: Store, *, many: int = 2, dry_run: bool = False, epoch: int | None = None, job: str = ""
@@ -139,7 +142,7 @@ class Compactor:
 
         store = store.current()
         jobs = whole_base(store, by=by)
-        return [cluster(self._spark(), store, job, by=by) for job in jobs]
+        return [cluster(self._spark(), store, job) for job in jobs]
 
     def estimate(self, store: Store) -> FoldEstimate:
         """Say what a fold or a purge would have to do, without Spark."""

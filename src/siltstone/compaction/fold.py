@@ -12,13 +12,15 @@ Flow (see `commit` for what a crash leaves behind at each step):
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from siltstone.compaction.commit import commit_fold, prune
+from siltstone.compaction.failures import UnreadableFiles
 from siltstone.compaction.in_place import InPlace
 from siltstone.compaction.inputs import check_readable
 from siltstone.compaction.planner import FoldPlan, Matched, touched_files
@@ -57,36 +59,100 @@ class Rewrite(Protocol):
         """Write the touched files anew; return the names of the files that count, None for all in the folder."""
 
 
-def fold(spark: "SparkSession", store: Store, *, epoch: int | None = None, job: str = "") -> CompactReport:
+class Work(Protocol):
+    """The fold of one snapshot of a dataset."""
+
+    def plan(self, *, epoch: int) -> FoldPlan:
+        """Say which files it takes, and how many rows must come out."""
+
+    def written(self, plan: FoldPlan, folder: str) -> tuple[DataFile, ...]:
+        """Write into the folder, and verify what lies there."""
+
+
+def fold(
+    spark: "SparkSession", store: Store, *, epoch: int | None = None, job: str = "", until: int | None = None
+) -> CompactReport:
+    """Fold everything that is in `changes` of a keyed dataset now, and prune it; see `fold_by`."""
+    return fold_by(
+        lambda snapshot: KeyedFold(spark=spark, store=store, snapshot=snapshot),
+        store,
+        epoch=epoch,
+        job=job,
+        until=until,
+    )
+
+
+def fold_by(
+    way: Callable[[Snapshot], Work], store: Store, *, epoch: int | None, job: str, until: int | None
+) -> CompactReport:
     """Fold everything that is in `changes` now, and prune it; `epoch` raises the dataset's epoch with the commit.
+
+    With `until`, only changes up to that sequence, or up to the end of the last file before it: a state that the dataset was in,
+    so it is a fold like any other, of less.
 
     Raises:
         Conflict: another fold was first; nothing was changed.
+        UnreadableFiles: change files, or files of base that it has to write anew, cannot be read; nothing was changed.
     """
     started = store.clock.monotonic_seconds()
     snapshot = store.snapshot()
+    if until is not None:
+        snapshot = snapshot.until(until)
     if not snapshot.unfolded:
         return report_of(store, empty_plan(snapshot), (), started)
     check_schemas(store, snapshot)
-    with spark_failures(store, snapshot):
-        rewrite, matched = _rewrite(spark, store, snapshot)
-        plan = _plan(store, snapshot, rewrite, matched, epoch=snapshot.epoch if epoch is None else epoch)
-        plan = replace(plan, job=job)
+    with spark_failures(store, snapshot, changes=snapshot.unfolded):
+        work = way(snapshot)
+        with disk_failures(store):
+            planned = work.plan(epoch=snapshot.epoch if epoch is None else epoch)
+        plan = replace(
+            planned,
+            job=job,
+            change_files=len(snapshot.unfolded),
+            change_bytes=sum(file.size_bytes for file in snapshot.unfolded),
+        )
         reach("fold.after_plan")
-        spare = Shuffled(spark=spark, store=store, snapshot=snapshot)
-        written, outputs = land(store, plan, lambda folder: _written(store, plan, rewrite, spare, folder))
+        written, outputs = land(store, plan, lambda folder: work.written(plan, folder))
     return report_of(store, plan, written, started, outputs)
 
 
-def _rewrite(spark: "SparkSession", store: Store, snapshot: Snapshot) -> tuple[Rewrite, dict[str, Matched]]:
-    """Choose the way, and let it find the changed keys."""
-    if snapshot.unfolded_rows <= store.settings.arrow_changes_rows:
-        with suppress(WorkersUnfit, OverflowError):  # a date that Python cannot hold
-            few = _in_place(spark, store, snapshot)
-            if few.changes.nbytes <= IN_PLACE_BYTES:
-                return few, few.matched()
-    many = Shuffled(spark=spark, store=store, snapshot=snapshot)
-    return many, many.matched()
+@dataclass(frozen=True, kw_only=True)
+class KeyedFold:
+    """The last changes of a snapshot, and how they become part of base."""
+
+    spark: "SparkSession"
+    store: Store
+    snapshot: Snapshot
+
+    @cached_property
+    def _chosen(self) -> tuple[Rewrite, dict[str, Matched]]:
+        """The way, and where it has found the changed keys."""
+        if self.snapshot.unfolded_rows <= self.store.settings.arrow_changes_rows:
+            with suppress(WorkersUnfit, OverflowError):  # a date that Python cannot hold
+                few = _in_place(self.spark, self.store, self.snapshot)
+                if few.changes.nbytes <= IN_PLACE_BYTES:
+                    return few, few.matched()
+        many = self._shuffled()
+        return many, many.matched()
+
+    def _shuffled(self) -> Shuffled:
+        return Shuffled(spark=self.spark, store=self.store, snapshot=self.snapshot)
+
+    def plan(self, *, epoch: int) -> FoldPlan:
+        """Count what will be there."""
+        return _plan(self.store, self.snapshot, *self._chosen, epoch=epoch)
+
+    def written(self, plan: FoldPlan, folder: str) -> tuple[DataFile, ...]:
+        """Write, in the spare way if the chosen one fails, and verify."""
+        store = self.store
+        try:
+            names = self._chosen[0].write(plan, folder)
+        except WorkersUnfit:
+            discard(store.base.path, folder)
+            names = None
+            self._shuffled().write(plan, folder)
+        reach("fold.after_write")
+        return collect_files(store.base.path, folder, schema=store.schema, stats=store.stats, names=names)
 
 
 def _in_place(spark: "SparkSession", store: Store, snapshot: Snapshot) -> InPlace:
@@ -104,24 +170,13 @@ def _in_place(spark: "SparkSession", store: Store, snapshot: Snapshot) -> InPlac
     )
 
 
-def _written(store: Store, plan: FoldPlan, rewrite: Rewrite, spare: Rewrite, folder: str) -> tuple[DataFile, ...]:
-    """Write, in the spare way if the chosen one fails, and verify."""
-    try:
-        names = rewrite.write(plan, folder)
-    except WorkersUnfit:
-        discard(store.base.path, folder)
-        names = spare.write(plan, folder)
-    reach("fold.after_write")
-    return collect_files(store.base.path, folder, schema=store.schema, stats=store.stats, names=names)
-
-
 def land(
     store: Store, plan: FoldPlan, write: Callable[[str], tuple[DataFile, ...]]
 ) -> tuple[tuple[DataFile, ...], tuple[OutputFile, ...]]:
     """Let `write` write and verify the files of a folder, commit and prune; what is not committed is removed again."""
     with store.presence() as owner:
         folder = attempt_folder(owner.owner, 0)
-        with discarding(store, owner.owner):
+        with discarding(store, owner.owner), disk_failures(store):
             written = write(folder) if plan.expected_rows else ()
             outputs = manifest(store.base.path, written)
         with discarding(store, owner.owner, on=(Conflict, Corruption, Fenced)):  # after others it may be live
@@ -149,6 +204,23 @@ def discarding(store: Store, owner: str, *, on: tuple[type[BaseException], ...] 
     except on:
         discard(store.base.path, f"{DATA}/{owner}")
         raise
+
+
+@contextmanager
+def disk_failures(store: Store) -> Iterator[None]:
+    """Say of which dataset it was that a disk refused something; only before a commit. A file that is gone is another matter.
+
+    Raises:
+        Unavailable: the disk refused.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise Unavailable(
+            f"Dataset {store.name}: the disk refused what the work needs ({error}); nothing was changed."
+        ) from error
 
 
 def check_schemas(store: Store, snapshot: Snapshot) -> None:
@@ -285,15 +357,19 @@ def report_of(
         bytes_after=plan.base_bytes - removed_bytes + sum(file.size_bytes for file in written),
         watermark=plan.target,
         seconds=store.clock.monotonic_seconds() - started,
+        change_files=plan.change_files,
+        change_bytes=plan.change_bytes,
         outputs=outputs,
     )
 
 
 @contextmanager
-def spark_failures(store: Store, snapshot: Snapshot, *, suspects: Sequence[DataFile] = ()) -> Iterator[None]:
+def spark_failures(
+    store: Store, snapshot: Snapshot, *, suspects: Sequence[DataFile] = (), changes: Sequence[DataFile] = ()
+) -> Iterator[None]:
     """Say in our words what went wrong while Spark or we read and wrote; nothing was committed by then.
 
-    Of the `suspects`, files of base, those that cannot be read are named.
+    Of the `suspects`, files of base, and of the `changes`, those that cannot be read are named.
     """
     gone = f"Dataset {store.name}: files of the plan are gone; another compaction was first."
     try:
@@ -305,10 +381,14 @@ def spark_failures(store: Store, snapshot: Snapshot, *, suspects: Sequence[DataF
             if not is_away(error):
                 said = str(error)
                 named = [file for file in snapshot.base.files if file.path.rsplit("/", 1)[-1] in said]
-                check_readable(store, suspects or named, said=said)
+                check_readable(store, suspects or named, changes=changes, said=said)
             raise Unavailable(
                 f"Dataset {store.name}: the work failed in Spark: {error_line(error)} Nothing was changed."
             ) from error
+        except Corruption as error:
+            if changes and not isinstance(error, UnreadableFiles):
+                check_readable(store, (), changes=changes, said=str(error))
+            raise
     except FileNotFoundError as error:
         raise Conflict(gone) from error
 

@@ -1,10 +1,11 @@
 """Inputs that cannot be read: found and named, so that a job can be done without them. Nothing is moved or deleted here.
 
-A footer tells at once whether a file is Parquet, whole and of the rows that the log says. Damage inside is met only by whoever
-reads all of it: that file is read through here to be sure, if its name was told, otherwise all of them are.
+A footer tells at once whether a file is Parquet, whole, of the rows that the log says and of the dataset's columns. Damage inside
+is met only by whoever reads all of it: that file is read through here to be sure, if its name was told, otherwise all are.
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -14,22 +15,27 @@ import pyarrow.parquet as pq
 from siltstone.compaction.failures import Failure, Symptoms, UnreadableFiles, classify
 from siltstone.dataset.store import Store
 from siltstone.model.files import DataFile
+from siltstone.storage.parquet import strange_columns
 
 SHOWN: Final = 5
 """So many files are named in a message; the result of the job names them all."""
 BATCH_ROWS: Final = 8192
 
 
-def check_readable(store: Store, files: Sequence[DataFile], *, said: str = "") -> None:
-    """Look at the footers of files of base, and read through those that Spark `said` something about.
+def check_readable(
+    store: Store, files: Sequence[DataFile], *, changes: Sequence[DataFile] = (), said: str = ""
+) -> None:
+    """Look at the footers of files of base and of change files, and read through those that Spark `said` something about.
 
     Raises:
         UnreadableFiles: some cannot be read.
         FileNotFoundError: one is gone; it is not broken.
     """
-    found = _unreadable(store, files, {file.path for file in files if _name(file) in said})
+    given = [_Input(store.base.path, file, store.base_schema) for file in files]
+    given += [_Input(store.changes.path, file, store.change_schema) for file in changes]
+    found = _unreadable(given, {one.file.path for one in given if one.name in said})
     if not found and _is_suspicious(said):
-        found = _unreadable(store, files, {file.path for file in files})
+        found = _unreadable(given, {one.file.path for one in given})
     if not found:
         return
     named = [f"{path} ({reason})" for path, reason in sorted(found.items())[:SHOWN]]
@@ -49,22 +55,33 @@ def _is_suspicious(said: str) -> bool:
 _SUSPICIOUS: Final = frozenset({Failure.UNKNOWN, Failure.CORRUPT_INPUT})
 
 
-def _name(file: DataFile) -> str:
-    return file.path.rsplit("/", 1)[-1]
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """A file of a table, and the columns that it should have; one that was written before a change of columns may lack some."""
+
+    root: Path
+    file: DataFile
+    schema: pa.Schema
+
+    @property
+    def name(self) -> str:
+        return self.file.path.rsplit("/", 1)[-1]
 
 
-def _unreadable(store: Store, files: Sequence[DataFile], through: Collection[str]) -> dict[str, str]:
-    """Return what is wrong with files, by their footers; those in `through` are read to their end."""
-    told = {file.path: _reason(store.base.path / file.path, file, whole=file.path in through) for file in files}
+def _unreadable(files: Sequence[_Input], through: Collection[str]) -> dict[str, str]:
+    """Return what is wrong with files of tables, by their footers; those in `through` are read to their end."""
+    told = {one.file.path: _reason(one, whole=one.file.path in through) for one in files}
     return {path: reason for path, reason in told.items() if reason}
 
 
-def _reason(path: Path, file: DataFile, *, whole: bool) -> str:
+def _reason(one: _Input, *, whole: bool) -> str:
     """Return what is wrong with a file; empty if nothing is."""
     try:
-        with pq.ParquetFile(path) as parquet:
-            if parquet.metadata.num_rows != file.rows:
-                return f"{parquet.metadata.num_rows} rows, not {file.rows}"
+        with pq.ParquetFile(one.root / one.file.path) as parquet:
+            if parquet.metadata.num_rows != one.file.rows:
+                return f"{parquet.metadata.num_rows} rows, not {one.file.rows}"
+            if told := strange_columns(parquet.schema_arrow, one.schema, exact=False):
+                return told
             if whole:
                 for _ in parquet.iter_batches(BATCH_ROWS, use_threads=False):
                     continue

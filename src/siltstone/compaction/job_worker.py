@@ -43,6 +43,7 @@ from siltstone.storage.handle import LogMoved
 from siltstone.storage.jvm import end_children
 from siltstone.storage.kept import KeptReads
 from siltstone.storage.layout import Layout
+from siltstone.storage.leases import Leases
 from siltstone.storage.spark import session
 from siltstone.storage.tidying import Background, Tidying
 
@@ -73,7 +74,8 @@ class Workplace:
             after_write=lambda _store, _version: None,
             reads=KeptReads(0),
         )
-        self._inline = Inline(Compactor(spark=lambda: own_session(settings)), self._store)
+        leased = Leases(Layout.at(lake), settings, clock).epoch
+        self._inline = Inline(Compactor(spark=lambda: own_session(settings), leased=leased), self._store)
 
     def do(self, job: Job) -> Answer:
         """Do one job, and tell what came of it."""

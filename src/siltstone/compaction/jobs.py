@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
     Report = CompactReport | LandedReport | RollUpReport | SquashReport | VacuumReport
 
-DIVISIBLE: Final = frozenset({JobKind.ROLL_UP, JobKind.CLUSTER})
-"""Work over a list of files that may as well be done over two lists."""
-ON_SPARK: Final = frozenset({JobKind.FOLD, JobKind.ROLL_UP, JobKind.CLUSTER})
+ON_GIVEN_FILES: Final = frozenset({JobKind.ROLL_UP, JobKind.CLUSTER})
+"""Work over a list of files that may as well be done over two lists, in any order and side by side."""
+DIVISIBLE: Final = ON_GIVEN_FILES | {JobKind.FOLD}
+"""Work that can be done in parts. Those of a fold come one after the other: each takes the changes up to a sequence."""
+ON_SPARK: Final = frozenset({JobKind.FOLD, JobKind.ROLL_UP, JobKind.CLUSTER, JobKind.PURGE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,12 @@ class Job:
         """Return the same work over some of its files, with a name below its own."""
         return replace(self, id=f"{self.id}.{number}", planned=narrowed(self.planned, files))
 
+    @property
+    def until(self) -> int | None:
+        """The sequence up to which a part of a fold takes changes; None for a whole one, which takes what it finds."""
+        is_part = "." in self.id and self.planned.kind is JobKind.FOLD
+        return max((file.order for file in self.planned.files), default=0) if is_part else None
+
     def to_dict(self) -> dict[str, Any]:
         """Return the job as plain data, with everything that `from_dict` needs."""
         return {"id": self.id, "cycle": self.cycle, "epoch": self.epoch, "planned": asdict(self.planned)}
@@ -57,7 +65,8 @@ class Job:
         planned = dict(found["planned"])
         files = tuple(_entry(values) for values in planned.pop("files"))
         kind, partition = JobKind(planned.pop("kind")), _partition(planned.pop("partition"))
-        candidate = Candidate(kind=kind, partition=partition, files=files, **planned)
+        by = tuple(planned.pop("by"))
+        candidate = Candidate(kind=kind, partition=partition, files=files, by=by, **planned)
         return cls(id=found["id"], cycle=found["cycle"], epoch=found["epoch"], planned=candidate)
 
 
@@ -91,7 +100,7 @@ def exclude_each_other(one: Candidate, other: Candidate) -> bool:
     """
     if one.dataset != other.dataset:
         return False
-    if one.kind not in DIVISIBLE or other.kind not in DIVISIBLE:
+    if one.kind not in ON_GIVEN_FILES or other.kind not in ON_GIVEN_FILES:
         return True
     return not {file.path for file in one.files}.isdisjoint(file.path for file in other.files)
 
@@ -149,8 +158,9 @@ class Inline:
     def _run(self, job: Job) -> "Report":
         store = self._store(job.planned.dataset)
         match job.planned.kind:
-            case JobKind.FOLD:
-                return self._compactor.compact(store, purge=False, epoch=job.epoch, job=job.id)
+            case JobKind.FOLD | JobKind.PURGE:
+                purge = job.planned.kind is JobKind.PURGE
+                return self._compactor.compact(store, purge=purge, epoch=job.epoch, job=job.id, until=job.until)
             case JobKind.SQUASH:
                 return self._compactor.squash(store, epoch=job.epoch, job=job.id)
             case JobKind.ROLL_UP:
@@ -158,7 +168,8 @@ class Inline:
             case JobKind.CLUSTER:
                 return self._compactor.cluster(store, job.planned, epoch=job.epoch, job=job.id)
             case JobKind.VACUUM:
-                hours = store.settings.vacuum_retention_hours
+                asked = job.planned.retention_hours
+                hours = store.settings.vacuum_retention_hours if asked is None else asked
                 return self._compactor.vacuum(store, retention_hours=hours, dry_run=False)
             case _:
                 raise InvalidRequest(f"Dataset {job.planned.dataset}: {job.planned.kind} is no work of a dataset.")

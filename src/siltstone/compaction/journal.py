@@ -24,7 +24,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final, TypeVar
 from urllib.parse import quote
@@ -54,7 +54,7 @@ from siltstone.compaction.records import (
     safe_error,
     told,
 )
-from siltstone.config import Settings
+from siltstone.config import Role, Settings
 from siltstone.dataset.store import Store
 from siltstone.errors import Conflict, SiltstoneError
 from siltstone.eventlog.events import (
@@ -73,6 +73,7 @@ from siltstone.eventlog.log import EventLog
 from siltstone.eventlog.queries import MAX_FILTERS, Build, Filter
 from siltstone.failpoints import reach
 from siltstone.model.results import JobResult
+from siltstone.model.roles import may_compact
 from siltstone.storage.handle import LogMoved
 from siltstone.storage.layout import Layout, has_versions
 from siltstone.storage.leases import machine
@@ -155,14 +156,18 @@ class Journal:
         """
         with self._mutex:
             if self._opened is None and has_versions(self._layout.events):
-                self._opened = EventLog.open(self.uri, create=False, settings=self._settings, clock=self._clock)
+                self._opened = EventLog.open(self.uri, create=False, settings=self._access(), clock=self._clock)
             return self._opened
 
     def _made(self) -> EventLog:
         with self._mutex:
             if self._opened is None:
-                self._opened = EventLog.open(self.uri, settings=self._settings, clock=self._clock)
+                self._opened = EventLog.open(self.uri, settings=self._access(), clock=self._clock)
             return self._opened
+
+    def _access(self) -> Settings:
+        """Return the settings to open the log with: whoever may compact writes down what it did, and no events of others."""
+        return replace(self._settings, role=Role.ALL) if may_compact(self._settings.role) else self._settings
 
     def close(self) -> None:
         """Let go of the log."""

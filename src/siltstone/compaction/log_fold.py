@@ -14,21 +14,33 @@ No row passes the driver: it learns names and counts alone. Groups are numbered,
 of a user becomes a part of a path.
 """
 
-import shutil
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from siltstone.compaction.fold import check_schemas, empty_plan, estimate_of, land, report_of, spark_failures
+from siltstone.compaction.fold import estimate_of, fold_by
 from siltstone.compaction.planner import FoldPlan, Matched
 from siltstone.dataset.dedup import near_files, without_equal
 from siltstone.dataset.frames import changes_frame, scan_schema
+from siltstone.dataset.groups import (
+    GROUP,
+    GROUP_TASKS,
+    Group,
+    described,
+    file_rows,
+    group_columns,
+    group_of,
+    group_texts,
+    moved_files,
+    spread,
+    with_period,
+    write_groups,
+)
 from siltstone.dataset.local import unfolded_rows
 from siltstone.dataset.log_view import (
     Stones,
@@ -41,51 +53,35 @@ from siltstone.dataset.log_view import (
 )
 from siltstone.dataset.store import Snapshot, Store
 from siltstone.dataset.written import house_settings
-from siltstone.errors import Corruption, Unavailable
+from siltstone.errors import Corruption
 from siltstone.failpoints import reach
-from siltstone.model.columns import PERIOD
 from siltstone.model.files import DataFile, KeyRange, may_contain
 from siltstone.model.results import CompactReport, FoldEstimate
 from siltstone.model.spec import Survivor
 from siltstone.storage.layout import is_squashed
-from siltstone.storage.parquet import data_file, key_ranges, spark_options
+from siltstone.storage.parquet import key_ranges
 from siltstone.storage.row_groups import readable
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-GROUP: Final = "_group"
 _NAME: Final = "_name"
 _ROWS: Final = "_rows"
-HOUR_MICROS: Final = 3_600_000_000
-MIN_FILE_ROWS: Final = 1000
-"""However wide its rows look, a file is not cut below this many: small files cost more than large ones."""
-GROUP_TASKS: Final = 8
-"""A fold of less than a file's size is divided by groups, so that several tasks open the files that it takes."""
 MANY_GROUPS: Final = 10_000
 """More groups than these in one fold are joined by a shuffle, not sent to every task."""
 
-Group = tuple[str | None, ...]
-"""A period and the text of each partition value, as the log says them."""
 
-
-def fold_log(spark: "SparkSession", store: Store, *, epoch: int | None = None, job: str = "") -> CompactReport:
-    """Fold everything that is in `changes` now, and prune it; `epoch` raises the dataset's epoch with the commit.
-
-    Raises:
-        Conflict: another fold was first; nothing was changed.
-    """
-    started = store.clock.monotonic_seconds()
-    snapshot = store.snapshot()
-    if not snapshot.unfolded:
-        return report_of(store, empty_plan(snapshot), (), started)
-    check_schemas(store, snapshot)
-    with spark_failures(store, snapshot), house_settings(spark):
-        work = LogFold(spark=spark, store=store, snapshot=snapshot)
-        plan = replace(work.plan(epoch=snapshot.epoch if epoch is None else epoch), job=job)
-        reach("fold.after_plan")
-        written, outputs = land(store, plan, lambda folder: work.written(plan, folder))
-    return report_of(store, plan, written, started, outputs)
+def fold_log(
+    spark: "SparkSession", store: Store, *, epoch: int | None = None, job: str = "", until: int | None = None
+) -> CompactReport:
+    """Fold everything that is in `changes` of a log now, and prune it; see `fold.fold_by`."""
+    return fold_by(
+        lambda snapshot: LogFold(spark=spark, store=store, snapshot=snapshot),
+        store,
+        epoch=epoch,
+        job=job,
+        until=until,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,13 +101,16 @@ class LogFold:
         """The appends that are seen, as base stores them, with their period."""
         columns = self.store.base_schema.names
         frame = append_frame(self.spark, self.store, self.snapshot, self._stones, columns=columns)
-        assert self.store.spec.time is not None  # noqa: S101  # it is a log
-        return frame.withColumn(PERIOD, period_column(self.store.schema.field(self.store.spec.time)))
+        return with_period(frame, self.store)
 
     # ---- the plan ----------------------------------------------------------------------------------------------
 
     def plan(self, *, epoch: int) -> FoldPlan:
         """Count what will be there."""
+        with house_settings(self.spark):
+            return self._counts(epoch)
+
+    def _counts(self, epoch: int) -> FoldPlan:
         snapshot = self.snapshot
         dropped = self.dropped
         return FoldPlan(
@@ -144,9 +143,8 @@ class LogFold:
         """How many of the appends that are seen belong into each group. Only counts leave Spark."""
         from pyspark.sql import functions as F
 
-        names = [PERIOD, *self.store.spec.partition_by]
-        texts = [F.col(f"`{name}`").cast("string").alias(name) for name in names]
-        counted = self._appends.groupBy(*texts).agg(F.count(F.lit(1)).alias(_ROWS)).toArrow()
+        names = group_columns(self.store)
+        counted = self._appends.groupBy(*group_texts(self.store)).agg(F.count(F.lit(1)).alias(_ROWS)).toArrow()
         groups = [counted.column(name).to_pylist() for name in names]
         return dict(zip(zip(*groups, strict=True), counted.column(_ROWS).to_pylist(), strict=True))
 
@@ -213,15 +211,13 @@ class LogFold:
     @cached_property
     def _groups(self) -> list[Group]:
         """All groups that get rows; a group's number is its place here."""
-        touched = [self._group_of(file) for file in self.snapshot.base.files if file.path in self.dropped]
+        touched = [group_of(file, self.store) for file in self.snapshot.base.files if file.path in self.dropped]
         return sorted({*self.appended, *touched}, key=lambda group: [text or "" for text in group])
-
-    def _group_of(self, file: DataFile) -> Group:
-        return tuple(file.partition.get(name) for name in (PERIOD, *self.store.spec.partition_by))
 
     def written(self, plan: FoldPlan, folder: str) -> tuple[DataFile, ...]:
         """Write and verify the files of the fold."""
-        self.write(plan, folder)
+        with house_settings(self.spark):
+            self.write(plan, folder)
         reach("fold.after_write")
         return self.collected(plan, folder)
 
@@ -230,27 +226,18 @@ class LogFold:
         rows = self._numbered(self._appends)
         if plan.touched:
             rows = rows.unionByName(self._rewritten(plan.touched))
-        order = [GROUP, *self.store.spec.sort_by]
         size = sum(file.size_bytes for file in (*plan.touched, *self.snapshot.unfolded))
+        count = plan.change_rows + sum(file.rows for file in plan.touched)
         parts = max(1, -(-size // self.store.settings.target_file_bytes))
-        tasks = min(len(self._groups), GROUP_TASKS)
-        spread = rows.repartition(tasks, GROUP) if parts == 1 else rows.repartitionByRange(parts, *order)
-        options = spark_options(self.store.base_schema, self.store.spec.found_by)
-        options["maxRecordsPerFile"] = str(self._file_rows(plan, size))
-        target = str(self.store.base.path / folder)
-        writer = spread.sortWithinPartitions(*order).write.options(**options).mode("error")
-        writer.partitionBy(GROUP).parquet(target)
-
-    def _file_rows(self, plan: FoldPlan, size: int) -> int:
-        """Return how many rows make a file of the target size, by what the rows take now."""
-        rows = plan.change_rows + sum(file.rows for file in plan.touched)
-        return max(MIN_FILE_ROWS, self.store.settings.target_file_bytes * rows // max(1, size))
+        ordered = spread(rows, self.store, parts=parts, tasks=min(len(self._groups), GROUP_TASKS))
+        rows_per_file = file_rows(self.store, rows=count, size_bytes=size)
+        write_groups(ordered, self.store, folder, rows_per_file=rows_per_file)
 
     def _numbered(self, rows: "DataFrame") -> "DataFrame":
         """Give each append the number of its group."""
         from pyspark.sql import functions as F
 
-        names = [PERIOD, *self.store.spec.partition_by]
+        names = group_columns(self.store)
         mine = [f"_in{place}" for place in range(len(names))]
         listed = [(number, *group) for number, group in enumerate(self._groups)]
         schema = ", ".join([f"{GROUP} int", *[f"{name} string" for name in mine]])
@@ -266,7 +253,7 @@ class LogFold:
         from pyspark.sql import functions as F
 
         numbers = {group: number for number, group in enumerate(self._groups)}
-        listed = [(file.path.rsplit("/", 1)[-1], numbers[self._group_of(file)]) for file in touched]
+        listed = [(file.path.rsplit("/", 1)[-1], numbers[group_of(file, self.store)]) for file in touched]
         names = self.spark.createDataFrame(listed, f"{_NAME} string, {GROUP} int")
         rows = self._scan(touched).withColumn(_NAME, F.col("_metadata.file_name"))
         kept = self._without_replaced(self._without_hidden(rows)).join(F.broadcast(names), _NAME)
@@ -281,78 +268,26 @@ class LogFold:
             Unavailable: the folder is not visible from here: the executors wrote to another machine's disk.
             Corruption: a file cannot be read back, or a group has other rows than the plan says.
         """
-        root = self.store.base.path / folder
-        if not root.is_dir():
-            raise Unavailable(
-                f"Spark wrote nothing that is visible at {root}. Driver and executors must share the lake's disk."
-            )
         files = [
-            self._described(_flat(path, root).relative_to(self.store.base.path).as_posix(), self._groups[_number(path)])
-            for path in sorted(root.glob(f"{GROUP}=*/*"))
-            if not path.name.startswith((".", "_"))
+            described(self.store, path, self._groups[int(number)]) for path, number in moved_files(self.store, folder)
         ]
-        for left in root.iterdir():
-            if left.is_dir():
-                shutil.rmtree(left)
-            elif left.name.startswith((".", "_")):
-                left.unlink()
         self._check_groups(plan, files)
         return tuple(files)
-
-    def _described(self, relative: str, group: Group) -> DataFile:
-        return data_file(
-            self.store.base.path,
-            relative,
-            expected=self.store.base_schema,
-            stats=self.store.stats,
-            partition=dict(zip((PERIOD, *self.store.spec.partition_by), group, strict=True)),
-        )
 
     def _check_groups(self, plan: FoldPlan, files: Sequence[DataFile]) -> None:
         expected: Counter[Group] = Counter(self.appended)
         for file in plan.touched:
             gone = self.dropped[file.path]
-            expected[self._group_of(file)] += file.rows - gone.dropped - gone.replaced
+            expected[group_of(file, self.store)] += file.rows - gone.dropped - gone.replaced
         found: Counter[Group] = Counter()
         for file in files:
-            found[self._group_of(file)] += file.rows
+            found[group_of(file, self.store)] += file.rows
         if +expected != +found:
             wrong = next(iter({**(expected - found), **(found - expected)}))
             raise Corruption(
                 f"Dataset {self.store.name}: the fold wrote {found[wrong]} rows into {'/'.join(map(str, wrong))} and should "
                 f"have written {expected[wrong]}; nothing was committed."
             )
-
-
-def _number(path: Path) -> int:
-    """Return the number of the group that Spark wrote a file for."""
-    return int(path.parent.name.removeprefix(f"{GROUP}="))
-
-
-def _flat(path: Path, root: Path) -> Path:
-    """Move a file out of its group's folder: Spark gives files of different groups one name, and readers go by names."""
-    return path.rename(root / f"{_number(path):05d}-{path.name}")
-
-
-def period_column(field: pa.Field) -> "Column":
-    """Return the period of a row: its hour in UTC, or its day if the time is a date. The session's zone plays no part."""
-    from pyspark.sql import functions as F
-
-    column = F.col(f"`{field.name}`")
-    if pa.types.is_date(field.type):
-        return column.cast("string")
-    if field.type.tz is None:
-        return F.concat(column.cast("date").cast("string"), F.lit("T"), F.lpad(F.hour(column).cast("string"), 2, "0"))
-    hours = _whole(F.unix_micros(column), HOUR_MICROS)
-    day = F.date_from_unix_date(_whole(hours, 24).cast("int")).cast("string")
-    return F.concat(day, F.lit("T"), F.lpad(F.pmod(hours, F.lit(24)).cast("string"), 2, "0"))
-
-
-def _whole(number: "Column", unit: int) -> "Column":
-    """Return how many whole units are in a number, rounded down below zero, too, and exactly."""
-    from pyspark.sql import functions as F
-
-    return F.call_function("div", number - F.pmod(number, F.lit(unit)), F.lit(unit))
 
 
 # ---- which files ---------------------------------------------------------------------------------------------------

@@ -42,6 +42,8 @@ class FoldPlan:
     base_rows: int
     base_bytes: int
     changed_ms: tuple[int, int] | None = None
+    change_files: int = 0
+    change_bytes: int = 0
     job: str = ""
     """The name of the job of a cycle that this is, if it is one."""
 

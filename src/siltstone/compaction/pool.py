@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 REPORTS: Final[Mapping[JobKind, type[CompactReport] | type[RollUpReport]]] = {
     JobKind.FOLD: CompactReport,
+    JobKind.PURGE: CompactReport,
     JobKind.ROLL_UP: RollUpReport,
     JobKind.CLUSTER: RollUpReport,
 }
@@ -118,6 +119,15 @@ class Pool:
         for worker in idle:
             worker.close()
 
+    def let_idle_go(self) -> None:
+        """End the workers that had nothing to do for `spark_idle_minutes`: each has a JVM."""
+        before = self._clock.monotonic_seconds() - self._settings.spark_idle_minutes * SECONDS_PER_MINUTE
+        with self._mutex:
+            long = [worker for worker in self._idle if worker.idle_since_seconds < before]
+            self._idle = [worker for worker in self._idle if worker not in long]
+        for worker in long:
+            worker.close()
+
     # ---- workers -------------------------------------------------------------------------------------------------
 
     def _take(self, job: Job) -> WorkerProcess:
@@ -144,6 +154,7 @@ class Pool:
         with self._mutex:
             self._at_work.pop(job.id, None)
             if kept:
+                worker.idle_since_seconds = self._clock.monotonic_seconds()
                 self._idle.append(worker)
         if not kept:
             if not sound:
@@ -161,9 +172,12 @@ class Pool:
         return WorkerLost(str(error), ended_with=None, said=worker.said())
 
     def _settled(self, store: Store, job: Job, before: int, lost: WorkerLost) -> "Report":
-        """Look whether a job was committed by a worker that is gone, and tidy up after it."""
+        """Look whether a job was committed by a worker that is gone, and tidy up after it.
+
+        Of a purge that says nothing: it commits first and deletes then. It is done again, which finds less to do.
+        """
         try:
-            landed = landed_since(store, job.id, before)
+            landed = landed_since(store, job.id, before) if job.planned.kind is not JobKind.PURGE else None
         except (SiltstoneError, OSError, LogMoved, LookupError):
             landed = None  # then its files are gone, and whoever tries again is refused
         with contextlib.suppress(SiltstoneError, OSError, LogMoved):

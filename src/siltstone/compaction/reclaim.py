@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from siltstone.config import Settings
 from siltstone.dataset.store import Store
 from siltstone.errors import Corruption, InvalidRequest, Unavailable
 from siltstone.failpoints import reach
@@ -89,13 +90,7 @@ def vacuum(store: Store, *, retention_hours: float | None, dry_run: bool) -> Vac
     Raises:
         InvalidRequest: the retention is below the floor.
     """
-    floor = store.settings.vacuum_floor_hours
-    hours = max(floor, store.settings.base_retention_hours) if retention_hours is None else retention_hours
-    if not floor <= hours < math.inf:
-        raise InvalidRequest(
-            f"The retention of a vacuum is at least {floor:g} h; running readers may need those files. To delete at once use "
-            "compact with purge."
-        )
+    hours = checked_retention(store.settings, retention_hours)
     found = leftovers(store)
     kept = {table.path: _kept(store, table, hours) for table in (store.base, store.changes)}
     doomed = [file for file in found if not file.owner_live and file.path not in kept[file.table.path]]
@@ -110,6 +105,22 @@ def vacuum(store: Store, *, retention_hours: float | None, dry_run: bool) -> Vac
         files=tuple(f"{file.table.path.name}/{file.path}" for file in doomed),
         bytes=sum(file.size_bytes for file in doomed),
     )
+
+
+def checked_retention(settings: Settings, hours: float | None) -> float:
+    """Return how many hours a vacuum keeps: as long as base does unless told.
+
+    Raises:
+        InvalidRequest: it is below the floor.
+    """
+    floor = settings.vacuum_floor_hours
+    kept = max(floor, settings.base_retention_hours) if hours is None else hours
+    if not floor <= kept < math.inf:
+        raise InvalidRequest(
+            f"The retention of a vacuum is at least {floor:g} h; running readers may need those files. To delete at once use "
+            "compact with purge."
+        )
+    return kept
 
 
 def _kept(store: Store, table: Table, hours: float) -> set[str]:

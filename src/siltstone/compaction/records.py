@@ -34,7 +34,7 @@ from siltstone.eventlog.events import (
     PartitionManifest,
     as_json,
 )
-from siltstone.model.columns import ROWS_REMOVED
+from siltstone.model.columns import FOLDED_BYTES, FOLDED_FILES, ROWS_REMOVED
 from siltstone.model.results import JobResult
 from siltstone.model.tiers import tiers_from_text
 from siltstone.storage.log import LogEntry
@@ -225,15 +225,35 @@ def done_of(
             bytes_after=sum(file.size_bytes for entry in commits for file in entry.files),
             rows=sum(file.rows for entry in commits for file in entry.files),
         )
-    if record.kind is JobKind.FOLD:
-        folded = not report or bool(report.get("batches_folded"))
-        found = replace(found, bytes_folded=record.bytes if folded else 0)
-        if not commits:  # what a fold's report says of bytes is all of base
-            found = replace(found, bytes_before=0, bytes_after=0, rows=int(report.get("change_rows") or 0))
+    if record.kind in (JobKind.FOLD, JobKind.PURGE):
+        written = sum(output.bytes for output in result.outputs) if result is not None else 0
+        found = _with_changes(
+            record, replace(found, bytes_after=found.bytes_after if commits else written), report, commits
+        )
+    if record.kind is JobKind.PURGE:
+        found = replace(
+            found,
+            files_deleted=int(report.get("files_deleted") or 0),
+            bytes_deleted=int(report.get("bytes_deleted") or 0),
+        )
     if record.kind is JobKind.VACUUM:
         deleted = report.get("files") or ()
         found = replace(found, files_deleted=len(deleted), bytes_deleted=int(report.get("bytes") or 0))
     return found
+
+
+def _with_changes(record: "JobRecord", found: Done, report: Mapping[str, Any], commits: Sequence[LogEntry]) -> Done:
+    """Return the numbers of a fold with the change files that it took; its commits on base remove none of them."""
+    if commits and all(FOLDED_FILES in entry.info for entry in commits):
+        files, size = (sum(int(entry.info[name]) for entry in commits) for name in (FOLDED_FILES, FOLDED_BYTES))
+    else:
+        folded = not report or bool(report.get("batches_folded"))
+        files, size = int(report.get("change_files") or 0), record.bytes if folded else 0
+    if not commits:  # what a fold's report says of bytes is all of base; a purge forgets its entry at once
+        found = replace(found, bytes_before=0, rows=int(report.get("change_rows") or 0))
+    return replace(
+        found, files_before=found.files_before + files, bytes_before=found.bytes_before + size, bytes_folded=size
+    )
 
 
 def manifests_of(

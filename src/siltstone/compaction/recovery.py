@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from siltstone.clock import Clock, epoch_ns
-from siltstone.compaction.candidates import UnfinishedJob
+from siltstone.compaction.candidates import JobKind, UnfinishedJob
 from siltstone.compaction.commits import commits_of
 from siltstone.compaction.journal import Journal, OpenCycle
 from siltstone.compaction.records import (
@@ -74,6 +74,13 @@ SILENT_HOURS: Final = 24.0
 checked like any other: what it costs is work."""
 SWEEP_HOURS: Final = 1.0
 """How often a process lists all files of a dataset to find orphans, besides once when it starts."""
+
+_NOTHING: Final = "and it has committed nothing"
+_NOTHING_OF: Final = {
+    JobKind.VACUUM: "and a vacuum can be repeated",
+    JobKind.PURGE: "and nothing tells how far it came; ask for the purge again",
+}
+"""What is said of jobs that do more than they commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,11 +271,15 @@ class Recovery:
                 )
             )
             return []
-        if commits:
+        if commits and record.kind is not JobKind.PURGE:
             judged.rolled_forward.append(record.job)
-            return self._rolled_forward(record, commits)
+            return self._made(record, commits, JobStatus.COMPLETED, "rolled forward")
         (judged.expired if is_old else judged.abandoned).append(record.job)
-        return _ending(record, JobStatus.FAILED, "abandoned: its process died, and it has committed nothing")
+        if commits:  # a purge folds first: nobody can tell what it has deleted by now
+            return self._made(record, commits, JobStatus.FAILED, "abandoned; ask for the purge again")
+        return _ending(
+            record, JobStatus.FAILED, f"abandoned: its process died, {_NOTHING_OF.get(record.kind, _NOTHING)}"
+        )
 
     def _commits(self, record: JobRecord) -> Sequence[LogEntry]:
         store = self._store(record.dataset)
@@ -283,7 +294,8 @@ class Recovery:
         except (NotFound, Gone):
             return None
 
-    def _rolled_forward(self, record: JobRecord, commits: Sequence[LogEntry]) -> list[Payload]:
+    def _made(self, record: JobRecord, commits: Sequence[LogEntry], status: JobStatus, text: str) -> list[Payload]:
+        """Return the events that end a job with what it has committed."""
         began = record.began_at or record.scheduled_at
         at = max((entry.at_ms for entry in commits), default=0) * 1_000_000
         done = done_of(record, None, commits, began=began, now=at)
@@ -294,9 +306,9 @@ class Recovery:
             start_time=made[0].start_time,
             end_time=made[0].end_time,
             task=made[0].task,
-            metadata={**made[0].metadata, RECOVERED: "rolled forward"},
+            metadata={**made[0].metadata, RECOVERED: text},
         )
-        return _ending(record, JobStatus.COMPLETED, f"{told(done)}; rolled forward", (marked, *made[1:]))
+        return _ending(record, status, f"{told(done)}; {text}", (marked, *made[1:]))
 
     def _judge_unreadable(self, cycle: OpenCycle, run: str, why: str, judged: _Found, *, is_old: bool) -> list[Payload]:
         """Report a record that cannot be read; when it is old, end it."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from siltstone.compaction.candidates import CLUSTERED, Candidate, JobKind
 from siltstone.compaction.commit import job_info
-from siltstone.compaction.fold import discarding, spark_failures
+from siltstone.compaction.fold import discarding, disk_failures, spark_failures
 from siltstone.compaction.inputs import check_readable
 from siltstone.dataset.store import Snapshot, Store, check_columns
 from siltstone.dataset.written import attempt_folder, collect_files, house_settings, manifest
@@ -76,7 +76,7 @@ def rewrite(
     clusters = planned.kind is JobKind.CLUSTER
     with spark_failures(store, snapshot, suspects=taken), house_settings(spark), store.presence() as owner:
         folder = f"{attempt_folder(owner.owner, 0)}/{mark}"
-        with discarding(store, owner.owner):
+        with discarding(store, owner.owner), disk_failures(store):
             names = _written(store, taken, lambda: write(taken, folder))
             reach("cluster.after_write") if clusters else reach("roll_up.after_write")
             written = _collected(store, planned, taken, folder, names)

@@ -36,7 +36,7 @@ def table_state(store: Store, *, tiers: tuple[Tier, ...]) -> TableState:
         name=str(store.name),
         shape=Shape.LOG if store.spec.kind is Kind.LOG else Shape.KEYED,
         files=[base_entry(file) for file in snapshot.base.files],
-        change_files=[_change_entry(file) for file in snapshot.unfolded],
+        change_files=[change_entry(file) for file in snapshot.unfolded],
         backlog=_backlog(snapshot),
         tiers=tiers if store.spec.kind is Kind.LOG else (),
         cluster_by=store.spec.clustered_by,
@@ -108,7 +108,8 @@ def base_entry(file: DataFile) -> FileEntry:
     )
 
 
-def _change_entry(file: DataFile) -> FileEntry:
+def change_entry(file: DataFile) -> FileEntry:
+    """Return a live file of `changes` as the planner sees it."""
     return FileEntry(
         path=file.path,
         size_bytes=file.size_bytes,

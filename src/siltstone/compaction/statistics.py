@@ -11,11 +11,20 @@ import json
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
-from siltstone.compaction.records import NS_PER_SECOND, JobRecord, Unreadable, cycle_number, iso, job_label, read_job
+from siltstone.compaction.records import (
+    NS_PER_SECOND,
+    Done,
+    JobRecord,
+    Unreadable,
+    cycle_number,
+    iso,
+    job_label,
+    read_job,
+)
 from siltstone.eventlog.events import (
     BuildRequestEvent,
     BuildStatus,
@@ -32,6 +41,10 @@ from siltstone.storage.jars import cache_folder
 
 LAYOUT: Final = 2
 AT_ONCE: Final = 10_000
+
+
+_SUMMED: Final = tuple(one.name for one in fields(Done) if one.name != "waited_seconds")
+"""The numbers of a job that are added up; of waiting the longest counts."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,17 +85,7 @@ class Statistics:
         self.cancelled += record.status is JobStatus.CANCELLED
         self.recovered += record.recovered
         done = record.done
-        for name in (
-            "files_before",
-            "files_after",
-            "bytes_before",
-            "bytes_after",
-            "bytes_folded",
-            "files_deleted",
-            "bytes_deleted",
-            "rows",
-            "seconds",
-        ):
+        for name in _SUMMED:
             setattr(self, name, getattr(self, name) + getattr(done, name))
         self.longest_wait_seconds = max(self.longest_wait_seconds, done.waited_seconds)
         self.last_job, self.last_status = record.job, record.status.name.lower()

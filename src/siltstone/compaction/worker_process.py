@@ -79,6 +79,7 @@ class WorkerProcess:
             Unavailable: the process cannot be started.
         """
         self.jobs_done = 0
+        self.idle_since_seconds = clock.monotonic_seconds()
         self._clock = clock
         self._scratch = Path(tempfile.mkdtemp(prefix="siltstone-worker-"))
         self._settings = worker_settings(settings, scratch=self._scratch)

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from siltstone.dataset import arrange_worker
 from siltstone.dataset.arrange_worker import Gathering, Part, Reading, Share, Spreading
+from siltstone.dataset.groups import file_rows
 from siltstone.dataset.store import Store
 from siltstone.dataset.task_files import Target, packed, unpacked
 from siltstone.dataset.tasks import Work, WorkersUnfit, answers, in_numbered_tasks, store_target
@@ -59,12 +60,21 @@ class Size:
         by_target = math.ceil(self.size_bytes / store.settings.target_file_bytes)
         return max(1, by_target, min(MIN_TASKS, self._tasks(self.rows)))
 
+    def file_rows(self, store: Store) -> int:
+        """Rows of a file of the target size."""
+        known = self.rows and self.size_bytes
+        rows, size = (self.rows, self.size_bytes) if known else (1, GUESSED_ROW_BYTES)
+        return file_rows(store, rows=rows, size_bytes=size)
+
     def ranges(self, rows: int, *, files: int) -> int:
         """Ranges that are sorted in memory, each by itself, given the number of rows that were counted."""
         return max(files, self._tasks(rows))
 
     def _tasks(self, rows: int) -> int:
         return max(math.ceil(self.size_bytes / BYTES_PER_TASK), math.ceil(rows / ROWS_PER_TASK))
+
+
+UNKNOWN_SIZE: Final = Size(size_bytes=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

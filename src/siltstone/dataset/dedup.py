@@ -40,7 +40,8 @@ Flags = np.ndarray[Any, np.dtype[np.bool_]]
 Moment = datetime.datetime
 Range = tuple[Moment, Moment]
 
-_RANK: Final = "_rank"
+RANK: Final = "_rank"
+"""The place of a row among those that are equal to it, from 1: the first one survives."""
 _BESIDE: Final = datetime.timedelta(days=6)
 """A month that was rolled up from weeks holds up to three days of its neighbours; twice that is out of doubt."""
 _ALWAYS: Final = (Moment.min.replace(tzinfo=datetime.UTC), Moment.max.replace(tzinfo=datetime.UTC))
@@ -144,15 +145,25 @@ def _near(file: DataFile, times: Sequence[Range]) -> bool:
 
 def surviving(changes: "DataFrame", store: Store) -> "DataFrame":
     """Return appends of Δ, with ``_seq`` and ``_pos``, without those that lose against another of them."""
-    from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     if not store.spec.dedup_by:
         return changes
-    places = [F.col(SEQ), F.col(POS)]
-    order = [place.asc() if store.spec.survivor is Survivor.FIRST else place.desc() for place in places]
-    window = Window.partitionBy(*[F.col(f"`{name}`") for name in store.spec.dedup_by]).orderBy(*order)
-    return changes.withColumn(_RANK, F.row_number().over(window)).where(F.col(_RANK) == 1).drop(_RANK)
+    return ranked(changes, store, by=(SEQ, POS)).where(F.col(RANK) == 1).drop(RANK)
+
+
+def ranked(rows: "DataFrame", store: Store, *, by: Sequence[str], apart: "Sequence[Column]" = ()) -> "DataFrame":
+    """Give each row its `RANK` among its duplicates, which came in the order of these columns.
+
+    Rows that differ in what is `apart` are no duplicates of each other.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    first = store.spec.survivor is Survivor.FIRST
+    order = [F.col(name).asc() if first else F.col(name).desc() for name in by]
+    window = Window.partitionBy(*[F.col(f"`{name}`") for name in store.spec.dedup_by], *apart).orderBy(*order)
+    return rows.withColumn(RANK, F.row_number().over(window))
 
 
 def without_equal(rows: "DataFrame", others: "DataFrame", store: Store, *, few: bool) -> "DataFrame":

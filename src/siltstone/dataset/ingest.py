@@ -6,9 +6,11 @@ Flow:
 2. Spark writes it, counting rows, null keys, oversized keys and duplicates on the way, into files no log names;
 3. bad counts refuse the load with examples, and the files are removed; with a quarantine, bad rows are left out and written
    there instead, but for repeated keys, of which nobody can say which one is bad;
-4. first load: one commit on base that depends on "siltstone.fold", so only one can win; the files are sorted by key.
-   A loser, and a load into a dataset that has rows, becomes one change batch. So does every load into a log, which keeps all
-   rows.
+4. first load: one commit on base that depends on "siltstone.fold", so only one can win; the files are sorted by key, those of
+   a log divided into its groups (`groups`). A loser, and a load into a dataset that has rows, becomes one change batch.
+
+A log keeps all rows, so a file must not be loaded both straight to base and as changes. Whoever loads files as changes first says
+so on base ("siltstone.loads") and then looks whether base has them; a first load is refused on top of such a commit.
 
 A crash before the commit leaves files of a dead owner for the sweep; after it the load is complete.
 """
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from siltstone.dataset.arrange import (
+    UNKNOWN_SIZE,
     FileRows,
     FrameRows,
     ParquetFile,
@@ -31,7 +34,18 @@ from siltstone.dataset.arrange import (
     sorted_by_spark,
 )
 from siltstone.dataset.changes import Batch, ChangeWriter, check_producer
+from siltstone.dataset.dedup import RANK, ranked
 from siltstone.dataset.fits import fitted
+from siltstone.dataset.groups import (
+    GROUP,
+    described,
+    group_hash,
+    moved_files,
+    spread,
+    with_period,
+    write_groups,
+    written_groups,
+)
 from siltstone.dataset.json_worker import FILE, TEXT, UNREAD
 from siltstone.dataset.judged import (
     BAD,
@@ -49,7 +63,20 @@ from siltstone.dataset.store import Snapshot, Store, check_columns
 from siltstone.dataset.written import attempt_folder, collect_files, discard, house_settings, write_frame
 from siltstone.errors import Conflict, Corruption, Fenced, InvalidRequest, Unavailable
 from siltstone.failpoints import reach
-from siltstone.model.columns import ACTOR, APP_CONTENT, APP_FOLD, BATCH_ID, OP, POS, REASON, ROW_SEQ, WRITTEN_AT, Op
+from siltstone.model.columns import (
+    ACTOR,
+    APP_CONTENT,
+    APP_FOLD,
+    APP_LOADS,
+    BATCH_ID,
+    OP,
+    PERIOD,
+    POS,
+    REASON,
+    ROW_SEQ,
+    WRITTEN_AT,
+    Op,
+)
 from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.model.results import Ack, LoadReport
 from siltstone.storage.presence import Presence
@@ -57,7 +84,7 @@ from siltstone.storage.spark_failures import away, error_line, is_away, is_missi
 from siltstone.storage.table import Parent, Table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +125,16 @@ class _Written:
 
     files: tuple[DataFile, ...]
     aside: int = 0
+    lost: int = 0
+    """Rows that another one of the load is a duplicate of, and that base of a log therefore does not get."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How rows that are good become files of a folder, and the files as they were verified."""
+
+    write: "Callable[[DataFrame], None]"
+    verified: Callable[[], tuple[DataFile, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +165,8 @@ class Loader:
         snapshot = self._store.snapshot()
         check_columns(self._store, snapshot)
         self._refuse_order(load)
-        if not self._store.spec.is_log and snapshot.base.rows == 0 and snapshot.sequence <= snapshot.watermark:
+        is_empty = snapshot.base.rows == 0 and snapshot.sequence <= snapshot.watermark
+        if is_empty and not self._store.base.pin(APP_LOADS).transactions.get(APP_LOADS):
             done = self._first_load(load, snapshot)
         else:
             done = self._as_changes(load)
@@ -141,6 +179,7 @@ class Loader:
             first_load=done.is_first,
             seconds=self._store.clock.monotonic_seconds() - started,
             rows_quarantined=aside,
+            rows_duplicate=done.written.lost,
             quarantine=str(load.quarantine.path) if aside and load.quarantine is not None else None,
         )
 
@@ -198,11 +237,16 @@ class Loader:
         store = self._store
         with store.presence() as owner:
             folder = attempt_folder(owner.owner, 0)
-            written = self._write_sorted(load, store.base, folder)
+            if store.spec.is_log:
+                written = self._write_groups(load, folder, batch_id=owner.owner)
+            else:
+                written = self._write_sorted(load, store.base, folder)
             reach("ingest.after_write")
             self._put_aside(load, written, store.base, folder)
 
             def build(parent: Parent) -> Commit:
+                if parent.transaction(APP_LOADS):
+                    raise Conflict(f"Dataset {store.name}: files are loaded as changes now.")
                 # Rows appear without a sequence, so followers are told by the content version.
                 return Commit(
                     kind=CommitKind.FIRST_LOAD,
@@ -236,7 +280,7 @@ class Loader:
             done = self._as_changes(again)
         finally:
             discard(store.base.path, folder)
-        return replace(done, written=replace(done.written, aside=written.aside))
+        return replace(done, written=replace(done.written, aside=written.aside, lost=written.lost))
 
     def _refuse_loaded(self, load: Load, table: Table, folder: str) -> None:
         """Stop if another process has loaded one of the files since they were looked up, or if they are others by now."""
@@ -257,12 +301,27 @@ class Loader:
             written, folder = self._write_changes(load, owner)
             reach("ingest.after_write")
             self._put_aside(load, written, self._store.changes, folder)
+            self._close_base(load)
             self._refuse_loaded(load, self._store.changes, folder)
             ack = self._commit_changes(written.files, loaded=load.loaded)
             if not ack.applied:
                 raise LoadedMeanwhile
             reach("ingest.after_commit")
         return _Done(written=written, sequence=ack.sequence or 0)
+
+    def _close_base(self, load: Load) -> None:
+        """Before files are loaded into a log as changes: see that no first load can commit any more that we would not see.
+
+        A crash afterwards leaves a log whose loads all become change batches.
+        """
+        store = self._store
+        if not store.spec.is_log or not load.loaded or store.base.pin(APP_LOADS).transactions.get(APP_LOADS):
+            return
+        committed = store.base.commit(
+            lambda parent: Commit(kind=CommitKind.LOADS, plan_version=parent.version, transactions={APP_LOADS: 1})
+        )
+        reach("ingest.after_closing")
+        store.note_commit(store.base, committed.version)
 
     def _write_changes(self, load: Load, owner: Presence) -> tuple[_Written, str]:
         store = self._store
@@ -345,34 +404,67 @@ class Loader:
     def _layout(self, table: Table) -> tuple[pa.Schema, Sequence[str]]:
         """Return the columns of a table's files, and those with statistics in the log."""
         store = self._store
-        return (store.schema, store.stats) if table is store.base else (store.change_schema, [])
+        return (store.base_schema, store.stats) if table is store.base else (store.change_schema, [])
+
+    def _write_groups(self, load: Load, folder: str, *, batch_id: str) -> _Written:
+        """Write the rows as base of a log has them: in files of one group each, sorted, without duplicates."""
+        store = self._store
+        spark = load.frame.sparkSession
+        rows = _as_base_rows(load, store, batch_id=batch_id)
+        parts = (load.size or UNKNOWN_SIZE).files(store)
+        rows_per_file = (load.size or UNKNOWN_SIZE).file_rows(store)
+
+        def write(good: "DataFrame") -> None:
+            with house_settings(spark):
+                write_groups(good, store, folder, rows_per_file=rows_per_file)
+            reach("ingest.after_groups")
+
+        def verified() -> tuple[DataFile, ...]:
+            paths = [path for path, _ in moved_files(store, folder)]
+            with self._spark_errors(store.base, folder), house_settings(spark):
+                groups = written_groups(spark, store, paths)
+            return tuple(described(store, path, groups[path]) for path in paths)
+
+        return self._write_with(spread(rows, store, parts=parts), load, store.base, folder, _Way(write, verified))
 
     def _write(self, frame: "DataFrame", load: Load, table: Table, folder: str) -> _Written:
-        """Write the frame, and refuse it for what was counted while it passed; what was written must be what was counted."""
+        """Write the frame into the folder, and verify what lies there."""
         schema, stats = self._layout(table)
+        way = _Way(
+            write=lambda good: write_frame(good, table.path, folder, schema=schema, key=self._store.spec.found_by),
+            verified=lambda: collect_files(table.path, folder, schema=schema, stats=stats),
+        )
+        return self._write_with(frame, load, table, folder, way)
+
+    def _write_with(self, frame: "DataFrame", load: Load, table: Table, folder: str, way: "_Way") -> _Written:
+        """Write the frame, and refuse it for what was counted while it passed; what was written must be what was counted."""
         try:
-            seen = self._watched(frame, load, table, folder, schema=schema)
+            seen = self._watched(frame, load, table, folder, way.write)
             self._refuse_bad(seen, load)
-            files = collect_files(table.path, folder, schema=schema, stats=stats)
-            self._refuse_miscount(seen["rows"] - seen.get("bad", 0), sum(file.rows for file in files))
+            files = way.verified()
+            aside, lost = seen.get("bad", 0), seen.get("lost", 0)
+            self._refuse_miscount(seen["rows"] - aside - lost, sum(file.rows for file in files))
         except (InvalidRequest, Corruption):
             discard(table.path, folder)
             raise
-        return _Written(files=files, aside=seen.get("bad", 0))
+        return _Written(files=files, aside=aside, lost=lost)
 
     def _watched(
-        self, frame: "DataFrame", load: Load, table: Table, folder: str, *, schema: pa.Schema
+        self, frame: "DataFrame", load: Load, table: Table, folder: str, write: "Callable[[DataFrame], None]"
     ) -> dict[str, int]:
-        """Let Spark write, and return what was counted on the way."""
+        """Let Spark write the good rows, and return what was counted on the way."""
         from pyspark.sql import Observation
+        from pyspark.sql import functions as F
 
         seen = Observation()
         keys_only, aside = load.tombstone is not None, load.quarantine is not None
         watched = frame.observe(seen, *counts_of(self._store, frame.columns, aside=aside, keys_only=keys_only))
         if aside:
             watched = watched.where(bad_reason(self._store, frame.columns).isNull())
+        if RANK in frame.columns:
+            watched = watched.where(F.col(RANK) == 1)
         with self._spark_errors(table, folder, keys_only=keys_only):
-            write_frame(watched.drop(COPIES, UNREAD), table.path, folder, schema=schema, key=self._store.spec.found_by)
+            write(watched.drop(COPIES, RANK, UNREAD))
         return {name: int(value or 0) for name, value in seen.get.items()}
 
     @contextlib.contextmanager
@@ -482,6 +574,27 @@ def _counted(load: Load, store: Store) -> "DataFrame":
     return sorted_by_spark(frame, store, load.size).withColumn(COPIES, F.count(counted).over(by_key))
 
 
+def _as_base_rows(load: Load, store: Store, *, batch_id: str) -> "DataFrame":
+    """Add the columns of a log's base, what stands for a row's group, and its place among its duplicates, if these are left out.
+
+    The first and the last of duplicates are those that a change batch of this frame would have. Bad rows take no part.
+    """
+    from pyspark.sql import functions as F
+
+    rows = with_period(_resolved(load, store), store).withColumn(GROUP, group_hash(store)).drop(PERIOD)
+    rows = rows.withColumns({WRITTEN_AT: _now(store), BATCH_ID: F.lit(batch_id)})
+    if not store.spec.dedup_by:
+        return rows
+    bad = [bad_reason(store, rows.columns).isNotNull()] if load.quarantine is not None else []
+    return ranked(rows.withColumn(POS, F.monotonically_increasing_id()), store, by=[POS], apart=bad).drop(POS)
+
+
+def _now(store: Store) -> "Column":
+    from pyspark.sql import functions as F
+
+    return F.lit(store.clock.now()).cast("timestamp")
+
+
 def _as_change_rows(
     frame: "DataFrame", store: Store, *, batch_id: str, tombstone: Tombstone | None = None
 ) -> "DataFrame":
@@ -500,7 +613,7 @@ def _as_change_rows(
         F.monotonically_increasing_id().alias(POS),
         F.lit(None).cast("long").alias(ROW_SEQ),
         F.lit(batch_id).alias(BATCH_ID),
-        F.lit(store.clock.now()).cast("timestamp").alias(WRITTEN_AT),
+        _now(store).alias(WRITTEN_AT),
         F.lit(who.actor).cast("string").alias(ACTOR),
         F.lit(who.reason).cast("string").alias(REASON),
     )

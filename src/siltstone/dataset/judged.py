@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from siltstone.dataset.dedup import RANK
 from siltstone.dataset.json_worker import FILE, TEXT, UNREAD
 from siltstone.dataset.log_rows import DAY_MICROS, FIRST_DAY, LAST_DAY
 from siltstone.dataset.store import Store
@@ -128,12 +129,16 @@ def counts_of(store: Store, columns: Sequence[str], *, aside: bool, keys_only: b
 
     found = _conditions(store, columns, keys_only=keys_only)
     counts = [F.count(F.lit(1)).alias("rows"), *[total(condition).alias(name) for name, condition in found.items()]]
-    repeated = F.col(COPIES) > 1
+    good = F.lit(True)  # noqa: FBT003
     if aside:
         bad = reduce(operator.or_, found.values())
         counts.append(total(bad).alias("bad"))
-        repeated &= ~bad
-    return [*counts, total(repeated).alias("duplicates")] if COPIES in columns else counts
+        good = ~bad
+    if COPIES in columns:
+        counts.append(total(good & (F.col(COPIES) > 1)).alias("duplicates"))
+    if RANK in columns:
+        counts.append(total(good & (F.col(RANK) > 1)).alias("lost"))
+    return counts
 
 
 def duplicate_examples(frame: "DataFrame", key: Sequence[str]) -> list[str]:

@@ -3,8 +3,8 @@
 A loaded file is an app transaction ``loaded/<sha256>`` with the time, on `changes` or, of a first load, on `base`; it expires
 like those of producers (setting `producer_retention_days`). Both tables are looked up before a load, and `changes` again
 inside the commit, so of two processes that load one file at the same time one becomes a no-op. One window of milliseconds
-stays: a first load and a load as changes that commit at the same moment do not see each other, and the rows are there twice
-over: once in base, and the same again as a batch.
+stays for keyed datasets: a first load and a load as changes that commit at the same moment do not see each other, and the rows
+are there twice over: once in base, and the same again as a batch. They say the same. Of a log, see `Loader._close_base`.
 """
 
 import hashlib

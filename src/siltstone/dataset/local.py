@@ -66,7 +66,16 @@ def change_rows_in(
     if not tables:
         fields = [schema.field(n) for n in needed if n != ROW_SEQ]
         return pa.schema([*fields, pa.field(SEQ, pa.int64())]).empty_table()
-    return pa.concat_tables(tables).sort_by([(SEQ, "ascending"), (POS, "ascending")])
+    return _in_order(pa.concat_tables(tables))
+
+
+def _in_order(rows: pa.Table) -> pa.Table:
+    """Return change rows in the order of application; most come so, and are not copied."""
+    sequences, places = (rows.column(name).to_numpy() for name in (SEQ, POS))
+    rising = np.diff(sequences)
+    if np.all((rising > 0) | ((rising == 0) & (np.diff(places) >= 0))):
+        return rows
+    return rows.sort_by([(SEQ, "ascending"), (POS, "ascending")])
 
 
 def read_file(path: Path, schema: pa.Schema, names: Sequence[str]) -> pa.Table:
@@ -87,7 +96,7 @@ def latest_per_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
         return rows
     numbered = rows.select(list(key)).append_column(ROW, pa.array(np.arange(rows.num_rows), pa.int64()))
     last = numbered.group_by(list(key)).aggregate([(ROW, "max")]).column(f"{ROW}_max")
-    return rows.take(last.combine_chunks().sort())
+    return rows if len(last) == rows.num_rows else rows.take(last.combine_chunks().sort())
 
 
 def merged_table(store: Store, snapshot: Snapshot, *, raw: bool = False) -> pa.Table:

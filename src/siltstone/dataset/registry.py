@@ -151,6 +151,15 @@ class Registry:
         if not self._layout.is_lake():
             raise NotFound(f"There is no lake at {self._layout.root} yet; silt create makes it.")
 
+    def version(self) -> int:
+        """Return the newest version of the registry: as long as it stays, every name means what it meant.
+
+        Raises:
+            NotFound: there is no lake.
+        """
+        self.require_lake()
+        return self._table.version()
+
     def all(self) -> list[Registration]:
         """Return every live dataset, by name."""
         if not self._layout.is_lake():

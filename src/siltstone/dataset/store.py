@@ -18,7 +18,7 @@ import pyarrow as pa
 from siltstone.clock import Clock
 from siltstone.config import Settings
 from siltstone.errors import Conflict, SiltstoneError, Unavailable
-from siltstone.model.columns import APP_EPOCH, APP_FOLD, APP_PRUNE, APP_SEQ, SEQ
+from siltstone.model.columns import APP_CONTENT, APP_EPOCH, APP_FOLD, APP_PRUNE, APP_SEQ, SEQ
 from siltstone.model.files import DataFile
 from siltstone.model.names import DatasetName
 from siltstone.model.schema import base_schema, change_schema, own_columns
@@ -71,6 +71,12 @@ class Snapshot:
         """How many change rows those files hold."""
         return sum(file.rows for file in self.unfolded)
 
+    def until(self, sequence: int) -> "Snapshot":
+        """Return what was there after a sequence, or after the last one before it at which a change file ends."""
+        files = tuple(file for file in self.changes.files if sequence_of(file) <= sequence)
+        last = max((sequence_of(file) for file in files), default=0)
+        return replace(self, changes=replace(self.changes, files=files, transactions={APP_SEQ: last}), past=True)
+
     @property
     def changed_ms(self) -> tuple[int, int] | None:
         """When the first and the last unfolded change were committed; None if a squash has hidden the first one's time."""
@@ -82,6 +88,11 @@ class Snapshot:
     def epoch(self) -> int:
         """The highest epoch that has committed to base."""
         return self.base.transactions.get(APP_EPOCH, 0)
+
+    @property
+    def content(self) -> int:
+        """The content version: it grows when rows appear or go without a change row."""
+        return self.base.transactions.get(APP_CONTENT, 0)
 
 
 def check_columns(store: "Store", snapshot: Snapshot) -> None:
@@ -206,7 +217,7 @@ class Store:
             Gone: the dataset was dropped.
         """
         changes = self.changes.pin(APP_SEQ, APP_PRUNE)
-        base = self.base.pin(APP_FOLD, APP_EPOCH)
+        base = self.base.pin(APP_FOLD, APP_EPOCH, APP_CONTENT)
         return Snapshot(changes=changes, base=base, watermark=base.transactions.get(APP_FOLD, 0))
 
     def forget(self) -> None:

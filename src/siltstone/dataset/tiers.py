@@ -35,6 +35,16 @@ def dataset_tiers(store: Store) -> tuple[Tier, ...]:
         ) from error
 
 
+def due_tiers(store: Store, crons: Mapping[str, frozenset[str | None]] | None) -> tuple[Tier, ...]:
+    """Return the tiers that are due for a log: all, or of those that `crons` names only the ones with such a cron.
+
+    Raises:
+        InvalidRequest: see `dataset_tiers`.
+    """
+    found = dataset_tiers(store)
+    return found if crons is None else tuple(tier for tier in found if tier.cron in crons.get(tier.name, ()))
+
+
 def own_changes(store: Store) -> Changes:
     """Return what was changed for this dataset alone."""
     return changes_from_text(store.base.properties().get(PROPERTY_TIERS, ""))

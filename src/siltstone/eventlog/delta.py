@@ -128,10 +128,11 @@ class DeltaKeeper:
         def build(version: int) -> Commit:
             self._discard(staged)
             nonlocal found
+            last = self._place.transaction(APP_INDEX)  # before the check, which may look at a newer version
             found = self._checked(batches, version)
             if not found.new:
                 raise _NothingNew
-            self._check_index(found.new[0].index)
+            self._check_index(found.new[0].index, last)
             staged[:] = self._stage(found.new)
             reach("eventlog.after_stage")
             return Commit(
@@ -184,9 +185,8 @@ class DeltaKeeper:
     def _checked(self, batches: Sequence[Sequence[Event]], version: int) -> Checked:
         return self._projection.check(batches, version=version, at=epoch_ns(self._clock.now()))
 
-    def _check_index(self, first: int) -> None:
+    def _check_index(self, first: int, last: int | None) -> None:
         """Refuse to leave a gap, whatever the projection says."""
-        last = self._place.transaction(APP_INDEX)
         if last is not None and first != last + 1:
             raise Corruption(
                 f"{self._place.label}: the next event would be {first}, and the last one is {last}. "

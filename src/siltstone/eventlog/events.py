@@ -11,11 +11,10 @@ Terms:
 """
 
 import json
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum, StrEnum
-from functools import cache
-from typing import Any, ClassVar, Final, TypeAlias, cast
+from typing import Any, ClassVar, Final, TypeAlias
 
 SCHEMA_VERSION: Final = 2
 """The version of the events' columns that this code writes."""
@@ -306,23 +305,55 @@ def event_json(event: Event) -> str:
 
 def payload_values(payload: Payload) -> dict[str, Any]:
     """Return a payload's fields as the columns of its type: statuses as code and name, config and manifests as JSON text."""
-    found: dict[str, Any] = {}
-    for name in _names(cast("Hashable", type(payload))):
-        value = getattr(payload, name)
-        if name == "status":
-            found["status_code"], found["status_name"] = value._value_, value._name_  # quicker than `value` and `name`
-        elif name == "config":
-            found["config"] = None if value is None else as_json(_plain(value))
-        elif name == "manifests":
-            found["manifests"] = as_json(_plain(value))
-        else:
-            found[name] = list(value) if isinstance(value, tuple) else value
-    return found
+    return _VALUES.get(type(payload), _other_values)(payload)
 
 
-@cache
-def _names(kind: Any) -> tuple[str, ...]:  # noqa: ANN401
-    return tuple(one.name for one in fields(kind))
+def _build_values(payload: BuildRequestEvent) -> dict[str, Any]:
+    return {
+        "status_code": payload.status._value_,  # quicker than `value` and `name`
+        "status_name": payload.status._name_,
+        "requested_partitions": _listed(payload.requested_partitions),
+        "message": payload.message,
+    }
+
+
+def _partition_values(payload: PartitionEvent) -> dict[str, Any]:
+    return {
+        "partition_ref": payload.partition_ref,
+        "status_code": payload.status._value_,
+        "status_name": payload.status._name_,
+        "message": payload.message,
+        "job_run_id": payload.job_run_id,
+    }
+
+
+def _job_values(payload: JobEvent) -> dict[str, Any]:
+    return {
+        "job_run_id": payload.job_run_id,
+        "job_label": payload.job_label,
+        "target_partitions": _listed(payload.target_partitions),
+        "status_code": payload.status._value_,
+        "status_name": payload.status._name_,
+        "message": payload.message,
+        "config": None if payload.config is None else as_json(_plain(payload.config)),
+        "manifests": as_json(_plain(payload.manifests)),
+    }
+
+
+def _listed(value: object) -> object:
+    """Return a tuple as a list; what is neither stays what it is, and is refused by whoever reads it."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _other_values(payload: Any) -> dict[str, Any]:  # noqa: ANN401
+    return {one.name: getattr(payload, one.name) for one in fields(payload)}
+
+
+_VALUES: Final[Mapping[type[Payload], Callable[[Any], dict[str, Any]]]] = {
+    BuildRequestEvent: _build_values,
+    PartitionEvent: _partition_values,
+    JobEvent: _job_values,
+}
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401

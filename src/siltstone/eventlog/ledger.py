@@ -13,6 +13,8 @@ they were committed, and are only folded (`fold`).
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from operator import itemgetter
 from typing import Any, Final
 
 from sqlalchemy import Connection, Dialect, Table, select, tuple_, update
@@ -242,7 +244,8 @@ class Ledger:
         names: list[str] = statement.positiontup
         one = f"({', '.join('?' * len(names))})"
         text = statement.string.replace(f"VALUES {one}", "VALUES " + ", ".join([one] * len(rows)), 1)
-        self._connection.exec_driver_sql(text, tuple(row[name] for row in rows for name in names))
+        values = map(itemgetter(*names), rows)  # no table of ours has one column only
+        self._connection.exec_driver_sql(text, tuple(chain.from_iterable(values)))
 
 
 def _statements(dialect: Dialect) -> dict[str, Any]:

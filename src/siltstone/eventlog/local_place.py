@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,6 +30,10 @@ PRESENCE: Final = "_presence"
 SWEPT_AFTER_HOURS: Final = 1.0
 """How long files stay whose events are in another one."""
 SWEEP_EVERY_SECONDS: Final = 600.0
+RECENT_FILES: Final = 256
+"""Files of this process whose rows stay in memory, so that bringing them together need not read them."""
+RECENT_BYTES: Final = 64 * 1024
+"""The rows of larger ones do not stay."""
 
 
 class LocalPlace:
@@ -41,6 +45,7 @@ class LocalPlace:
         self._clock = clock
         self._many = settings.event_log_files
         self._swept_at: float | None = None
+        self._recent: dict[str, pa.Table] = {}
         self._background = Background()
         self._tidying = Tidying(self._background, settings=settings, clock=clock)
 
@@ -99,17 +104,23 @@ class LocalPlace:
     def stage(self, path: str, rows: pa.Table) -> int:
         """Write a file that no log names yet, and return its size."""
         full = self._table.path / path
+        content = small_file(rows)
+        size: int = content.size
         try:
-            full.parent.mkdir(exist_ok=True)
-            content = small_file(rows)
-            with full.open("xb") as file:
+            with _opened(full) as file:
                 file.write(content)
-            size: int = content.size
-            self._table.verify((DataFile(path=path, size_bytes=size, rows=rows.num_rows),), expected=rows.schema)
+            self._table.take_whole(DataFile(path=path, size_bytes=size, rows=rows.num_rows))
         except OSError as error:
             full.unlink(missing_ok=True)
             raise Unavailable(f"{self.label}: {full.parent} cannot be written ({error}).") from error
+        self._keep_rows(path, rows)
         return size
+
+    def _keep_rows(self, path: str, rows: pa.Table) -> None:
+        if rows.nbytes <= RECENT_BYTES:
+            self._recent[path] = rows
+        while len(self._recent) > RECENT_FILES:
+            del self._recent[next(iter(self._recent))]
 
     def read(self, path: str) -> pa.Table:
         """Read a file."""
@@ -120,6 +131,7 @@ class LocalPlace:
         """Delete files that no log names."""
         for path in paths:
             (self._table.path / path).unlink(missing_ok=True)
+            self._recent.pop(path, None)
 
     def notice(self, version: int) -> None:
         """Tidy and sweep every so many commits."""
@@ -127,16 +139,28 @@ class LocalPlace:
 
     def _keep_small(self, table: Table) -> None:
         with suppress(SiltstoneError):  # the next time is soon
-            while self._many and squash(table, presence=PRESENCE, clock=self._clock, many=self._many):
+            while self._many and self._squash(table):
                 pass
             now = self._clock.monotonic_seconds()
             if self._swept_at is None or now > self._swept_at + SWEEP_EVERY_SECONDS:
                 self._swept_at = now
                 sweep(table)
 
+    def _squash(self, table: Table) -> int:
+        return squash(table, presence=PRESENCE, clock=self._clock, many=self._many, recent=self._recent)
+
     def close(self) -> None:
         """Wait for the background thread."""
         self._background.close()
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Make a file that is not there yet, and its folder."""
+    try:
+        return path.open("xb")
+    except FileNotFoundError:
+        path.parent.mkdir(exist_ok=True)
+        return path.open("xb")
 
 
 def sweep(table: Table) -> int:

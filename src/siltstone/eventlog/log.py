@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 from sqlalchemy import Connection
 
 from siltstone.clock import Clock, SystemClock, epoch_ns
-from siltstone.config import Settings
+from siltstone.config import Role, Settings
 from siltstone.errors import Corruption, InvalidRequest, NotFound
 from siltstone.eventlog import queries
 from siltstone.eventlog.address import Address, Backend, parse_address
@@ -24,6 +24,7 @@ from siltstone.eventlog.events import SCHEMA_VERSION, BuildStatus, Event, Indexe
 from siltstone.eventlog.ledger import Appended, Ledger
 from siltstone.eventlog.queries import Build, Filter, JobRun, Page, Partition, Summary
 from siltstone.eventlog.reading import check_event
+from siltstone.model.roles import check_may_write, may_write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -139,10 +140,11 @@ class SqlKeeper:
 class EventLog:
     """One event log. Safe to share between threads."""
 
-    def __init__(self, keeper: Keeper, address: Address) -> None:
+    def __init__(self, keeper: Keeper, address: Address, *, role: Role = Role.ALL) -> None:
         """Use `EventLog.open`."""
         self._keeper = keeper
         self._address = address
+        self._role = role
 
     @classmethod
     def open(
@@ -152,8 +154,9 @@ class EventLog:
 
         Args:
             uri: where it is.
-            create: make it if there is none.
-            settings: of a log on Delta: how durable it is, and when its files are brought together; the defaults unless told.
+            create: make it if there is none, and the role may write.
+            settings: the role; of a log on Delta also how durable it is, and when its files are brought together. The defaults
+                unless told, and the role of the environment.
             clock: of a log on Delta: where time comes from.
 
         Raises:
@@ -162,11 +165,13 @@ class EventLog:
             Unavailable: it cannot be reached.
         """
         address = parse_address(uri)
+        role = (Settings.load() if settings is None else settings).role
+        create = create and may_write(role)
         match address.backend:
             case Backend.MEMORY | Backend.SQLITE | Backend.POSTGRESQL:
-                return cls(SqlKeeper(open_database(address, create=create)), address)
+                return cls(SqlKeeper(open_database(address, create=create)), address, role=role)
             case Backend.DELTA | Backend.DELTA_S3 | Backend.DELTA_AZURE:
-                return cls(open_delta(address, create=create, settings=settings, clock=clock), address)
+                return cls(open_delta(address, create=create, settings=settings, clock=clock), address, role=role)
 
     @property
     def uri(self) -> str:
@@ -179,7 +184,7 @@ class EventLog:
         An event whose id is in the log is not appended again, if it is the same event.
 
         Raises:
-            InvalidRequest: an event breaks the rules, or there are too many.
+            InvalidRequest: an event breaks the rules, there are too many, or the role may not write.
             Conflict: an event is not a legal next state, or its id belongs to another event.
             Unavailable: the log cannot be reached.
         """
@@ -198,6 +203,7 @@ class EventLog:
         return self._keeper.append_soon(self._checked(events))
 
     def _checked(self, events: tuple[Event, ...]) -> tuple[Event, ...]:
+        check_may_write(self._role, doing="append events")
         if self.version < SCHEMA_VERSION and self._keeper.look_again() < SCHEMA_VERSION:
             raise InvalidRequest(
                 f"Event log {self.uri} has version {self.version}; it can be read, but before anything is appended it needs "
@@ -297,7 +303,12 @@ class EventLog:
         return self._keeper.version
 
     def migrate(self) -> int:
-        """Bring the log to today's version, which only adds columns, and return the version it had."""
+        """Bring the log to today's version, which only adds columns, and return the version it had.
+
+        Raises:
+            InvalidRequest: the role may not write.
+        """
+        check_may_write(self._role, doing="migrate an event log")
         before = self.version
         if before < SCHEMA_VERSION:
             self._keeper.migrate()

@@ -33,6 +33,7 @@ from siltstone.eventlog.rows import FIRST_INDEX, from_rows
 from siltstone.eventlog.tables import HEAD, METADATA, PROJECTED, PROJECTION_METADATA
 from siltstone.failpoints import reach
 from siltstone.model.files import DataFile
+from siltstone.storage.follow import LogMoved
 
 LAYOUT: Final = 3
 """How the tables of a projection are laid out; one of another layout is made anew."""
@@ -246,7 +247,11 @@ class Projection:
     # ---- what this process appends -------------------------------------------------------------------------------
 
     def check(self, batches: Sequence[Sequence[Event]], *, version: int, at: int) -> Checked:
-        """Check appends against a version of the table."""
+        """Check appends against a version of the table.
+
+        Raises:
+            LogMoved: the projection is further already; nobody can land a commit on this version any more.
+        """
         try:
             return self._check(batches, version=version, at=at)
         except Corruption:
@@ -260,6 +265,8 @@ class Projection:
             if over is not None:
                 return Ledger(connection).check(batches, at=at, over=over)
         with self.reading(version) as connection:
+            if _version(connection) > version:
+                raise LogMoved(f"another process was first: version {version} is not the newest any more")
             return Ledger(connection).check(batches, at=at)
 
     def _remember_moves(self, version: int) -> None:

@@ -9,7 +9,7 @@ notice. A crash before it leaves files that no log names, after it files that th
 is reading them goes on.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from siltstone.storage.presence import Presence
 from siltstone.storage.table import Table
 
 KEY: Final = ("build_request_id", "event_id")
+_NONE: Final[Mapping[str, pa.Table]] = {}
 
 
 def chosen(files: Iterable[DataFile], *, many: int) -> list[DataFile]:
@@ -40,8 +41,10 @@ def chosen(files: Iterable[DataFile], *, many: int) -> list[DataFile]:
     )
 
 
-def squash(table: Table, *, presence: str, clock: Clock, many: int) -> int:
+def squash(table: Table, *, presence: str, clock: Clock, many: int, recent: Mapping[str, pa.Table] = _NONE) -> int:
     """Bring small files together where there are so many; return how many files there are less.
+
+    Files whose rows are in `recent`, by their paths, are not read again.
 
     Raises:
         Conflict: another process was first; nothing was changed.
@@ -51,11 +54,18 @@ def squash(table: Table, *, presence: str, clock: Clock, many: int) -> int:
     taken = chosen(pinned.files, many=many)
     if not taken:
         return 0
-    return len(taken) - len(squash_files(table, pinned.version, taken, presence=presence, clock=clock))
+    made = squash_files(table, pinned.version, taken, presence=presence, clock=clock, recent=recent)
+    return len(taken) - len(made)
 
 
 def squash_files(
-    table: Table, version: int, taken: Sequence[DataFile], *, presence: str, clock: Clock
+    table: Table,
+    version: int,
+    taken: Sequence[DataFile],
+    *,
+    presence: str,
+    clock: Clock,
+    recent: Mapping[str, pa.Table] = _NONE,
 ) -> list[DataFile]:
     """Bring exactly these files of a version together; return those that have taken their place.
 
@@ -66,7 +76,7 @@ def squash_files(
     owner = clock.new_id()
     with Presence(table.path / presence, owner):
         try:
-            written = _written(table, taken, owner)
+            written = _written(table, taken, owner, recent)
             reach("eventlog.after_squash_write")
             commit = Commit(kind=CommitKind.SQUASH, plan_version=version, adds=tuple(written), removes=tuple(taken))
             table.commit(lambda _: commit)
@@ -83,14 +93,14 @@ def squash_files(
     return written
 
 
-def _written(table: Table, taken: Sequence[DataFile], owner: str) -> list[DataFile]:
+def _written(table: Table, taken: Sequence[DataFile], owner: str, recent: Mapping[str, pa.Table]) -> list[DataFile]:
     """Write the events of the taken files, one file a day, in the order of their indexes."""
     days: dict[str | None, list[DataFile]] = {}
     for file in taken:
         days.setdefault(file.partition[DAY], []).append(file)
     found: list[DataFile] = []
     for number, (day, files) in enumerate(days.items()):
-        parts = [_read(table, file) for file in files]
+        parts = [_rows(table, file, recent) for file in files]
         rows = pa.concat_tables(parts, promote_options="default").sort_by([(IDX, "ascending")])
         rows = _in_order(rows, table)
         path = f"{DATA}/{owner}.{number}.parquet"
@@ -108,10 +118,13 @@ def _written(table: Table, taken: Sequence[DataFile], owner: str) -> list[DataFi
     return found
 
 
-def _read(table: Table, file: DataFile) -> pa.Table:
+def _rows(table: Table, file: DataFile, recent: Mapping[str, pa.Table]) -> pa.Table:
     first = file.partition.get(FIRST_INDEX)
-    with pq.ParquetFile(table.path / file.path, pre_buffer=False) as opened:
-        return with_indexes(opened.read(use_threads=False), first_index=None if first is None else int(first))
+    rows = recent.get(file.path)
+    if rows is None:
+        with pq.ParquetFile(table.path / file.path, pre_buffer=False) as opened:
+            rows = opened.read(use_threads=False)
+    return with_indexes(rows, first_index=None if first is None else int(first))
 
 
 def _in_order(rows: pa.Table, table: Table) -> pa.Table:

@@ -33,6 +33,8 @@ class CommitKind(StrEnum):
     LEASE = "lease"
     EXPORT = "export"
     EPOCH = "epoch"
+    LOADS = "loads"
+    """Says on base that files are loaded as changes from now on."""
     METADATA = "metadata"
 
     @property

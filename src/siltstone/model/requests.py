@@ -17,12 +17,15 @@ class Ask(StrEnum):
 
     CYCLE = "cycle"
     COMPACT = "compact"
+    SQUASH = "squash"
+    CLUSTER = "cluster"
+    VACUUM = "vacuum"
     STOP = "stop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What somebody wants done: a cycle, folds or purges of datasets, or that the holder stops."""
+    """What somebody wants done: a cycle, one kind of work on datasets, or that the holder stops."""
 
     ask: Ask
     names: tuple[str, ...] | None = None
@@ -30,6 +33,16 @@ class Wish:
     only: tuple[str, ...] | None = None
     force: bool = False
     purge: bool = False
+    """Of `Ask.COMPACT`: also delete from disk what is no longer part of the datasets."""
+    by: tuple[str, ...] = ()
+    """Of `Ask.CLUSTER`: the columns; each dataset's own unless told."""
+    retention_hours: float | None = None
+    """Of `Ask.VACUUM`: what is kept; as the settings of whoever does it say unless told."""
+
+    @property
+    def what(self) -> str:
+        """What is asked for, in a word."""
+        return "purge" if self.purge else str(self.ask)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +114,8 @@ def _wish(found: Mapping[str, Any]) -> Wish:
         only=_names(found["only"]),
         force=bool(found["force"]),
         purge=bool(found["purge"]),
+        by=_names(found.get("by")) or (),
+        retention_hours=None if found.get("retention_hours") is None else float(found["retention_hours"]),
     )
 
 

@@ -47,6 +47,8 @@ class LoadReport(_Plain):
 
     `files` and `bytes` are those that were written; `files_skipped` were loaded before, and `files_quarantined` and
     `rows_quarantined` were put aside in the folder `quarantine`. With nothing new to load `rows` is 0 and nothing changed.
+    `rows_duplicate` are rows of a first load into a log without duplicates that were left out; of a change batch the fold
+    leaves them out.
     """
 
     rows: int
@@ -59,6 +61,7 @@ class LoadReport(_Plain):
     files_quarantined: int = 0
     rows_quarantined: int = 0
     quarantine: str | None = None
+    rows_duplicate: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,7 @@ class OutputFile(_Plain):
 class CompactReport(_Plain):
     """What a fold did, in exact counts. `delta_rows` and `deltas_merged` are the ancestors' names.
 
+    `files_removed` and `files_added` are files of base, `change_files` those of changes that it took.
     Of a log, the appends that are seen count as upserts.
     """
 
@@ -95,6 +99,8 @@ class CompactReport(_Plain):
     purged: bool = False
     files_deleted: int = 0
     bytes_deleted: int = 0
+    change_files: int = 0
+    change_bytes: int = 0
     outputs: tuple[OutputFile, ...] = ()
 
     @property
@@ -194,6 +200,8 @@ class JobResult(_Plain):
     trigger: str
     report: dict[str, Any] | None
     error: str | None
+    error_kind: str | None = None
+    """The kind of the error, by which a command ends with its exit code."""
     outcome: str = "done"
     failure: str | None = None
     attempts: int = 1

@@ -30,7 +30,7 @@ MOST_FILES_PER_JOB: Final = 500
 OLDEST_SECONDS: Final = 100 * 366 * DAY_SECONDS
 LARGEST_BYTES: Final = 1024**5
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
-_RESERVED: Final = frozenset({"all", "cluster", "events", "fold", "recovery", "roll_up", "squash", "vacuum"})
+_RESERVED: Final = frozenset({"all", "cluster", "events", "fold", "purge", "recovery", "roll_up", "squash", "vacuum"})
 """Other kinds of work are asked for by name beside tiers."""
 _AGE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
 _AGE_SECONDS: Final = {"s": 1, "m": 60, "h": HOUR_SECONDS, "d": DAY_SECONDS}

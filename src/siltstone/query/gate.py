@@ -1,129 +1,250 @@
-"""The gate: exactly one SELECT, and every table in it is a dataset of the lake.
+"""The gate: exactly one SELECT, made of what is on the lists, and every table in it a dataset of the lake.
 
-The text is parsed, never pasted: each table reference is found by the parser, and only its own characters are replaced by
-the name of a view over that dataset's merged frame.
+1. `words.py` cuts the text into tokens by Spark's rules, `grammar.py` makes a tree of them.
+2. `written.py` writes that tree anew, node by node; what it cannot write is refused with its place.
+3. Every table is found to be a common table expression that is visible there, or the name of a dataset; nothing else.
+4. Every parameter gets a value of a type that can be bound.
+
+Spark gets the text that was written in step 2, never the user's characters: what was checked is what runs. In it a dataset
+is the name of a view that nobody can guess, and so is every common table expression: a name that the engine would look up
+elsewhere is found nowhere.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
+import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError, SqlglotError
+from sqlglot.tokenizer_core import TokenType
 
 from siltstone.errors import InvalidRequest
-from siltstone.model.names import RAW_PREFIX, DatasetName
-from siltstone.model.parsing import FORBIDDEN_FUNCTIONS, statements
+from siltstone.model.names import PARTS
+from siltstone.query.admitted import Admitted, Source
+from siltstone.query.grammar import tree_of
+from siltstone.query.parameters import check_parameters, spark_placeholder
+from siltstone.query.words import Place, tokens_of
+from siltstone.query.written import Writer, located, place_of, quoted
 
 MAX_QUERY_CHARS: Final = 100_000
-_NOT_A_SELECT: Final = (
-    exp.Insert,
-    exp.Update,
-    exp.Delete,
-    exp.Merge,
-    exp.Create,
-    exp.Drop,
-    exp.Command,
-    exp.Into,
-    exp.QueryTransform,
-)
+KEPT_TEXTS: Final = 512
+"""How many texts are known by heart: one that is asked again is not read again."""
+MAX_KEPT_CHARS: Final = 4_000
+"""The longest text that is kept; its trees are some hundred times as large."""
+_BEGINS: Final = (TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.L_PAREN)
+_PARSER_ERRORS: Final = (SqlglotError, AttributeError, AssertionError, IndexError, KeyError, TypeError, ValueError)
+"""What the parser raises for a text that it cannot read: its own errors, and slips of its own for odd ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableReference:
-    """One place in the text that names a dataset."""
+class _Read:
+    """What a text says, whatever its parameters are."""
 
-    name: DatasetName
-    raw: bool
-    start: int
-    end: int
-    alias: str | None
-    sampled: bool = False
+    normalised: str
+    tree: exp.Query
+    checked: exp.Query
+    references: tuple[Source, ...]
+    places: Mapping[str, Place]
+    functions: frozenset[str]
+    volatile: frozenset[str]
 
 
-def references(text: str) -> list[TableReference]:
-    """Return every dataset that the query names, in the order of the text.
+def admit(
+    text: str,
+    *,
+    parameters: Mapping[str, object] | None = None,
+    catalog: str | None = None,
+    schema: str | None = None,
+) -> Admitted:
+    """Return the query if it may run: one SELECT over datasets, with a value for each of its placeholders.
+
+    Args:
+        text: one SELECT in Spark's dialect.
+        parameters: the value of each ``:name`` in it.
+        catalog: the catalog of tables that are named without one.
+        schema: the schema of tables that are named without one.
 
     Raises:
-        InvalidRequest: not one SELECT, or something in it that is not a dataset of a lake.
+        InvalidRequest: it may not run; the message says what and where.
     """
-    select = _one_select(text)
-    for function in select.find_all(exp.Anonymous):
-        if function.name.lower() in FORBIDDEN_FUNCTIONS:
-            raise InvalidRequest(f"Function {function.name} is not allowed in a query.")
-    for node in select.find_all(*_NOT_A_SELECT):
-        what = "TRANSFORM" if isinstance(node, exp.QueryTransform) else node.key.upper()
-        raise InvalidRequest(f"A query only selects; {what} is not allowed in it.")
-    found = [
-        _reference(table)
-        for table in select.find_all(exp.Table)
-        if not table.find_ancestor(exp.Hint) and (table.args.get("db") or not _is_common_table(table))
-    ]
-    return sorted(found, key=lambda reference: reference.start)
+    if not isinstance(text, str):
+        raise InvalidRequest(f"A query is text, not {type(text).__name__}.")
+    read = (_kept if len(text) <= MAX_KEPT_CHARS else _read)(text, catalog, schema)
+    given = dict(parameters or {})
+    check_parameters(read.places, given)
+    return Admitted(
+        text=text,
+        normalised=read.normalised,
+        tree=read.tree,
+        checked=read.checked,
+        references=read.references,
+        parameters=given,
+        functions=read.functions,
+        volatile=read.volatile,
+        catalog=catalog,
+        schema=schema,
+    )
 
 
-def _is_common_table(table: exp.Table) -> bool:
-    """True if the name is a common table expression that is visible where the table stands.
+def spark_text(admitted: Admitted, views: Mapping[Source, str], *, common: Callable[[int], str]) -> str:
+    """Return the text for Spark, which reads each dataset from its view.
 
-    One is visible in the query that its WITH belongs to and in the expressions after it; in itself only if recursive.
+    Args:
+        admitted: the query.
+        views: the view of each of its references.
+        common: the name of its n-th common table expression.
     """
-    node: exp.Expr = table
-    while node.parent is not None:
-        parent = node.parent
-        if isinstance(parent, exp.With):
-            at = next(i for i, cte in enumerate(parent.expressions) if cte is node)
-            visible = parent.expressions[: at + 1 if parent.recursive else at]
-        else:
-            own = parent.args.get("with_") or parent.args.get("with")
-            visible = own.expressions if own is not None and own is not node else []
-        if any(cte.alias_or_name.lower() == table.name.lower() for cte in visible):
-            return True
-        node = parent
-    return False
+    names: dict[int, str] = {}
+
+    def of_common_table(cte: exp.CTE) -> str:
+        return names.setdefault(id(cte), common(len(names)))
+
+    def of_table(table: exp.Table) -> str:
+        cte = common_table(table)
+        if cte is not None:
+            return quoted(of_common_table(cte))
+        return quoted(views[_source(table, admitted.catalog, admitted.schema)])
+
+    writer = Writer(
+        table=of_table,
+        common_table=of_common_table,
+        parameter=spark_placeholder(admitted.parameters),
+        datasets=_prefixes(admitted.references),
+    )
+    return writer.write(admitted.checked)
+
+
+def _read(text: str, catalog: str | None, schema: str | None) -> _Read:
+    try:
+        return _reading(text, catalog, schema)
+    except RecursionError:
+        raise InvalidRequest("The query is nested too deeply. Split it, with WITH or in several queries.") from None
+
+
+_kept = lru_cache(maxsize=KEPT_TEXTS)(_read)
+
+
+def _reading(text: str, catalog: str | None, schema: str | None) -> _Read:
+    checked = _one_select(text)
+
+    def of_table(table: exp.Table) -> str:
+        if common_table(table) is not None:
+            return quoted(table.name)
+        source = _source(table, catalog, schema)
+        return ".".join(map(quoted, (source.name.catalog, source.name.schema, source.table)))
+
+    tables = [table for table in checked.find_all(exp.Table) if isinstance(table.this, exp.Identifier)]
+    tables.sort(key=lambda table: table.parts[0].meta.get("start", 0))
+    named = [_source(table, catalog, schema) for table in tables if common_table(table) is None]
+    writer = Writer(table=of_table, common_table=_common_name, datasets=_prefixes(named))
+    normalised = writer.write(checked)
+    tree = sqlglot.parse_one(normalised, dialect="spark")
+    if not isinstance(tree, exp.Query):
+        raise InvalidRequest("A query must be exactly one SELECT.")
+    return _Read(
+        normalised=normalised,
+        tree=tree,
+        checked=checked,
+        references=tuple(dict.fromkeys(named)),
+        places=writer.parameters,
+        functions=frozenset(writer.functions),
+        volatile=frozenset(writer.volatile),
+    )
 
 
 def _one_select(text: str) -> exp.Query:
     if len(text) > MAX_QUERY_CHARS:
-        raise InvalidRequest(f"A query has at most {MAX_QUERY_CHARS} characters.")
+        raise InvalidRequest(f"A query has at most {MAX_QUERY_CHARS:,} characters, this one has {len(text):,}.")
+    tokens = tokens_of(text)
+    if not tokens:
+        raise InvalidRequest("A query must be exactly one SELECT; this text has none.")
+    if tokens[0].token_type not in _BEGINS:
+        raise InvalidRequest(f"A query must be exactly one SELECT; this text begins with {tokens[0].text[:40]!r}.")
     try:
-        parsed = [one for one in statements(text) if one is not None and not isinstance(one, exp.Semicolon)]
-    except SqlglotError as error:
+        tree = tree_of(tokens, text)
+    except _PARSER_ERRORS as error:
         raise InvalidRequest(f"The query cannot be read{_place(error)}.") from error
-    if len(parsed) != 1 or not isinstance(parsed[0], exp.Query):
+    if not isinstance(tree, exp.Query):
         raise InvalidRequest("A query must be exactly one SELECT.")
-    return parsed[0]
+    return tree
 
 
-def _place(error: SqlglotError) -> str:
+def _place(error: Exception) -> str:
     """Say where the parser stopped; its own words are about its classes."""
     if not isinstance(error, ParseError) or not error.errors:
-        return ": a quote, a name or a comment in it may not be closed"
+        return ": it has words in an order that no SELECT has"
     where = error.errors[0]
     at = f" at line {where['line']}, column {where['col']}"
-    return f"{at}, near {where['highlight']!r}" if where["highlight"] else at
+    return f"{at}, near {where['highlight'][:40]!r}" if where["highlight"] else at
 
 
-def _reference(table: exp.Table) -> TableReference:
-    parts = table.parts
-    if not all(isinstance(part, exp.Identifier) for part in parts):
-        raise InvalidRequest(f"{table.sql('spark')} is not a dataset: name catalog.schema.table.")
-    names = [part.name for part in parts]
-    raw = names[-1].startswith(RAW_PREFIX)
-    if raw:
-        names[-1] = names[-1].removeprefix(RAW_PREFIX)
-    return TableReference(
-        name=DatasetName.parse(".".join(names)),
-        raw=raw,
-        start=parts[0].meta["start"],
-        end=parts[-1].meta["end"],
-        alias=table.alias or None,
-        sampled=bool(table.args.get("sample")),
-    )
+def _source(table: exp.Table, catalog: str | None, schema: str | None) -> Source:
+    """Return the dataset that a table names, with the defaults for what its name leaves out."""
+    names = [part.name for part in table.parts]
+    if len(names) == PARTS - 1 and catalog is not None:
+        names = [catalog, *names]
+    elif len(names) == 1 and catalog is not None and schema is not None:
+        names = [catalog, schema, *names]
+    shown = ".".join(names)
+    if len(names) != PARTS:
+        raise InvalidRequest(
+            f"{shown}{located(table)} is neither a dataset nor a common table expression that is visible there. A "
+            "dataset has three parts, catalog.schema.table, or two or one with a default catalog and schema."
+        )
+    try:
+        return Source.parse(*names)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{shown}{located(table)} is not a dataset. {error}") from error
 
 
-def rewritten(text: str, views: list[tuple[TableReference, str]]) -> str:
-    """Put a view's name in the place of each reference; one without an alias keeps its table's name as alias."""
-    for reference, view in sorted(views, key=lambda pair: -pair[0].start):
-        named = reference.alias or reference.sampled  # a sample stands between a table and its alias
-        alias = "" if named else f" AS `{RAW_PREFIX if reference.raw else ''}{reference.name.table}`"
-        text = f"{text[: reference.start]}`{view}`{alias}{text[reference.end + 1 :]}"
-    return text
+def _prefixes(sources: "tuple[Source, ...] | list[Source]") -> frozenset[tuple[str, str, str]]:
+    return frozenset((source.name.catalog, source.name.schema, source.table) for source in sources)
+
+
+def _common_name(cte: exp.CTE) -> str:
+    """Return the name of a common table expression, if it is one that every engine compares alike."""
+    name = cte.alias
+    if not name.isascii():
+        raise InvalidRequest(f"The name {name!r}{located(cte)} of a common table expression has letters beyond ASCII.")
+    return name
+
+
+def common_table(table: exp.Table) -> exp.CTE | None:
+    """Return the common table expression that a table's name means where it stands, if there is one.
+
+    One is visible in the query that its WITH belongs to and in the expressions after it; in itself only if recursive.
+    """
+    if len(table.parts) != 1 or not table.name.isascii():
+        return None
+    node: exp.Expr = table
+    while node.parent is not None:
+        parent = node.parent
+        for cte in _visible(parent, node):
+            if _common_name(cte).lower() == table.name.lower():
+                return cte
+        node = parent
+    return None
+
+
+def _visible(parent: exp.Expr, node: exp.Expr) -> list[exp.CTE]:
+    """Return the common table expressions that one step up makes visible."""
+    if isinstance(parent, exp.With):
+        _check_names(parent)
+        at = next(number for number, cte in enumerate(parent.expressions) if cte is node)
+        seen: list[exp.CTE] = parent.expressions[: at + 1 if parent.recursive else at]
+        return seen
+    own = parent.args.get("with_")
+    if own is None or own is node:
+        return []
+    _check_names(own)
+    every: list[exp.CTE] = own.expressions
+    return every
+
+
+def _check_names(with_: exp.With) -> None:
+    names = [cte.alias.lower() for cte in with_.expressions]
+    for number, cte in enumerate(with_.expressions):
+        if cte.alias.lower() in names[:number]:
+            raise InvalidRequest(f"WITH has two expressions named {cte.alias}; the second is at {place_of(cte)}.")

@@ -7,8 +7,7 @@ Flow of `Asking.ask`:
 3. another command holds it: wait until it is done, then 1. Two cycles at once are refused: "already running".
 
 The holder can die at any moment. A compactor that stands by takes over and does the request again; if nobody does, this process
-takes the lease and does it itself. A purge goes the same way: the holder does it when no job of its own runs, with an epoch
-above that of its lease.
+takes the lease and does it itself. Every kind of work goes the same way; a purge has an epoch above that of the lease.
 """
 
 from typing import Final
@@ -48,7 +47,7 @@ class Asking:
             Conflict: a cycle was asked for while one is running.
             Unavailable, Corruption: the leases cannot be read.
         """
-        check_may_compact(self._settings.role)
+        check_may_compact(self._settings.role, doing=wish.what)
         waits_for: str | None = None
         while True:
             lease = self._leases.take(COMPACTOR, role=self._settings.role)
@@ -110,13 +109,14 @@ class Asking:
             self._notes.write(STATUS, {**note, "state": "running", "running_cycle": number})
             started, began = self._clock.now(), self._clock.monotonic_seconds()
             try:
-                turn = Turn(number=number, lease=lease, stopping=lambda: False, tell=tell)
+                why = f"asked by process {lease.row.pid} on {lease.row.host}"
+                turn = Turn(number=number, lease=lease, stopping=lambda: False, tell=tell, trigger=why)
                 results = self._housework.do(wish, turn)
                 self._notes.ended(
                     {
                         "cycle": number,
                         "why": "command",
-                        "works": [str(wish.ask)],
+                        "works": [wish.what],
                         "jobs": len(results),
                         "failed": sum(1 for one in results if one.get("error")),
                         "errors": [],

@@ -4,8 +4,8 @@ Two threads. The scheduler's (`loop`) holds the lease and runs cycles. The *desk
 lease is ours, at what others want:
 
 1. ``paused.json``: nothing runs by the clock while it is there. It is of the lake, so a pause outlives the process;
-2. requests (`storage.requests`), oldest first: a cycle is refused if one still runs after a second ("already running"), a fold or
-   purge waits for it. One that nobody follows any more is not begun; one that a dead holder had begun is done again;
+2. requests (`storage.requests`), oldest first: a cycle is refused if one still runs after a second ("already running"), any
+   single work waits for it. One that nobody follows any more is not begun; one that a dead holder had begun is done again;
 3. ``status.json``: written anew when something has changed.
 
 After each taking of the lease the recovery comes before the first cycle: the holder before may have died.
@@ -16,20 +16,18 @@ no compactor ran is caught up once.
 import datetime
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from siltstone.clock import Clock
 from siltstone.errors import Conflict, SiltstoneError
-from siltstone.model.lease import LeaseRow
-from siltstone.model.requests import Answer, Ask, Request, Wish
+from siltstone.model.requests import Answer, Ask, Request
 from siltstone.scheduler.asking import SERVICE
-from siltstone.scheduler.cycles import Cycle, Outcome, Run, State, Status, Work
+from siltstone.scheduler.cycles import Cycle, Outcome, Run, State, Status, Why, Work
 from siltstone.scheduler.housework import Housework, Office, Tell, Told, Turn
 from siltstone.scheduler.loop import NOT_LOOKED, Scheduler
-from siltstone.scheduler.works import works
-from siltstone.storage.leases import COMPACTOR
-from siltstone.storage.notes import CYCLES, PAUSED, STATUS, Notes
+from siltstone.scheduler.overview import pause, resume, told_cycle, told_holder, told_wish
+from siltstone.scheduler.works import due_crons, tier_of, works
+from siltstone.storage.notes import CYCLES, PAUSED, STATUS
 
 LOOK_SECONDS: Final = 0.25
 SWEEP_SECONDS: Final = 600.0
@@ -40,6 +38,7 @@ PATIENCE_SECONDS: Final = 1.0
 ASKED: Final = "asked"
 
 Names = Callable[[], list[str] | None]
+Crons = Callable[[], Mapping[str, str | None]]
 
 
 @dataclass(slots=True)
@@ -60,7 +59,7 @@ class Caretaker:
         housework: Housework,
         office: Office,
         *,
-        crons: Mapping[str, str | None],
+        crons: Crons,
         names: Names = lambda: None,
         only: Sequence[str] | None = None,
         tell: Tell = lambda _told: None,
@@ -71,7 +70,7 @@ class Caretaker:
         Args:
             housework: what is done.
             office: leases, requests and notes of the lake, and its settings: crons, tiers, role, lease, jitter.
-            crons: the works, and when each is due.
+            crons: the works, and when each is due; asked again at each cycle, because datasets may have crons of their own.
             names: which datasets are looked after, asked before each cycle; None means all.
             only: names of works, if not all.
             tell: is told what happens, from several threads.
@@ -89,8 +88,10 @@ class Caretaker:
         self._names = names
         self._tell = tell
         self._interrupt = interrupt
+        self._find_crons, self._only = crons, only
+        self._crons = crons()
         self._scheduler = Scheduler(
-            works(crons, recover=self._recover, lanes=self._lanes, only=only),
+            self._works(),
             leases=office.leases,
             settings=office.settings,
             clock=office.clock,
@@ -133,7 +134,7 @@ class Caretaker:
     def stop(self, *, seconds: float | None = None) -> bool:
         """Begin nothing more, end the job that runs, let go of the lease.
 
-        Jobs of a cycle are cancelled; a fold or purge that somebody asked for has the time to end, and is then interrupted.
+        Jobs are cancelled, those that somebody asked for, too: the next holder does them, or whoever asked.
 
         Returns whether all that was done; if not, the process must end for the lease to be free.
         """
@@ -180,9 +181,14 @@ class Caretaker:
             Conflict: a cycle is already running or asked for, or this compactor stands by.
             Unavailable: it was stopped.
         """
-        number = self._scheduler.trigger(names)
+        number = self._scheduler.trigger(None if names is None else self._variants(names))
         self._mind_holder(self._scheduler.status())
         return number
+
+    def _variants(self, names: Sequence[str]) -> list[str]:
+        """Return works by the names of tiers, those with crons of their own among them."""
+        found = self._scheduler.status().due
+        return [*names, *(work for work in found if work not in names and tier_of(work) in names)]
 
     def wait(self, number: int, *, seconds: float) -> Cycle:
         """Wait until a cycle has ended.
@@ -216,6 +222,19 @@ class Caretaker:
 
     # ---- what the scheduler runs ---------------------------------------------------------------------------------
 
+    def _works(self) -> list[Work]:
+        return works(self._crons, recover=self._recover, lanes=self._lanes, only=self._only)
+
+    def _mind_crons(self) -> None:
+        """Look whether datasets have other crons than before; those that cannot be read now are looked at by the cycle itself."""
+        try:
+            found = self._find_crons()
+        except SiltstoneError:
+            return
+        if found != self._crons:
+            self._crons = found
+            self._scheduler.take_works(self._works())
+
     def _recover(self, run: Run) -> list[Told]:
         self._recovered = run.lease.row.holder
         troubles = self._housework.recover(self._turn(run, self._tell))
@@ -228,7 +247,11 @@ class Caretaker:
         if names is not None and not names:
             return []
         self._recover_first(run)
-        return self._housework.cycle(names, self._turn(run, self._tell), only=run.works)
+        crons = due_crons(run.works, self._crons)
+        self._mind_crons()
+        return self._housework.cycle(
+            names, self._turn(run, self._tell), only=tuple(crons), crons=crons if run.why is Why.SCHEDULE else None
+        )
 
     def _recover_first(self, run: Run) -> None:
         if self._recovered != run.lease.row.holder:
@@ -243,7 +266,7 @@ class Caretaker:
             mine = [asked.request for asked in self._open.values() if asked.number == cycle.number]
         for request in mine:
             self._answer_for(request, cycle)
-        told = _told_cycle(cycle)
+        told = told_cycle(cycle)
         if told["jobs"] or told["failed"] or mine:
             self._tell({"event": "cycle_ended", **told})
         settled = {
@@ -370,7 +393,7 @@ class Caretaker:
         asked.number = number
         self._late(request, number)
         self._tell(
-            {"event": "request", "cycle": number, "pid": request.pid, "host": request.host, **_told_wish(request.wish)}
+            {"event": "request", "cycle": number, "pid": request.pid, "host": request.host, **told_wish(request.wish)}
         )
 
     def _late(self, request: Request, number: int) -> None:
@@ -393,7 +416,8 @@ class Caretaker:
         def run(run: Run) -> list[Told]:
             self._requests.tell(request.id, {"event": "begun", "cycle": run.cycle})
             self._recover_first(run)
-            return self._housework.do(request.wish, self._turn(run, tell))
+            why = f"asked by process {request.pid} on {request.host}, request {request.id}"
+            return self._housework.do(request.wish, replace(self._turn(run, tell), trigger=why))
 
         return Work(name=ASKED, run=run)
 
@@ -413,7 +437,7 @@ class Caretaker:
         if status.running_cycle is not None and status.running_cycle not in self._since:
             self._since = {status.running_cycle: self._clock.now().isoformat(timespec="seconds")}
         note = {
-            **_told_holder(row),
+            **told_holder(row),
             "kind": SERVICE,
             "state": str(status.state),
             "paused": status.paused,
@@ -441,75 +465,3 @@ class Caretaker:
     def _settled(self) -> dict[str, datetime.datetime]:
         found = (self._notes.read(CYCLES) or {}).get("settled", {})
         return {name: datetime.datetime.fromisoformat(at) for name, at in found.items()}
-
-
-def pause(notes: Notes, clock: Clock) -> None:
-    """Let no compactor of a lake run anything by the clock until somebody resumes."""
-    if notes.read(PAUSED) is None:
-        notes.write(PAUSED, {"since": clock.now().isoformat(timespec="seconds")})
-
-
-def resume(notes: Notes) -> bool:
-    """Let compactors of a lake go on by the clock; return whether they were paused."""
-    return notes.remove(PAUSED)
-
-
-def overview(office: Office) -> Told:
-    """Return how a lake's compactor stands, as plain data, for whoever asks in another process.
-
-    Raises:
-        Unavailable, Corruption: the leases or the notes cannot be read.
-    """
-    notes = office.notes
-    row, holder = office.leases.row(COMPACTOR), office.leases.holder(COMPACTOR)
-    status, cycles = notes.read(STATUS), notes.read(CYCLES) or {}
-    known = status if status is not None and holder is not None and status.get("holder") == holder.holder else None
-    paused = notes.read(PAUSED)
-    return {
-        "running": holder is not None,
-        "holder": _told_holder(holder) if holder is not None else None,
-        "last_holder": _told_holder(row) if row is not None and holder is None else None,
-        "kind": known.get("kind") if known else None,
-        "state": known.get("state") if known else None,
-        "paused": paused is not None,
-        "paused_since": paused.get("since") if paused else None,
-        "running_cycle": known.get("running_cycle") if known else None,
-        "running_work": known.get("running_work") if known else None,
-        "running_since": known.get("running_since") if known else None,
-        "last_cycle": cycles.get("ended"),
-        "cycles": cycles.get("last", 0),
-        "due": known.get("due", {}) if known else {},
-        "waiting": len(office.requests.waiting()),
-        "trouble": known.get("trouble") if known else None,
-    }
-
-
-def _told_holder(row: LeaseRow) -> Told:
-    return {
-        "holder": row.holder,
-        "pid": row.pid,
-        "host": row.host,
-        "role": row.role,
-        "epoch": row.epoch,
-        "since": row.since.isoformat(timespec="seconds"),
-    }
-
-
-def _told_cycle(cycle: Cycle) -> Told:
-    jobs = [one for result in cycle.results if isinstance(result.value, list) for one in result.value]
-    done = [one for one in jobs if "report" in one]
-    errors = [result.error for result in cycle.results if result.error]
-    return {
-        "cycle": cycle.number,
-        "why": str(cycle.why),
-        "works": [result.work for result in cycle.results],
-        "jobs": len(done),
-        "failed": len(errors) + sum(1 for one in jobs if one.get("error")),
-        "errors": errors,
-        "started": cycle.started.isoformat(timespec="seconds"),
-        "seconds": round(cycle.seconds, 3),
-    }
-
-
-def _told_wish(wish: Wish) -> Told:
-    return {"ask": str(wish.ask), "names": wish.names, "only": wish.only, "force": wish.force, "purge": wish.purge}

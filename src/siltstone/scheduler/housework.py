@@ -1,4 +1,7 @@
-"""What is done under the lease: cycles, folds and purges that somebody asked for, recovery. Nothing here decides when.
+"""What is done under the lease: cycles, single works that somebody asked for, recovery. Nothing here decides when.
+
+A single work (a fold, purge, squash, clustering or vacuum of datasets) is a cycle like any other: it has a number, its jobs are
+in the journal, and it ends when it is told to stop.
 
 Epochs. Every commit of a job carries the epoch of the lease under which it was planned. A purge raises a dataset's epoch, so
 that the lease's can be below it: whoever holds the lease brings its own up to that of every dataset it is going to work on,
@@ -6,7 +9,7 @@ that the lease's can be below it: whoever holds the lease brings its own up to t
 planned under the lease before it can commit after it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -24,13 +27,14 @@ if TYPE_CHECKING:
     from siltstone.compaction.cycle_report import CycleReport
     from siltstone.compaction.jobs import Job
     from siltstone.compaction.recovery import RecoveryReport
-    from siltstone.model.results import CompactReport, JobResult
+    from siltstone.model.results import JobResult
 
 LOOK_SECONDS: Final = 1.0
 """How often a running cycle looks whether the lease is still its own."""
 
 Told = dict[str, Any]
 Tell = Callable[[Told], None]
+Crons = Mapping[str, frozenset[str | None]]
 
 
 class Lakework(Protocol):
@@ -49,6 +53,7 @@ class Lakework(Protocol):
         names: Sequence[str] | None = None,
         *,
         only: Sequence[str] | None = None,
+        crons: "Crons | None" = None,
         force: bool = False,
         cycle: int | None = None,
         epoch: int | None = None,
@@ -58,8 +63,17 @@ class Lakework(Protocol):
         """Plan and do one cycle."""
         ...
 
-    def compact_one(self, name: str, *, purge: bool = False, epoch: int | None = None) -> "CompactReport":
-        """Fold one dataset, or purge it."""
+    def run_asked(
+        self,
+        wish: Wish,
+        *,
+        cycle: int,
+        epoch: int | None = None,
+        trigger: str = "",
+        watchers: "Sequence[Watcher]" = (),
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> "CycleReport":
+        """Do one kind of work on datasets, as a cycle of its own."""
         ...
 
     def recover(self, *, epoch: int | None = None) -> "RecoveryReport":
@@ -92,6 +106,8 @@ class Turn:
     lease: Lease
     stopping: Callable[[], bool]
     tell: Tell
+    trigger: str = "asked for"
+    """Why it is done, for the journal."""
 
 
 class Housework:
@@ -110,12 +126,18 @@ class Housework:
         """
         if wish.ask is Ask.CYCLE:
             return self.cycle(wish.names, turn, only=wish.only, force=wish.force)
-        return [self._compact(name, turn, purge=wish.purge) for name in wish.names or self._lake.names()]
+        return self._asked(wish, turn)
 
     def cycle(
-        self, names: Sequence[str] | None, turn: Turn, *, only: Sequence[str] | None = None, force: bool = False
+        self,
+        names: Sequence[str] | None,
+        turn: Turn,
+        *,
+        only: Sequence[str] | None = None,
+        crons: Crons | None = None,
+        force: bool = False,
     ) -> list[Told]:
-        """Plan and do one cycle under the lease.
+        """Plan and do one cycle under the lease; `crons` says by which crons a tier is due, if not all are meant.
 
         Raises:
             Fenced: the lease was lost; no further job was begun.
@@ -125,6 +147,7 @@ class Housework:
         done = self._lake.run_cycle(
             names,
             only=only,
+            crons=crons,
             force=force,
             cycle=turn.number,
             epoch=epoch,
@@ -150,21 +173,23 @@ class Housework:
         found = self._lake.recover(epoch=turn.lease.epoch)
         return [{"dataset": one.dataset or one.what, "error": one.why} for one in found.quarantined]
 
-    def _compact(self, name: str, turn: Turn, *, purge: bool) -> Told:
-        turn.tell({"event": "job_began", "kind": "purge" if purge else "fold", "dataset": name})
-        try:
-            if turn.stopping():
-                raise Unavailable(f"Dataset {name}: the compactor was stopped before its turn. Try again.")
-            turn.lease.check()
-            epoch = self._epoch([name], turn)
-            report = self._lake.compact_one(name, purge=purge, epoch=epoch).to_dict()
-            if purge:
-                self._epoch([name], turn)
-            told: Told = {"dataset": name, "report": report, "error": None, "error_kind": None}
-        except SiltstoneError as error:
-            told = {"dataset": name, "report": None, "error": str(error), "error_kind": error.kind}
-        turn.tell({"event": "job_ended", "kind": "purge" if purge else "fold", **told})
-        return told
+    def _asked(self, wish: Wish, turn: Turn) -> list[Told]:
+        epoch = self._epoch(wish.names, turn)
+        watch, telling = LeaseWatch(turn.lease, turn.stopping, clock=self._clock), Telling(turn.tell, turn.number)
+        done = self._lake.run_asked(
+            wish,
+            cycle=turn.number,
+            epoch=epoch,
+            trigger=turn.trigger,
+            watchers=[telling],
+            stopping=watch.stopping,
+        )
+        self._note(done, turn)
+        if watch.lost is not None:
+            raise watch.lost
+        if wish.purge:
+            self._epoch(wish.names, turn)
+        return [*(result.to_dict() for result in done), *telling.left(done)]
 
     def _epoch(self, names: Sequence[str] | None, turn: Turn) -> int:
         """Raise the lease's epoch above that of the datasets, if it is below it, and return it."""
@@ -210,9 +235,21 @@ class Telling:
         """Take whom to tell."""
         self._tell = tell
         self._number = number
+        self._jobs: Sequence[Job] = ()
+
+    def left(self, results: "Iterable[JobResult]") -> list[Told]:
+        """Return the jobs that were not begun because somebody said stop, as results that say so."""
+        begun = {result.job for result in results}
+        text = "Dataset {}: the compactor was stopped before its turn. Try again."
+        return [
+            {**_named(job), "report": None, "error": text.format(job.planned.dataset), "error_kind": Unavailable.kind}
+            for job in self._jobs
+            if job.id not in begun
+        ]
 
     def cycle_began(self, plan: "Plan", jobs: "Sequence[Job]") -> None:
         """Say which jobs are to be done; nothing, if there are none."""
+        self._jobs = jobs
         if jobs:
             self._tell(
                 {"event": "cycle_began", "cycle": self._number, "jobs": len(jobs), "cost_bytes": plan.cost_bytes}

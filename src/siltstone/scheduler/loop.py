@@ -149,6 +149,17 @@ class Scheduler:
             raise Unavailable(f"Cycle {number} has not ended within {seconds:g} seconds.")
         return found
 
+    def take_works(self, works: Iterable[Work]) -> None:
+        """Run these works by the clock from now on; what has not changed among them goes on as it was."""
+        given = _by_name(works)
+        with self._changed:
+            old, now = self._works, self._clock.now()
+            same = {name for name, work in given.items() if name in old and old[name].cron == work.cron}
+            self._works = {name: old[name] if name in same else work for name, work in given.items()}
+            self._timings = {
+                name: self._timings[name] if name in same else self._timing(name, now) for name in self._works
+            }
+
     def pause(self) -> None:
         """Start no further cycle by the clock. A cycle that runs goes on, and the lease stays ours."""
         self._paused = True

@@ -6,11 +6,17 @@ entry that names it, the entry, every entry below it and ``_delta_log`` before t
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
+from typing import Final
 
-from siltstone.storage.layout import LOG, entry_name
+from siltstone.storage.layout import entry_name, in_log
 from siltstone.storage.log import list_log
+
+SIDE_BY_SIDE: Final = 2
+"""Threads that sync beside the caller: a small commit has a file, its folder and an entry."""
 
 
 class SyncedLog:
@@ -33,8 +39,8 @@ class SyncedLog:
         known = self._sync_checkpoint() if self._until is None else self._until
         for version in range(known + 1, until + 1):
             if version not in self._written:
-                _sync_if_there(self._table / LOG / entry_name(version))
-        sync_directory(self._table / LOG)
+                _sync_if_there(in_log(self._table, entry_name(version)))
+        sync_directory(in_log(self._table, ""))
         self._until = until
         self._written.clear()
 
@@ -42,44 +48,92 @@ class SyncedLog:
         """Force the newest checkpoint to disk and return its version, -1 if there is none."""
         listing = list_log(self._table)
         for name in listing.checkpoints.get(listing.newest_checkpoint, ()):
-            _sync_if_there(self._table / LOG / name)
+            _sync_if_there(in_log(self._table, name))
         return listing.newest_checkpoint
 
 
-def sync_file(path: Path) -> None:
+def sync_file(path: str | Path) -> None:
     """Force one file's bytes to disk."""
     _sync(path, os.O_RDONLY)
 
 
-def sync_directory(path: Path) -> None:
+def sync_directory(path: str | Path) -> None:
     """Force one directory's names to disk."""
     _sync(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
-def sync_files(root: Path, relative: Iterable[str], *, known: set[Path]) -> None:
+def sync_files(root: Path, relative: Iterable[str], *, known: set[str]) -> None:
     """Force files below `root` to disk, with the directories that name them.
 
-    A file's own directory is synced each time; those above it, up to `root`, only until they are in `known`.
+    A file's own directory is synced each time; those above it, up to `root`, only until they are in `known`, by their names
+    below `root`.
     """
-    paths = [root / name for name in relative]
-    for path in paths:
+    names = list(relative)
+    for name in names:
+        sync_file(f"{root}/{name}")
+    folders = folders_to_sync(names, known=known)
+    for folder in folders:
+        sync_directory(f"{root}/{folder}")
+    known.update(folders)  # only now: another thread relies on what is known
+
+
+def folders_to_sync(relative: Iterable[str], *, known: set[str]) -> list[str]:
+    """Return the folders that name files below a root: their own ones, and those above that are not in `known`."""
+    found: dict[str, None] = {}
+    for name in relative:
+        own = name.rpartition("/")[0]
+        found.update({part: None for part in _upwards(own) if part == own or part not in known})
+    return list(found)
+
+
+def sync_beside(handle: int, paths: Sequence[str]) -> None:
+    """Force an open file to disk, and files and folders beside it at the same time: a disk takes them together.
+
+    Raises:
+        OSError: one of them cannot be synced.
+    """
+    under_way = [_soon(path) for path in paths]
+    try:
+        os.fsync(handle)
+    finally:
+        failures = [one.exception() for one in under_way if one is not None]
+    for failure in failures:
+        if failure is not None:
+            raise failure
+
+
+def _soon(path: str) -> "Future[None] | None":
+    """Sync on another thread; on this one where the interpreter is ending and starts nothing any more."""
+    try:
+        return _pool().submit(sync_file, path)
+    except RuntimeError:
         sync_file(path)
-    for folder in {path.parent for path in paths}:
-        sync_directory(folder)
-        new = [part for part in (folder, *folder.parents) if part.is_relative_to(root) and part not in known]
-        for part in new:
-            if part != folder:
-                sync_directory(part)
-        known.update(new)  # only now: another thread relies on what is known
+        return None
 
 
-def _sync_if_there(path: Path) -> None:
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="siltstone-sync")
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)  # its threads are not there
+
+
+def _upwards(folder: str) -> Iterator[str]:
+    """Yield a folder and those above it, up to the root, which has no name."""
+    while folder:
+        yield folder
+        folder = folder.rpartition("/")[0]
+    yield ""
+
+
+def _sync_if_there(path: str | Path) -> None:
     """An entry that is gone was cleaned: a synced checkpoint stands for it."""
     with contextlib.suppress(FileNotFoundError):
         sync_file(path)
 
 
-def _sync(path: Path, flags: int) -> None:
+def _sync(path: str | Path, flags: int) -> None:
     handle = os.open(path, flags)
     try:
         os.fsync(handle)

@@ -13,7 +13,7 @@ import contextlib
 import getpass
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -22,33 +22,37 @@ from urllib.parse import quote
 from siltstone.failpoints import reach
 from siltstone.model.columns import COMMIT_ID, COMMIT_KIND, COMMIT_PID, EXPIRING_APPS, ROWS_REMOVED
 from siltstone.model.files import Commit, DataFile
-from siltstone.storage.layout import LOG, entry_name
+from siltstone.storage.durable import sync_beside
+from siltstone.storage.layout import entry_name, in_log
 
 ENGINE: Final = "siltstone"
 
 
-def put_entry(table: Path, version: int, content: bytes, *, draft_id: str, durable: bool) -> None:
+def put_entry(
+    table: Path, version: int, content: bytes, *, draft_id: str, durable: bool, beside: Sequence[str] = ()
+) -> None:
     """Write the entry of a version that nobody has written yet. The draft's id must be fresh.
 
-    A durable draft is synced before it is linked: a power cut can take the entry back, but not leave a part of it.
+    A durable draft is synced before it is linked: a power cut can take the entry back, but not leave a part of it. What it
+    names and is not on disk yet is synced `beside` it.
 
     Raises:
         FileExistsError: the version is taken.
         OSError: the disk refused. The entry may be there all the same, as after a lost answer of a network disk.
     """
-    path = table / LOG / entry_name(version)
-    draft = path.with_name(f"{path.name}#{int(draft_id, 16)}")
+    path = in_log(table, entry_name(version))
+    draft = f"{path}#{int(draft_id, 16)}"
     try:
-        with draft.open("xb") as file:
+        with open(draft, "xb") as file:  # noqa: PTH123
             file.write(content)
             if durable:
                 file.flush()
-                os.fsync(file.fileno())
+                sync_beside(file.fileno(), beside)
         reach("commit.after_draft")
         os.link(draft, path)
     finally:
         with contextlib.suppress(OSError):  # what is left over is cleaned with the log
-            draft.unlink(missing_ok=True)
+            os.unlink(draft)  # noqa: PTH108
 
 
 def entry_content(commit: Commit, *, commit_id: str, now_ms: int) -> bytes:

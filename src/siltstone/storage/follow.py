@@ -19,7 +19,7 @@ from deltalake.exceptions import DeltaError
 
 from siltstone.model.files import DataFile
 from siltstone.model.schema import from_struct_json
-from siltstone.storage.layout import LOG, entry_name
+from siltstone.storage.layout import entry_name, in_log
 from siltstone.storage.log import LogEntry, file_mark, read_entry
 
 
@@ -37,7 +37,7 @@ class Followed:
         self.protocol = opened.protocol()
         self.version = opened.version()
         self._path = path
-        self._mark = file_mark(path / LOG / entry_name(self.version))
+        self._mark = file_mark(in_log(path, entry_name(self.version)))
         self._schema = from_struct_json(json.loads(opened.schema().to_json()))
         self._transactions: dict[str, int | None] = {}
         self._files: dict[str, DataFile] | None = None
@@ -51,7 +51,7 @@ class Followed:
 
     def is_in_place(self) -> bool:
         """True while the entry of the followed version is the one that was read: not cleaned, and of no other table."""
-        return bool(self._mark) and file_mark(self._path / LOG / entry_name(self.version)) == self._mark
+        return bool(self._mark) and file_mark(in_log(self._path, entry_name(self.version))) == self._mark
 
     def follow(self) -> None:
         """Read every entry above the followed version.

@@ -29,7 +29,7 @@ from siltstone.errors import Corruption, Gone, NotFound, Unavailable
 from siltstone.model.files import DataFile
 from siltstone.model.spec import PROPERTY_DROPPED, check_properties
 from siltstone.storage.follow import Followed, LogMoved, late_reads
-from siltstone.storage.layout import LOG
+from siltstone.storage.layout import LOG, in_log
 from siltstone.storage.log import LAST_CHECKPOINT, Mark, check_entries, file_mark, list_log, removals, transaction_times
 from siltstone.storage.upkeep import heal_checkpoint
 
@@ -208,7 +208,7 @@ class TableHandle:
 
     def _refresh(self) -> int:
         """Bring what is known to the newest version, and return that."""
-        hint = file_mark(self.path / LOG / LAST_CHECKPOINT)  # first: a commit asks whether it has changed since
+        hint = file_mark(in_log(self.path, LAST_CHECKPOINT))  # first: a commit asks whether it has changed since
         if not self._follow(hint):
             self._adopt(self._reopen())
         self._hint = hint

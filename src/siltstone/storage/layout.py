@@ -66,6 +66,11 @@ class Layout:
         return self.root / SYSTEM / "compactor"
 
     @property
+    def hot(self) -> Path:
+        """What is wished of the hot caches of this lake, and what they say of themselves."""
+        return self.root / SYSTEM / "hot"
+
+    @property
     def work(self) -> Path:
         """Presence files of live writers and jobs."""
         return self.root / SYSTEM / "work"
@@ -97,6 +102,11 @@ def local_folder(path: str | Path, *, what: str) -> Path:
                 raise InvalidRequest(f"{what} {root}: {part} is a file, not a folder. Choose another path.")
             break
     return root
+
+
+def in_log(table: Path, name: str) -> str:
+    """Return the path of a file in a table's log, as text: a commit needs a dozen, and paths take longer to make than to use."""
+    return f"{table}/{LOG}/{name}"
 
 
 def entry_name(version: int) -> str:

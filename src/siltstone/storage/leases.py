@@ -80,6 +80,15 @@ class Leases:
         found = self._table.look(_checked(name))
         return None if found is None else found.row
 
+    def epoch(self, name: str = COMPACTOR) -> int:
+        """Return the epoch of the lease; 0 if nobody ever held it.
+
+        Raises:
+            Unavailable, Corruption: see `row`.
+        """
+        row = self.row(name)
+        return row.epoch if row is not None else 0
+
     def holder(self, name: str) -> LeaseRow | None:
         """Return the row of a holder that lives, as far as can be told; None if the lease can be taken.
 

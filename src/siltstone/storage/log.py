@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from siltstone.errors import Corruption
 from siltstone.model.columns import COMMIT_ID, COMMIT_KIND
 from siltstone.model.files import CommitKind, DataFile
-from siltstone.storage.layout import LOG, entry_name
+from siltstone.storage.layout import LOG, entry_name, in_log
 
 LAST_CHECKPOINT: Final = "_last_checkpoint"
 NS_PER_MS: Final = 1_000_000
@@ -103,10 +103,10 @@ def entry_version(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def file_mark(path: Path) -> Mark:
+def file_mark(path: str | Path) -> Mark:
     """Return what tells one state of a file from another; empty if it is not there."""
     try:
-        return _mark(path.stat())
+        return _mark(os.stat(path))  # noqa: PTH116
     except FileNotFoundError:
         return ()
 
@@ -122,11 +122,11 @@ def read_entry(table: Path, version: int) -> LogEntry:
         FileNotFoundError: it is not there (cleaned, missing, or not yet written).
         Corruption: it is empty or cannot be parsed.
     """
-    path = table / LOG / entry_name(version)
-    with path.open("rb", buffering=0) as file:
+    path = in_log(table, entry_name(version))
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
         mark = _mark(os.fstat(file.fileno()))
         content = file.readall()
-    return parse_entry(content, version, where=str(path), mark=mark)
+    return parse_entry(content, version, where=path, mark=mark)
 
 
 def parse_entry(content: bytes, version: int, *, where: str, mark: Mark = ()) -> LogEntry:

@@ -28,9 +28,9 @@ PAUSED: Final = "paused.json"
 class Notes:
     """The notes of one lake's compactor."""
 
-    def __init__(self, layout: Layout, *, durable: bool) -> None:
-        """Remember where they are; nothing is read or written yet."""
-        self.folder = layout.compactor
+    def __init__(self, layout: Layout, *, durable: bool, folder: Path | None = None) -> None:
+        """Remember where they are, that of the compactor unless told; nothing is read or written yet."""
+        self.folder = folder or layout.compactor
         self._durable = durable
 
     def read(self, name: str) -> dict[str, Any] | None:
@@ -62,7 +62,7 @@ class Notes:
         path = self.folder / name
         draft = path.with_name(f".{name}.{os.getpid()}")
         try:
-            self.folder.mkdir(exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             write_draft(draft, json.dumps(note, default=str), durable=self._durable)
             reach("notes.after_draft")
             draft.replace(path)

@@ -39,7 +39,7 @@ from siltstone.failpoints import reach
 from siltstone.model.columns import COMMIT_KIND
 from siltstone.model.files import Added, Commit, CommitKind, Committed, Live
 from siltstone.storage.entry import entry_content
-from siltstone.storage.follow import live_files
+from siltstone.storage.follow import LogMoved, live_files
 from siltstone.storage.layout import DATA, LOG, entry_name
 from siltstone.storage.log import LogEntry, entry_version, parse_entry
 from siltstone.storage.parquet import small_file
@@ -290,10 +290,8 @@ class ObjectTable:
         with self._mutex:
             while True:
                 started = self._clock.now()
-                version = self.version()
-                commit = build(version)
-                tried = Committed(version=version + 1, commit_id=commit_id, commit=commit)
-                if self._put_entry(tried):
+                tried = self._tried(build, commit_id)
+                if tried is not None and self._put_entry(tried):
                     self._version = tried.version
                     if self._clock.now() - started > STALE_AFTER:
                         raise self._unknown(tried.version, "it took so long that its entry may have been overtaken")
@@ -305,6 +303,14 @@ class ObjectTable:
                     )
                 limit = min(BACKOFF_MAX_SECONDS, BACKOFF_SECONDS * 2 ** min(tries, 10))
                 self._clock.sleep(limit * (0.5 + self._clock.jitter() / 2))
+
+    def _tried(self, build: Callable[[int], Commit], commit_id: str) -> Committed | None:
+        """Build the commit for the newest version; None if that is not the newest one any more."""
+        version = self.version()
+        try:
+            return Committed(version=version + 1, commit_id=commit_id, commit=build(version))
+        except LogMoved:
+            return None
 
     def _put_entry(self, tried: Committed) -> bool:
         """Put the entry once; True if it landed, False if another commit took its place."""

@@ -118,11 +118,13 @@ def read_footer(path: Path, *, expected: pa.Schema, exact: bool = True) -> Foote
         raise Corruption(f"File {path} is missing; nothing was committed.") from error
     except (pa.ArrowInvalid, OSError) as error:
         raise Corruption(f"File {path} is not a readable Parquet file ({error}); nothing was committed.") from error
-    _check_columns(path, actual, expected, exact=exact)
+    if told := strange_columns(actual, expected, exact=exact):
+        raise Corruption(f"File {path} does not have the expected columns: {told}; nothing was committed.")
     return Footer(size_bytes=size, rows=metadata.num_rows, metadata=metadata)
 
 
-def _check_columns(path: Path, actual: pa.Schema, expected: pa.Schema, *, exact: bool) -> None:
+def strange_columns(actual: pa.Schema, expected: pa.Schema, *, exact: bool) -> str:
+    """Say in which columns a file differs from what is expected; empty if it does not."""
     names = {f.name: f.type for f in expected}
     strange = [f.name for f in actual if f.name not in names]
     missing = [f.name for f in expected if f.name not in actual.names and (exact or not f.nullable)]
@@ -134,10 +136,8 @@ def _check_columns(path: Path, actual: pa.Schema, expected: pa.Schema, *, exact:
         and (exact or names[f.name] not in WIDER.get(f.type, ()))
     ]
     if strange or missing or wrong:
-        raise Corruption(
-            f"File {path} does not have the expected columns: unknown {strange}, missing {missing}, of another type "
-            f"{wrong}; nothing was committed."
-        )
+        return f"unknown {strange}, missing {missing}, of another type {wrong}"
+    return ""
 
 
 def _same(actual: pa.DataType, expected: pa.DataType) -> bool:

@@ -41,7 +41,7 @@ from siltstone.storage.durable import SyncedLog, sync_directory, sync_file
 from siltstone.storage.entry import entry_content, put_entry
 from siltstone.storage.follow import Followed
 from siltstone.storage.handle import LogMoved, Pinned, TableHandle
-from siltstone.storage.layout import LOG, entry_name, has_versions
+from siltstone.storage.layout import LOG, entry_name, has_versions, in_log
 from siltstone.storage.log import LAST_CHECKPOINT, LogEntry, entries_between, file_mark, list_log, read_entry
 from siltstone.storage.turn import TURN, Turn
 from siltstone.storage.upkeep import Retention
@@ -286,8 +286,9 @@ class Table(TableHandle):
         was cleaned away: the write succeeds and nobody will ever read it. If the newest version shows the commit's effect it
         was only overtaken; otherwise nobody can tell.
         """
-        pointer = self.path / LOG / LAST_CHECKPOINT
-        if file_mark(pointer) == self._hint or list_log(self.path).newest_checkpoint < tried.version:
+        if file_mark(in_log(self.path, LAST_CHECKPOINT)) == self._hint:
+            return
+        if list_log(self.path).newest_checkpoint < tried.version:
             return
         commit = tried.commit
         try:
@@ -330,8 +331,17 @@ class Table(TableHandle):
 
     def _write_entry(self, version: int, commit: Commit, commit_id: str) -> None:
         content = entry_content(commit, commit_id=commit_id, now_ms=epoch_ms(self._clock.now()))
-        put_entry(self.path, version, content, draft_id=self._clock.new_id(), durable=self._settings.durable)
+        beside = self._verified.unsynced(commit.adds)
+        put_entry(
+            self.path,
+            version,
+            content,
+            draft_id=self._clock.new_id(),
+            durable=self._settings.durable,
+            beside=[f"{self.path}/{name}" for name in beside],
+        )
         if self._settings.durable:
+            self._verified.note_synced(beside)
             self._synced_log.note_written(version)
 
     # ---- checks --------------------------------------------------------------------------------------------------
@@ -410,6 +420,17 @@ class Table(TableHandle):
             raise
         except OSError as error:
             raise Unavailable(f"{self.label}: files cannot be synced ({error}); nothing was changed.") from error
+
+    def take_whole(self, file: DataFile) -> None:
+        """Take a file whose bytes this process has made and written in one go: its size tells whether it is all there.
+
+        It is synced with the entry that names it.
+
+        Raises:
+            Corruption: it has another size.
+            OSError: it cannot be looked at.
+        """
+        self._verified.take_whole(file)
 
     def _file_schema(self) -> pa.Schema:
         partitions = set(self._current().opened.metadata().partition_columns) - self._stored_partitions

@@ -25,7 +25,7 @@ class Turn:
     def __init__(self, table: Path, *, clock: Clock) -> None:
         """Open the table's turn file, making it if need be; an OSError says that the table cannot be written."""
         self._clock = clock
-        self._handle = os.open(table / TURN, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+        self._handle = os.open(f"{table}/{TURN}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
 
     def __enter__(self) -> None:
         """Wait for the turn among the processes of this machine, for a bounded time."""

@@ -90,7 +90,7 @@ def run(
     log = _Log(as_json=call.as_json)
     with call.open(spark=True) as lake:
         lake.require()
-        found = lake.compactor(names=_chosen(lake, catalog, dataset), only=only, tell=log.tell)
+        found = lake.compactor(names=_chosen(lake, catalog, dataset), only=only, tell=log.tell, goes_on=not once)
         stopping = _Stopping()
         log.tell({"event": "started", "pid": os.getpid(), "lake": str(lake.path), "role": lake.settings.role.value})
         found.start()

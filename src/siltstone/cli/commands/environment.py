@@ -56,6 +56,9 @@ def demo(
     silt demo --candidates 1000 --calls 5000 --keep /tmp/lake
     """
     from siltstone.cli.tour import run_demo
+    from siltstone.config import Settings
+    from siltstone.model.roles import check_may_write
 
+    check_may_write(Settings.load().role, doing="run the demo")
     if not run_demo(invocation(context), candidates=candidates, calls=calls, keep=keep):
         raise typer.Exit(SiltstoneError.exit_code)

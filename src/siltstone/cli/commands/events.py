@@ -16,7 +16,9 @@ import typer
 from siltstone.cli import render
 from siltstone.cli.invocation import Invocation, invocation
 from siltstone.cli.registration import add
+from siltstone.config import Settings
 from siltstone.errors import InvalidRequest, NotFound
+from siltstone.model.roles import check_may_write
 
 if TYPE_CHECKING:
     from siltstone.eventlog.events import Indexed
@@ -79,9 +81,12 @@ def _help_alone(context: typer.Context) -> None:
 
 
 @contextmanager
-def _opened(uri: str | None, *, create: bool = False) -> "Iterator[EventLog]":
+def _opened(uri: str | None, *, create: bool = False, writes: str = "") -> "Iterator[EventLog]":
+    """Open a log; `writes` says what is going to be done to it, if it is not only read."""
     from siltstone.eventlog.log import EventLog
 
+    if writes:
+        check_may_write(Settings.load().role, doing=writes)
     if not uri:
         raise InvalidRequest(
             "Name an event log with --log or SILT_EVENT_LOG, as sqlite:///builds.db or delta:///data/events."
@@ -121,7 +126,7 @@ def append(
         ("The event" if event is not None else f"Line {number}", line) for number, line in enumerate(lines, start=1)
     ]
     events = [read_event(_completed(line, where), where=where) for where, line in named if line.strip()]
-    with _opened(log, create=True) as opened:
+    with _opened(log, create=True, writes="append events") as opened:
         found = opened.append(*events)
     data = [
         {"index": one.index, "event_id": e.event_id, "is_new": one.is_new} for one, e in zip(found, events, strict=True)
@@ -177,7 +182,7 @@ def import_events(
     from siltstone.eventlog.transfer import import_lines
 
     call = invocation(context)
-    with _opened(log, create=True) as opened:
+    with _opened(log, create=True, writes="import events") as opened:
         done = import_lines(opened, _lines(file))
     call.answer(
         asdict(done),
@@ -204,7 +209,7 @@ def migrate(
     from siltstone.eventlog.events import SCHEMA_VERSION
 
     call = invocation(context)
-    with _opened(log) as opened:
+    with _opened(log, writes="" if dry_run else "migrate an event log") as opened:
         before = opened.version if dry_run else opened.migrate()
         uri = opened.uri
     shown = {
@@ -565,7 +570,6 @@ def report(context: typer.Context, *, limit: Limit = 20, log: Log = None) -> Non
     \b
     silt events report --log delta:///data/events
     """
-    from siltstone.config import Settings
     from siltstone.storage.spark import session
 
     call = invocation(context)

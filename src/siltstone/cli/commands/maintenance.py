@@ -1,30 +1,28 @@
-"""Keeping datasets in shape: status, compact, vacuum."""
+"""Keeping datasets in shape: compact, cluster, vacuum; done here under the lease, or by the compactor that holds it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.invocation import Invocation, chosen, confirm, each, invocation, settle
+from siltstone.cli.invocation import Invocation, OptionalName, chosen, confirm, each, invocation, settle
 from siltstone.cli.registration import add
 from siltstone.cli.told import told_line, told_report
 from siltstone.errors import InvalidRequest, SiltstoneError, Unavailable, named_error
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from siltstone.compaction.recovery import RecoveryReport
-    from siltstone.compaction.statistics import Totals
     from siltstone.dataset.dataset import Dataset
     from siltstone.lake import Lake
     from siltstone.model.requests import Wish
-    from siltstone.model.results import CompactReport, FoldEstimate, SquashReport, Status, VacuumReport
+    from siltstone.model.results import FoldEstimate
 
-OptionalName = Annotated[str | None, typer.Argument(metavar="NAME", help="catalog.schema.table")]
 All = Annotated[bool, typer.Option("--all", help="Every dataset of the lake.")]
 HANDED: Final = frozenset({"waiting", "handed_over", "holder_gone"})
 """From one of these on somebody else does the work, and a person is told how it goes."""
+WITHOUT_SPARK: Final = frozenset({"squash", "vacuum"})
 NOTED: Final = frozenset({"recovered", "left_out", "journal_trouble"})
 """What is told of a whole cycle, besides its jobs."""
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
@@ -32,7 +30,6 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    add(app, "status", status)
     add(app, "compact", compact)
     add(app, "cluster", cluster)
     add(app, "vacuum", vacuum)
@@ -40,153 +37,14 @@ def register(app: typer.Typer) -> None:
 
 def _write_json(name: str | None, reports: list[Any]) -> None:
     """Write one report for one dataset, a list of them for all."""
-    plain = [report.to_dict() for report in reports]
+    _write_plain(name, [report.to_dict() for report in reports])
+
+
+def _write_plain(name: str | None, plain: list[dict[str, Any]]) -> None:
     if name is None:
         render.write_json(plain)
     elif plain:
         render.write_json(plain[0])
-
-
-# ---- status ------------------------------------------------------------------------------------------------------
-
-
-def status(context: typer.Context, name: OptionalName = None) -> None:
-    r"""Show how datasets stand: rows and bytes in base, how far it lags behind what was written, and what compaction did last.
-
-    \b
-    silt status
-    silt status crm.sales.candidates --json
-    """
-    call = invocation(context)
-    with call.open() as lake:
-        found, failures = each(chosen(lake, name, every=name is None), lambda dataset: dataset.status())
-        told = _journal(lake, failures)
-    if call.as_json:
-        plain = [one.to_dict() | told.of(one.dataset) for one in found]
-        if name is None or plain:
-            render.write_json(plain if name is None else plain[0])
-    elif name is None:
-        _show_statuses(found, told)
-    elif found:
-        _show_status(found[0], told)
-    settle(call, failures)
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """What the journal says beside what datasets say of themselves."""
-
-    totals: "Totals | None" = None
-    unfinished: "RecoveryReport | None" = None
-
-    def of(self, dataset: str) -> dict[str, Any]:
-        """Return what it says of one dataset, as plain data."""
-        one = self.totals.datasets.get(dataset) if self.totals is not None else None
-        return {
-            "last_job": one.last_job if one else None,
-            "last_job_status": one.last_status if one else None,
-            "last_job_message": one.last_message if one else None,
-            "last_job_at": one.last_ended_at if one else None,
-            "jobs": one.jobs if one else 0,
-            "failures": one.failures if one else 0,
-            "last_cycle": self.totals.last_cycle if self.totals is not None else None,
-            "last_cycle_status": self.totals.last_cycle_status if self.totals is not None else None,
-            "last_cycle_at": self.totals.last_cycle_at if self.totals is not None else None,
-        }
-
-    def last_job(self, dataset: str) -> str | None:
-        """Say in a line what the last job of a dataset came to."""
-        found = self.of(dataset)
-        if not found["last_job"]:
-            return None
-        failed = f"; {found['failures']} of {found['jobs'] + found['failures']} failed" if found["failures"] else ""
-        at = found["last_job_at"].replace("+00:00", "Z")
-        return f"{found['last_job_status']} at {at}: {found['last_job_message']}{failed}"
-
-
-def _journal(lake: "Lake", failures: list[SiltstoneError]) -> _Told:
-    """Ask the journal; one that cannot be read is a failure like that of a dataset, and hides nothing else."""
-    try:
-        return _Told(lake.totals(), lake.unfinished())
-    except SiltstoneError as error:
-        failures.append(error)
-        return _Told()
-
-
-def _show_statuses(found: "list[Status]", told: _Told) -> None:
-    if not found:
-        render.write_line("No datasets to show.")
-        return
-    columns = [
-        "dataset",
-        "base rows",
-        "base files",
-        "base size",
-        "backlog rows",
-        "batches",
-        "since",
-        "unreferenced",
-        "last job",
-    ]
-    rows = [
-        [
-            one.dataset,
-            render.number(one.rows_in_base),
-            one.base_files,
-            render.size(one.base_bytes),
-            render.number(one.backlog_rows),
-            one.backlog_batches,
-            one.oldest_unfolded_at,
-            render.size(one.unreferenced_bytes),
-            told.last_job(one.dataset),
-        ]
-        for one in found
-    ]
-    render.write_table(columns, rows, numbers=[*columns[1:6], columns[7]])
-    _note_cycles(told)
-
-
-def _note_cycles(told: _Told) -> None:
-    totals = told.totals
-    if totals is not None and totals.last_cycle is not None:
-        failed = f" {totals.cycles_failed} of {totals.cycles} cycles had failures." if totals.cycles_failed else ""
-        render.write_note(f"The last cycle {totals.last_cycle_status} at {_moment(totals.last_cycle_at)}.{failed}")
-    for job in told.unfinished.unfinished if told.unfinished is not None else ():
-        render.write_note(f"Under way: {job.kind} of {job.dataset} (job {job.job}).")
-    for one in told.unfinished.quarantined if told.unfinished is not None else ():
-        render.write_note(f"Cannot be read: {one.what}: {one.why}")
-
-
-def _moment(at: str | None) -> str:
-    return (at or "").replace("+00:00", "Z")
-
-
-def _show_status(one: "Status", told: _Told) -> None:
-    base = f"{render.counted(one.rows_in_base, 'row')} in {render.counted(one.base_files, 'file')}"
-    backlog = f"{render.counted(one.backlog_rows, 'row')} in {render.counted(one.backlog_batches, 'batch')}"
-    render.write_facts(
-        {
-            "dataset": one.dataset,
-            "base": f"{base}, {render.size(one.base_bytes)}",
-            "backlog": f"{backlog}, {render.counted(one.backlog_files, 'file')}, {render.size(one.backlog_bytes)}"
-            if one.backlog_rows
-            else "none",
-            "staleness": f"base lags {render.seconds(one.stale_seconds)} behind, since {one.oldest_unfolded_at}"
-            if one.oldest_unfolded_at
-            else "base is up to date",
-            "a fold": _told_fold(one),
-            "sequence": f"{one.sequence}, folded up to {one.watermark}",
-            "unreferenced": f"{render.counted(one.unreferenced_files, 'file')}, {render.size(one.unreferenced_bytes)}",
-            "last job": told.last_job(one.dataset) or "none yet",
-        }
-    )
-
-
-def _told_fold(one: "Status") -> str:
-    if not one.backlog_rows:
-        return "has nothing to do"
-    rewrites = f"{render.counted(one.fold_files_at_most, 'file')}, {render.size(one.fold_bytes_at_most)}"
-    return f"rewrites at most {rewrites}; takes {render.counted(one.backlog_files, 'change file')} out of every read"
 
 
 # ---- compact -----------------------------------------------------------------------------------------------------
@@ -242,24 +100,19 @@ def compact(  # noqa: PLR0913  # one parameter for each way to compact
         raise InvalidRequest("--only and --force go with --plan or --cycle.")
     if squash and purge:
         raise InvalidRequest("--squash and --purge exclude each other.")
+    from siltstone.model.requests import Ask, Wish
+
     with call.open(spark=not dry_run and not squash) as lake:
         datasets = chosen(lake, name, every=every)
-        if squash:
-            _squash(call, name, datasets, dry_run=dry_run)
-            return
         if dry_run:
-            _preview(call, name, datasets, purge=purge)
+            (_preview_squash if squash else _preview)(call, name, datasets, purge=purge)
             return
-        which = [str(dataset.name) for dataset in datasets]
+        which = tuple(str(dataset.name) for dataset in datasets)
         if purge:
             confirm(f"Purge {', '.join(which)}: delete its history from disk?", yes=yes)
-        done, failures = _compacted(call, lake, which, purge=purge)
-    if call.as_json:
-        _write_json(name, done)
-    else:
-        for report in done:
-            render.write_line(_told(report))
-    settle(call, failures)
+        wish = Wish(ask=Ask.SQUASH if squash else Ask.COMPACT, names=which, purge=purge)
+        done = _asked(call, lake, wish, "Squashing" if squash else "Compacting on Spark")
+    _show_done(call, name, done, _told_squash if squash else _told)
 
 
 def _plan(call: Invocation, name: str | None, *, only: list[str] | None, force: bool) -> None:
@@ -282,31 +135,40 @@ def _plan(call: Invocation, name: str | None, *, only: list[str] | None, force: 
     )
 
 
-def _compacted(
-    call: Invocation, lake: "Lake", names: list[str], *, purge: bool
-) -> "tuple[list[CompactReport], list[SiltstoneError]]":
-    """Have datasets folded, here or by the compactor; return the reports, and what went wrong."""
-    from siltstone.model.requests import Ask, Wish
-    from siltstone.model.results import CompactReport
+@dataclass(slots=True)
+class _Done:
+    """What came of what was asked for: one result for each job, and what is told of the whole."""
 
-    wish = Wish(ask=Ask.COMPACT, names=tuple(names), purge=purge)
-    results = _asked(call, lake, wish, "Compacting on Spark")
-    done = [CompactReport.from_dict(one["report"]) for one in results if one["report"] is not None]
-    return done, [named_error(one["error_kind"], one["error"]) for one in results if one["error"]]
+    results: "Sequence[Mapping[str, Any]]" = ()
+    noted: list[dict[str, Any]] = field(default_factory=list)
+
+    def reports(self) -> list[dict[str, Any]]:
+        """Return the reports as a call in Python would have them, manifests among them."""
+        return [
+            dict(one["report"]) | {"outputs": list(one.get("outputs") or ())}
+            if one["kind"] != "vacuum"
+            else dict(one["report"])
+            for one in self.results
+            if one["report"] is not None
+        ]
+
+    def failures(self) -> list[SiltstoneError]:
+        """Return what went wrong, the jobs first."""
+        failed = [named_error(one["error_kind"], one["error"]) for one in self.results if one["error"]]
+        failed += [SiltstoneError(told_line(one)) for one in self.noted if one["event"] == "left_out"]
+        return failed + [Unavailable(one["error"]) for one in self.noted if one["event"] == "journal_trouble"]
 
 
-def _asked(
-    call: Invocation, lake: "Lake", wish: "Wish", text: str, noted: list[dict[str, Any]] | None = None
-) -> "Sequence[Mapping[str, Any]]":
-    """Ask, show what happens meanwhile, and return the results; what goes beyond single jobs is put into `noted`.
+def _asked(call: Invocation, lake: "Lake", wish: "Wish", text: str) -> _Done:
+    """Ask, show what happens meanwhile, and return what came of it.
 
     Raises:
         SiltstoneError: it was refused, or could not be done at all.
     """
 
     def tell(told: dict[str, Any]) -> None:
-        if noted is not None and told["event"] in NOTED:
-            noted.append(told)
+        if told["event"] in NOTED:
+            done.noted.append(told)
             if told["event"] == "recovered" and not call.as_json:
                 render.write_note(told_line(told))
         elif told["event"] in HANDED or (handed and not call.as_json):
@@ -314,12 +176,30 @@ def _asked(
             if not call.as_json:
                 render.write_note(told_line(told))
 
+    done = _Done()
     handed: list[str] = []
-    with call.showing(text, lake):
+    with call.showing(text, lake, spark=wish.ask not in WITHOUT_SPARK):
         answer = lake.ask(wish, tell=tell)
     if answer.error is not None:
         raise named_error(answer.error_kind, answer.error)
-    return answer.results
+    done.results = answer.results
+    return done
+
+
+def _show_done(call: Invocation, name: str | None, done: _Done, told: "Callable[[Mapping[str, Any]], str]") -> None:
+    """Write one report for each dataset, then fail if something went wrong."""
+    reports = done.reports()
+    if call.as_json:
+        _write_plain(name, reports)
+    else:
+        for report in reports:
+            render.write_line(_told_landed(report) if report.get("recovered") else told(report))
+    settle(call, done.failures())
+
+
+def _told_landed(report: "Mapping[str, Any]") -> str:
+    """Say what the log has of a job whose worker died before it could tell."""
+    return f"{report['dataset']}: {told_report({'report': dict(report)})}; its worker died after the commit."
 
 
 def _cycle(call: Invocation, name: str | None, *, only: list[str] | None, force: bool) -> None:
@@ -334,22 +214,22 @@ def _cycle(call: Invocation, name: str | None, *, only: list[str] | None, force:
     with call.open(spark=True) as lake:
         lake.require()
         lake.plan(wish.names, only=only, force=force)  # what is wrong with the call is said before anything is asked
-        noted: list[dict[str, Any]] = []
-        done = _asked(call, lake, wish, "Compacting", noted)
+        done = _asked(call, lake, wish, "Compacting")
     if call.as_json:
-        render.write_json(list(done))
+        render.write_json(list(done.results))
     else:
-        for one in done:
+        for one in done.results:
             where = f"{one['dataset']} {one['period']}".strip()
             render.write_line(f"{one['lane']} {where}: {told_report(dict(one))}")
-        render.write_note(f"{render.counted(len(done), 'job')}.")
-    failures = [SiltstoneError(f"{one['dataset']}: {one['error']}") for one in done if one["error"]]
-    failures += [SiltstoneError(told_line(one)) for one in noted if one["event"] == "left_out"]
-    failures += [Unavailable(one["error"]) for one in noted if one["event"] == "journal_trouble"]
-    settle(call, failures)
+        render.write_note(f"{render.counted(len(done.results), 'job')}.")
+    failed = [SiltstoneError(f"{one['dataset']}: {one['error']}") for one in done.results if one["error"]]
+    settle(call, failed + done.failures()[len(failed) :])
 
 
-def _told(report: "CompactReport") -> str:
+def _told(found: "Mapping[str, Any]") -> str:
+    from siltstone.model.results import CompactReport
+
+    report = CompactReport.from_dict(found)
     text = f"{report.dataset}: nothing to fold, {render.counted(report.final_rows, 'row')}"
     if report.batches_folded:
         text = (
@@ -367,17 +247,22 @@ def _told(report: "CompactReport") -> str:
     return f"{text}{purged}, {render.seconds(report.seconds)}."
 
 
-def _squash(call: Invocation, name: str | None, datasets: "list[Dataset]", *, dry_run: bool) -> None:
-    done, failures = each(datasets, lambda dataset: dataset.squash(dry_run=dry_run))
+def _preview_squash(call: Invocation, name: str | None, datasets: "list[Dataset]", *, purge: bool) -> None:
+    """Show which files a squash would take; it has nothing to do with a purge."""
+    assert not purge  # noqa: S101  # refused above
+    done, failures = each(datasets, lambda dataset: dataset.squash(dry_run=True))
     if call.as_json:
         _write_json(name, done)
     else:
         for report in done:
-            render.write_line(_told_squash(report))
+            render.write_line(_told_squash(report.to_dict()))
     settle(call, failures)
 
 
-def _told_squash(report: "SquashReport") -> str:
+def _told_squash(found: "Mapping[str, Any]") -> str:
+    from siltstone.model.results import SquashReport
+
+    report = SquashReport(**found)
     if not report.files_removed:
         return f"{report.dataset}: no small files of changes to squash."
     what = (
@@ -447,18 +332,19 @@ def cluster(
     silt cluster web.eu.clicks --by at,account
     """
     call = invocation(context)
-    columns = [column.strip() for column in (by or "").split(",") if column.strip()]
+    from siltstone.model.requests import Ask, Wish
+
+    columns = tuple(column.strip() for column in (by or "").split(",") if column.strip())
     with call.open(spark=True) as lake:
-        dataset = lake.dataset(name)
-        with call.showing("Clustering on Spark", lake):
-            done = dataset.cluster(columns)
-
-    def people() -> None:
-        for report in done:
-            render.write_line(f"{name} {report.period}: {told_report({'report': report.to_dict()})}")
-        render.write_note(f"{render.counted(len(done), 'period')} clustered.")
-
-    call.answer([report.to_dict() for report in done], people)
+        lake.dataset(name)
+        done = _asked(call, lake, Wish(ask=Ask.CLUSTER, names=(name,), by=columns), "Clustering on Spark")
+    if call.as_json:
+        render.write_json(done.reports())
+    else:
+        for one in done.results:
+            render.write_line(f"{name} {one['period']}: {told_report(dict(one))}")
+        render.write_note(f"{render.counted(len(done.reports()), 'period')} clustered.")
+    settle(call, done.failures())
 
 
 # ---- vacuum ------------------------------------------------------------------------------------------------------
@@ -480,24 +366,36 @@ def vacuum(
     silt vacuum crm.sales.candidates --dry-run
     silt vacuum --all --retention-hours 24
     """
+    from siltstone.model.requests import Ask, Wish
+
     call = invocation(context)
     with call.open() as lake:
-        done, failures = each(
-            chosen(lake, name, every=every),
-            lambda dataset: dataset.vacuum(retention_hours=retention_hours, dry_run=dry_run),
-        )
+        datasets = chosen(lake, name, every=every)
+        if dry_run:
+            _preview_vacuum(call, name, datasets, retention_hours=retention_hours)
+            return
+        which = tuple(str(dataset.name) for dataset in datasets)
+        wish = Wish(ask=Ask.VACUUM, names=which, retention_hours=retention_hours)
+        done = _asked(call, lake, wish, "Deleting files")
+    _show_done(call, name, done, _told_vacuum)
+
+
+def _preview_vacuum(
+    call: Invocation, name: str | None, datasets: "list[Dataset]", *, retention_hours: float | None
+) -> None:
+    """Show what a vacuum would delete."""
+    found, failures = each(datasets, lambda one: one.vacuum(retention_hours=retention_hours, dry_run=True))
     if call.as_json:
-        _write_json(name, done)
+        _write_json(name, found)
     else:
-        for report in done:
-            _show_vacuum(report)
+        for report in found:
+            for file in report.files:
+                render.write_line(file)
+            render.write_line(_told_vacuum(report.to_dict()))
     settle(call, failures)
 
 
-def _show_vacuum(report: "VacuumReport") -> None:
-    if report.dry_run:
-        for file in report.files:
-            render.write_line(file)
-    verb = "would delete" if report.dry_run else "deleted"
-    files = f"{render.counted(len(report.files), 'file')}, {render.size(report.bytes)}"
-    render.write_line(f"{report.dataset}: {verb} {files}; the last {report.retention_hours:g} h are kept.")
+def _told_vacuum(report: "Mapping[str, Any]") -> str:
+    verb = "would delete" if report["dry_run"] else "deleted"
+    files = f"{render.counted(len(report['files']), 'file')}, {render.size(report['bytes'])}"
+    return f"{report['dataset']}: {verb} {files}; the last {report['retention_hours']:g} h are kept."

@@ -1,4 +1,4 @@
-"""Reading: head, get, sql."""
+"""Reading: head, get."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated, Final
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.entered import STANDARD_INPUT
 from siltstone.cli.invocation import invocation
 from siltstone.cli.registration import add
 from siltstone.errors import InvalidRequest, NotFound
@@ -23,7 +22,6 @@ def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     add(app, "head", head)
     add(app, "get", get)
-    add(app, "sql", sql)
 
 
 def head(
@@ -106,38 +104,3 @@ def _missing(texts: list[str], asked: "pa.Table", found: "pa.Table", key: tuple[
 
     there = set(plain_keys(found, key))
     return [text for text, value in zip(texts, plain_keys(asked, key), strict=True) if value not in there]
-
-
-def sql(
-    context: typer.Context,
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="One SELECT; - reads it from standard input.")],
-    *,
-    max_rows: Annotated[int | None, typer.Option("--max-rows", metavar="N", help="Rows to return at most.")] = None,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Answer in CSV.")] = False,
-) -> None:
-    r"""Answer one SELECT over datasets by their three-part names, on Spark.
-
-    A table named __raw__NAME shows a dataset without its tombstones applied.
-
-    \b
-    silt sql 'SELECT region, count(*) AS n FROM crm.sales.calls GROUP BY region'
-    silt sql 'SELECT count(*) FROM crm.sales.__raw__candidates' --csv
-    """
-    call = invocation(context)
-    if as_csv and call.as_json:
-        raise InvalidRequest("--csv and --json exclude each other.")
-    text = sys.stdin.read() if query == STANDARD_INPUT else query
-    with call.working("Asking Spark") as lake:
-        result = lake.sql(text, max_rows=max_rows)
-    if as_csv:
-        render.write_csv(result.columns, result.rows)
-    else:
-        facts = {"row_count": result.row_count, "engine": result.engine, "truncated": result.truncated}
-        call.answer(
-            {"columns": result.columns, "rows": result.rows, **facts, "seconds": result.seconds},
-            lambda: render.write_table(result.columns, result.rows),
-        )
-    if not call.as_json and (result.truncated or not as_csv):
-        more = "; there are more, see --max-rows" if result.truncated else ""
-        took = render.seconds(result.seconds)
-        sys.stderr.write(f"{render.counted(result.row_count, 'row')}{more} ({result.engine}, {took})\n")

@@ -44,7 +44,9 @@ __all__ = [
     "plan",
 ]
 
-_OTHERS: Final = tuple(str(kind) for kind in JobKind if kind is not JobKind.ROLL_UP)
+_OTHERS: Final = tuple(str(kind) for kind in JobKind if kind not in (JobKind.ROLL_UP, JobKind.PURGE))
+_TAKES: Final = {JobKind.PURGE: (JobKind.FOLD, JobKind.SQUASH, JobKind.CLUSTER, JobKind.VACUUM)}
+"""A purge that is under way leaves none of these anything to do, or fences it out."""
 
 
 def plan(inputs: Inputs, settings: Settings, now: datetime) -> Plan:
@@ -111,7 +113,7 @@ def _view(unfinished: Sequence[UnfinishedJob], now: datetime, *, force: bool) ->
         now_ms=epoch_ms(now),
         force=force,
         busy={path: job.job for job in unfinished for path in job.files},
-        under_way={job.kind: job.job for job in unfinished},
+        under_way={kind: job.job for job in unfinished for kind in _TAKES.get(job.kind, (job.kind,))},
     )
 
 

@@ -28,6 +28,8 @@ class JobKind(StrEnum):
     ROLL_UP = "roll_up"
     CLUSTER = "cluster"
     VACUUM = "vacuum"
+    PURGE = "purge"
+    """Only ever asked for: no plan of a cycle has one."""
 
 
 class Shape(StrEnum):
@@ -134,6 +136,10 @@ class Candidate:
     saved_bytes: int = 0
     target_bytes: int = 0
     waiting_since_ms: int = 0
+    by: tuple[str, ...] = ()
+    """The columns of a clustering that was asked for by others than the dataset's own."""
+    retention_hours: float | None = None
+    """What a vacuum keeps; as the settings say unless told."""
     trigger: str = ""
     """What made it due."""
     reason: str = ""

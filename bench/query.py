@@ -1,0 +1,217 @@
+"""Questions: the ancestors' join and filter, and the 22 shapes, on Spark and in memory.
+
+The join brings 1M orders and 100K customers together and groups them; the filter picks some of the 100K customers. Each is asked
+
+* of Spark on the lake's files, and of Spark with both frames in its own cache,
+* of the hot engine with a text that it has never seen, with one that it knows, and again with the answer kept,
+* of DuckDB itself on the same rows in memory.
+
+All sides answer with an Arrow table. Sides take turns in each round, so that a slow moment of the machine meets all of them.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from bench.data import settings
+from bench.measure import Sample, Summary
+from bench.plan import Run, size_text
+from bench.results import Check, Report, Row, Sense
+from bench.shapes import KEYS, SHAPES, tables
+from siltstone import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FILES: Final = "Spark on the files"
+CACHED: Final = "Spark, its own cache"
+NEW: Final = "hot, a new text"
+KNOWN: Final = "hot, a known text"
+REPEATED: Final = "hot, the answer kept"
+DUCKDB: Final = "DuckDB itself"
+ORDERS: Final = "shop.big.orders"
+CUSTOMERS: Final = "shop.big.customers"
+BIG_ROWS: Final = 1_000_000
+QUICK_ROWS: Final = 100_000
+SHARE: Final = 10
+"""So many orders has a customer."""
+WARM_UPS: Final = 3
+REPEATS: Final = 5
+"""How often a side that takes milliseconds is asked in each round."""
+SHAPE_LINES: Final = 300_000
+QUICK_LINES: Final = 20_000
+MUST: Final = {"join": 8.0, "filter": 15.0}
+NEW_SECONDS: Final = 0.003
+KNOWN_SECONDS: Final = 0.001
+JOIN_AIM: Final = 1.3
+QUESTIONS: Final = {
+    "join": (
+        "SELECT c.region, o.kind, count(*) AS orders, sum(o.amount) AS amount, max(o.day) AS last FROM {orders} o "
+        "JOIN {customers} c ON o.customer_id = c.customer_id WHERE o.quantity > {chance} GROUP BY c.region, o.kind ORDER BY 1, 2"
+    ),
+    "filter": (
+        "SELECT customer_id, name, region, score FROM {customers} WHERE score > {chance} AND region = 'r3' "
+        "AND segment = 's2' ORDER BY customer_id"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One way to answer; `ask` gets a number that makes the text a new one."""
+
+    ask: Callable[[int], pa.Table]
+    repeats: int = 1
+    uses_jvm: bool = False
+
+
+def bench_query(run: Run) -> Report:
+    """Measure both questions, and all shapes."""
+    count = QUICK_ROWS if run.quick else BIG_ROWS
+    run.say(f"query: preparing {size_text(count)} orders")
+    found: dict[tuple[str, str], list[Sample]] = {}
+    with _sides(run, count) as sides:
+        for question in QUESTIONS:
+            run.say(f"query: {question}, {run.rounds} rounds")
+            for name, side in sides[question].items():
+                for at in range(WARM_UPS):
+                    side.ask(at)
+                found[question, name] = []
+            for turn in range(run.rounds):
+                for name, side in sides[question].items():
+                    for again in range(side.repeats):
+                        number = WARM_UPS + turn * REPEATS + again
+                        found[question, name].append(run.meter.time(lambda side=side, number=number: side.ask(number)))  # type: ignore[misc]
+    rows = [_row(case, found, sides[case[0]][case[1]]) for case in found]
+    rows += _shape_rows(run)
+    return Report(
+        name="query",
+        title=f"Questions: {size_text(count)} orders joined with {size_text(count // SHARE)} customers, and these filtered",
+        rows=tuple(rows),
+        notes=(
+            "A new text differs from all before it in one literal; a known text was asked before, but its answer is not kept.",
+        ),
+    )
+
+
+def _row(case: tuple[str, str], found: dict[tuple[str, str], list[Sample]], side: Side) -> Row:
+    question, name = case
+    own = Summary.of(found[case])
+    cached, duck = Summary.of(found[question, CACHED]), Summary.of(found[question, DUCKDB])
+    checks: tuple[Check, ...] = ()
+    if name in (NEW, KNOWN):
+        faster = Check(
+            ratio=cached.seconds / own.seconds, of="Spark's own cache", sense=Sense.AT_LEAST, must=MUST[question]
+        )
+        extra = NEW_SECONDS if name == NEW else KNOWN_SECONDS
+        bar = duck.seconds if question == "join" else duck.seconds + extra
+        near = Check(
+            ratio=own.seconds / bar,
+            of="DuckDB itself" if question == "join" else f"DuckDB itself and {extra * 1000:g} ms",
+            sense=Sense.AT_MOST,
+            aim=JOIN_AIM if question == "join" else 1.0,
+        )
+        checks = (faster, near)
+    return Row(what=f"{question}: {name}", time=own, checks=checks, uses_jvm=side.uses_jvm)
+
+
+@contextmanager
+def _sides(run: Run, count: int) -> Iterator[dict[str, dict[str, Side]]]:
+    given = _rows(count)
+    path = run.stage.folder / f"query-{count}"
+    run.stage.discard(path)
+    base = settings(durable=False, hot_at_once_rows=10 * BIG_ROWS)
+    with (
+        Lake.open(path, settings=replace(base, result_cache_mb=0), spark=run.stage.spark) as lake,
+        Lake.open(path, settings=base, spark=run.stage.spark) as keeping,
+    ):
+        for name, key in ((ORDERS, "order_id"), (CUSTOMERS, "customer_id")):
+            lake.create(name, given[name].schema, key=key).upsert(given[name])
+            lake.compact_one(name)
+        yield {question: _answers(question, lake, keeping, given, run.stage.spark) for question in QUESTIONS}
+    run.stage.discard(path)
+
+
+def _answers(
+    question: str, lake: Lake, keeping: Lake, given: dict[str, pa.Table], spark: "SparkSession"
+) -> dict[str, Side]:
+    def text(chance: float, names: dict[str, str]) -> str:
+        return QUESTIONS[question].format(chance=chance, **names)
+
+    ours = {"orders": ORDERS, "customers": CUSTOMERS}
+    fixed, views = text(2, ours), {"orders": "bench_orders", "customers": "bench_customers"}
+    for name, view in ((ORDERS, "bench_orders"), (CUSTOMERS, "bench_customers")):
+        frame = lake.dataset(name).read().cache()
+        frame.count()
+        frame.createOrReplaceTempView(view)
+    duck = duckdb.connect()
+    duck.execute("SET TimeZone = 'UTC'")
+    for name, view in ((ORDERS, "bench_orders"), (CUSTOMERS, "bench_customers")):
+        duck.register("given", given[name])
+        duck.execute(f"CREATE TABLE {view} AS SELECT * FROM given")
+        duck.unregister("given")
+    own = text(2, views)
+    return {
+        FILES: Side(ask=lambda _: _hot(lake, fixed, "spark"), uses_jvm=True),
+        CACHED: Side(ask=lambda _: spark.sql(own).toArrow(), uses_jvm=True),
+        NEW: Side(ask=lambda number: _hot(lake, text(2 + number / 1000, ours), "hot"), repeats=REPEATS),
+        KNOWN: Side(ask=lambda _: _hot(lake, fixed, "hot"), repeats=REPEATS),
+        REPEATED: Side(ask=lambda _: _hot(keeping, fixed, "hot"), repeats=REPEATS),
+        DUCKDB: Side(ask=lambda _: duck.sql(own).to_arrow_table(), repeats=REPEATS),
+    }
+
+
+def _hot(lake: Lake, text: str, engine: str) -> pa.Table:
+    return lake.sql(text, engine=engine, max_rows=100_000).to_arrow()
+
+
+def _rows(count: int) -> dict[str, pa.Table]:
+    chance = np.random.default_rng(11)
+    customers = count // SHARE
+    cents = pa.array(chance.integers(100, 100_000, count), pa.int64())
+    orders: dict[str, Any] = {
+        "order_id": pa.array(np.arange(count), pa.int64()),
+        "customer_id": pa.array(chance.integers(0, customers, count), pa.int64()),
+        "kind": pa.array([f"k{number}" for number in chance.integers(0, 8, count)]),
+        "quantity": pa.array(chance.integers(1, 50, count), pa.int32()),
+        "amount": cents,
+        "day": pa.array(chance.integers(18_000, 20_000, count).astype("int32")).cast(pa.date32()),
+    }
+    people: dict[str, Any] = {
+        "customer_id": pa.array(np.arange(customers), pa.int64()),
+        "name": pa.array([f"customer {number:07d}" for number in range(customers)]),
+        "region": pa.array([f"r{number}" for number in chance.integers(0, 10, customers)]),
+        "segment": pa.array([f"s{number}" for number in chance.integers(0, 5, customers)]),
+        "score": pa.array(chance.integers(0, 100, customers), pa.int32()),
+    }
+    return {ORDERS: pa.table(orders), CUSTOMERS: pa.table(people)}
+
+
+def _shape_rows(run: Run) -> list[Row]:
+    """Measure the 22 shapes one after another: all of them hot, and all of them on Spark's files."""
+    lines = QUICK_LINES if run.quick else SHAPE_LINES
+    run.say(f"query: 22 shapes over {size_text(lines)} lines of orders")
+    path = run.stage.folder / f"shapes-{lines}"
+    run.stage.discard(path)
+    base = settings(durable=False, hot_at_once_rows=10 * BIG_ROWS, result_cache_mb=0)
+    texts = [text.format(place="shop.all") for text in SHAPES.values()]
+    with Lake.open(path, settings=base, spark=run.stage.spark) as lake:
+        for name, table in tables(lines).items():
+            lake.create(f"shop.all.{name}", table.schema, key=KEYS[name]).upsert(table)
+            lake.compact_one(f"shop.all.{name}")
+        found: dict[str, list[Sample]] = {"hot": [], "spark": []}
+        for _ in range(2):
+            for engine, samples in found.items():
+                samples.append(run.meter.time(lambda engine=engine: [_hot(lake, text, engine) for text in texts]))  # type: ignore[misc]
+    run.stage.discard(path)
+    hot, spark = (Summary.of(found[engine][1:]) for engine in ("hot", "spark"))
+    check = Check(ratio=spark.seconds / hot.seconds, of="Spark on the files", sense=Sense.AT_LEAST)
+    return [
+        Row(what=f"22 shapes over {size_text(lines)} lines: hot", time=hot, checks=(check,), uses_jvm=False),
+        Row(what=f"22 shapes over {size_text(lines)} lines: Spark on the files", time=spark),
+    ]

@@ -1,0 +1,194 @@
+"""The hot cache, which belongs to processes that last: cache stats, pin, evict, warm."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from siltstone.cli import render
+from siltstone.cli.invocation import invocation
+from siltstone.cli.registration import add
+from siltstone.errors import SiltstoneError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from siltstone.lake import Lake
+
+Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="catalog.schema.table")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    group = typer.Typer(
+        help="Datasets in the memory of processes that last, so that SQL is answered without Spark.",
+        rich_markup_mode=None,
+    )
+    add(group, "stats", stats)
+    add(group, "pin", pin)
+    add(group, "evict", evict)
+    add(group, "warm", warm)
+    app.add_typer(group, name="cache")
+
+
+def stats(context: typer.Context) -> None:
+    r"""Show which datasets are pinned, about how much memory each would take, and what running processes hold.
+
+    A process says what it holds every few seconds while it is asked.
+
+    \b
+    silt cache stats
+    silt cache stats --json
+    """
+    call = invocation(context)
+    with call.open() as lake:
+        lake.require()
+        data = {
+            "budget_bytes": lake.hot.stats().budget_bytes,
+            "datasets": [_outlook(lake, name) for name in lake.names()],
+            "processes": lake.hot_wishes.told(),
+        }
+    call.answer(data, lambda: _show_stats(data))
+
+
+def _outlook(lake: "Lake", name: str) -> dict[str, Any]:
+    """Say of one dataset what would become of it in a cache of this process's budget."""
+    try:
+        found = lake.dataset(name).snapshot()
+        rows = found.base.rows + found.unfolded_rows
+        fit = _fit(lake, name)
+    except SiltstoneError as error:
+        rows, fit = 0, {"estimate_bytes": 0, "fits": False, "reason": str(error)}
+    return {"dataset": name, "pinned": lake.hot_wishes.of(name).pinned, "rows_at_most": rows} | fit
+
+
+def _show_stats(data: dict[str, Any]) -> None:
+    render.write_line(f"Budget here: {render.size(data['budget_bytes'])}")
+    rows = [
+        [
+            one["dataset"],
+            "yes" if one["pinned"] else "no",
+            render.number(one["rows_at_most"]),
+            render.size(one["estimate_bytes"]) if one["estimate_bytes"] else "",
+            "yes" if one["fits"] else one["reason"],
+        ]
+        for one in data["datasets"]
+    ]
+    render.write_table(["dataset", "pinned", "rows at most", "about", "fits"], rows, numbers=["rows at most", "about"])
+    for process in data["processes"]:
+        render.write_line(f"Process {process['pid']} on {process['host']}, {process['at'][:19]}Z")
+        _show_held(process["datasets"])
+
+
+def _show_held(entries: list[dict[str, Any]]) -> None:
+    columns = ["dataset", "resident", "rows", "bytes", "hits", "misses", "fills", "fill s", "sequence", "last use"]
+    rows = [
+        [
+            one["dataset"],
+            "pinned" if one["pinned"] and one["resident"] else "yes" if one["resident"] else "no",
+            render.number(one["rows"]),
+            render.size(one["bytes"]),
+            one["hits"],
+            one["misses"],
+            one["fills"],
+            one["fill_seconds"],
+            one["sequence"],
+            (one["last_use"] or "")[:19],
+        ]
+        for one in entries
+    ]
+    render.write_table(columns, rows, numbers=columns[2:-1])
+
+
+def pin(context: typer.Context, names: Names) -> None:
+    r"""Wish that datasets are always resident: in every process of this lake that lasts, now and later.
+
+    The wish stays in the lake until silt cache evict takes it away.
+
+    \b
+    silt cache pin crm.sales.candidates
+    silt cache pin crm.sales.candidates crm.sales.calls --json
+    """
+    _wish(context, names, lambda lake, name: lake.hot_wishes.pin(name).to_dict() | _fit(lake, name), "Pinned")
+
+
+def evict(context: typer.Context, names: Names) -> None:
+    r"""Take a pin away, and have every running process let go of the datasets.
+
+    Who reads one finishes reading. Nothing is lost: a dataset that is asked for is filled again.
+
+    \b
+    silt cache evict crm.sales.candidates
+    """
+    _wish(context, names, lambda lake, name: lake.hot_wishes.evict(name).to_dict(), "To be evicted")
+
+
+def _fit(lake: "Lake", name: str) -> dict[str, Any]:
+    decision = lake.hot.decide(name)
+    return {"fits": decision.admitted, "estimate_bytes": decision.estimate_bytes, "reason": decision.reason}
+
+
+def _wish(context: typer.Context, names: list[str], wish: "Callable[[Lake, str], dict[str, Any]]", done: str) -> None:
+    call = invocation(context)
+    with call.open() as lake:
+        for name in names:
+            lake.dataset(name)  # all are there before anything is wished
+        found = [wish(lake, name) for name in names]
+    call.answer(found, lambda: _show_wishes(found, done))
+
+
+def _show_wishes(found: list[dict[str, Any]], done: str) -> None:
+    for one in found:
+        doubt = "" if one.get("fits", True) else f" But here: {one['reason']}"
+        render.write_line(f"{done}: {one['dataset']}.{doubt}")
+
+
+def warm(
+    context: typer.Context,
+    names: Names,
+    *,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Only measure a fill here; ask nothing of other processes.")
+    ] = False,
+) -> None:
+    r"""Fill datasets in this process to see what they take, and have every running process fill them.
+
+    Says rows, bytes, bytes for each row and seconds. This process lets go of them when it ends.
+
+    \b
+    silt cache warm crm.sales.candidates
+    silt cache warm crm.sales.calls --measure --json
+    """
+    call = invocation(context)
+    with call.open() as lake:
+        for name in names:
+            lake.dataset(name)
+        found = []
+        for name in names:
+            with render.working(f"Filling {name}", as_json=call.as_json) as show:
+                found.append(lake.hot.fill(name, progress=_told(show)).to_dict())
+            if not measure:
+                lake.hot_wishes.warm(name)
+            lake.hot.evict(name)
+    call.answer(found, lambda: _show_fills(found))
+
+
+def _told(show: "Callable[[str], None] | None") -> "Callable[[int, int], None] | None":
+    """Return what shows the progress of a fill to a person at a terminal."""
+    if show is None:
+        return None
+    return lambda done, total: show(f"{render.number(done)} of {render.counted(total, 'row')}")
+
+
+def _show_fills(found: list[dict[str, Any]]) -> None:
+    rows = [
+        [
+            one["dataset"],
+            render.number(one["rows"]),
+            render.size(one["bytes"]),
+            one["bytes_per_row"],
+            one["fill_seconds"],
+        ]
+        for one in found
+    ]
+    columns = ["dataset", "rows", "bytes", "bytes a row", "seconds"]
+    render.write_table(columns, rows, numbers=columns[1:])

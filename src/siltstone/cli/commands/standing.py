@@ -1,0 +1,161 @@
+"""How datasets stand, and what compaction did last: status."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from siltstone.cli import render
+from siltstone.cli.invocation import OptionalName, chosen, each, invocation, settle
+from siltstone.cli.registration import add
+from siltstone.errors import SiltstoneError
+
+if TYPE_CHECKING:
+    from siltstone.compaction.recovery import RecoveryReport
+    from siltstone.compaction.statistics import Totals
+    from siltstone.lake import Lake
+    from siltstone.model.results import Status
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    add(app, "status", status)
+
+
+def status(context: typer.Context, name: OptionalName = None) -> None:
+    r"""Show how datasets stand: rows and bytes in base, how far it lags behind what was written, and what compaction did last.
+
+    \b
+    silt status
+    silt status crm.sales.candidates --json
+    """
+    call = invocation(context)
+    with call.open() as lake:
+        found, failures = each(chosen(lake, name, every=name is None), lambda dataset: dataset.status())
+        told = _journal(lake, failures)
+    if call.as_json:
+        plain = [one.to_dict() | told.of(one.dataset) for one in found]
+        if name is None or plain:
+            render.write_json(plain if name is None else plain[0])
+    elif name is None:
+        _show_statuses(found, told)
+    elif found:
+        _show_status(found[0], told)
+    settle(call, failures)
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the journal says beside what datasets say of themselves."""
+
+    totals: "Totals | None" = None
+    unfinished: "RecoveryReport | None" = None
+
+    def of(self, dataset: str) -> dict[str, Any]:
+        """Return what it says of one dataset, as plain data."""
+        one = self.totals.datasets.get(dataset) if self.totals is not None else None
+        return {
+            "last_job": one.last_job if one else None,
+            "last_job_status": one.last_status if one else None,
+            "last_job_message": one.last_message if one else None,
+            "last_job_at": one.last_ended_at if one else None,
+            "jobs": one.jobs if one else 0,
+            "failures": one.failures if one else 0,
+            "last_cycle": self.totals.last_cycle if self.totals is not None else None,
+            "last_cycle_status": self.totals.last_cycle_status if self.totals is not None else None,
+            "last_cycle_at": self.totals.last_cycle_at if self.totals is not None else None,
+        }
+
+    def last_job(self, dataset: str) -> str | None:
+        """Say in a line what the last job of a dataset came to."""
+        found = self.of(dataset)
+        if not found["last_job"]:
+            return None
+        failed = f"; {found['failures']} of {found['jobs'] + found['failures']} failed" if found["failures"] else ""
+        at = found["last_job_at"].replace("+00:00", "Z")
+        return f"{found['last_job_status']} at {at}: {found['last_job_message']}{failed}"
+
+
+def _journal(lake: "Lake", failures: list[SiltstoneError]) -> _Told:
+    """Ask the journal; one that cannot be read is a failure like that of a dataset, and hides nothing else."""
+    try:
+        return _Told(lake.totals(), lake.unfinished())
+    except SiltstoneError as error:
+        failures.append(error)
+        return _Told()
+
+
+def _show_statuses(found: "list[Status]", told: _Told) -> None:
+    if not found:
+        render.write_line("No datasets to show.")
+        return
+    columns = [
+        "dataset",
+        "base rows",
+        "base files",
+        "base size",
+        "backlog rows",
+        "batches",
+        "since",
+        "unreferenced",
+        "last job",
+    ]
+    rows = [
+        [
+            one.dataset,
+            render.number(one.rows_in_base),
+            one.base_files,
+            render.size(one.base_bytes),
+            render.number(one.backlog_rows),
+            one.backlog_batches,
+            one.oldest_unfolded_at,
+            render.size(one.unreferenced_bytes),
+            told.last_job(one.dataset),
+        ]
+        for one in found
+    ]
+    render.write_table(columns, rows, numbers=[*columns[1:6], columns[7]])
+    _note_cycles(told)
+
+
+def _note_cycles(told: _Told) -> None:
+    totals = told.totals
+    if totals is not None and totals.last_cycle is not None:
+        failed = f" {totals.cycles_failed} of {totals.cycles} cycles had failures." if totals.cycles_failed else ""
+        render.write_note(f"The last cycle {totals.last_cycle_status} at {_moment(totals.last_cycle_at)}.{failed}")
+    for job in told.unfinished.unfinished if told.unfinished is not None else ():
+        render.write_note(f"Under way: {job.kind} of {job.dataset} (job {job.job}).")
+    for one in told.unfinished.quarantined if told.unfinished is not None else ():
+        render.write_note(f"Cannot be read: {one.what}: {one.why}")
+
+
+def _moment(at: str | None) -> str:
+    return (at or "").replace("+00:00", "Z")
+
+
+def _show_status(one: "Status", told: _Told) -> None:
+    base = f"{render.counted(one.rows_in_base, 'row')} in {render.counted(one.base_files, 'file')}"
+    backlog = f"{render.counted(one.backlog_rows, 'row')} in {render.counted(one.backlog_batches, 'batch')}"
+    render.write_facts(
+        {
+            "dataset": one.dataset,
+            "base": f"{base}, {render.size(one.base_bytes)}",
+            "backlog": f"{backlog}, {render.counted(one.backlog_files, 'file')}, {render.size(one.backlog_bytes)}"
+            if one.backlog_rows
+            else "none",
+            "staleness": f"base lags {render.seconds(one.stale_seconds)} behind, since {one.oldest_unfolded_at}"
+            if one.oldest_unfolded_at
+            else "base is up to date",
+            "a fold": _told_fold(one),
+            "sequence": f"{one.sequence}, folded up to {one.watermark}",
+            "unreferenced": f"{render.counted(one.unreferenced_files, 'file')}, {render.size(one.unreferenced_bytes)}",
+            "last job": told.last_job(one.dataset) or "none yet",
+        }
+    )
+
+
+def _told_fold(one: "Status") -> str:
+    if not one.backlog_rows:
+        return "has nothing to do"
+    rewrites = f"{render.counted(one.fold_files_at_most, 'file')}, {render.size(one.fold_bytes_at_most)}"
+    return f"rewrites at most {rewrites}; takes {render.counted(one.backlog_files, 'change file')} out of every read"

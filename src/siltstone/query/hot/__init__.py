@@ -1,0 +1,24 @@
+"""The hot cache: whole datasets as merged rows in memory, fresh before each answer.
+
+Terms. A *resident* is one dataset in memory. A *fill* reads all of it, a *refresh* applies what is new. *Cold* is a dataset that
+is not resident, *unfit* one that never can be. The *state* of a resident is what its rows are a view of: incarnation, sequence,
+content version and columns; it is the key for whoever keeps answers.
+
+1. `sources` finds the dataset behind a name, which costs one look at the registry.
+2. `policy` (pure) says whether a dataset is admitted and who has to go for it.
+3. `fill` streams base into a table of its own, a piece at a time, without Spark.
+4. `delta` says what changes above a sequence do to the rows; `resident` applies it, in a fill and before each answer.
+5. `engine` is DuckDB: no files, no network, no settings; each dataset is an in-memory database of its own, so that it goes whole.
+6. `residents` knows who is there, `filler` brings them in, `tidy` keeps them small behind answers, `readers` have transactions.
+7. `wishes` brings what commands ask of every process that lasts, and says what each holds.
+8. `cache` is what others hold; `ledger` counts.
+
+Invariant: whoever asks sees every write that was acknowledged before. Followers go by sequence and content version, never by the
+version of base: a fold, a squash, a roll-up or a clustering changes nothing here.
+"""
+
+from siltstone.query.hot.cache import HotCache, Pinned
+from siltstone.query.hot.policy import Decision
+from siltstone.query.hot.resident import Cold, State
+
+__all__ = ["Cold", "Decision", "HotCache", "Pinned", "State"]

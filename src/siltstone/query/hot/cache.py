@@ -1,0 +1,279 @@
+"""The hot cache of one process: who is resident, fresh before each answer, within its budget."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from siltstone.clock import Clock
+from siltstone.config import Settings
+from siltstone.dataset.store import Store
+from siltstone.errors import Gone, Unavailable
+from siltstone.query.hot.engine import BYTES_PER_MB, budget_bytes
+from siltstone.query.hot.fill import Progress
+from siltstone.query.hot.filler import LOOKS, Filler
+from siltstone.query.hot.ledger import CacheStats, Entry
+from siltstone.query.hot.policy import Decision
+from siltstone.query.hot.readers import Moment, end, moment_of
+from siltstone.query.hot.resident import Cold, Refreshed, Resident, State
+from siltstone.query.hot.residents import Residents
+from siltstone.query.hot.slot import Slot
+from siltstone.query.hot.sources import Sources
+from siltstone.query.hot.tidy import Tidier
+from siltstone.query.hot.wishes import Following, Wishes
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+REFILL_ROWS: Final = 500_000
+"""Up to this many rows a dataset that has to be filled anew is filled while the question waits; more is done behind it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pinned:
+    """Some datasets as one reader sees them, for the length of a block.
+
+    `cursor` is inside a transaction, which may have begun earlier: what SQL calls the current time is of no use in it. It is the
+    block's alone; what it has returned is read before the block ends.
+    """
+
+    cursor: "DuckDBPyConnection"
+    tables: Mapping[str, str]
+    """The name of each dataset's table in SQL."""
+    schemas: Mapping[str, pa.Schema]
+    """Its columns in the lake's own types, which results are to have."""
+    states: Mapping[str, State]
+    """What its rows are a view of: the key of whatever is kept of an answer."""
+
+
+class HotCache:
+    """Merged rows in memory. Safe to share between threads."""
+
+    def __init__(self, sources: Sources, *, settings: Settings, clock: Clock, wishes: Wishes | None) -> None:
+        """Use `HotCache.open`."""
+        self._sources = sources
+        self._clock = clock
+        self._residents = Residents(
+            budget_bytes=budget_bytes(settings.hot_cache_mb), query_bytes=settings.hot_query_mb * BYTES_PER_MB
+        )
+        self._filler = Filler(self._residents, store=sources.store, clock=clock)
+        self._tidier = Tidier(self._residents)
+        self._following = Following(wishes, self._residents, self._filler, clock=clock) if wishes is not None else None
+
+    @classmethod
+    def open(cls, sources: Sources, *, settings: Settings, clock: Clock, wishes: Wishes | None = None) -> "HotCache":
+        """Open an empty cache over the datasets of a lake.
+
+        With `wishes` it does what is wished for that lake, fills what is missed in the background, and says of itself what it
+        holds: a process that lasts. Without, it fills what it is told to: a process that ends at once.
+        """
+        return cls(sources, settings=settings, clock=clock, wishes=wishes)
+
+    # ---- asking --------------------------------------------------------------------------------------------------
+
+    def decide(self, name: str) -> Decision:
+        """Say whether a dataset is resident, or whether it may become so, and why; nothing is changed.
+
+        Raises:
+            NotFound: there is no such dataset.
+        """
+        store = self._sources.store(name)
+        return self._decide(self._residents.slot(name), store)
+
+    @contextmanager
+    def pinned(self, names: Sequence[str]) -> Iterator[Pinned]:
+        """Give a cursor in a transaction that sees each of these datasets with every write that was acknowledged before.
+
+        Raises:
+            Cold: one is not resident; the message says which and why.
+            NotFound: there is no such dataset.
+        """
+        self._follow()
+        cursor, moment, view = self._pin(sorted(set(names)))
+        try:
+            yield view
+        except BaseException:
+            end(cursor)
+            raise
+        self._residents.readers.give(cursor, moment, current=self._is_current(moment))
+
+    def want(self, name: str) -> Decision:
+        """Take note that a dataset was missed, and, in a process that lasts, have it filled behind the answer if admitted.
+
+        Raises:
+            NotFound: there is no such dataset.
+        """
+        self._follow()
+        store = self._sources.store(name)
+        slot = self._residents.slot(name)
+        with slot.lock:
+            slot.missed_before_seconds, slot.missed_seconds = slot.missed_seconds, self._clock.monotonic_seconds()
+            slot.note(misses=slot.entry.misses + 1)
+            decision = self._decide(slot, store)
+            if not decision.resident:
+                slot.note(reason=decision.reason)
+            if decision.admitted and self._following is not None:
+                slot.wanted = True
+                self._residents.later(lambda: self._filler.behind(slot))
+        return decision
+
+    def stats(self) -> CacheStats:
+        """Return the figures of every dataset that was asked for."""
+        entries = tuple(slot.entry for slot in self._residents.all())
+        return CacheStats(budget_bytes=self._residents.budget_bytes, entries=entries)
+
+    # ---- filling and letting go ----------------------------------------------------------------------------------
+
+    def fill(self, name: str, *, progress: Progress | None = None) -> Entry:
+        """Fill a dataset now, unless it is resident, and return its figures; others go for it if they must.
+
+        Raises:
+            Cold: it does not fit, or cannot be hot; nothing was changed, or it was stopped when it had outgrown its room.
+            NotFound: there is no such dataset.
+        """
+        self._sources.store(name)
+        return self._filler.fill(self._residents.slot(name), by_name=True, progress=progress)
+
+    def pin(self, name: str, *, progress: Progress | None = None) -> Entry:
+        """Fill a dataset if it is not resident, and never let it go for another one.
+
+        Raises:
+            Cold: see `fill`.
+            NotFound: there is no such dataset.
+        """
+        self.fill(name, progress=progress)
+        slot = self._residents.slot(name)
+        with slot.lock:
+            return slot.note(pinned=True)
+
+    def unpin(self, name: str) -> Entry:
+        """Let a dataset go when its turn comes."""
+        slot = self._residents.slot(name)
+        with slot.lock:
+            return slot.note(pinned=False)
+
+    def evict(self, name: str) -> bool:
+        """Let a dataset go now, also one that is pinned; return whether it was resident. Who reads it finishes reading."""
+        slot = self._residents.slot(name)
+        with slot.lock:
+            slot.note(pinned=False)
+            return self._residents.drop(slot, "Not resident: it was evicted.")
+
+    def forget(self, folder: Path) -> None:
+        """Let go of whatever lies in this folder: what a purge or a drop takes from disk must not stay in memory."""
+        for slot in self._residents.all():
+            if slot.folder == folder:
+                with slot.lock:
+                    slot.forgets += 1
+                    self._residents.drop(slot, "Not resident: it was purged or dropped.")
+
+    def close(self) -> None:
+        """Stop what is filled in the background, and let go of everything."""
+        if self._following is not None:
+            self._following.close()
+        self._residents.close()
+
+    def _follow(self) -> None:
+        if self._following is not None:
+            self._following.look()
+
+    # ---- being fresh ---------------------------------------------------------------------------------------------
+
+    def _decide(self, slot: Slot, store: Store) -> Decision:
+        if slot.is_resident(store.incarnation):
+            return Decision(resident=True, reason=f"Resident: {slot.entry.rows:,} rows, checked before each answer.")
+        if slot.entry.filling or slot.wanted:
+            return Decision(resident=False, reason="Not resident yet: it is being filled.")
+        return self._filler.admission(slot, store, by_name=False)
+
+    def _pin(self, names: Sequence[str]) -> "tuple[DuckDBPyConnection, Moment, Pinned]":
+        for _ in range(LOOKS):
+            try:
+                return self._pin_once(names)
+            except _Stale as stale:
+                self._refill(stale)
+        raise Cold(f"{', '.join(names)}: Not resident: changed again and again while it was filled.")
+
+    def _pin_once(self, names: Sequence[str]) -> "tuple[DuckDBPyConnection, Moment, Pinned]":
+        with ExitStack() as locks:
+            found = {name: self._fresh(name, locks) for name in names}
+            residents = list(found.values())
+            cursor = self._residents.readers.begin(residents)
+            view = Pinned(
+                cursor=cursor,
+                tables={name: one.table for name, one in found.items()},
+                schemas={name: one.store.schema for name, one in found.items()},
+                states={name: one.state for name, one in found.items()},
+            )
+            return cursor, moment_of(residents), view
+
+    def _fresh(self, name: str, locks: ExitStack) -> Resident:
+        """Return a resident that is fresh, with its lock held by `locks`."""
+        store = self._sources.store(name)
+        slot = self._residents.slot(name)
+        locks.enter_context(slot.lock)
+        resident = slot.resident
+        if resident is None:
+            raise Cold(f"Dataset {name}: {slot.entry.reason or 'Not resident.'}")
+        if resident.state.incarnation != store.incarnation:
+            self._residents.drop(slot, "Not resident: it was dropped and created anew.")
+            raise _Stale(slot, rows=0)
+        self._refresh(slot, resident)
+        now = self._clock.now()
+        slot.used_seconds = self._clock.monotonic_seconds()
+        slot.note(hits=slot.entry.hits + 1, last_use=now, checked_at=now, sequence=resident.state.sequence)
+        return resident
+
+    def _refresh(self, slot: Slot, resident: Resident) -> None:
+        rows, epoch = resident.rows, resident.epoch
+        try:
+            done = _look(resident)
+        except Cold as cold:
+            self._residents.drop(slot, f"Not resident: {cold}")
+            raise _Stale(slot, rows=rows) from cold
+        except Gone:
+            self._residents.drop(slot, "Not resident: it was dropped.")
+            raise
+        purged = resident.epoch != epoch
+        if done is not None or purged:
+            self._tidier.refreshed(slot, resident, done, purged=purged)
+
+    def _refill(self, stale: "_Stale") -> None:
+        """Fill a dataset anew, here if that is quick, else behind the question, which then is not answered hot."""
+        if stale.rows <= REFILL_ROWS:
+            self._filler.fill(stale.slot, by_name=True)
+            return
+        reason = stale.slot.entry.reason
+        self.want(stale.slot.name)
+        raise Cold(f"Dataset {stale.slot.name}: {reason}")
+
+    def _is_current(self, moment: Moment) -> bool:
+        residents = [resident for slot in self._residents.all() if (resident := slot.resident) is not None]
+        now = dict(moment_of(residents))
+        return all(now.get(database) == sequence for database, sequence in moment)
+
+
+def _look(resident: Resident) -> Refreshed | None:
+    """Refresh a resident; a file that was removed on the way means another look."""
+    import duckdb
+
+    for _ in range(LOOKS):
+        try:
+            return resident.refresh()
+        except FileNotFoundError:
+            continue
+        except duckdb.Error as error:
+            raise Cold(f"What is new could not be applied ({str(error).splitlines()[0]}).") from error
+    raise Unavailable(f"Dataset {resident.store.name}: files kept disappearing while it was read. Try again.")
+
+
+class _Stale(Exception):  # noqa: N818
+    """A resident had to go and is to be filled anew; it had so many rows."""
+
+    def __init__(self, slot: Slot, *, rows: int) -> None:
+        super().__init__(slot.name)
+        self.slot = slot
+        self.rows = rows

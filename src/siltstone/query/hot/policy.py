@@ -1,0 +1,115 @@
+"""Whether a dataset is admitted to the hot cache, and who has to go for it. Pure: from figures to a decision with its reason.
+
+* What fits beside the residents is admitted.
+* What fits only if others go is admitted if somebody asks for it by name (`fill`, `pin`, `warm`), or if it is asked for more
+  than those: it must have been missed before, and since the last use of each one that would go. So datasets that are asked in
+  turn, and do not fit together, do not drive each other out for ever.
+* The least recently used go first, and no more than needed; those that are pinned never go.
+* What does not fit even then is refused before anything is read.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+_UNITS: Final = ("bytes", "KB", "MB", "GB", "TB")
+_STEP: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Whether a dataset is, or may become, resident, and the sentence that says why."""
+
+    resident: bool
+    reason: str
+    admitted: bool = False
+    """True if a fill may start."""
+    evict: tuple[str, ...] = ()
+    """Who goes first."""
+    estimate_bytes: int = 0
+    """About how much memory it would take; 0 if it is resident or cannot be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A resident as the policy sees it."""
+
+    name: str
+    size_bytes: int
+    pinned: bool
+    used_seconds: float
+    """When it was last asked, by a clock that never runs backwards."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A dataset that is not resident."""
+
+    name: str
+    estimate_bytes: int
+    missed_seconds: float | None = None
+    """When it was missed the time before this one; None if this is the first."""
+    by_name: bool = False
+    """True if somebody asked for it to be filled, not only for an answer."""
+
+
+def admit(candidate: Candidate, held: Iterable[Held], *, budget_bytes: int) -> Decision:
+    """Decide about a fill."""
+    return replace(_admit(candidate, held, budget_bytes), estimate_bytes=candidate.estimate_bytes)
+
+
+def _admit(candidate: Candidate, held: Iterable[Held], budget_bytes: int) -> Decision:
+    others = [one for one in held if one.name != candidate.name]
+    needed = candidate.estimate_bytes
+    size, budget = size_text(needed), size_text(budget_bytes)
+    free = budget_bytes - sum(one.size_bytes for one in others)
+    if needed <= free:
+        return _yes(f"it takes about {size} and {size_text(free)} of {budget} are free")
+    pinned = sum(one.size_bytes for one in others if one.pinned)
+    if needed > budget_bytes:
+        return _no(f"it would take about {size}, and the hot cache has {budget}")
+    if needed > budget_bytes - pinned:
+        return _no(f"it would take about {size}, and {size_text(pinned)} of {budget} are pinned")
+    going = _going(others, needed - free)
+    names = ", ".join(one.name for one in going)
+    if candidate.by_name or _asked_more(candidate, going):
+        return _yes(f"it takes about {size}; {names} goes for it", evict=tuple(one.name for one in going))
+    return _no(f"it would take about {size} and drive out {names}, which is asked for more")
+
+
+def _going(others: Iterable[Held], missing: int) -> list[Held]:
+    """Return the least recently used that make so much room."""
+    going: list[Held] = []
+    for one in sorted((one for one in others if not one.pinned), key=lambda one: (one.used_seconds, one.name)):
+        if missing <= 0:
+            break
+        going.append(one)
+        missing -= one.size_bytes
+    return going
+
+
+def _asked_more(candidate: Candidate, going: Sequence[Held]) -> bool:
+    missed = candidate.missed_seconds
+    return missed is not None and all(one.used_seconds < missed for one in going)
+
+
+def _yes(why: str, *, evict: tuple[str, ...] = ()) -> Decision:
+    return Decision(resident=False, admitted=True, reason=f"Not resident yet: {why}.", evict=evict)
+
+
+def _no(why: str) -> Decision:
+    return Decision(resident=False, reason=f"Not resident: {why}.")
+
+
+def size_text(size_bytes: int) -> str:
+    """Say a size in words of people.
+
+    >>> size_text(0), size_text(1536), size_text(5 * 1024**3)
+    ('0 bytes', '1.5 KB', '5.0 GB')
+    """
+    size = float(size_bytes)
+    for unit in _UNITS:
+        if size < _STEP or unit == _UNITS[-1]:
+            break
+        size /= _STEP
+    return f"{size:.0f} {unit}" if unit == _UNITS[0] else f"{size:.1f} {unit}"

@@ -1,0 +1,84 @@
+"""Transactions for readers: each sees one state of its datasets, whatever is applied meanwhile.
+
+Beginning one costs about as much as a small answer. So one that has ended well is kept, still open, for the next reader of the
+same states; as soon as one of its datasets moves on or goes, it is rolled back, because an open transaction keeps what is old.
+"""
+
+import contextlib
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from siltstone.query.hot.engine import Engine
+from siltstone.query.hot.resident import Resident
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+MOST_IDLE: Final = 16
+"""Transactions that wait for a reader; more threads than this begin their own."""
+
+Moment = tuple[tuple[str, int], ...]
+"""The databases of a transaction, each with the sequence that it sees."""
+
+
+def moment_of(residents: Sequence[Resident]) -> Moment:
+    """Return what a transaction over these sees now; their locks are held."""
+    return tuple((one.database, one.state.sequence) for one in residents)
+
+
+class Readers:
+    """Open transactions. Safe to share between threads."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Start with none."""
+        self._engine = engine
+        self._idle: dict[Moment, list[DuckDBPyConnection]] = {}
+        self._mutex = threading.Lock()
+
+    def begin(self, residents: Sequence[Resident]) -> "DuckDBPyConnection":
+        """Return a cursor in a transaction that sees these as they are now; their locks are held."""
+        moment = moment_of(residents)
+        with self._mutex:
+            waiting = self._idle.get(moment)
+            if waiting:
+                return waiting.pop()
+        cursor = self._engine.cursor()
+        cursor.execute("BEGIN")
+        for one in residents:
+            cursor.execute(f"SELECT 1 FROM {one.table} LIMIT 0")  # noqa: S608  # a transaction sees a database from its first use on
+        return cursor
+
+    def give(self, cursor: "DuckDBPyConnection", moment: Moment, *, current: bool) -> None:
+        """Take a cursor back: for the next reader if what it sees is `current`, else to end it."""
+        if current:
+            with self._mutex:
+                if sum(map(len, self._idle.values())) < MOST_IDLE:
+                    self._idle.setdefault(moment, []).append(cursor)
+                    return
+        end(cursor)
+
+    def drop(self, database: str) -> None:
+        """End the transactions that wait and see a database: it has moved on, or goes."""
+        with self._mutex:
+            moments = [moment for moment in self._idle if any(name == database for name, _ in moment)]
+            cursors = [cursor for moment in moments for cursor in self._idle.pop(moment)]
+        for cursor in cursors:
+            end(cursor)
+
+    def close(self) -> None:
+        """End all that wait."""
+        with self._mutex:
+            cursors = [cursor for waiting in self._idle.values() for cursor in waiting]
+            self._idle.clear()
+        for cursor in cursors:
+            end(cursor)
+
+
+def end(cursor: "DuckDBPyConnection") -> None:
+    """Roll a transaction back, if it still is one, and close its cursor."""
+    import duckdb
+
+    with contextlib.suppress(duckdb.Error):
+        cursor.execute("ROLLBACK")
+    cursor.close()

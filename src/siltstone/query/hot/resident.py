@@ -1,0 +1,157 @@
+"""One dataset in memory, and how it stays what the lake says.
+
+A refresh looks at the heads of `changes`, then of `base`, in the order of every snapshot. If neither has moved, nothing was
+acknowledged since. Otherwise it goes by sequence and content version:
+
+* another content version, other columns, or a sequence behind ours: the rows are of no use, and are filled anew;
+* a change above our sequence was pruned: it is read from the files that the log still names, else the rows are filled anew;
+* a higher sequence: only the changes above ours are read and applied, in one transaction;
+* else rows only moved (a fold, a squash, a roll-up, a clustering), and only the heads are taken note of.
+"""
+
+import copy
+import hashlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from siltstone.dataset.store import Snapshot, Store, sequence_of
+from siltstone.errors import NotFound, Unavailable
+from siltstone.model.columns import APP_PRUNE, APP_SEQ
+from siltstone.model.schema import own_columns
+from siltstone.query.hot.applied import apply
+from siltstone.query.hot.delta import deltas_above
+from siltstone.query.hot.engine import TABLE, Engine
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+COLUMNS_HEX_DIGITS: Final = 16
+
+
+class Cold(Unavailable):
+    """A dataset cannot be answered hot now; the message says why. Spark can answer."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class State:
+    """What rows are a view of. Two equal states of a dataset have equal rows, and columns."""
+
+    incarnation: str
+    sequence: int
+    content: int
+    columns: str
+    """A digest of the columns, their types and defaults."""
+
+
+def columns_digest(schema: pa.Schema) -> str:
+    """Return a text that two schemas share exactly if they say the same of their columns."""
+    return hashlib.sha256(schema.serialize().to_pybytes()).hexdigest()[:COLUMNS_HEX_DIGITS]
+
+
+def state_of(store: Store, snapshot: Snapshot) -> State:
+    """Return the state of rows that were filled from a snapshot."""
+    return State(store.incarnation, snapshot.sequence, snapshot.content, columns_digest(store.schema))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refreshed:
+    """What a refresh has done."""
+
+    went: int = 0
+    came: int = 0
+    size_bytes: int = 0
+    """About how much memory the new rows take."""
+
+
+class Resident:
+    """The rows of one dataset. Whoever refreshes it holds the lock of its slot; readers have transactions."""
+
+    def __init__(self, engine: Engine, database: str, store: Store, snapshot: Snapshot, *, rows: int) -> None:
+        """Take a table that was filled from a snapshot; nobody else knows it yet."""
+        self.engine = engine
+        self.database = database
+        self.store = store
+        self.rows = rows
+        self.state = state_of(store, snapshot)
+        self.epoch = snapshot.epoch
+        """The highest that has committed to base; a purge raises it."""
+        self._heads = (snapshot.changes.version, snapshot.base.version)
+        self._columns = snapshot.base.schema
+        self.writer: DuckDBPyConnection = engine.cursor()
+
+    @property
+    def table(self) -> str:
+        """The table's name in SQL."""
+        return f"{self.database}.main.{TABLE}"
+
+    def refresh(self) -> Refreshed | None:
+        """Bring the rows to what the lake says now; None if nothing has changed.
+
+        Raises:
+            Cold: they have to be filled anew, or the dataset was altered.
+            FileNotFoundError: a file was removed meanwhile; look again.
+            Gone: the dataset was dropped.
+        """
+        changes = self.store.changes.version()
+        if (changes, self.store.base.version()) == self._heads:
+            return None
+        snapshot = self.store.snapshot()
+        self._check(snapshot)
+        done = self._apply(*self._above(snapshot))
+        self._heads = (snapshot.changes.version, snapshot.base.version)
+        self.epoch = snapshot.epoch
+        return done
+
+    def _above(self, snapshot: Snapshot) -> tuple[Snapshot, int]:
+        """Return where the changes above our sequence are, and up to which one they are all there."""
+        mine = self.state.sequence
+        if snapshot.changes.transactions.get(APP_PRUNE, 0) <= mine:
+            return snapshot, max(snapshot.changes.transactions.get(APP_SEQ, 0), mine)
+        from siltstone.dataset.feed import changes_since
+
+        try:
+            kept = changes_since(self.store, mine)
+        except NotFound as error:
+            raise Cold("Changes were folded and deleted before it saw them, so it has to be filled anew.") from error
+        self._check(self.store.snapshot())  # these files may be newer than the snapshot; its content must not be
+        return kept, max((sequence_of(file) for file in kept.changes.files), default=mine)
+
+    def _check(self, snapshot: Snapshot) -> None:
+        columns = snapshot.base.schema
+        if columns is not self._columns:
+            if columns_digest(own_columns(columns)) != self.state.columns:
+                raise Cold("Its columns were altered, so it has to be filled anew.")
+            self._columns = columns
+        if snapshot.content != self.state.content:
+            raise Cold("Its content was replaced, so it has to be filled anew.")
+        if snapshot.sequence < self.state.sequence:
+            raise Cold("It was set back to an earlier state, so it has to be filled anew.")
+
+    def _apply(self, above: Snapshot, sequence: int) -> Refreshed | None:
+        mine = self.state.sequence
+        if sequence == mine:
+            return None
+        done = Refreshed()
+        for delta in deltas_above(self.store, above, mine):
+            went, came = apply(self.writer, self.table, delta)
+            self.rows += came - went
+            self.state = replace(self.state, sequence=delta.sequence)
+            done = Refreshed(
+                went=done.went + went, came=done.came + came, size_bytes=done.size_bytes + delta.put.nbytes
+            )
+        self.state = replace(self.state, sequence=sequence)
+        return done
+
+    def moved(self, database: str) -> "Resident":
+        """Return a resident of another database, to which the rows were copied as they are now; the lock of the slot is held."""
+        other = copy.copy(self)
+        other.database = database
+        other.writer = self.engine.cursor()
+        return other
+
+    def close(self) -> None:
+        """Let the rows go; who reads them finishes reading."""
+        self.writer.close()
+        self.engine.detach(self.database)

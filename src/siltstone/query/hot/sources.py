@@ -1,0 +1,50 @@
+"""Which dataset a name means now: looked up once, and again only when the registry has moved."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from siltstone.dataset.registry import Registry
+from siltstone.dataset.store import Store
+from siltstone.model.names import DatasetName
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    version: int
+    store: Store
+
+
+class Sources:
+    """The stores behind names, with tables that stay open. Safe to share between threads."""
+
+    def __init__(self, registry: Registry) -> None:
+        """Look up in this registry."""
+        self._registry = registry
+        self._found: dict[str, _Found] = {}
+        self._mutex = threading.Lock()
+
+    def store(self, name: str) -> Store:
+        """Return the store that a name means now.
+
+        Raises:
+            NotFound: there is no such dataset.
+        """
+        version = self._registry.version()
+        known = self._found.get(name)
+        if known is not None and known.version == version:
+            return known.store
+        with self._mutex:
+            found = self._registry.find(DatasetName.parse(name))
+            same = known is not None and known.store.incarnation == found.incarnation
+            store = known.store if known is not None and same else self._registry.store(found)
+            self._found[name] = _Found(version, store)
+            return store
+
+    def forget(self, name: str) -> None:
+        """Let go of a dataset's open tables."""
+        with self._mutex:
+            self._found.pop(name, None)
+
+
+Find = Callable[[str], Store]

@@ -1,0 +1,76 @@
+"""Which columns DuckDB holds exactly as the lake does, and how it names their types.
+
+Every type of a dataset has one; what DuckDB cannot keep apart makes a dataset unfit, and the reason says which column.
+"""
+
+from typing import Final
+
+import pyarrow as pa
+
+_SIMPLE: Final[dict[pa.DataType, str]] = {
+    pa.string(): "VARCHAR",
+    pa.int64(): "BIGINT",
+    pa.int32(): "INTEGER",
+    pa.int16(): "SMALLINT",
+    pa.int8(): "TINYINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.bool_(): "BOOLEAN",
+    pa.binary(): "BLOB",
+    pa.date32(): "DATE",
+    pa.timestamp("us", tz="UTC"): "TIMESTAMP WITH TIME ZONE",
+    pa.timestamp("us"): "TIMESTAMP",
+}
+
+
+class Unfit(Exception):  # noqa: N818
+    """A dataset that cannot be hot; the message is a sentence that says why."""
+
+
+def quoted(name: str) -> str:
+    """Return a name as an identifier of SQL.
+
+    >>> quoted('a"b')
+    '"a""b"'
+    """
+    return '"' + name.replace('"', '""') + '"'
+
+
+def duck_type(kind: pa.DataType, *, column: str) -> str:
+    """Return DuckDB's name of a type.
+
+    >>> duck_type(pa.list_(pa.decimal128(10, 2)), column="prices")
+    'DECIMAL(10,2)[]'
+
+    Raises:
+        Unfit: it has none that holds the same values.
+    """
+    if kind in _SIMPLE:
+        return _SIMPLE[kind]
+    if pa.types.is_decimal(kind):
+        return f"DECIMAL({kind.precision},{kind.scale})"
+    if pa.types.is_list(kind):
+        return f"{duck_type(kind.value_type, column=column)}[]"
+    if pa.types.is_map(kind):
+        return f"MAP({duck_type(kind.key_type, column=column)}, {duck_type(kind.item_type, column=column)})"
+    if pa.types.is_struct(kind):
+        names = [field.name.lower() for field in kind.fields]
+        if not names or len(set(names)) < len(names):
+            raise Unfit(f"Column {column!r} has a struct whose fields the hot engine cannot tell apart.")
+        fields = ", ".join(f"{quoted(f.name)} {duck_type(f.type, column=column)}" for f in kind.fields)
+        return f"STRUCT({fields})"
+    raise Unfit(f"Column {column!r} is of type {kind}, which the hot engine does not have.")
+
+
+def columns_sql(schema: pa.Schema) -> str:
+    """Return the columns as CREATE TABLE takes them.
+
+    Raises:
+        Unfit: a column cannot be held as it is.
+    """
+    return ", ".join(f"{quoted(f.name)} {duck_type(f.type, column=f.name)}" for f in schema)
+
+
+def names_sql(names: "list[str] | tuple[str, ...]", *, of: str = "") -> str:
+    """Return a list of columns, those of an alias if it is given."""
+    return ", ".join(f"{of}.{quoted(name)}" if of else quoted(name) for name in names)

@@ -1,0 +1,86 @@
+"""Answers that are kept: by what was asked of which state of the data, and by the id of the query, for its pages.
+
+A key holds the state of every dataset (incarnation, sequence, content version, columns), so an answer of another state is never
+found: nothing has to be thrown away when data changes. What is not asked for again goes by age when the bytes run out.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import Final
+
+from siltstone.errors import InvalidRequest, NotFound
+from siltstone.query.result import QueryResult
+
+KEPT_PAGES: Final = 50
+"""So many of the last results can be read page by page."""
+MAX_PAGE_ROWS: Final = 10_000
+LARGEST_SHARE: Final = 4
+"""One answer takes at most this part of the room, or it is not kept for a repeat: it would drive all others out."""
+
+
+class KeptResults:
+    """Answers in memory, least recently used first to go. Safe to share between threads."""
+
+    def __init__(self, budget_bytes: int) -> None:
+        """Keep no more than so many bytes for repeats; 0 keeps none."""
+        self._budget = budget_bytes
+        self._bytes = 0
+        self._answers: OrderedDict[Hashable, QueryResult] = OrderedDict()
+        self._pages: OrderedDict[str, QueryResult] = OrderedDict()
+        self._mutex = threading.Lock()
+
+    def find(self, key: Hashable) -> QueryResult | None:
+        """Return the answer to the same question on the same data."""
+        with self._mutex:
+            found = self._answers.get(key)
+            if found is not None:
+                self._answers.move_to_end(key)
+            return found
+
+    def keep(self, key: Hashable, result: QueryResult) -> None:
+        """Keep an answer for a repeat, if it is not too large."""
+        size = result.table.nbytes
+        if size * LARGEST_SHARE > self._budget:
+            return
+        with self._mutex:
+            old = self._answers.pop(key, None)
+            self._bytes += size - (old.table.nbytes if old is not None else 0)
+            self._answers[key] = result
+            while self._bytes > self._budget:
+                _, gone = self._answers.popitem(last=False)
+                self._bytes -= gone.table.nbytes
+
+    def keep_pages(self, result: QueryResult) -> None:
+        """Keep an answer by the id of its query; the oldest one goes."""
+        with self._mutex:
+            self._pages[result.query_id] = result
+            while len(self._pages) > KEPT_PAGES:
+                self._pages.popitem(last=False)
+
+    def page(self, query_id: str, number: int, *, size: int) -> QueryResult:
+        """Return one page of an answer, counted from 1; one after the last page has no rows.
+
+        Raises:
+            InvalidRequest: there is no such page or size.
+            NotFound: the answer is not kept, or not any more.
+        """
+        if number < 1 or not 1 <= size <= MAX_PAGE_ROWS:
+            raise InvalidRequest(
+                f"Pages count from 1 and have 1 to {MAX_PAGE_ROWS:,} rows, not page {number} of {size}."
+            )
+        with self._mutex:
+            found = self._pages.get(query_id)
+        if found is None:
+            raise NotFound(f"No result {query_id!r} is kept; the last {KEPT_PAGES} are. Ask the query again.")
+        start = (number - 1) * size
+        more = found.truncated or found.row_count > start + size
+        return replace(found, table=found.table.slice(start, size), truncated=more)
+
+    def forget(self) -> None:
+        """Let go of everything."""
+        with self._mutex:
+            self._answers.clear()
+            self._pages.clear()
+            self._bytes = 0

@@ -1,0 +1,386 @@
+"""The router: one question, two engines, and who answers.
+
+1. The gate admits the text; what it was admitted as is kept.
+2. The question is translated for the hot engine, or a phrase says why it lies outside the subset.
+3. If it can be hot and every dataset is resident, each is pinned once and the hot engine answers. Small datasets that are not
+   resident are filled at once: that is quicker than Spark's first answer.
+4. Otherwise Spark answers, and what was missed is filled behind it.
+5. An answer is kept by the question, its values and the state of every dataset, and given again while these are the same.
+
+Whatever the hot engine cannot do exactly as Spark does, Spark does. The result names the engine and the reason.
+"""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from siltstone.clock import Clock
+from siltstone.config import Settings
+from siltstone.dataset.dataset import Dataset
+from siltstone.dataset.store import Store
+from siltstone.errors import InvalidRequest, Unavailable
+from siltstone.query import hot_query
+from siltstone.query.admitted import Admitted
+from siltstone.query.gate import admit
+from siltstone.query.hot.resident import Cold, State, state_of
+from siltstone.query.hot_query import HotFailed, HotPlan, Translations
+from siltstone.query.kept import KeptResults
+from siltstone.query.result import QueryResult, as_answered
+from siltstone.query.run import Cancellation, SparkQuery, check_max_rows
+from siltstone.query.running import Run, Running
+from siltstone.query.translate import Outside
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from siltstone.query.hot.cache import HotCache, Pinned
+    from siltstone.query.hot.sources import Sources
+
+BYTES_PER_MB: Final = 1024 * 1024
+KEPT_ADMISSIONS: Final = 256
+
+
+class Engine(StrEnum):
+    """Who is to answer."""
+
+    AUTO = "auto"
+    HOT = "hot"
+    SPARK = "spark"
+
+
+def engine_of(name: str) -> Engine:
+    """Return the engine of a name.
+
+    Raises:
+        InvalidRequest: there is none.
+    """
+    try:
+        return Engine(name)
+    except ValueError as error:
+        raise InvalidRequest(f"An engine is one of {', '.join(Engine)}, not {name!r}.") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked, and how."""
+
+    text: str
+    params: Mapping[str, object] = field(default_factory=dict)
+    engine: Engine = Engine.AUTO
+    max_rows: int
+    seconds: float = 0.0
+    catalog: str | None = None
+    schema: str | None = None
+    query_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Who would answer a question, and how."""
+
+    engine: str
+    reason: str
+    datasets: Mapping[str, str]
+    """Of each dataset, whether it is resident, or may become so."""
+    plan: str
+
+
+class _Miss(Exception):  # noqa: N818
+    """The hot engine does not answer; the message says why."""
+
+    def __init__(self, reason: str, *, names: tuple[str, ...] = ()) -> None:
+        super().__init__(reason)
+        self.names = names
+        """Datasets that would have to be resident."""
+
+
+class Router:
+    """Answers questions about one lake. Safe to share between threads."""
+
+    def __init__(
+        self,
+        *,
+        hot: "Callable[[], HotCache]",
+        sources: "Sources",
+        spark: "Callable[[], SparkSession]",
+        dataset: Callable[[str], Dataset],
+        settings: Settings,
+        clock: Clock,
+    ) -> None:
+        """Take what answers; neither engine is started before it is needed."""
+        self.fill_behind = True
+        """False where the process ends with its answer."""
+        self._hot = hot
+        self._sources = sources
+        self._spark = spark
+        self._dataset = dataset
+        self._settings = settings
+        self._clock = clock
+        self._running = Running()
+        self._kept = KeptResults(settings.result_cache_mb * BYTES_PER_MB)
+        self._translations = Translations()
+        self._admitted: OrderedDict[tuple[str, str | None, str | None], Admitted] = OrderedDict()
+        self._mutex = threading.Lock()
+
+    # ---- asking --------------------------------------------------------------------------------------------------
+
+    def ask(self, question: Question) -> QueryResult:
+        """Answer a question.
+
+        Raises:
+            InvalidRequest: it is not allowed, an engine refuses it, or the hot one was asked for and cannot answer.
+            NotFound: it names a dataset that does not exist.
+            Conflict: a query with that id is running.
+            Unavailable: the time is up, it was cancelled, or Spark went away.
+        """
+        check_max_rows(question.max_rows)
+        admitted = self._admit(question)
+        started = time.monotonic()
+        query_id = question.query_id or self._clock.new_id()
+        with self._running.run(query_id, seconds=question.seconds) as run:
+            result = self._routed(question, admitted, run, started)
+        result = replace(result, seconds=time.monotonic() - started, query_id=query_id)
+        self._kept.keep_pages(result)
+        return result
+
+    def cancel(self, query_id: str) -> None:
+        """End a query that runs; whoever waits for it gets Unavailable.
+
+        Raises:
+            NotFound: none with that id runs here.
+        """
+        self._running.cancel(query_id)
+
+    def running(self) -> list[str]:
+        """Return the ids of the queries that run now."""
+        return self._running.ids()
+
+    def page(self, query_id: str, number: int, *, size: int = 100) -> QueryResult:
+        """Return one page, counted from 1, of one of the last 50 answers.
+
+        Raises:
+            InvalidRequest: there is no such page or size.
+            NotFound: that answer is not kept.
+        """
+        return self._kept.page(query_id, number, size=size)
+
+    def forget(self) -> None:
+        """Let go of every answer: what a purge or an erasure takes from disk must not stay in memory."""
+        self._kept.forget()
+
+    def explain(self, question: Question) -> Explanation:
+        """Say who would answer, why, and by which plan; nothing is filled, no rows are read.
+
+        Raises:
+            InvalidRequest: see `ask`.
+        """
+        admitted = self._admit(question)
+        names = _names(admitted)
+        resident = {name: self._hot().decide(name).reason for name in names}
+        try:
+            self._planned(question, admitted)
+            with self._pinned(names, fill=False) as view:
+                plan = self._plan_over(view.schemas, question, admitted)
+                text = hot_query.explained(plan, admitted.parameters, view)
+            return Explanation(engine=Engine.HOT, reason=_why_hot(names), datasets=resident, plan=text)
+        except (_Miss, Cold, HotFailed) as miss:
+            reason = str(miss)
+        if question.engine is Engine.HOT:
+            raise InvalidRequest(f"The hot engine cannot answer this: {reason}")
+        text = SparkQuery(admitted, spark=self._spark, dataset=self._dataset).explain()
+        return Explanation(engine=Engine.SPARK, reason=reason, datasets=resident, plan=text)
+
+    # ---- whose turn it is ----------------------------------------------------------------------------------------
+
+    def _admit(self, question: Question) -> Admitted:
+        key = (question.text, question.catalog, question.schema)
+        if question.params:
+            return self._admit_anew(question)
+        with self._mutex:
+            found = self._admitted.get(key)
+        if found is None:
+            found = self._admit_anew(question)
+            with self._mutex:
+                self._admitted[key] = found
+                while len(self._admitted) > KEPT_ADMISSIONS:
+                    self._admitted.popitem(last=False)
+        return found
+
+    @staticmethod
+    def _admit_anew(question: Question) -> Admitted:
+        return admit(question.text, parameters=question.params, catalog=question.catalog, schema=question.schema)
+
+    def _routed(self, question: Question, admitted: Admitted, run: Run, started: float) -> QueryResult:
+        missed: tuple[str, ...] = ()
+        try:
+            return self._hot_answer(question, admitted, run, started)
+        except _Miss as miss:
+            reason, missed = str(miss), miss.names
+        except Cold as cold:
+            reason, missed = str(cold), _names(admitted)
+        except HotFailed as failed:
+            reason = f"The hot engine could not answer: {failed}."
+        if question.engine is Engine.HOT:
+            raise InvalidRequest(f"The hot engine cannot answer this query. {reason} engine='auto' lets Spark answer.")
+        result = self._spark_answer(question, admitted, run, started, reason)
+        if self.fill_behind and question.engine is Engine.AUTO:
+            for name in missed:
+                self._hot().want(name)
+        return result
+
+    # ---- hot -----------------------------------------------------------------------------------------------------
+
+    def _planned(self, question: Question, admitted: Admitted) -> HotPlan:
+        """Translate the question.
+
+        Raises:
+            _Miss: Spark was asked for, or it lies outside the subset.
+        """
+        if question.engine is Engine.SPARK:
+            raise _Miss("Spark was asked for.")
+        if not admitted.references:
+            raise _Miss("It reads no dataset.")
+        schemas = {name: self._store(name).current().schema for name in _names(admitted)}
+        return self._plan_over(schemas, question, admitted)
+
+    def _plan_over(self, schemas: Mapping[str, pa.Schema], question: Question, admitted: Admitted) -> HotPlan:
+        try:
+            return self._translations.plan(admitted, schemas, max_rows=question.max_rows)
+        except Outside as outside:
+            raise _Miss(f"Outside the hot subset: {outside}.") from outside
+
+    def _hot_answer(self, question: Question, admitted: Admitted, run: Run, started: float) -> QueryResult:
+        names = _names(admitted)
+        self._planned(question, admitted)
+        with self._pinned(names, fill=True, must=question.engine is Engine.HOT) as view:
+            plan = self._plan_over(view.schemas, question, admitted)  # the columns may have changed a moment ago
+            key = self._key(question, admitted, view.states)
+            found = self._found(key, admitted)
+            if found is not None and (found.engine == Engine.HOT or question.engine is not Engine.HOT):
+                return replace(found, cached=True)
+            left = _left(question.seconds, started)
+            table = hot_query.answer(plan, admitted.parameters, view, run, seconds=left)
+        result = QueryResult(
+            table=table.slice(0, question.max_rows),
+            engine=Engine.HOT,
+            reason=_why_hot(names),
+            truncated=table.num_rows > question.max_rows,
+            seconds=0.0,
+        )
+        self._keep(key, admitted, result)
+        return result
+
+    @contextmanager
+    def _pinned(self, names: tuple[str, ...], *, fill: bool, must: bool = False) -> "Iterator[Pinned]":
+        """Pin each dataset once; what is not resident is filled first, if it is small, or if it `must` be hot.
+
+        Raises:
+            _Miss: something is not resident and is not filled at once.
+            Cold: a fill was refused.
+        """
+        self._fill_cold(names, fill=fill, must=must)
+        with self._hot().pinned(names) as view:
+            yield view
+
+    def _fill_cold(self, names: tuple[str, ...], *, fill: bool, must: bool) -> None:
+        cache = self._hot()
+        cold = [name for name in names if not cache.decide(name).resident]
+        if not cold:
+            return
+        if not fill:
+            raise _Miss(cache.decide(cold[0]).reason, names=tuple(cold))
+        rows = sum(_rows(self._store(name)) for name in cold)
+        for name in cold:
+            decision = cache.decide(name)
+            small = rows <= self._settings.hot_at_once_rows and decision.admitted and not decision.evict
+            if not (must or small):
+                raise _Miss(f"{name}: {decision.reason}", names=tuple(cold))
+        for name in cold:
+            cache.fill(name)
+
+    # ---- Spark ---------------------------------------------------------------------------------------------------
+
+    def _spark_answer(
+        self, question: Question, admitted: Admitted, run: Run, started: float, reason: str
+    ) -> QueryResult:
+        before = self._states(admitted)
+        key = self._key(question, admitted, before)
+        found = self._found(key, admitted)
+        if found is not None and found.engine == Engine.SPARK:
+            return replace(found, cached=True)
+        cancellation = Cancellation()
+        run.on_cancel(cancellation.cancel)
+        left = _left(question.seconds, started)
+        query = SparkQuery(admitted, spark=self._spark, dataset=self._dataset, seconds=left, cancellation=cancellation)
+        result = query.answer(question.max_rows)
+        result = replace(result, table=as_answered(result.table), reason=reason, engine=Engine.SPARK)
+        if before == self._states(admitted):  # what was pinned in between is of this state
+            self._keep(key, admitted, result)
+        return result
+
+    # ---- keeping -------------------------------------------------------------------------------------------------
+
+    def _states(self, admitted: Admitted) -> dict[str, State]:
+        found = {}
+        for name in _names(admitted):
+            store = self._store(name).current()
+            found[name] = state_of(store, store.snapshot())
+        return found
+
+    @staticmethod
+    def _key(question: Question, admitted: Admitted, states: Mapping[str, State]) -> Hashable:
+        engine = question.engine if question.engine is Engine.SPARK else Engine.AUTO
+        values = tuple(sorted((name, type(value).__name__, str(value)) for name, value in admitted.parameters.items()))
+        return (engine, admitted.normalised, values, question.max_rows, tuple(sorted(states.items())))
+
+    def _found(self, key: Hashable, admitted: Admitted) -> QueryResult | None:
+        return self._kept.find(key) if _is_kept(admitted) else None
+
+    def _keep(self, key: Hashable, admitted: Admitted, result: QueryResult) -> None:
+        if _is_kept(admitted):
+            self._kept.keep(key, result)
+
+    def _store(self, name: str) -> Store:
+        return self._sources.store(name)
+
+
+def _names(admitted: Admitted) -> tuple[str, ...]:
+    """Return the datasets of a question, each once."""
+    return tuple(dict.fromkeys(str(source.name) for source in admitted.references))
+
+
+def _is_kept(admitted: Admitted) -> bool:
+    """True if the same question has the same answer as long as the data stays; raw rows change with a fold."""
+    return not admitted.volatile and not any(source.raw for source in admitted.references)
+
+
+def _why_hot(names: tuple[str, ...]) -> str:
+    return "Every dataset is in memory." if len(names) > 1 else "The dataset is in memory."
+
+
+def _rows(store: Store) -> int:
+    snapshot = store.snapshot()
+    return sum(file.rows for file in snapshot.base.files) + snapshot.unfolded_rows
+
+
+def _left(seconds: float, started: float) -> float:
+    """Return what is left of a time limit; 0 for none.
+
+    Raises:
+        Unavailable: nothing is.
+    """
+    if not seconds:
+        return 0.0
+    left = seconds - (time.monotonic() - started)
+    if left <= 0:
+        raise Unavailable(
+            f"The query took longer than {seconds:g} s and was ended. Ask for less, or raise the limit (timeout=)."
+        )
+    return left

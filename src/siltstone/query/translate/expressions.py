@@ -1,0 +1,478 @@
+"""Expressions: one rule for each kind of node, found by its class; what has none is outside.
+
+Each rule names the arguments that it knows. One that carries any other is outside too: an option that nobody thought of would
+otherwise be lost without a sound.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+import pyarrow as pa
+from sqlglot import exp
+
+from siltstone.query.translate import types
+from siltstone.query.translate.fragments import (
+    Piece,
+    cast_sql,
+    converted,
+    guarded,
+    implicit,
+    moment,
+    number,
+    parameter,
+    text_literal,
+)
+from siltstone.query.translate.outside import Outside
+from siltstone.query.translate.types import BOOLEAN, DATE, DOUBLE, LONG, NULL, STRING, TIMESTAMP, TIMESTAMP_NTZ, common
+
+if TYPE_CHECKING:
+    from siltstone.query.translate.scopes import Scope
+
+Rule = Callable[["Expressions", exp.Expr], Piece]
+RULES: Final[dict[type[exp.Expr], tuple[Rule, frozenset[str]]]] = {}
+NO_EFFECT: Final = frozenset({"big_int", "safe", "typed", "coalesce", "ignore_nulls", "_type"})
+"""Arguments that say how the parser's own dialects differ, and nothing about the question."""
+TEMPORAL: Final = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
+
+
+def rule(*nodes: type[exp.Expr], args: str = "") -> Callable[[Rule], Rule]:
+    """Take a function as the rule of some nodes, which may carry these arguments and no others."""
+
+    def take(function: Rule) -> Rule:
+        for node in nodes:
+            RULES[node] = (function, frozenset(args.split()))
+        return function
+
+    return take
+
+
+class Surroundings(Protocol):
+    """What an expression stands in: the values of parameters, and what translates subqueries."""
+
+    def parameter(self, name: str) -> Piece:
+        """Return a placeholder with the type of its value."""
+        ...
+
+    def membership(self, value: Piece, node: exp.Expr, scope: "Scope") -> Piece:
+        """Translate ``value IN (SELECT ...)``."""
+        ...
+
+    def exists(self, node: exp.Expr, scope: "Scope") -> Piece:
+        """Translate ``EXISTS (SELECT ...)``."""
+        ...
+
+    def scalar(self, node: exp.Expr, scope: "Scope") -> Piece:
+        """Translate a subquery that stands for one value."""
+        ...
+
+
+def check_args(node: exp.Expr, known: frozenset[str]) -> None:
+    """Refuse a node with an argument that its rule does not know.
+
+    Raises:
+        Outside: it has one.
+    """
+    for name, value in node.args.items():
+        if value and name not in known and name not in NO_EFFECT:
+            raise Outside(f"{name.strip('_').upper()} in {node.key.upper()}")
+
+
+class Expressions:
+    """Translates expressions of one SELECT."""
+
+    def __init__(self, queries: Surroundings, scope: "Scope", windows: Mapping[str, exp.Window] | None = None) -> None:
+        """Take what names mean here, and what subqueries are translated by."""
+        self.queries = queries
+        self.scope = scope
+        self.windows = windows or {}
+
+    def __call__(self, node: exp.Expr) -> Piece:
+        """Translate one expression.
+
+        Raises:
+            Outside: it is not in the subset.
+        """
+        found = RULES.get(type(node))
+        if found is None:
+            called = node.name if isinstance(node, exp.Anonymous) else node.key
+            raise Outside(f"{called.upper()}")
+        check_args(node, found[1])
+        return found[0](self, node)
+
+    def each(self, nodes: Sequence[exp.Expr]) -> list[Piece]:
+        """Translate several."""
+        return [self(node) for node in nodes]
+
+    def boolean(self, node: exp.Expr) -> Piece:
+        """Translate one side of AND, OR or NOT."""
+        return implicit(self(node), BOOLEAN)
+
+    def condition(self, node: exp.Expr) -> Piece:
+        """Translate what rows are chosen by: Spark refuses a bare NULL there.
+
+        Raises:
+            Outside: it is no boolean.
+        """
+        piece = self(node)
+        if piece.kind != BOOLEAN:
+            raise Outside(f"{piece.kind} as a condition")
+        return piece
+
+
+# ---- how values come together ---------------------------------------------------------------------------------------
+
+
+def unified(pieces: Sequence[Piece]) -> tuple[list[Piece], pa.DataType]:
+    """Bring values to one type, as CASE, COALESCE, IN and set operations do."""
+    kind: pa.DataType = NULL
+    for piece in pieces:
+        if piece.text is None:
+            kind = common(kind, piece.kind)
+    if any(piece.text is not None for piece in pieces):
+        kind = STRING if kind == NULL else kind
+        if kind != STRING and kind not in TEMPORAL:
+            raise Outside(f"text and {kind} in one place")
+    return [implicit(piece, kind) for piece in pieces], kind
+
+
+def compared(left: Piece, right: Piece) -> tuple[Piece, Piece]:
+    """Bring two values to the type in which Spark compares or adds them: a literal counts by its own digits."""
+    if left.text is not None and right.kind in TEMPORAL:
+        return moment(left.text, right.kind), right
+    if right.text is not None and left.kind in TEMPORAL:
+        return left, moment(right.text, left.kind)
+    if types.is_decimal(left.kind) and right.digits:
+        right = implicit(right, types.as_decimal(right.kind, right.digits))
+    elif types.is_decimal(right.kind) and left.digits:
+        left = implicit(left, types.as_decimal(left.kind, left.digits))
+    kind = common(left.kind, right.kind)
+    return implicit(left, kind), implicit(right, kind)
+
+
+# ---- literals and names ---------------------------------------------------------------------------------------------
+
+
+@rule(exp.Literal, args="this is_string")
+def _literal(_to: Expressions, node: exp.Expr) -> Piece:
+    if node.args["is_string"]:
+        return Piece(sql=text_literal(node.this), kind=STRING, text=node.this)
+    return number(str(node.this))
+
+
+@rule(exp.Null)
+def _null(_to: Expressions, _node: exp.Expr) -> Piece:
+    return Piece(sql="NULL", kind=NULL)
+
+
+@rule(exp.Boolean, args="this")
+def _boolean(_to: Expressions, node: exp.Expr) -> Piece:
+    return Piece(sql="TRUE" if node.this else "FALSE", kind=BOOLEAN)
+
+
+@rule(exp.Placeholder, args="this")
+def _placeholder(to: Expressions, node: exp.Expr) -> Piece:
+    return to.queries.parameter(str(node.this))
+
+
+@rule(exp.Column, args="this table db catalog")
+def _column(to: Expressions, node: exp.Expr) -> Piece:
+    if not isinstance(node.this, exp.Identifier):
+        raise Outside("a star in an expression")
+    assert isinstance(node, exp.Column)  # noqa: S101  # by the table of rules
+    return to.scope.find([part.name for part in node.parts])
+
+
+@rule(exp.Paren, args="this")
+def _paren(to: Expressions, node: exp.Expr) -> Piece:
+    inner = to(node.this)
+    return replace(inner, sql=f"({inner.sql})")
+
+
+# ---- arithmetic -----------------------------------------------------------------------------------------------------
+
+
+@rule(exp.Add, exp.Sub, args="this expression")
+def _add(to: Expressions, node: exp.Expr) -> Piece:
+    sign = "+" if isinstance(node, exp.Add) else "-"
+    if isinstance(node.expression, exp.Interval):
+        return _shifted(to, node, sign)
+    left, right = _numbers(to, node)
+    if types.is_decimal(left.kind):
+        scale = max(left.kind.scale, right.kind.scale)
+        whole = max(left.kind.precision - left.kind.scale, right.kind.precision - right.kind.scale)
+        kind = types.bounded(whole + scale + 1, scale)
+        return Piece(sql=cast_sql(f"({cast_sql(left.sql, kind)} {sign} {cast_sql(right.sql, kind)})", kind), kind=kind)
+    return Piece(sql=cast_sql(f"({left.sql} {sign} {right.sql})", left.kind), kind=left.kind)
+
+
+@rule(exp.Mul, args="this expression")
+def _multiply(to: Expressions, node: exp.Expr) -> Piece:
+    left, right = _numbers(to, node)
+    if not types.is_decimal(left.kind):
+        return Piece(sql=cast_sql(f"({left.sql} * {right.sql})", left.kind), kind=left.kind)
+    digits = left.kind.precision + right.kind.precision
+    kind = types.bounded(digits + 1, left.kind.scale + right.kind.scale)
+    one = left.sql
+    if digits > types.LONG_DIGITS:  # DuckDB multiplies in 64 bits unless one side is wider than they are
+        one = cast_sql(one, pa.decimal128(min(types.MAX_DIGITS, max(digits, left.kind.precision)), left.kind.scale))
+    return Piece(sql=cast_sql(f"({one} * {right.sql})", kind), kind=kind)
+
+
+def _numbers(to: Expressions, node: exp.Expr) -> tuple[Piece, Piece]:
+    """Return the two sides of a sum, a difference or a product: decimals as they are, others in their common type."""
+    left, right = to(node.this), to(node.expression)
+    if not (types.is_number(left.kind) and types.is_number(right.kind)):
+        raise Outside(f"{left.kind} {node.key} {right.kind}")
+    if types.is_float(left.kind) or types.is_float(right.kind):
+        kind = common(left.kind, right.kind)
+        return implicit(left, kind), implicit(right, kind)
+    if types.is_decimal(left.kind) or types.is_decimal(right.kind):
+        if left.unsure or right.unsure:
+            raise Outside("a parameter or a cast literal with decimals")
+        return (
+            implicit(left, types.as_decimal(left.kind, left.digits)),
+            implicit(right, types.as_decimal(right.kind, right.digits)),
+        )
+    return compared(left, right)
+
+
+@rule(exp.Div, args="this expression")
+def _divide(to: Expressions, node: exp.Expr) -> Piece:
+    left, right = to(node.this), to(node.expression)
+    if not (types.is_number(left.kind) and types.is_number(right.kind)):
+        raise Outside(f"{left.kind} / {right.kind}")
+    decimals = types.is_decimal(left.kind) or types.is_decimal(right.kind)
+    if decimals and not (types.is_float(left.kind) or types.is_float(right.kind)):
+        raise Outside("a division of decimals")
+    top, bottom = implicit(left, DOUBLE).sql, implicit(right, DOUBLE).sql
+    return Piece(sql=f"({top} / {guarded(f'{bottom} <> 0', bottom, 'a division by zero')})", kind=DOUBLE)
+
+
+@rule(exp.IntDiv, exp.Mod, args="this expression")
+def _whole_division(to: Expressions, node: exp.Expr) -> Piece:
+    left, right = compared(to(node.this), to(node.expression))
+    if not types.is_integer(left.kind):
+        raise Outside(f"{node.key.upper()} of {left.kind}")
+    if isinstance(node, exp.Mod):
+        return Piece(sql=cast_sql(f"({left.sql} % {right.sql})", left.kind), kind=left.kind)
+    return Piece(sql=cast_sql(f"({cast_sql(left.sql, LONG)} // {cast_sql(right.sql, LONG)})", LONG), kind=LONG)
+
+
+@rule(exp.Neg, args="this")
+def _negative(to: Expressions, node: exp.Expr) -> Piece:
+    if isinstance(node.this, exp.Literal) and not node.this.args["is_string"]:
+        return number(f"-{node.this.this}")
+    inner = to(node.this)
+    if not types.is_number(inner.kind):
+        raise Outside(f"minus of {inner.kind}")
+    check_negated(inner.kind)
+    return Piece(sql=cast_sql(f"(- {inner.sql})", inner.kind), kind=inner.kind)
+
+
+def check_negated(kind: pa.DataType) -> None:
+    """Refuse decimals that Spark rounds when it changes their sign.
+
+    Raises:
+        Outside: the type may have such values.
+    """
+    if types.is_decimal(kind) and kind.precision > types.NEGATED_DIGITS:
+        raise Outside("a change of sign of decimals with many digits")
+
+
+INTERVALS: Final = {"DAY": "DAY", "DAYS": "DAY", "WEEK": "WEEK", "WEEKS": "WEEK", "MONTH": "MONTH", "MONTHS": "MONTH"}
+INTERVALS_YEAR: Final = {"YEAR": "YEAR", "YEARS": "YEAR"}
+
+
+def _shifted(to: Expressions, node: exp.Expr, sign: str) -> Piece:
+    """Translate a date plus or minus some days, weeks, months or years; the last day of a shorter month stays in it."""
+    day, interval = to(node.this), node.expression
+    unit = str(interval.args.get("unit") or "").upper()
+    count = interval.this.this if isinstance(interval.this, exp.Literal) else None
+    known = (INTERVALS | INTERVALS_YEAR).get(unit)
+    if day.kind != DATE or known is None or not str(count).isdigit() or int(str(count)) > 100_000:  # noqa: PLR2004
+        raise Outside("this INTERVAL")
+    return Piece(sql=cast_sql(f"({day.sql} {sign} INTERVAL '{count}' {known})", DATE), kind=DATE)
+
+
+# ---- comparisons and conditions -------------------------------------------------------------------------------------
+
+COMPARISONS: Final[dict[type[exp.Expr], str]] = {
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+    exp.NullSafeEQ: "IS NOT DISTINCT FROM",
+    exp.NullSafeNEQ: "IS DISTINCT FROM",
+}
+
+
+def comparison(left: Piece, right: Piece, sign: str) -> Piece:
+    """Return a comparison of two values."""
+    left, right = compared(left, right)
+    if not types.is_ordered(left.kind) or left.kind == NULL:
+        raise Outside(f"a comparison of {left.kind}")
+    return Piece(sql=f"({left.sql} {sign} {right.sql})", kind=BOOLEAN)
+
+
+@rule(*COMPARISONS, args="this expression")
+def _compare(to: Expressions, node: exp.Expr) -> Piece:
+    return comparison(to(node.this), to(node.expression), COMPARISONS[type(node)])
+
+
+@rule(exp.Between, args="this low high")
+def _between(to: Expressions, node: exp.Expr) -> Piece:
+    value = to(node.this)
+    low, high = comparison(value, to(node.args["low"]), ">="), comparison(value, to(node.args["high"]), "<=")
+    return Piece(sql=f"({low.sql} AND {high.sql})", kind=BOOLEAN)
+
+
+@rule(exp.And, exp.Or, args="this expression")
+def _and(to: Expressions, node: exp.Expr) -> Piece:
+    sides = [to.boolean(side).sql for side in node.flatten()]  # type: ignore[no-untyped-call, unused-ignore]
+    return Piece(sql=f"({f' {node.key.upper()} '.join(sides)})", kind=BOOLEAN)
+
+
+@rule(exp.Not, args="this")
+def _not(to: Expressions, node: exp.Expr) -> Piece:
+    return Piece(sql=f"(NOT {to.boolean(node.this).sql})", kind=BOOLEAN)
+
+
+@rule(exp.Is, args="this expression")
+def _is(to: Expressions, node: exp.Expr) -> Piece:
+    if isinstance(node.expression, exp.Null):
+        return Piece(sql=f"({to(node.this).sql} IS NULL)", kind=BOOLEAN)
+    if isinstance(node.expression, exp.Boolean):
+        word = "TRUE" if node.expression.this else "FALSE"
+        return Piece(sql=f"({to.boolean(node.this).sql} IS {word})", kind=BOOLEAN)
+    raise Outside(f"IS {node.expression.key.upper()}")
+
+
+@rule(exp.In, args="this expressions query")
+def _in(to: Expressions, node: exp.Expr) -> Piece:
+    value = to(node.this)
+    if node.args.get("query"):
+        return to.queries.membership(value, node.args["query"], to.scope)
+    pieces, kind = unified([value, *to.each(node.expressions)])
+    if not types.is_ordered(kind) or kind == NULL:
+        raise Outside(f"IN of {kind}")
+    return Piece(sql=f"({pieces[0].sql} IN ({', '.join(p.sql for p in pieces[1:])}))", kind=BOOLEAN)
+
+
+@rule(exp.Like, args="this expression negate")
+def _like(to: Expressions, node: exp.Expr) -> Piece:
+    value, pattern = to(node.this), to(node.expression)
+    if value.kind != STRING or pattern.text is None or "\\" in pattern.text:
+        raise Outside("LIKE with a pattern that is no plain text")
+    return Piece(sql=f"({value.sql} {'NOT ' if node.args.get('negate') else ''}LIKE {pattern.sql})", kind=BOOLEAN)
+
+
+@rule(exp.Case, args="this ifs default")
+def _case(to: Expressions, node: exp.Expr) -> Piece:
+    subject = to(node.this) if node.this else None
+    conditions = [
+        comparison(subject, to(branch.this), "=").sql if subject is not None else to.condition(branch.this).sql
+        for branch in node.args["ifs"]
+    ]
+    default = node.args.get("default")
+    results = [to(branch.args["true"]) for branch in node.args["ifs"]]
+    results.append(to(default) if default is not None else Piece(sql="NULL", kind=NULL))
+    return chosen(conditions, results)
+
+
+@rule(exp.If, args="this true false")
+def _if(to: Expressions, node: exp.Expr) -> Piece:
+    other = node.args.get("false")
+    results = [to(node.args["true"]), to(other) if other is not None else Piece(sql="NULL", kind=NULL)]
+    return chosen([to.boolean(node.this).sql], results)
+
+
+def chosen(conditions: Sequence[str], results: Sequence[Piece]) -> Piece:
+    """Return the first result whose condition holds, or the last one."""
+    pieces, kind = unified(results)
+    branches = " ".join(f"WHEN {c} THEN {p.sql}" for c, p in zip(conditions, pieces[:-1], strict=True))
+    return Piece(sql=f"CASE {branches} ELSE {pieces[-1].sql} END", kind=kind)
+
+
+@rule(exp.Coalesce, exp.Greatest, exp.Least, args="this expressions")
+def _coalesce(to: Expressions, node: exp.Expr) -> Piece:
+    pieces, kind = unified(to.each([node.this, *node.expressions]))
+    if not isinstance(node, exp.Coalesce) and (not types.is_ordered(kind) or kind in (BOOLEAN, types.BINARY)):
+        raise Outside(f"{node.key.upper()} of {kind}")
+    return Piece(sql=f"{node.key.upper()}({', '.join(p.sql for p in pieces)})", kind=kind)
+
+
+@rule(exp.Nullif, args="this expression")
+def _nullif(to: Expressions, node: exp.Expr) -> Piece:
+    value = to(node.this)
+    same = comparison(value, to(node.expression), "=")
+    return Piece(sql=f"CASE WHEN {same.sql} THEN NULL ELSE {value.sql} END", kind=value.kind)
+
+
+@rule(exp.Nvl2, args="this true false")
+def _nvl2(to: Expressions, node: exp.Expr) -> Piece:
+    return chosen([f"({to(node.this).sql} IS NOT NULL)"], [to(node.args["true"]), to(node.args["false"])])
+
+
+# ---- subqueries -----------------------------------------------------------------------------------------------------
+
+
+@rule(exp.Exists, args="this")
+def _exists(to: Expressions, node: exp.Expr) -> Piece:
+    return to.queries.exists(node.this, to.scope)
+
+
+@rule(exp.Subquery, args="this")
+def _scalar(to: Expressions, node: exp.Expr) -> Piece:
+    return to.queries.scalar(node.this, to.scope)
+
+
+# ---- casts ----------------------------------------------------------------------------------------------------------
+
+_CAST_TYPES: Final = {
+    exp.DType.BOOLEAN: BOOLEAN,
+    exp.DType.TINYINT: types.BYTE,
+    exp.DType.SMALLINT: types.SHORT,
+    exp.DType.INT: types.INT,
+    exp.DType.BIGINT: LONG,
+    exp.DType.FLOAT: types.FLOAT,
+    exp.DType.DOUBLE: DOUBLE,
+    exp.DType.TEXT: STRING,
+    exp.DType.DATE: DATE,
+    exp.DType.TIMESTAMPTZ: TIMESTAMP,
+    exp.DType.TIMESTAMPNTZ: TIMESTAMP_NTZ,
+}
+
+
+def cast_type(node: exp.Expr) -> pa.DataType:
+    """Return the type that a CAST names.
+
+    Raises:
+        Outside: it is not in the subset.
+    """
+    if node.this is exp.DType.DECIMAL:
+        sizes = [int(size.this.this) for size in node.expressions]
+        precision, scale = (*sizes, *(10, 0)[len(sizes) :])
+        return pa.decimal128(precision, scale)
+    if node.this in _CAST_TYPES and not node.expressions:
+        return _CAST_TYPES[node.this]
+    raise Outside(f"the type {node.sql('spark')}")
+
+
+@rule(exp.Cast, exp.TryCast, args="this to")
+def _cast(to: Expressions, node: exp.Expr) -> Piece:
+    if node.args.get("safe"):
+        raise Outside("TRY_CAST")
+    kind = cast_type(node.args["to"])
+    if isinstance(node.this, exp.Literal) and not node.this.args["is_string"] and kind == DOUBLE:
+        return Piece(sql=cast_sql(text_literal(str(node.this.this)), DOUBLE), kind=DOUBLE)
+    inner = to(node.this)
+    if inner.text is not None and types.is_decimal(kind):
+        return converted(number(inner.text), kind)
+    unsure = inner.digits is not None and types.is_integer(kind)  # a suffix (1L) reads as a cast, too
+    return replace(converted(inner, kind), name=inner.name, unsure=unsure)
+
+
+__all__ = ["Expressions", "check_args", "chosen", "common", "parameter", "rule", "unified"]

@@ -1,0 +1,221 @@
+"""Pieces of DuckDB's SQL that know their type, and how they become another type as Spark would have it."""
+
+import datetime
+import decimal
+import re
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+
+from siltstone.query.translate import types
+from siltstone.query.translate.outside import Outside
+from siltstone.query.translate.types import DATE, DOUBLE, FLOAT, INTEGERS, NULL, STRING, TIMESTAMP, TIMESTAMP_NTZ
+
+GUARD: Final = "outside the subset: "
+"""How the message of an error begins that rows have raised which the engines may treat differently."""
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
+_MOMENT: Final = re.compile(r"\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}:\d{2}(\.\d{1,6})?")
+_YEARS: Final = ("0001-01-01", "9999-12-31")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """An expression in DuckDB's SQL, with the type that it has in Spark."""
+
+    sql: str
+    kind: pa.DataType
+    name: str | None = None
+    """What Spark calls a column of it that has no alias, if that is known."""
+    digits: int | None = None
+    """How many digits a literal whole number has: Spark gives it as small a decimal as it fits in."""
+    unsure: bool = False
+    """True if Spark may or may not take a whole number for a literal: its result with decimals has an unknown type."""
+    text: str | None = None
+    """The characters of a literal string: Spark reads a date or a time from them where one is needed."""
+
+    def named(self, name: str) -> "Piece":
+        """Return the same under another name."""
+        return replace(self, name=name)
+
+
+def quoted(name: str) -> str:
+    """Return a name as an identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def text_literal(text: str) -> str:
+    """Return text as a literal.
+
+    Raises:
+        Outside: it holds a character that ends text elsewhere.
+    """
+    if "\0" in text:
+        raise Outside("a zero character in text")
+    return "'" + text.replace("'", "''") + "'"
+
+
+def guarded(condition: str, sql: str, why: str) -> str:
+    """Return SQL that stops the query where the condition does not hold: then Spark answers."""
+    return f"CASE WHEN ({condition}) IS NOT FALSE THEN {sql} ELSE error({text_literal(GUARD + why)}) END"
+
+
+def cast_sql(sql: str, kind: pa.DataType) -> str:
+    """Return SQL whose type is exactly that."""
+    return f"CAST({sql} AS {types.duck_type(kind)})"
+
+
+def implicit(piece: Piece, kind: pa.DataType) -> Piece:
+    """Return a value as Spark takes it where it needs another type.
+
+    Raises:
+        Outside: Spark would read text, or refuse.
+    """
+    if piece.kind == kind:
+        return piece
+    if piece.kind == NULL:
+        return Piece(sql="NULL" if pa.types.is_nested(kind) else cast_sql("NULL", kind), kind=kind)
+    if piece.text is not None and kind in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
+        return moment(piece.text, kind)
+    numeric = types.is_number(piece.kind) and types.is_number(kind)
+    if numeric or (piece.kind, kind) == (DATE, TIMESTAMP):
+        return converted(piece, kind)
+    raise Outside(f"{piece.kind} where {kind} is needed")
+
+
+def converted(piece: Piece, kind: pa.DataType) -> Piece:  # noqa: C901, PLR0911, PLR0912  # one branch for each pair of types
+    """Return a cast, as ANSI mode has it.
+
+    Raises:
+        Outside: the two engines write or read such values differently.
+    """
+    source = piece.kind
+    sql = piece.sql
+    if source == kind:
+        return Piece(sql=sql, kind=kind)
+    if source == NULL:
+        return implicit(piece, kind)
+    whole = types.is_integer(kind)
+    if types.is_integer(source) and (types.is_number(kind) or kind == STRING):
+        return Piece(sql=cast_sql(sql, kind), kind=kind)
+    if types.is_float(source) and types.is_float(kind):
+        return Piece(sql=_narrowed(sql) if kind == FLOAT else cast_sql(sql, kind), kind=kind)
+    if (types.is_float(source) or types.is_decimal(source)) and whole:
+        return Piece(sql=cast_sql(f"trunc({sql})", kind), kind=kind)
+    if types.is_decimal(source):
+        if types.is_decimal(kind) or kind == STRING:
+            return Piece(sql=cast_sql(sql, kind), kind=kind)
+        if types.is_float(kind):
+            exact = source.precision <= types.EXACT_DOUBLE_DIGITS
+            wide = cast_sql(sql, DOUBLE) if exact else cast_sql(cast_sql(sql, STRING), DOUBLE)
+            if kind == FLOAT:
+                raise Outside("a cast of decimals to float")
+            return Piece(sql=wide, kind=kind)
+    if source == DATE and kind in (TIMESTAMP, TIMESTAMP_NTZ):
+        return Piece(sql=cast_sql(sql, kind), kind=kind)
+    if source == DATE and kind == STRING:
+        first, last = _YEARS
+        inside = f"{sql} BETWEEN DATE '{first}' AND DATE '{last}'"
+        return Piece(sql=guarded(inside, cast_sql(sql, kind), "a year of more than four digits as text"), kind=kind)
+    if source in (TIMESTAMP, TIMESTAMP_NTZ) and kind == DATE:
+        return Piece(sql=cast_sql(sql, kind), kind=kind)
+    if {source, kind} == {TIMESTAMP, TIMESTAMP_NTZ}:
+        return Piece(sql=cast_sql(sql, kind), kind=kind)
+    if source == types.BOOLEAN and (kind in INTEGERS or kind == STRING):
+        return Piece(sql=cast_sql(sql, kind), kind=kind)
+    if piece.text is not None and kind in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
+        return moment(piece.text, kind)
+    raise Outside(f"a cast of {source} to {kind}")
+
+
+def _narrowed(sql: str) -> str:
+    """Return a double as a float; DuckDB refuses what is too large, and Spark makes infinity of it."""
+    return f"CAST({sql} AS FLOAT)"
+
+
+def moment(text: str, kind: pa.DataType) -> Piece:
+    """Return the date or time that text names, read here: only what can be read in one way.
+
+    Raises:
+        Outside: it is written in another form.
+    """
+    try:
+        if _DAY.fullmatch(text):
+            day = datetime.date.fromisoformat(text)
+            shown = day.isoformat() if kind == DATE else f"{day.isoformat()} 00:00:00"
+        elif _MOMENT.fullmatch(text) and kind != DATE:
+            shown = datetime.datetime.fromisoformat(text).isoformat(sep=" ")
+        else:
+            raise Outside(f"the text {text!r} as a {kind}")
+    except ValueError as error:
+        raise Outside(f"the text {text!r} as a {kind}") from error
+    zone = "+00" if kind == TIMESTAMP else ""
+    return Piece(sql=f"{types.duck_type(kind)} '{shown}{zone}'", kind=kind)
+
+
+def number(text: str) -> Piece:
+    """Return a literal number with the type that Spark reads it as.
+
+    Raises:
+        Outside: it is a double, or has too many digits.
+    """
+    if re.fullmatch(r"-?\d+", text):
+        value = int(text)
+        for kind in (types.INT, types.LONG):
+            if -(2 ** (kind.bit_width - 1)) <= value < 2 ** (kind.bit_width - 1):
+                sql = cast_sql(text, kind)
+                return Piece(sql=sql, kind=kind, name=text, digits=len(str(abs(value))))
+        raise Outside("a whole number with more digits than fit")
+    if re.fullmatch(r"-?(\d+\.\d*|\.\d+)", text):
+        sign, digits, exponent = decimal.Decimal(text).as_tuple()
+        scale = -int(exponent)
+        kind = types.bounded(max(len(digits), scale), scale)
+        del sign
+        return Piece(sql=cast_sql(text_literal(text), kind), kind=kind, name=text)
+    if re.fullmatch(r"-?(\d+\.?\d*|\.\d+)[eE][+-]?\d+", text):
+        return Piece(sql=cast_sql(text_literal(text), DOUBLE), kind=DOUBLE)
+    raise Outside(f"the number {text}")
+
+
+def parameter(name: str, value: object) -> Piece:  # noqa: C901  # one case for each class
+    """Return a placeholder with the type that Spark gives its value.
+
+    Raises:
+        Outside: a value of such a class has no type here.
+    """
+    if not _PLAIN_NAME.fullmatch(name):
+        raise Outside(f"a parameter of the name {name}")
+    match value:
+        case None:
+            return Piece(sql="NULL", kind=NULL)
+        case bool():
+            kind = types.BOOLEAN
+        case int():
+            kind = types.INT if -(2**31) <= value < 2**31 else types.LONG
+        case float():
+            kind = DOUBLE
+        case str():
+            kind = STRING
+        case bytes():
+            kind = types.BINARY
+        case datetime.datetime():
+            kind = TIMESTAMP if value.tzinfo is not None else TIMESTAMP_NTZ
+        case datetime.date():
+            kind = DATE
+        case decimal.Decimal():
+            kind = _decimal_kind(value)
+        case _:
+            raise Outside(f"a parameter of class {type(value).__name__}")
+    return Piece(sql=f"CAST(${name} AS {types.duck_type(kind)})", kind=kind, unsure=types.is_integer(kind))
+
+
+def _decimal_kind(value: decimal.Decimal) -> pa.DataType:
+    _, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int):
+        raise Outside("a parameter that is no number")
+    scale = max(0, -exponent)
+    precision = max(len(digits) + max(0, exponent), scale, 1)
+    if precision > types.MAX_DIGITS:
+        raise Outside("a parameter with more digits than fit")
+    return pa.decimal128(precision, scale)

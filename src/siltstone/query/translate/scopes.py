@@ -1,0 +1,113 @@
+"""What names mean where an expression stands: the sources of a SELECT and their columns, without regard to letter case."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from siltstone.query.translate.fragments import Piece, quoted
+from siltstone.query.translate.outside import Outside
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeColumn:
+    """One column that can be named."""
+
+    name: str | None
+    sql: str
+    kind: pa.DataType
+
+    def piece(self, name: str) -> Piece:
+        """Return it as an expression; Spark gives it the name by which it was asked for."""
+        return Piece(sql=self.sql, kind=self.kind, name=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeSource:
+    """A table, a subquery or a common table expression in FROM."""
+
+    parts: tuple[str, ...]
+    """By which it is named, from the outermost; empty if it has no name."""
+    columns: tuple[ScopeColumn, ...]
+
+    def is_named(self, parts: Sequence[str]) -> bool:
+        """True if these are its last parts."""
+        own = [part.lower() for part in self.parts]
+        return bool(parts) and own[-len(parts) :] == [part.lower() for part in parts]
+
+
+@dataclass(slots=True)
+class Scope:
+    """The sources that one SELECT sees, and those around it."""
+
+    sources: list[ScopeSource] = field(default_factory=list)
+    outer: "Scope | None" = None
+    aliases: dict[str, Piece] = field(default_factory=dict)
+    """Names of the SELECT's own columns, where they come before those of its sources."""
+    unclear: frozenset[str] = frozenset()
+    """Names that Spark may take for a source's column or for an alias."""
+    used_outer: bool = False
+    merged: bool = False
+    """True if USING has merged columns: whose they are then is Spark's to tell."""
+
+    def find(self, parts: Sequence[str]) -> Piece:
+        """Return what a name of one or more parts means.
+
+        Raises:
+            Outside: nothing, or more than one thing, or something that only Spark can tell.
+        """
+        if len(parts) == 1 and parts[0].lower() in self.unclear:
+            raise Outside(f"the name {parts[0]}, which is a column and an alias")
+        if len(parts) == 1 and parts[0].lower() in self.aliases:
+            return self.aliases[parts[0].lower()]
+        found = self._own(parts)
+        if found is not None:
+            return found
+        if self.outer is not None:
+            self.used_outer = True
+            return self.outer.find(parts)
+        raise Outside(f"column {'.'.join(parts)}, which is not found")
+
+    def _own(self, parts: Sequence[str]) -> Piece | None:
+        for depth in reversed(range(len(parts))):  # a source's name comes before a struct's
+            qualifier, name, fields = parts[:depth], parts[depth], parts[depth + 1 :]
+            among = [s for s in self.sources if s.is_named(qualifier)] if depth else self.sources
+            matches = [c for s in among for c in s.columns if c.name is not None and c.name.lower() == name.lower()]
+            if len(matches) > 1:
+                raise Outside(f"column {'.'.join(parts)}, which is ambiguous")
+            if matches:
+                return self._field(matches[0].piece(parts[-1]), fields)
+        return None
+
+    @staticmethod
+    def _field(piece: Piece, fields: Sequence[str]) -> Piece:
+        for wanted in fields:
+            if not pa.types.is_struct(piece.kind):
+                raise Outside(f"field {wanted} of something that is no struct")
+            matches = [f for f in piece.kind.fields if f.name.lower() == wanted.lower()]
+            if len(matches) != 1:
+                raise Outside(f"field {wanted}, which is not found")
+            sql = f"struct_extract({piece.sql}, '{matches[0].name.replace(chr(39), chr(39) * 2)}')"
+            piece = Piece(sql=sql, kind=matches[0].type, name=wanted)
+        return piece
+
+    def stars(self, qualifier: Sequence[str]) -> list[Piece]:
+        """Return the columns that a star stands for."""
+        if qualifier and self.merged:
+            raise Outside(f"{'.'.join(qualifier)}.* beside USING")
+        among = [s for s in self.sources if s.is_named(qualifier)] if qualifier else self.sources
+        if not among or (qualifier and len(among) > 1):
+            raise Outside(f"{'.'.join(qualifier)}.*, which is not found")
+        return [Piece(sql=c.sql, kind=c.kind, name=c.name) for s in among for c in s.columns]
+
+
+def source_of(
+    alias: str, parts: tuple[str, ...], columns: Sequence[tuple[str | None, str, pa.DataType]]
+) -> ScopeSource:
+    """Make a source: each column with its name for people, its name in DuckDB and its type."""
+    return ScopeSource(
+        parts=parts,
+        columns=tuple(
+            ScopeColumn(name=name, sql=f"{alias}.{quoted(inner)}", kind=kind) for name, inner, kind in columns
+        ),
+    )

@@ -1,0 +1,141 @@
+"""Types: Spark's rules for what an expression yields, and DuckDB's names for them.
+
+A type is the Arrow type that a dataset's schema holds for it; `pa.null()` is that of a bare NULL. Rules are those of ANSI mode.
+"""
+
+from typing import Final
+
+import pyarrow as pa
+
+from siltstone.query.translate.outside import Outside
+
+BOOLEAN: Final = pa.bool_()
+BYTE: Final = pa.int8()
+SHORT: Final = pa.int16()
+INT: Final = pa.int32()
+LONG: Final = pa.int64()
+FLOAT: Final = pa.float32()
+DOUBLE: Final = pa.float64()
+STRING: Final = pa.string()
+BINARY: Final = pa.binary()
+DATE: Final = pa.date32()
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+TIMESTAMP_NTZ: Final = pa.timestamp("us")
+NULL: Final = pa.null()
+
+MAX_DIGITS: Final = 38
+MIN_LOST_SCALE: Final = 6
+"""Where a result has too many digits Spark keeps this many of them behind the point."""
+EXACT_DOUBLE_DIGITS: Final = 15
+"""A decimal of so many digits is a double without loss."""
+
+LONG_DIGITS: Final = 18
+"""A decimal of so many digits is held in 64 bits."""
+NEGATED_DIGITS: Final = 34
+"""Spark changes the sign of a decimal in so many digits and rounds the others away."""
+
+INTEGERS: Final = (BYTE, SHORT, INT, LONG)
+_DIGITS: Final = {BYTE: 3, SHORT: 5, INT: 10, LONG: 20}
+_DUCK: Final = {
+    BOOLEAN: "BOOLEAN",
+    BYTE: "TINYINT",
+    SHORT: "SMALLINT",
+    INT: "INTEGER",
+    LONG: "BIGINT",
+    FLOAT: "FLOAT",
+    DOUBLE: "DOUBLE",
+    STRING: "VARCHAR",
+    BINARY: "BLOB",
+    DATE: "DATE",
+    TIMESTAMP: "TIMESTAMPTZ",
+    TIMESTAMP_NTZ: "TIMESTAMP",
+}
+
+
+def duck_type(kind: pa.DataType) -> str:
+    """Return DuckDB's name of a type that can be cast to."""
+    if is_decimal(kind):
+        return f"DECIMAL({kind.precision},{kind.scale})"
+    if kind in _DUCK:
+        return _DUCK[kind]
+    raise Outside(f"a cast to {kind}")
+
+
+def is_decimal(kind: pa.DataType) -> bool:
+    """True for decimals."""
+    return bool(pa.types.is_decimal(kind))
+
+
+def is_integer(kind: pa.DataType) -> bool:
+    """True for whole numbers."""
+    return kind in INTEGERS
+
+
+def is_float(kind: pa.DataType) -> bool:
+    """True for binary fractions."""
+    return kind in (FLOAT, DOUBLE)
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """True for whatever can be added."""
+    return is_integer(kind) or is_float(kind) or is_decimal(kind)
+
+
+def is_ordered(kind: pa.DataType) -> bool:
+    """True for what both engines compare alike."""
+    return is_number(kind) or kind in (BOOLEAN, STRING, BINARY, DATE, TIMESTAMP, TIMESTAMP_NTZ, NULL)
+
+
+def is_grouped(kind: pa.DataType) -> bool:
+    """True for what both engines group alike: a float has two zeros, of which Spark shows one."""
+    return is_ordered(kind) and not is_float(kind)
+
+
+def as_decimal(kind: pa.DataType, digits: int | None = None) -> pa.DataType:
+    """Return the decimal that holds a whole number: a literal's by its own digits."""
+    return kind if is_decimal(kind) else pa.decimal128(digits or _DIGITS[kind], 0)
+
+
+def bounded(precision: int, scale: int) -> pa.DataType:
+    """Return a decimal of that many digits, or the one that Spark makes of it.
+
+    Raises:
+        Outside: digits behind the point are lost: the two engines round at other moments.
+    """
+    if precision <= MAX_DIGITS:
+        return pa.decimal128(precision, scale)
+    kept = max(MAX_DIGITS - (precision - scale), min(scale, MIN_LOST_SCALE))
+    if kept < scale:
+        raise Outside("decimals with more digits than fit")
+    return pa.decimal128(MAX_DIGITS, scale)
+
+
+def wider_decimal(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Return the decimal that holds the values of both."""
+    scale = max(one.scale, other.scale)
+    whole = max(one.precision - one.scale, other.precision - other.scale)
+    if whole + scale > MAX_DIGITS:
+        raise Outside("decimals with more digits than fit")
+    return pa.decimal128(whole + scale, scale)
+
+
+def common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Return the type that Spark brings two values to.
+
+    >>> common(pa.int32(), pa.float32()), common(pa.int32(), pa.decimal128(10, 2))
+    (DataType(double), Decimal128Type(decimal128(12, 2)))
+
+    Raises:
+        Outside: there is none, or it comes about by reading text.
+    """
+    if other in (one, NULL):
+        return one
+    if one == NULL:
+        return other
+    if is_integer(one) and is_integer(other):
+        return max(one, other, key=INTEGERS.index)
+    if is_number(one) and is_number(other):
+        return DOUBLE if is_float(one) or is_float(other) else wider_decimal(as_decimal(one), as_decimal(other))
+    if {one, other} == {DATE, TIMESTAMP}:
+        return TIMESTAMP
+    raise Outside(f"{one} and {other} in one place")

@@ -1,0 +1,415 @@
+"""The characters of a query as tokens, by Spark's own rules.
+
+The parser of `sqlglot` is used, its tokenizer is not: what is a string, a name, a number or a comment is decided here, as Spark's
+lexer decides it, so that no text means one thing to the check and another to the engine. Whatever is not on the lists below
+is refused with its place.
+
+1. Comments go (Spark's nested ones too), hints go with them.
+2. Strings are unescaped by Spark's rules; strings side by side become one, as in Spark.
+3. A word is a keyword only if it is one of `KEYWORDS`; every other word is a name.
+"""
+
+import re
+import sys
+import unicodedata
+from dataclasses import dataclass
+from typing import Final
+
+from sqlglot.tokenizer_core import Token, TokenType
+
+from siltstone.errors import InvalidRequest
+
+KEYWORDS: Final[dict[str, TokenType]] = {
+    "ALL": TokenType.ALL,
+    "AND": TokenType.AND,
+    "ANTI": TokenType.ANTI,
+    "AS": TokenType.ALIAS,
+    "ASC": TokenType.ASC,
+    "BETWEEN": TokenType.BETWEEN,
+    "CASE": TokenType.CASE,
+    "CROSS": TokenType.CROSS,
+    "CUBE": TokenType.CUBE,
+    "CURRENT_DATE": TokenType.CURRENT_DATE,
+    "CURRENT_TIMESTAMP": TokenType.CURRENT_TIMESTAMP,
+    "DESC": TokenType.DESC,
+    "DISTINCT": TokenType.DISTINCT,
+    "DIV": TokenType.DIV,
+    "ELSE": TokenType.ELSE,
+    "END": TokenType.END,
+    "ESCAPE": TokenType.ESCAPE,
+    "EXCEPT": TokenType.EXCEPT,
+    "EXISTS": TokenType.EXISTS,
+    "FALSE": TokenType.FALSE,
+    "FILTER": TokenType.FILTER,
+    "FIRST": TokenType.FIRST,
+    "FROM": TokenType.FROM,
+    "FULL": TokenType.FULL,
+    "GROUP BY": TokenType.GROUP_BY,
+    "GROUPING SETS": TokenType.GROUPING_SETS,
+    "HAVING": TokenType.HAVING,
+    "ILIKE": TokenType.ILIKE,
+    "IN": TokenType.IN,
+    "INNER": TokenType.INNER,
+    "INTERSECT": TokenType.INTERSECT,
+    "INTERVAL": TokenType.INTERVAL,
+    "IS": TokenType.IS,
+    "JOIN": TokenType.JOIN,
+    "LATERAL": TokenType.LATERAL,
+    "LEFT": TokenType.LEFT,
+    "LIKE": TokenType.LIKE,
+    "LIMIT": TokenType.LIMIT,
+    "MINUS": TokenType.EXCEPT,
+    "NATURAL": TokenType.NATURAL,
+    "NOT": TokenType.NOT,
+    "NULL": TokenType.NULL,
+    "OFFSET": TokenType.OFFSET,
+    "ON": TokenType.ON,
+    "OR": TokenType.OR,
+    "ORDER BY": TokenType.ORDER_BY,
+    "OUTER": TokenType.OUTER,
+    "OVER": TokenType.OVER,
+    "PARTITION BY": TokenType.PARTITION_BY,
+    "RANGE": TokenType.RANGE,
+    "RECURSIVE": TokenType.RECURSIVE,
+    "REGEXP": TokenType.RLIKE,
+    "RIGHT": TokenType.RIGHT,
+    "RLIKE": TokenType.RLIKE,
+    "ROLLUP": TokenType.ROLLUP,
+    "ROW": TokenType.ROW,
+    "ROWS": TokenType.ROWS,
+    "SELECT": TokenType.SELECT,
+    "SEMI": TokenType.SEMI,
+    "THEN": TokenType.THEN,
+    "TRUE": TokenType.TRUE,
+    "UNION": TokenType.UNION,
+    "USING": TokenType.USING,
+    "VALUES": TokenType.VALUES,
+    "VIEW": TokenType.VIEW,
+    "WHEN": TokenType.WHEN,
+    "WHERE": TokenType.WHERE,
+    "WINDOW": TokenType.WINDOW,
+    "WITH": TokenType.WITH,
+}
+"""Words with a meaning of their own; those of two words stand side by side in the text."""
+
+TYPE_WORDS: Final[dict[str, TokenType]] = {
+    "ARRAY": TokenType.ARRAY,
+    "BIGINT": TokenType.BIGINT,
+    "BINARY": TokenType.BINARY,
+    "BOOLEAN": TokenType.BOOLEAN,
+    "BYTE": TokenType.TINYINT,
+    "DATE": TokenType.DATE,
+    "DEC": TokenType.DECIMAL,
+    "DECIMAL": TokenType.DECIMAL,
+    "DOUBLE": TokenType.DOUBLE,
+    "FLOAT": TokenType.FLOAT,
+    "INT": TokenType.INT,
+    "INTEGER": TokenType.INT,
+    "LONG": TokenType.BIGINT,
+    "MAP": TokenType.MAP,
+    "NUMERIC": TokenType.DECIMAL,
+    "REAL": TokenType.FLOAT,
+    "SHORT": TokenType.SMALLINT,
+    "SMALLINT": TokenType.SMALLINT,
+    "STRING": TokenType.TEXT,
+    "STRUCT": TokenType.STRUCT,
+    "TIMESTAMP": TokenType.TIMESTAMPTZ,
+    "TIMESTAMP_LTZ": TokenType.TIMESTAMPLTZ,
+    "TIMESTAMP_NTZ": TokenType.TIMESTAMPNTZ,
+    "TINYINT": TokenType.TINYINT,
+}
+"""Types, by all their names. One of these words is a type only where a type can stand; elsewhere it is a name."""
+
+REFUSED_WORDS: Final = frozenset(
+    {
+        "ALTER",
+        "ANALYZE",
+        "CACHE",
+        "CLUSTER",
+        "CREATE",
+        "DELETE",
+        "DISTRIBUTE",
+        "DROP",
+        "GRANT",
+        "INSERT",
+        "INTO",
+        "MATCH_RECOGNIZE",
+        "MERGE",
+        "OVERWRITE",
+        "PIVOT",
+        "QUALIFY",
+        "REVOKE",
+        "TABLE",
+        "TABLESAMPLE",
+        "TRUNCATE",
+        "UNPIVOT",
+        "UPDATE",
+    }
+)
+"""Words of statements and clauses that a query cannot have. As a name, one of them stands in backticks."""
+
+OPERATORS: Final[dict[str, TokenType]] = {
+    "(": TokenType.L_PAREN,
+    ")": TokenType.R_PAREN,
+    "[": TokenType.L_BRACKET,
+    "]": TokenType.R_BRACKET,
+    ",": TokenType.COMMA,
+    ".": TokenType.DOT,
+    "+": TokenType.PLUS,
+    "-": TokenType.DASH,
+    "*": TokenType.STAR,
+    "/": TokenType.SLASH,
+    "%": TokenType.MOD,
+    "~": TokenType.TILDE,
+    "&": TokenType.AMP,
+    "|": TokenType.PIPE,
+    "^": TokenType.CARET,
+    "||": TokenType.DPIPE,
+    "=": TokenType.EQ,
+    "==": TokenType.EQ,
+    "<=>": TokenType.NULLSAFE_EQ,
+    "<>": TokenType.NEQ,
+    "!=": TokenType.NEQ,
+    "<": TokenType.LT,
+    "<=": TokenType.LTE,
+    ">": TokenType.GT,
+    ">=": TokenType.GTE,
+    "!": TokenType.NOT,
+    ":": TokenType.COLON,
+    "::": TokenType.DCOLON,
+    "->": TokenType.ARROW,
+}
+
+_FIRST_OF_TWO: Final = frozenset(name.split()[0] for name in KEYWORDS if " " in name)
+_LEXEME: Final = re.compile(
+    r"""
+    (?P<space>[ \t\n\r\f\v]+)
+  | (?P<line>--(?:\\\n|[^\r\n])*)
+  | (?P<comment>/\*)
+  | (?P<raw>[rR](?:'[^']*'|"[^"]*"))
+  | (?P<hex>[xX](?:'[^']*'|"[^"]*"))
+  | (?P<string>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
+  | (?P<quoted>`(?:[^`]|``)*`)
+  | (?P<number>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?:[bB][dD]|[LSYDFlsydf])?(?![A-Za-z0-9_]))
+  | (?P<word>[A-Za-z_][A-Za-z0-9_]*)
+  | (?P<end>;)
+  | (?P<operator><=>|\|\||==|<>|!=|<=|>=|->(?!>)|::|\|(?!>)|[()\[\],.+\-*/%~&^=<>!:])
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_NESTED: Final = (TokenType.ARRAY, TokenType.MAP, TokenType.STRUCT)
+_LITERAL_TYPES: Final = (TokenType.DATE, TokenType.TIMESTAMPTZ, TokenType.TIMESTAMPLTZ, TokenType.TIMESTAMPNTZ)
+_COMMENT_PART: Final = re.compile(r"/\*|\*/")
+_ESCAPED: Final = re.compile(r"\\(u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|[0-3][0-7]{2}|.)|(['\"])\2", re.DOTALL)
+_ESCAPES: Final = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something stands in a text; lines and columns count from 1."""
+
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"line {self.line}, column {self.column}"
+
+
+def place_at(text: str, index: int) -> Place:
+    r"""Return where a character stands.
+
+    >>> str(place_at("SELECT 1\nFROM x", 9))
+    'line 2, column 1'
+    """
+    before = text[:index]
+    return Place(before.count("\n") + 1, index - (before.rfind("\n") + 1) + 1)
+
+
+def tokens_of(text: str) -> list[Token]:
+    """Return the tokens of one statement; a semicolon may end it.
+
+    Raises:
+        InvalidRequest: a character, a word or a number that no query may have, something not closed, a second statement.
+    """
+    found: list[Token] = []
+    index, ended, lines = 0, None, _Lines(text)
+    while index < len(text):
+        match = _LEXEME.match(text, index)
+        if match is None:
+            raise _unreadable(text, index)
+        kind, lexeme, start = match.lastgroup, match[0], index
+        index = _end_of_comment(text, start) if kind == "comment" else match.end()
+        if kind in ("space", "line", "comment"):
+            continue
+        if kind == "end":
+            ended = start if ended is None else ended
+            continue
+        if ended is not None:
+            raise InvalidRequest(
+                f"A query must be exactly one SELECT: a second statement begins at {place_at(text, start)}."
+            )
+        token_type, value = _token(text, start, str(kind), lexeme)
+        if found and _joined(found, token_type, value):
+            continue
+        line, column = lines.place(start)
+        found.append(Token(token_type, value, line, column, start, index - 1))
+    return _with_types(_with_parameters(found))
+
+
+class _Lines:
+    """Line and column of places that are asked for in the order of the text."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._line, self._at, self._begin = text, 1, 0, 0
+
+    def place(self, index: int) -> tuple[int, int]:
+        self._line += self._text.count("\n", self._at, index)
+        self._begin = max(self._begin, self._text.rfind("\n", self._at, index) + 1)
+        self._at = index
+        return self._line, index - self._begin + 1
+
+
+def _token(text: str, start: int, kind: str, lexeme: str) -> tuple[TokenType, str]:
+    match kind:
+        case "string":
+            return TokenType.STRING, _unescaped(lexeme)
+        case "raw":
+            return TokenType.STRING, lexeme[2:-1]
+        case "hex":
+            return TokenType.HEX_STRING, _hex(text, start, lexeme[2:-1])
+        case "quoted":
+            return TokenType.IDENTIFIER, _name(text, start, lexeme[1:-1].replace("``", "`"))
+        case "number":
+            return TokenType.NUMBER, lexeme
+        case "word":
+            return _word(text, start, lexeme)
+        case _:
+            return OPERATORS[lexeme], lexeme
+
+
+def _word(text: str, start: int, word: str) -> tuple[TokenType, str]:
+    upper = word.upper()
+    if upper in REFUSED_WORDS:
+        raise InvalidRequest(
+            f"A query must be exactly one SELECT; {upper} at {place_at(text, start)} is not allowed in it. "
+            "If it is the name of a column, put it in backticks."
+        )
+    return KEYWORDS.get(upper, TokenType.VAR), word
+
+
+def _joined(found: list[Token], token_type: TokenType, value: str) -> bool:
+    """Join a token to the one before it, where the two are one: strings side by side, keywords of two words."""
+    last = found[-1]
+    if token_type is TokenType.STRING and last.token_type is TokenType.STRING:
+        last.text += value
+        return True
+    if last.token_type is TokenType.VAR and last.text.upper() in _FIRST_OF_TWO and token_type is TokenType.VAR:
+        both = f"{last.text} {value}".upper()
+        if both in KEYWORDS:
+            last.token_type, last.text = KEYWORDS[both], both
+            return True
+    return False
+
+
+def _with_parameters(found: list[Token]) -> list[Token]:
+    """Let the word after a colon be a name, also if it is a keyword; after a name the colon is that of a struct's type."""
+    names = (TokenType.VAR, TokenType.IDENTIFIER)
+    for number, token in enumerate(found[:-1]):
+        if token.token_type is TokenType.COLON and (number == 0 or found[number - 1].token_type not in names):
+            following = found[number + 1]
+            if following.token_type is not TokenType.IDENTIFIER and following.text[:1].isalpha():
+                following.token_type = TokenType.VAR
+    return found
+
+
+def _with_types(found: list[Token]) -> list[Token]:
+    """Let words be types where types stand: after AS, two colons, inside angle brackets, before the string of a literal."""
+    inside = 0
+    for number, token in enumerate(found):
+        before = found[number - 1].token_type if number else None
+        after = found[number + 1].token_type if number + 1 < len(found) else None
+        if token.token_type is TokenType.LT and before in _NESTED:
+            inside += 1
+        elif token.token_type is TokenType.GT and inside:
+            inside -= 1
+        elif token.token_type is TokenType.VAR and (kind := TYPE_WORDS.get(token.text.upper())):
+            literal = after is TokenType.STRING and kind in _LITERAL_TYPES
+            nested = after is TokenType.LT and kind in _NESTED
+            if literal or nested or inside or before in (TokenType.ALIAS, TokenType.DCOLON):
+                token.token_type = kind
+    return found
+
+
+def _end_of_comment(text: str, start: int) -> int:
+    """Return where the comment ends that begins here; comments nest, as in Spark."""
+    depth, index = 0, start
+    while part := _COMMENT_PART.search(text, index):
+        depth += 1 if part[0] == "/*" else -1
+        index = part.end()
+        if depth == 0:
+            return index
+    raise InvalidRequest(f"The comment that begins at {place_at(text, start)} is not closed. Close it with */.")
+
+
+def _unescaped(lexeme: str) -> str:
+    r"""Return the value of a string by Spark's rules: ``\n``, ``\u0041``, ``\101``, doubled quotes; ``\%`` stays.
+
+    >>> _unescaped(r"'a\tb\\c\'d\u0041''e\%'")
+    "a\tb\\c'dA'e\\%"
+    """
+    inner = lexeme[1:-1]
+    if "\\" not in inner and lexeme[0] not in inner:
+        return inner
+    quote = lexeme[0]
+
+    def plain(match: re.Match[str]) -> str:
+        code = match[1]
+        if code is None:
+            return quote if match[2] == quote else match[0]
+        if code[0] in "uU" and len(code) > 1:
+            number = int(code[1:], 16)
+            return chr(number) if number <= sys.maxunicode else ""
+        if len(code) > 1:
+            return chr(int(code, 8))
+        return _ESCAPES.get(code, code)
+
+    return _paired(_ESCAPED.sub(plain, inner))
+
+
+def _paired(value: str) -> str:
+    """Bring two halves of one character together, as Java does; a half alone is a question mark."""
+    if not any("\ud800" <= letter <= "\udfff" for letter in value):
+        return value
+    return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").replace("\ufffd", "?")
+
+
+def _hex(text: str, start: int, digits: str) -> str:
+    if not re.fullmatch(r"[0-9A-Fa-f]*", digits):
+        raise InvalidRequest(f"The binary value at {place_at(text, start)} has other characters than 0-9 and A-F.")
+    return digits
+
+
+def _name(text: str, start: int, name: str) -> str:
+    if not name or "${" in name or any(unicodedata.category(letter) in ("Cc", "Cf", "Cs") for letter in name):
+        raise InvalidRequest(
+            f"The name in backticks at {place_at(text, start)} cannot be used: it is empty or has characters in it that "
+            "cannot be seen or that engines replace."
+        )
+    return name
+
+
+def _unreadable(text: str, index: int) -> InvalidRequest:
+    where, letter = place_at(text, index), text[index]
+    if letter in "'\"`":
+        what = "name" if letter == "`" else "string"
+        return InvalidRequest(f"The {what} that begins at {where} is not closed. Close it with {letter}.")
+    if letter.isascii() and letter.isdigit():
+        return InvalidRequest(
+            f"The number at {where} runs into a name. Put names that begin with a digit in backticks."
+        )
+    shown = letter if letter.isprintable() else ""
+    named = f"{shown} (U+{ord(letter):04X} {unicodedata.name(letter, '')})".strip().replace(" )", ")")
+    return InvalidRequest(
+        f"The character {named} at {where} is not allowed. Outside of quotes a query has letters of ASCII, digits and the "
+        "operators that docs/sql.md lists; put other names in backticks."
+    )

@@ -1,0 +1,795 @@
+"""A checked tree as text, each kind of node by one function of its own. What has no function here cannot be in a query.
+
+This is the allow list of syntax and the writer in one: a node is refused if it is of another kind, or has a part that its
+function does not write. So nothing is in the text for Spark that was not looked at, and nothing is left out in silence.
+Every name is written in backticks, every string with one kind of quote and no character that an engine replaces, every
+function from the list: the text can be read in one way only.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from sqlglot import exp
+
+from siltstone.errors import InvalidRequest
+from siltstone.query.allowed import (
+    FIELDS_OF_TIME,
+    FUNCTIONS,
+    GENERATORS,
+    HIDDEN_COLUMNS,
+    SESSION_NAMES,
+    TYPES,
+    VOLATILE,
+    VOLATILE_NAMES,
+)
+from siltstone.query.grammar import COMMA_JOIN
+from siltstone.query.words import Place
+
+_BINARY: Final[dict[type[exp.Expr], str]] = {
+    exp.Add: "+",
+    exp.And: "AND",
+    exp.BitwiseAnd: "&",
+    exp.BitwiseOr: "|",
+    exp.BitwiseXor: "^",
+    exp.DPipe: "||",
+    exp.Div: "/",
+    exp.EQ: "=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+    exp.IntDiv: "DIV",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.Mod: "%",
+    exp.Mul: "*",
+    exp.NEQ: "<>",
+    exp.NullSafeEQ: "<=>",
+    exp.NullSafeNEQ: "IS DISTINCT FROM",
+    exp.Or: "OR",
+    exp.Sub: "-",
+}
+_LIKES: Final[dict[type[exp.Expr], str]] = {exp.Like: "LIKE", exp.ILike: "ILIKE", exp.RegexpLike: "RLIKE"}
+_SET_OPERATIONS: Final[dict[type[exp.Expr], str]] = {
+    exp.Union: "UNION",
+    exp.Intersect: "INTERSECT",
+    exp.Except: "EXCEPT",
+}
+_JOINS: Final = frozenset(
+    {
+        "JOIN",
+        "INNER JOIN",
+        "CROSS JOIN",
+        "LEFT JOIN",
+        "LEFT OUTER JOIN",
+        "RIGHT JOIN",
+        "RIGHT OUTER JOIN",
+        "FULL JOIN",
+        "FULL OUTER JOIN",
+        "SEMI JOIN",
+        "LEFT SEMI JOIN",
+        "ANTI JOIN",
+        "LEFT ANTI JOIN",
+        "NATURAL JOIN",
+        "NATURAL INNER JOIN",
+        "NATURAL LEFT JOIN",
+        "NATURAL LEFT OUTER JOIN",
+        "NATURAL RIGHT JOIN",
+        "NATURAL RIGHT OUTER JOIN",
+        "NATURAL FULL JOIN",
+        "NATURAL FULL OUTER JOIN",
+        COMMA_JOIN,
+    }
+)
+_CLAUSES: Final = ("where", "group", "having", "windows", "order", "limit", "offset")
+_QUERY_PARTS: Final = ("with_", *_CLAUSES)
+_ORDINARY: Final = {"line", "col", "start", "end"}
+MAX_TERMS: Final = 1_000
+"""The most operators in a row, and set operations in a row: each is a level for an engine that reads them by recursion."""
+
+
+@dataclass(slots=True)
+class Writer:
+    """Writes one tree.
+
+    `table` says by which name a table is read, `common_table` how a common table expression is called, `parameter` how a
+    parameter is written. What was met on the way is kept.
+    """
+
+    table: Callable[[exp.Table], str]
+    common_table: Callable[[exp.CTE], str]
+    parameter: Callable[[str], str] = ":{}".format
+    datasets: frozenset[tuple[str, str, str]] = frozenset()
+    functions: set[str] = field(default_factory=set)
+    volatile: set[str] = field(default_factory=set)
+    parameters: dict[str, Place] = field(default_factory=dict)
+
+    def write(self, node: exp.Expr | None) -> str:
+        """Return the text of a node.
+
+        Raises:
+            InvalidRequest: something in it is not allowed.
+        """
+        if node is None:
+            raise InvalidRequest("The query cannot be read: a part of it is missing.")
+        writes = WRITERS.get(type(node))
+        if writes is None:
+            raise _refused(node)
+        return writes(self, node)
+
+    def all(self, nodes: Iterable[exp.Expr], between: str = ", ") -> str:
+        """Return the text of several nodes."""
+        return between.join(self.write(node) for node in nodes)
+
+
+def place_of(node: exp.Expr) -> Place | None:
+    """Return where a node stands: at its own first word, or the first one inside it that is known."""
+    found = [
+        (one.meta["line"], one.meta["col"]) for one in node.walk() if one.meta and one.meta.get("line") is not None
+    ]
+    return Place(*min(found)) if found else None
+
+
+def located(node: exp.Expr) -> str:
+    """Return ` at line 1, column 8`, or nothing if the place is not known."""
+    place = place_of(node)
+    return f" at {place}" if place else ""
+
+
+def quoted(name: str) -> str:
+    """Return a name in backticks.
+
+    >>> quoted("a`b")
+    '`a``b`'
+    """
+    return f"`{name.replace('`', '``')}`"
+
+
+_STRING_CODES: Final = {
+    **{code: f"\\u{code:04x}" for code in (*range(32), 0x7F, 0x2028, 0x2029)},
+    ord("$"): "\\u0024",
+    ord("'"): "\\'",
+    ord("\\"): "\\\\",
+}
+
+
+def string(value: str) -> str:
+    r"""Return a string in the one form that every reader understands alike.
+
+    >>> string("it's ${x}")
+    "'it\\'s \\u0024{x}'"
+    """
+    return f"'{value.translate(_STRING_CODES)}'"
+
+
+def _refused(node: exp.Expr) -> InvalidRequest:
+    name = _shown(node)
+    return InvalidRequest(f"{name}{located(node)} is not allowed in a query. docs/sql.md lists what is.")
+
+
+def _shown(node: exp.Expr) -> str:
+    if isinstance(node, exp.Anonymous):
+        return f"Function {node.name}"
+    if isinstance(node, exp.Array):
+        return "An array in brackets (write array(...))"
+    return str(node.key.upper())
+
+
+def _parts(node: exp.Expr, *known: str) -> None:
+    """Refuse a node that has a part which is not written."""
+    for name, value in node.args.items():
+        if value and name not in known:
+            raise InvalidRequest(
+                f"{_shown(node)}{located(node)} has a part that is not allowed in a query ({name.strip('_').upper()}). "
+                "docs/sql.md lists what is."
+            )
+
+
+def _identifier(writer: Writer, node: exp.Expr) -> str:  # noqa: ARG001
+    _parts(node, "this", "quoted")
+    name = node.this
+    if not isinstance(name, str) or not name:
+        raise _refused(node)
+    return quoted(name)
+
+
+def _query(writer: Writer, node: exp.Expr, body: str) -> str:
+    """Write what stands around the body of a query: WITH before it, clauses after it."""
+    text = f"{writer.write(node.args['with_'])} {body}" if node.args.get("with_") else body
+    for name in _CLAUSES:
+        part = node.args.get(name)
+        if name == "windows" and part:
+            text += f" WINDOW {', '.join(_named_window(writer, one) for one in part)}"
+        elif part:
+            text += f" {writer.write(part)}"
+    return text
+
+
+def _select(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, *_QUERY_PARTS, "distinct", "expressions", "from_", "joins", "laterals")
+    if not node.expressions:
+        raise InvalidRequest(f"A SELECT{located(node)} selects nothing. Name columns, or *.")
+    distinct = node.args.get("distinct")
+    if distinct:
+        _parts(distinct)
+    body = f"SELECT {'DISTINCT ' if distinct else ''}{writer.all(node.expressions)}"
+    if node.args.get("from_"):
+        body += f" {writer.write(node.args['from_'])}{_joined(writer, node)}"
+        body += "".join(f" {writer.write(lateral)}" for lateral in node.args.get("laterals") or [])
+    elif node.args.get("joins") or node.args.get("laterals"):
+        raise InvalidRequest("A join or a LATERAL VIEW needs a FROM before it.")
+    return _query(writer, node, body)
+
+
+def _joined(writer: Writer, node: exp.Expr) -> str:
+    return "".join(writer.write(join) for join in node.args.get("joins") or [])
+
+
+def _set_operation(writer: Writer, node: exp.Expr) -> str:
+    """Write a chain of set operations from its left end, without a level for each."""
+    chain: list[str] = []
+    left: exp.Expr = node
+    while type(left) in _SET_OPERATIONS and (left is node or not any(left.args.get(name) for name in _QUERY_PARTS)):
+        _parts(left, *_QUERY_PARTS, "this", "expression", "distinct")
+        every = "" if left.args.get("distinct") else " ALL"
+        chain.append(f" {_SET_OPERATIONS[type(left)]}{every} {_operand(writer, left.expression)}")
+        left = left.this
+    if len(chain) > MAX_TERMS:
+        raise InvalidRequest(f"A query has at most {MAX_TERMS:,} set operations in a row.")
+    return _query(writer, node, _operand(writer, left) + "".join(reversed(chain)))
+
+
+def _operand(writer: Writer, node: exp.Expr) -> str:
+    if isinstance(node, exp.Subquery):
+        return writer.write(node)
+    if not isinstance(node, exp.Query):
+        raise _refused(node)
+    clauses = any(node.args.get(name) for name in ("with_", "order", "limit", "offset"))
+    return f"({writer.write(node)})" if clauses or type(node) in _SET_OPERATIONS else writer.write(node)
+
+
+def _with(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "expressions", "recursive")
+    return f"WITH {'RECURSIVE ' if node.args.get('recursive') else ''}{writer.all(node.expressions)}"
+
+
+def _common_table(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "this", "alias")
+    if not isinstance(node.this, exp.Query):
+        raise InvalidRequest(f"A query only selects; {node.this.key.upper()}{located(node)} is not allowed in it.")
+    alias = node.args.get("alias")
+    if not isinstance(node, exp.CTE) or not isinstance(alias, exp.TableAlias) or not alias.this:
+        raise _refused(node)
+    _parts(alias, "this", "columns")
+    columns = f"({writer.all(alias.args['columns'])})" if alias.args.get("columns") else ""
+    return f"{quoted(writer.common_table(node))}{columns} AS ({writer.write(node.this)})"
+
+
+def _table_alias(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "this", "columns")
+    columns = node.args.get("columns")
+    for column in columns or []:
+        if not isinstance(column, exp.Identifier):
+            raise _refused(column)
+    name = writer.write(node.this) if node.this else ""
+    return f"{name}({writer.all(columns)})" if columns else name
+
+
+def _alias_of(writer: Writer, node: exp.Expr) -> str:
+    alias = node.args.get("alias")
+    return f" AS {writer.write(alias)}" if alias else ""
+
+
+def _subquery(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, *_QUERY_PARTS, "this", "alias", "joins")
+    if not isinstance(node.this, exp.Query | exp.Table | exp.Values):
+        raise _refused(node.this)
+    body = f"({writer.write(node.this)}){_alias_of(writer, node)}{_joined(writer, node)}"
+    return _query(writer, node, body)
+
+
+def _from(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "this")
+    return f"FROM {writer.write(node.this)}"
+
+
+def _table(writer: Writer, node: exp.Expr) -> str:
+    if not isinstance(node, exp.Table) or not all(isinstance(part, exp.Identifier) for part in node.parts):
+        raise InvalidRequest(
+            f"A table function{located(node)} is not allowed in a query. Name a dataset: catalog.schema.table."
+        )
+    _parts(node, "this", "db", "catalog", "alias", "joins")
+    name = writer.table(node)
+    alias = _alias_of(writer, node)
+    bare = alias and not node.args["alias"].this
+    return f"{name}{f' AS {quoted(node.name)}' if not alias or bare else ''}{alias[4:] if bare else alias}{_joined(writer, node)}"
+
+
+def _values(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "expressions", "alias")
+    return f"VALUES {writer.all(node.expressions)}{_alias_of(writer, node)}"
+
+
+def _join(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "this", "side", "kind", "method", "on", "using")
+    words = [str(node.args.get(name) or "") for name in ("method", "side", "kind")]
+    name = " ".join([*filter(None, words), "JOIN"]) if words[-1] != COMMA_JOIN else "".join(words)
+    if name not in _JOINS:
+        raise InvalidRequest(f"{name}{located(node)} is not a join that a query can have. docs/sql.md lists them.")
+    text = f"{'' if name == COMMA_JOIN else ' '}{name} {writer.write(node.this)}"
+    if node.args.get("on"):
+        text += f" ON {writer.write(node.args['on'])}"
+    if node.args.get("using"):
+        text += f" USING ({writer.all(node.args['using'])})"
+    return text
+
+
+def _lateral(writer: Writer, node: exp.Expr) -> str:
+    """Write LATERAL VIEW of a function that makes rows, or LATERAL of such a function or of a subquery."""
+    _parts(node, "this", "view", "outer", "alias")
+    made = node.this
+    if isinstance(made, exp.Anonymous):
+        if made.name.lower() not in GENERATORS:
+            raise InvalidRequest(
+                f"Function {made.name}{located(made)} cannot stand after LATERAL. Those that can: "
+                f"{', '.join(sorted(GENERATORS))}."
+            )
+    elif not isinstance(made, exp.Subquery) or node.args.get("view"):
+        raise _refused(made or node)
+    if not node.args.get("view"):
+        if node.args.get("outer"):
+            raise _refused(node)
+        return f"LATERAL {writer.write(made)}{_alias_of(writer, node)}"
+    alias = node.args.get("alias")
+    name = f" {writer.write(alias.this)}" if alias and alias.this else ""
+    columns = f" AS {writer.all(alias.args['columns'])}" if alias and alias.args.get("columns") else ""
+    return f"LATERAL VIEW {'OUTER ' if node.args.get('outer') else ''}{writer.write(made)}{name}{columns}"
+
+
+def _clause(word: str) -> "Write":
+    def write(writer: Writer, node: exp.Expr) -> str:
+        _parts(node, "this")
+        return f"{word} {writer.write(node.this)}"
+
+    return write
+
+
+def _group(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "expressions", "all")
+    return "GROUP BY ALL" if node.args.get("all") else f"GROUP BY {writer.all(node.expressions)}"
+
+
+def _grouping(word: str) -> "Write":
+    def write(writer: Writer, node: exp.Expr) -> str:
+        _parts(node, "expressions")
+        return f"{word} ({writer.all(node.expressions)})"
+
+    return write
+
+
+def _order(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "expressions")
+    return f"ORDER BY {writer.all(node.expressions)}"
+
+
+def _ordered(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "this", "desc", "nulls_first")
+    this = "ALL" if isinstance(node.this, exp.Var) and node.this.name == "ALL" else writer.write(node.this)
+    return f"{this} {'DESC' if node.args.get('desc') else 'ASC'} NULLS {'FIRST' if node.args.get('nulls_first') else 'LAST'}"
+
+
+def _limit(word: str) -> "Write":
+    def write(writer: Writer, node: exp.Expr) -> str:
+        _parts(node, "expression")
+        return f"{word} {writer.write(node.expression)}"
+
+    return write
+
+
+def _window(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "this", "partition_by", "order", "spec", "alias", "over")
+    name = node.args.get("alias")
+    rest = [node.args.get(part) for part in ("partition_by", "order", "spec")]
+    if name and not any(rest):
+        return f"{writer.write(node.this)} OVER {writer.write(name)}"
+    if name:
+        raise InvalidRequest(f"A window{located(node)} has a name or a definition, not both.")
+    return f"{writer.write(node.this)} OVER ({_frame(writer, node)})"
+
+
+def _named_window(writer: Writer, node: exp.Expr) -> str:
+    if not isinstance(node, exp.Window) or not isinstance(node.this, exp.Identifier):
+        raise _refused(node)
+    _parts(node, "this", "partition_by", "order", "spec")
+    return f"{writer.write(node.this)} AS ({_frame(writer, node)})"
+
+
+def _frame(writer: Writer, node: exp.Expr) -> str:
+    partition = node.args.get("partition_by")
+    written = [f"PARTITION BY {writer.all(partition)}"] if partition else []
+    written += [writer.write(node.args[part]) for part in ("order", "spec") if node.args.get(part)]
+    return " ".join(written)
+
+
+def _frame_bounds(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "kind", "start", "start_side", "end", "end_side")
+    kind = str(node.args["kind"]).upper()
+    if kind not in ("ROWS", "RANGE"):
+        raise _refused(node)
+    start = _bound(writer, node, "start")
+    return f"{kind} BETWEEN {start} AND {_bound(writer, node, 'end')}" if node.args.get("end") else f"{kind} {start}"
+
+
+def _bound(writer: Writer, node: exp.Expr, which: str) -> str:
+    value, side = node.args.get(which), str(node.args.get(f"{which}_side") or "").upper()
+    if value == "CURRENT ROW" and not side:
+        return "CURRENT ROW"
+    if side not in ("PRECEDING", "FOLLOWING"):
+        raise InvalidRequest("A window's frame goes from n PRECEDING, CURRENT ROW or n FOLLOWING to another of them.")
+    return f"UNBOUNDED {side}" if value == "UNBOUNDED" else f"{writer.write(value)} {side}"
+
+
+def _column(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "this", "table", "db", "catalog")
+    parts = [node.args[part] for part in ("catalog", "db", "table", "this") if node.args.get(part)]
+    names = [part.name.lower() for part in parts if isinstance(part, exp.Identifier)]
+    if len(parts) == 1 and names and names[0] in SESSION_NAMES:
+        raise InvalidRequest(
+            f"The name {parts[0].name}{located(node)} asks the engine about itself, which is not allowed. If it is a column, "
+            f"put the name of its table before it: t.{parts[0].name}."
+        )
+    if hidden := [name for name in names if name in HIDDEN_COLUMNS]:
+        raise InvalidRequest(f"The column {hidden[0]}{located(node)} is not of the dataset and not allowed.")
+    if len(parts) == 1 and names and names[0] in VOLATILE_NAMES:
+        writer.volatile.add(names[0])
+    if tuple(part.name for part in parts[:-1]) in writer.datasets:
+        parts = parts[-2:]  # a dataset's columns go by the name of its table
+    return writer.all(parts, ".")
+
+
+def _star(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "except_")
+    left_out = node.args.get("except_")
+    return f"* EXCEPT ({writer.all(left_out)})" if left_out else "*"
+
+
+def _dot(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "this", "expression")
+    if not isinstance(node.expression, exp.Identifier):
+        raise InvalidRequest(
+            f"{_shown(node.expression)}{located(node.expression)} stands after a point, where only the name of a field can "
+            "stand. Functions are named without a schema."
+        )
+    if node.expression.name.lower() in HIDDEN_COLUMNS:
+        raise InvalidRequest(f"The column {node.expression.name}{located(node)} is not of the dataset and not allowed.")
+    this = writer.write(node.this)
+    return f"{this}.{writer.write(node.expression)}"
+
+
+def _bracket(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "this", "expressions")
+    if len(node.expressions) != 1:
+        raise InvalidRequest(f"One value stands in brackets{located(node)}, as in x[0] or x['key'].")
+    return f"{writer.write(node.this)}[{writer.write(node.expressions[0])}]"
+
+
+def _alias(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "this", "alias")
+    return f"{writer.write(node.this)} AS {writer.write(node.args['alias'])}"
+
+
+def _aliases(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "this", "expressions")
+    return f"{writer.write(node.this)} AS ({writer.all(node.expressions)})"
+
+
+def _paren(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "this")
+    return f"({writer.write(node.this)})"
+
+
+def _tuple(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "expressions")
+    return f"({writer.all(node.expressions)})"
+
+
+def _literal(writer: Writer, node: exp.Expr) -> str:  # noqa: ARG001
+    _parts(node, "this", "is_string")
+    return string(str(node.this)) if node.args.get("is_string") else str(node.this)
+
+
+def _hex(writer: Writer, node: exp.Expr) -> str:  # noqa: ARG001
+    _parts(node, "this")
+    return f"X'{node.this}'"
+
+
+def _boolean(writer: Writer, node: exp.Expr) -> str:  # noqa: ARG001
+    return "TRUE" if node.this else "FALSE"
+
+
+def _null(writer: Writer, node: exp.Expr) -> str:  # noqa: ARG001
+    _parts(node)
+    return "NULL"
+
+
+def _placeholder(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "this")
+    if not isinstance(node.this, str) or not node.this.isidentifier() or not node.this.isascii():
+        raise InvalidRequest(f"A parameter{located(node)} is a colon and a name, as in :customer.")
+    writer.parameters.setdefault(node.this, place_of(node) or Place(1, 1))
+    return writer.parameter(node.this)
+
+
+def _cast(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "this", "to", "safe")
+    word = "TRY_CAST" if node.args.get("safe") else "CAST"
+    return f"{word}({writer.write(node.this)} AS {writer.write(node.args['to'])})"
+
+
+def _type(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "this", "expressions", "nested")
+    kind = getattr(node.this, "name", str(node.this))
+    inner = node.expressions
+    if kind in ("ARRAY", "MAP", "STRUCT") and node.args.get("nested") and inner:
+        return f"{kind}<{writer.all(inner)}>"
+    if kind not in TYPES or (inner and kind != "DECIMAL"):
+        raise InvalidRequest(
+            f"The type {kind}{located(node)} is not one that a query can cast to: {', '.join(sorted(set(TYPES.values())))}, "
+            "ARRAY<...>, MAP<..., ...>, STRUCT<name: ...>."
+        )
+    return f"{TYPES[kind]}({writer.all(inner)})" if inner else TYPES[kind]
+
+
+def _field_type(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "this", "kind")
+    if not node.args.get("kind"):
+        raise _refused(node)
+    return f"{writer.write(node.this)}: {writer.write(node.args['kind'])}"
+
+
+def _type_number(writer: Writer, node: exp.Expr) -> str:  # noqa: ARG001
+    _parts(node, "this")
+    digits = str(node.this.this) if isinstance(node.this, exp.Literal) else ""
+    if not digits.isdecimal() or len(digits) > 2:  # noqa: PLR2004
+        raise _refused(node)
+    return digits
+
+
+def _case(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "this", "ifs", "default")
+    subject = f" {writer.write(node.this)}" if node.this else ""
+    branches = ""
+    for branch in node.args["ifs"]:
+        _parts(branch, "this", "true")
+        branches += f" WHEN {writer.write(branch.this)} THEN {writer.write(branch.args['true'])}"
+    default = f" ELSE {writer.write(node.args['default'])}" if node.args.get("default") else ""
+    return f"CASE{subject}{branches}{default} END"
+
+
+def _not(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "this")
+    negated = _NEGATED.get(type(node.this)) if not _is_negated(node.this) else None
+    return negated(writer, node.this, "NOT ") if negated else f"NOT {writer.write(node.this)}"
+
+
+def _is(writer: Writer, node: exp.Expr, negation: str = "") -> str:
+    _parts(node, "this", "expression")
+    if not isinstance(node.expression, exp.Null | exp.Boolean):
+        raise _refused(node)
+    return f"{writer.write(node.this)} IS {negation}{writer.write(node.expression)}"
+
+
+def _in(writer: Writer, node: exp.Expr, negation: str = "") -> str:
+    _parts(node, "this", "expressions", "query")
+    query = node.args.get("query")
+    if query:
+        inner = query.this if isinstance(query, exp.Subquery) else query
+        if isinstance(query, exp.Subquery):
+            _parts(query, "this")
+        if not isinstance(inner, exp.Query):
+            raise _refused(inner)
+        return f"{writer.write(node.this)} {negation}IN ({writer.write(inner)})"
+    if not node.expressions:
+        raise InvalidRequest(f"IN{located(node)} needs values: a IN (1, 2).")
+    return f"{writer.write(node.this)} {negation}IN ({writer.all(node.expressions)})"
+
+
+def _between(writer: Writer, node: exp.Expr, negation: str = "") -> str:
+    _parts(node, "this", "low", "high")
+    bounds = f"{writer.write(node.args['low'])} AND {writer.write(node.args['high'])}"
+    return f"{writer.write(node.this)} {negation}BETWEEN {bounds}"
+
+
+def _is_negated(node: exp.Expr) -> bool:
+    """True if a NOT stands inside, as in ``a NOT LIKE b``."""
+    return bool((node.this if isinstance(node, exp.Escape) else node).args.get("negate"))
+
+
+def _like(writer: Writer, node: exp.Expr, negation: str = "") -> str:
+    _parts(node, "this", "expression", "negate")
+    negation = "NOT " if node.args.get("negate") else negation
+    return f"{writer.write(node.this)} {negation}{_LIKES[type(node)]} {writer.write(node.expression)}"
+
+
+def _escape(writer: Writer, node: exp.Expr, negation: str = "") -> str:
+    _parts(node, "this", "expression")
+    if type(node.this) not in _LIKES:
+        raise _refused(node)
+    return f"{_like(writer, node.this, negation)} ESCAPE {writer.write(node.expression)}"
+
+
+def _exists(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "this")
+    inner = node.this.this if isinstance(node.this, exp.Subquery) else node.this
+    if not isinstance(inner, exp.Query):
+        raise _refused(inner)
+    return f"EXISTS ({writer.write(inner)})"
+
+
+def _binary(writer: Writer, node: exp.Expr) -> str:
+    """Write a chain of operators from its left end, without a level for each."""
+    chain: list[str] = []
+    left: exp.Expr = node
+    while type(left) in _BINARY:
+        _parts(left, "this", "expression", "safe", "typed")
+        chain.append(f" {_BINARY[type(left)]} {writer.write(left.expression)}")
+        left = left.this
+        if len(chain) > MAX_TERMS:
+            raise InvalidRequest(f"An expression has at most {MAX_TERMS:,} operators in a row. Use IN for many values.")
+    return writer.write(left) + "".join(reversed(chain))
+
+
+def _unary(sign: str) -> "Write":
+    def write(writer: Writer, node: exp.Expr) -> str:
+        _parts(node, "this")
+        return f"{sign} {writer.write(node.this)}"
+
+    return write
+
+
+def _interval(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "this", "unit")
+    unit = node.args.get("unit")
+    if unit is None:
+        return f"INTERVAL {writer.write(node.this)}"
+    spans = [unit.this, unit.expression] if isinstance(unit, exp.IntervalSpan) else [unit]
+    if not all(isinstance(one, exp.Var) for one in spans):
+        raise _refused(node)
+    return f"INTERVAL {writer.write(node.this)} {' TO '.join(one.name for one in spans)}"
+
+
+def _extract(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "this", "expression")
+    name = node.name.upper()
+    if name not in FIELDS_OF_TIME:
+        raise InvalidRequest(
+            f"EXTRACT{located(node)} knows no field {node.name}. Known: {', '.join(sorted(FIELDS_OF_TIME))}."
+        )
+    writer.functions.add("extract")
+    return f"EXTRACT({name} FROM {writer.write(node.expression)})"
+
+
+def _trim(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "this", "expression", "position")
+    writer.functions.add("trim")
+    position = f"{node.args['position']} " if node.args.get("position") in ("BOTH", "LEADING", "TRAILING") else ""
+    letters = f"{writer.write(node.expression)} " if node.args.get("expression") else ""
+    return f"TRIM({position}{letters}FROM {writer.write(node.this)})"
+
+
+def _function(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "this", "expressions")
+    name = node.name.lower()
+    if name not in FUNCTIONS:
+        raise InvalidRequest(
+            f"Function {node.name}{located(node)} is not allowed in a query. docs/sql.md lists those that are."
+        )
+    writer.functions.add(name)
+    if name in VOLATILE:
+        writer.volatile.add(name)
+    return f"{name}({writer.all(node.expressions)})"
+
+
+def _distinct(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "expressions")
+    return f"DISTINCT {writer.all(node.expressions)}"
+
+
+def _lambda(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "this", "expressions")
+    if not all(isinstance(one, exp.Identifier) for one in node.expressions):
+        raise _refused(node)
+    return f"({writer.all(node.expressions)}) -> {writer.write(node.this)}"
+
+
+def _filter(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "this", "expression")
+    return f"{writer.write(node.this)} FILTER ({writer.write(node.expression)})"
+
+
+def _within(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "this", "expression")
+    return f"{writer.write(node.this)} WITHIN GROUP ({writer.write(node.expression)})"
+
+
+def _nulls(word: str) -> "Write":
+    def write(writer: Writer, node: exp.Expr) -> str:
+        _parts(node, "this")
+        return f"{writer.write(node.this)} {word} NULLS"
+
+    return write
+
+
+Write = Callable[[Writer, exp.Expr], str]
+_NEGATED: Final[dict[type[exp.Expr], Callable[[Writer, exp.Expr, str], str]]] = {
+    exp.Is: _is,
+    exp.In: _in,
+    exp.Between: _between,
+    exp.Escape: _escape,
+    **dict.fromkeys(_LIKES, _like),
+}
+WRITERS: Final[dict[type[exp.Expr], Write]] = {
+    exp.Alias: _alias,
+    exp.Aliases: _aliases,
+    exp.Anonymous: _function,
+    exp.Between: _between,
+    exp.BitwiseNot: _unary("~"),
+    exp.Boolean: _boolean,
+    exp.Bracket: _bracket,
+    exp.CTE: _common_table,
+    exp.Case: _case,
+    exp.Cast: _cast,
+    exp.Column: _column,
+    exp.ColumnDef: _field_type,
+    exp.Cube: _grouping("CUBE"),
+    exp.DataType: _type,
+    exp.DataTypeParam: _type_number,
+    exp.Distinct: _distinct,
+    exp.Dot: _dot,
+    exp.Escape: _escape,
+    exp.Exists: _exists,
+    exp.Extract: _extract,
+    exp.Filter: _filter,
+    exp.From: _from,
+    exp.Group: _group,
+    exp.GroupingSets: _grouping("GROUPING SETS"),
+    exp.Having: _clause("HAVING"),
+    exp.HexString: _hex,
+    exp.Identifier: _identifier,
+    exp.IgnoreNulls: _nulls("IGNORE"),
+    exp.In: _in,
+    exp.Interval: _interval,
+    exp.Is: _is,
+    exp.Join: _join,
+    exp.Lambda: _lambda,
+    exp.Lateral: _lateral,
+    exp.Limit: _limit("LIMIT"),
+    exp.Literal: _literal,
+    exp.Neg: _unary("-"),
+    exp.Not: _not,
+    exp.Null: _null,
+    exp.Offset: _limit("OFFSET"),
+    exp.Order: _order,
+    exp.Ordered: _ordered,
+    exp.Paren: _paren,
+    exp.Placeholder: _placeholder,
+    exp.RespectNulls: _nulls("RESPECT"),
+    exp.Rollup: _grouping("ROLLUP"),
+    exp.Select: _select,
+    exp.Star: _star,
+    exp.Subquery: _subquery,
+    exp.Table: _table,
+    exp.TableAlias: _table_alias,
+    exp.Trim: _trim,
+    exp.TryCast: _cast,
+    exp.Tuple: _tuple,
+    exp.Values: _values,
+    exp.Where: _clause("WHERE"),
+    exp.Window: _window,
+    exp.WithinGroup: _within,
+    exp.WindowSpec: _frame_bounds,
+    exp.With: _with,
+    **dict.fromkeys(_BINARY, _binary),
+    **dict.fromkeys(_LIKES, _like),
+    **dict.fromkeys(_SET_OPERATIONS, _set_operation),
+}
+"""Every kind of node that a query can have, and how it is written."""

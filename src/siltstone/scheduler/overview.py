@@ -1,0 +1,84 @@
+"""How a lake's compactor stands, as plain data for whoever asks in another process; and the pause, which is of the lake."""
+
+from siltstone.clock import Clock
+from siltstone.model.lease import LeaseRow
+from siltstone.model.requests import Wish
+from siltstone.scheduler.cycles import Cycle
+from siltstone.scheduler.housework import Office, Told
+from siltstone.storage.leases import COMPACTOR
+from siltstone.storage.notes import CYCLES, PAUSED, STATUS, Notes
+
+
+def pause(notes: Notes, clock: Clock) -> None:
+    """Let no compactor of a lake run anything by the clock until somebody resumes."""
+    if notes.read(PAUSED) is None:
+        notes.write(PAUSED, {"since": clock.now().isoformat(timespec="seconds")})
+
+
+def resume(notes: Notes) -> bool:
+    """Let compactors of a lake go on by the clock; return whether they were paused."""
+    return notes.remove(PAUSED)
+
+
+def overview(office: Office) -> Told:
+    """Return how a lake's compactor stands, as plain data, for whoever asks in another process.
+
+    Raises:
+        Unavailable, Corruption: the leases or the notes cannot be read.
+    """
+    notes = office.notes
+    row, holder = office.leases.row(COMPACTOR), office.leases.holder(COMPACTOR)
+    status, cycles = notes.read(STATUS), notes.read(CYCLES) or {}
+    known = status if status is not None and holder is not None and status.get("holder") == holder.holder else None
+    paused = notes.read(PAUSED)
+    return {
+        "running": holder is not None,
+        "holder": told_holder(holder) if holder is not None else None,
+        "last_holder": told_holder(row) if row is not None and holder is None else None,
+        "kind": known.get("kind") if known else None,
+        "state": known.get("state") if known else None,
+        "paused": paused is not None,
+        "paused_since": paused.get("since") if paused else None,
+        "running_cycle": known.get("running_cycle") if known else None,
+        "running_work": known.get("running_work") if known else None,
+        "running_since": known.get("running_since") if known else None,
+        "last_cycle": cycles.get("ended"),
+        "cycles": cycles.get("last", 0),
+        "due": known.get("due", {}) if known else {},
+        "waiting": len(office.requests.waiting()),
+        "trouble": known.get("trouble") if known else None,
+    }
+
+
+def told_holder(row: LeaseRow) -> Told:
+    """Return who holds a lease, as plain data."""
+    return {
+        "holder": row.holder,
+        "pid": row.pid,
+        "host": row.host,
+        "role": row.role,
+        "epoch": row.epoch,
+        "since": row.since.isoformat(timespec="seconds"),
+    }
+
+
+def told_cycle(cycle: Cycle) -> Told:
+    """Return what came of a cycle, counted."""
+    jobs = [one for result in cycle.results if isinstance(result.value, list) for one in result.value]
+    done = [one for one in jobs if "report" in one]
+    errors = [result.error for result in cycle.results if result.error]
+    return {
+        "cycle": cycle.number,
+        "why": str(cycle.why),
+        "works": [result.work for result in cycle.results],
+        "jobs": len(done),
+        "failed": len(errors) + sum(1 for one in jobs if one.get("error")),
+        "errors": errors,
+        "started": cycle.started.isoformat(timespec="seconds"),
+        "seconds": round(cycle.seconds, 3),
+    }
+
+
+def told_wish(wish: Wish) -> Told:
+    """Return what somebody asks for, as plain data."""
+    return {"ask": wish.what, "names": wish.names, "only": wish.only, "force": wish.force}

@@ -1,0 +1,1 @@
+"""Hot against Spark: the same questions, the same columns, types and rows."""

@@ -1,0 +1,24 @@
+"""Questions with values bound to them."""
+
+import datetime
+from decimal import Decimal
+
+UTC = datetime.UTC
+PARAMETERS: list[tuple[str, dict[str, object]]] = [
+    ("SELECT id FROM lab.d.t WHERE n = :n", {"n": 1}),
+    ("SELECT id, n + :n AS x FROM lab.d.t", {"n": 2}),
+    ("SELECT id, id * :big AS x FROM lab.d.t", {"big": 3_000_000_000}),
+    ("SELECT id FROM lab.d.t WHERE z = :text OR w = :text", {"text": "it's; -- 'é"}),
+    ("SELECT id FROM lab.d.t WHERE z > :text", {"text": "a"}),
+    ("SELECT id FROM lab.d.t WHERE e > :least", {"least": 0.5}),
+    ("SELECT id, e * :by AS x FROM lab.d.t WHERE o = :yes", {"by": 1.5, "yes": True}),
+    ("SELECT id FROM lab.d.t WHERE t >= :day", {"day": datetime.date(2024, 2, 29)}),
+    ("SELECT id FROM lab.d.t WHERE u = :at", {"at": datetime.datetime(2026, 11, 16, tzinfo=UTC)}),
+    ("SELECT id FROM lab.d.t WHERE v < :at", {"at": datetime.datetime.fromisoformat("2026-11-16T00:00:00")}),
+    ("SELECT id, m * :share AS x FROM lab.d.t", {"share": Decimal("0.05")}),
+    ("SELECT id FROM lab.d.t WHERE m > :n AND n < :n", {"n": 2}),
+    ("SELECT id, coalesce(m, :n) AS x FROM lab.d.t", {"n": 2}),
+    ("SELECT id, coalesce(n, :none, 3) AS x FROM lab.d.t", {"none": None}),
+    ("SELECT id FROM lab.d.t WHERE x = :bytes", {"bytes": b"\xff\xfe"}),
+    ("SELECT n % :by AS g, count(*) AS c FROM lab.d.t GROUP BY n % :by", {"by": 3}),
+]

@@ -1,0 +1,145 @@
+"""`silt sql` on the hot engine: no JVM, every form of output, values, limits, Ctrl-C."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from siltstone.cli.entered import read_parameter
+from siltstone.errors import InvalidRequest
+from tests.e2e.conftest import PEOPLE
+from tests.e2e.silt import COMMAND, TIMEOUT_SECONDS, process, silt
+
+COUNTED = f"SELECT name, count(*) AS n FROM {PEOPLE} GROUP BY name ORDER BY name"
+MANY = "abcdefgh"
+ENDLESS = (
+    f"SELECT count(*) AS c FROM {', '.join(f'{PEOPLE} {letter}' for letter in MANY)} "
+    f"WHERE {' + '.join(f'{letter}.age' for letter in MANY)} = 100"
+)
+SHOW_MODULES = """
+import sys
+from siltstone.cli.main import main
+sys.argv = ["silt", *sys.argv[1:]]
+code = main()
+sys.stderr.write(",".join(name for name in ("pyspark", "py4j", "grpc", "pandas") if name in sys.modules))
+sys.exit(code)
+"""
+
+
+@pytest.fixture
+def asked(lake: Path) -> Path:
+    """A lake with a few people."""
+    rows = "".join(
+        json.dumps({"id": f"p{at}", "name": "ann" if at % 2 else "bob", "age": at, "born": "2001-02-03"}) + "\n"
+        for at in range(40)
+    )
+    assert silt("--lake", lake, "upsert", PEOPLE, "-", stdin=rows).code == 0
+    return lake
+
+
+def test_a_small_dataset_is_answered_in_a_process_without_spark_or_pandas(asked: Path):
+    done = subprocess.run(
+        [sys.executable, "-c", SHOW_MODULES, "--lake", str(asked), "--json", "sql", COUNTED],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=TIMEOUT_SECONDS,
+    )
+    assert done.stderr == ""
+    found = json.loads(done.stdout)
+    assert (found["columns"], found["rows"]) == (["name", "n"], [["ann", 20], ["bob", 20]])
+    assert (found["engine"], found["truncated"], found["row_count"]) == ("hot", False, 2)
+    assert found["reason"]
+
+
+def test_rows_come_as_a_table_csv_or_json(asked: Path):
+    shown = silt("--lake", asked, "sql", COUNTED)
+    assert "ann" in shown.out
+    assert "2 rows (hot" in shown.err
+    assert silt("--lake", asked, "sql", COUNTED, "--csv").out == "name,n\nann,20\nbob,20\n"
+    assert silt("--lake", asked, "sql", COUNTED, "--format", "csv").out == "name,n\nann,20\nbob,20\n"
+    assert silt("--lake", asked, "sql", COUNTED, "--format", "json").data["rows"] == [["ann", 20], ["bob", 20]]
+    few = silt("--lake", asked, "sql", f"SELECT id FROM {PEOPLE}", "--max-rows", "3")
+    assert "3 rows; there are more, see --max-rows" in few.err
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "json"])
+def test_rows_go_into_a_file_by_its_ending(asked: Path, tmp_path: Path, ending: str):
+    out = tmp_path / f"rows.{ending}"
+    done = silt("--lake", asked, "--json", "sql", COUNTED, "--out", out)
+    assert (done.data["row_count"], done.data["file"]) == (2, str(out))
+    if ending == "parquet":
+        assert pq.read_table(out).to_pylist() == [{"name": "ann", "n": 20}, {"name": "bob", "n": 20}]
+    elif ending == "csv":
+        assert out.read_text() == "name,n\nann,20\nbob,20\n"
+    else:
+        assert json.loads(out.read_text()) == [{"name": "ann", "n": 20}, {"name": "bob", "n": 20}]
+
+
+def test_values_are_bound_by_name_and_type(asked: Path):
+    text = f"SELECT count(*) AS n FROM {PEOPLE} WHERE age < :age AND name = :name AND born = :day"
+    values = ("--param", "age=10", "--param", "name=it's", "--param", "day:date=2001-02-03")
+    assert silt("--lake", asked, "--json", "sql", text, *values).data["rows"] == [[0]]
+    values = ("--param", "age=10", "--param", "name=ann", "--param", "day:date=2001-02-03")
+    assert silt("--lake", asked, "--json", "sql", text, *values, "--engine", "hot").data["rows"] == [[5]]
+
+
+@pytest.mark.parametrize("text", ["n", "=5", "n:int=five", "n:number=5", "at:date=yesterday", "b:boolean=maybe"])
+def test_a_value_that_cannot_be_read_is_refused(text: str):
+    with pytest.raises(InvalidRequest, match="--param"):
+        read_parameter(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--engine", "duck"), "auto, hot, spark"),
+        (("--format", "xml"), "one of table, json, csv, parquet"),
+        (("--format", "parquet"), "--out"),
+        (("--out", "rows.xls"), "ends in"),
+        (("--csv", "--format", "json"), "exclude each other"),
+        (("--param", "n=1", "--param", "n=2"), "twice"),
+        (("--param", "n=1"), "n"),
+        (("--out", "/no/such/folder/rows.csv"), "cannot be written"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(asked: Path, options: tuple[str, ...], says: str):
+    done = silt("--lake", asked, "--json", "sql", COUNTED, *options)
+    assert (done.code, done.error["kind"]) == (2, "invalid_request")
+    assert says in done.error["message"]
+
+
+def test_hot_asked_for_and_impossible_is_told(asked: Path):
+    done = silt("--lake", asked, "--json", "sql", f"SELECT stddev(score) AS s FROM {PEOPLE}", "--engine", "hot")
+    assert (done.code, done.error["kind"]) == (2, "invalid_request")
+    assert "STDDEV" in done.error["message"]
+
+
+def test_a_time_limit_is_kept(asked: Path):
+    done = silt("--lake", asked, "--json", "sql", ENDLESS, "--timeout", "0.3", "--engine", "hot")
+    assert (done.code, done.error["kind"]) == (5, "unavailable")
+
+
+def test_an_interrupt_of_the_hot_engine_is_one_line(asked: Path):
+    child = subprocess.Popen(
+        ["env", "--default-signal=INT", *COMMAND, "--lake", str(asked), "sql", ENDLESS, "--engine", "hot"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    time.sleep(4)
+    os.killpg(child.pid, signal.SIGINT)
+    out, err = child.communicate(timeout=TIMEOUT_SECONDS)
+    assert (child.returncode, out) == (130, b""), err
+    assert err.startswith(b"silt: Interrupted; ")
+    assert err.count(b"\n") == 1
+
+
+def test_a_query_can_come_from_standard_input(asked: Path):
+    assert process("--lake", asked, "--json", "sql", "-", stdin=COUNTED).data["row_count"] == 2

@@ -1,0 +1,149 @@
+"""silt cache, and what its wishes do in a process that lasts."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from siltstone import Dataset, InvalidRequest, Lake, Settings
+from siltstone.config import Role
+from siltstone.query.hot import Cold
+from siltstone.query.hot.wishes import Wishes
+from siltstone.storage.layout import Layout
+from tests.e2e.silt import silt
+from tests.support.hot import ask
+from tests.support.people import NAME, create, people
+
+SETTINGS = Settings(durable=False)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    with Lake.open(tmp_path / "lake", settings=SETTINGS) as opened:
+        yield opened
+
+
+@pytest.fixture
+def dataset(lake: Lake) -> Dataset:
+    made = create(lake)
+    made.upsert(people(100))
+    return made
+
+
+def until(true: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if true():
+            return
+        threading.Event().wait(0.02)
+    raise AssertionError("it did not come to be")
+
+
+def asked(lake: Lake) -> bool:
+    """Ask, which also makes a process look at its wishes; return whether it was answered."""
+    try:
+        return bool(ask(lake, NAME, "SELECT count(*) FROM {t}") == 100)
+    except Cold:
+        return False
+
+
+@pytest.mark.usefixtures("dataset")
+def test_a_pin_is_honoured_by_processes_that_run_and_by_those_that_start_later(lake: Lake) -> None:
+    assert not asked(lake)
+    [told] = silt("--lake", str(lake.path), "--json", "cache", "pin", NAME).data
+    assert (told["dataset"], told["pinned"], told["fits"]) == (NAME, True, True)
+    until(lambda: asked(lake))
+    assert lake.hot.stats().entries[0].pinned
+    with Lake.open(lake.path, settings=SETTINGS) as later:
+        until(lambda: asked(later))
+        silt("--lake", str(lake.path), "cache", "evict", NAME)
+        until(lambda: not asked(later))
+        assert not later.hot.stats().entries[0].pinned
+    until(lambda: not asked(lake))
+
+
+@pytest.mark.usefixtures("dataset")
+def test_a_warming_is_measured_and_done_by_processes_that_run_only(lake: Lake) -> None:
+    assert not asked(lake)
+    [told] = silt("--lake", str(lake.path), "--json", "cache", "warm", NAME).data
+    assert told["rows"] == 100
+    assert told["bytes"] > 0
+    until(lambda: asked(lake))
+    with Lake.open(lake.path, settings=SETTINGS) as later:
+        for _ in range(3):
+            assert not asked(later)
+
+
+@pytest.mark.usefixtures("dataset")
+def test_measuring_asks_nothing_of_others(lake: Lake) -> None:
+    silt("--lake", str(lake.path), "cache", "warm", NAME, "--measure")
+    assert lake.hot_wishes.all() == []
+
+
+@pytest.mark.usefixtures("dataset")
+def test_stats_show_outlooks_and_what_processes_hold(lake: Lake) -> None:
+    lake.hot.pin(NAME)
+    assert asked(lake)
+    until(lambda: bool(lake.hot_wishes.told()))
+    found = silt("--lake", str(lake.path), "--json", "cache", "stats").data
+    [outlook] = found["datasets"]
+    assert (outlook["dataset"], outlook["rows_at_most"], outlook["fits"], outlook["pinned"]) == (NAME, 100, True, False)
+    [process] = found["processes"]
+    assert process["pid"] == os.getpid()
+    assert process["datasets"][0]["rows"] == 100
+    shown = silt("--lake", str(lake.path), "cache", "stats").out
+    assert NAME in shown
+    assert f"Process {os.getpid()}" in shown
+
+
+def test_what_a_dead_process_said_is_removed(lake: Lake, dataset: Dataset) -> None:
+    folder = dataset.path.parents[3] / "_system" / "hot" / "processes"
+    folder.mkdir(parents=True)
+    import socket
+
+    (folder / "dead.json").write_text(f'{{"pid": 999999999, "host": "{socket.gethostname()}", "datasets": []}}')
+    assert lake.hot_wishes.told() == []
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.usefixtures("dataset")
+def test_bad_calls_are_refused_and_leave_no_wish(lake: Lake) -> None:
+    for command in ("pin", "evict", "warm"):
+        result = silt("--lake", str(lake.path), "--json", "cache", command, NAME, "crm.sales.none")
+        assert (result.code, result.error["kind"]) == (3, "not_found")
+    assert lake.hot_wishes.all() == []
+    reader = Wishes(Layout.at(lake.path), settings=Settings(role=Role.READER), clock=lake._clock)
+    with pytest.raises(InvalidRequest, match="reader"):
+        reader.pin(NAME)
+
+
+@pytest.mark.usefixtures("dataset")
+def test_a_dataset_that_does_not_fit_is_refused_by_warm_and_doubted_by_pin(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from siltstone.query.hot import fill as fill_room
+
+    monkeypatch.setattr(fill_room, "BLOCK_BYTES", 2**50)
+    result = silt("--lake", str(lake.path), "--json", "cache", "warm", NAME)
+    assert (result.code, result.error["kind"]) == (5, "unavailable")
+    assert "would take about" in result.error["message"]
+    assert "But here: Not resident" in silt("--lake", str(lake.path), "cache", "pin", NAME).out
+
+
+@pytest.mark.usefixtures("dataset")
+def test_a_process_that_ends_at_once_fills_nothing_behind_answers(tmp_path: Path) -> None:
+    with Lake.open(tmp_path / "lake", settings=SETTINGS) as short:
+        short.lasting = False
+        assert short.hot.want(NAME).admitted
+        threading.Event().wait(0.3)
+        assert not short.hot.decide(NAME).resident
+
+
+def test_a_damaged_wish_is_no_trouble_for_answers(lake: Lake, dataset: Dataset) -> None:
+    folder = dataset.path.parents[3] / "_system" / "hot" / "wishes"
+    folder.mkdir(parents=True)
+    (folder / f"{NAME}.json").write_text("{")
+    lake.hot.fill(NAME)
+    assert asked(lake)
+    assert asked(lake)

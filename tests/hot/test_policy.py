@@ -1,0 +1,75 @@
+"""Who is admitted to the hot cache, who goes for it, and the sentence that says why."""
+
+import doctest
+
+import pytest
+
+from siltstone.query.hot import policy, types
+from siltstone.query.hot.policy import Candidate, Held, admit
+
+MB = 1024 * 1024
+
+
+def held(name: str, size_mb: int, *, used: float, pinned: bool = False) -> Held:
+    return Held(name=name, size_bytes=size_mb * MB, used_seconds=used, pinned=pinned)
+
+
+def wanted(size_mb: int, *, missed: float | None = None, by_name: bool = False) -> Candidate:
+    return Candidate(name="new", estimate_bytes=size_mb * MB, missed_seconds=missed, by_name=by_name)
+
+
+def test_what_fits_beside_the_residents_is_admitted_at_once() -> None:
+    decision = admit(wanted(40), [held("a", 60, used=1)], budget_bytes=100 * MB)
+    assert decision.admitted
+    assert decision.evict == ()
+    assert decision.reason == "Not resident yet: it takes about 40.0 MB and 40.0 MB of 100.0 MB are free."
+
+
+def test_what_is_larger_than_the_budget_is_refused() -> None:
+    decision = admit(wanted(101, by_name=True), [], budget_bytes=100 * MB)
+    assert not decision.admitted
+    assert decision.reason == "Not resident: it would take about 101.0 MB, and the hot cache has 100.0 MB."
+
+
+def test_pinned_datasets_never_go() -> None:
+    decision = admit(wanted(50, by_name=True), [held("a", 60, used=1, pinned=True)], budget_bytes=100 * MB)
+    assert not decision.admitted
+    assert decision.reason == "Not resident: it would take about 50.0 MB, and 60.0 MB of 100.0 MB are pinned."
+
+
+def test_the_least_recently_used_go_and_no_more_than_needed() -> None:
+    there = [held("b", 30, used=2), held("c", 30, used=3), held("a", 30, used=1)]
+    decision = admit(wanted(35, by_name=True), there, budget_bytes=100 * MB)
+    assert decision.evict == ("a",)
+    assert decision.reason == "Not resident yet: it takes about 35.0 MB; a goes for it."
+    assert admit(wanted(60, by_name=True), there, budget_bytes=100 * MB).evict == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("missed", "admitted"), [(None, False), (1.0, False), (3.0, True)], ids=["first miss", "before its use", "since"]
+)
+def test_a_question_drives_out_only_what_is_asked_for_less(missed: float | None, admitted: bool) -> None:  # noqa: FBT001
+    decision = admit(wanted(80, missed=missed), [held("a", 80, used=2)], budget_bytes=100 * MB)
+    assert decision.admitted is admitted
+    if not admitted:
+        assert decision.reason == "Not resident: it would take about 80.0 MB and drive out a, which is asked for more."
+
+
+def test_datasets_that_are_asked_in_turn_do_not_drive_each_other_out() -> None:
+    misses: dict[str, list[float]] = {"b": [], "c": []}
+    used, fills = 0.0, 0
+    for now in range(30):
+        name = "abc"[now % 3]
+        if name == "a":
+            used = now
+            continue
+        before = misses[name][-1] if misses[name] else None
+        misses[name].append(now)
+        one = Candidate(name=name, estimate_bytes=80 * MB, missed_seconds=before)
+        fills += admit(one, [held("a", 80, used=used)], budget_bytes=100 * MB).admitted
+    assert fills == 0
+
+
+def test_the_examples_of_the_docstrings_hold() -> None:
+    assert doctest.testmod(policy).failed == 0
+    assert doctest.testmod(types).failed == 0

@@ -1,0 +1,110 @@
+"""Hot against Spark: each item of the published subset, and the 22 shapes, with equal columns, types and rows.
+
+Data is small and holds every edge of every type. Spark interprets instead of compiling: with hundreds of small questions the
+compiler would take most of the time.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bench.shapes import SHAPES, tables
+from tests.differential.data import others, rows
+from tests.differential.engines import Cold, Hot, differences
+from tests.differential.expressions import EXPRESSIONS
+from tests.differential.generated import generated
+from tests.differential.parameters import PARAMETERS
+from tests.differential.queries import QUERIES
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+QUICK = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.leafNodeDefaultParallelism": "1",
+    "spark.sql.legacy.parameterSubstitution.constantsOnly": "true",
+}
+Engines = tuple[Hot, Cold]
+
+
+@pytest.fixture(scope="module")
+def quick(spark: "SparkSession") -> Iterator["SparkSession"]:
+    """The session, set for many small questions."""
+    before = {name: spark.conf.get(name, None) for name in QUICK}
+    for name, value in QUICK.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name, old in before.items():
+        spark.conf.unset(name) if old is None else spark.conf.set(name, old)
+
+
+@pytest.fixture(scope="module")
+def engines(quick: "SparkSession") -> Engines:
+    """Both engines over the same rows."""
+    given = {"t": rows(), "o": others()}
+    return Hot(given), Cold(quick, given)
+
+
+def is_ordered(text: str) -> bool:
+    """True if ORDER BY stands outside of all parentheses: the cases with one name something unique in it."""
+    return "ORDER BY" in text.rpartition(")")[2]
+
+
+def compare(engines: Engines, text: str, parameters: dict[str, object] | None = None) -> list[str]:
+    """Ask both, and say how they differ."""
+    question = text.lstrip("~")
+    hot, cold = (engine.ask(question, parameters) for engine in engines)
+    found = differences(hot, cold, ordered=is_ordered(question), close=text.startswith("~"))
+    return [f"{question}: {one}" for one in found]
+
+
+def test_expressions_mean_the_same_on_both_engines(engines: Engines) -> None:
+    found: list[str] = []
+    for item, expressions in EXPRESSIONS.items():
+        shown = ", ".join(f"{expression} AS x{at}" for at, expression in enumerate(expressions))
+        hot, cold = (engine.ask(f"SELECT id, {shown} FROM lab.d.t") for engine in engines)
+        for at, expression in enumerate(expressions):
+            names = ["id", f"x{at}"]
+            told = differences(hot.select(names), cold.select(names), ordered=False)
+            found += [f"{item}: {expression}: {one}" for one in told]
+    assert not found
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_queries_mean_the_same_on_both_engines(engines: Engines, half: int) -> None:
+    asked = [text for texts in QUERIES.values() for text in texts][half::2]
+    assert [line for text in asked for line in compare(engines, text)] == []
+
+
+def test_parameters_mean_the_same_on_both_engines(engines: Engines) -> None:
+    hot, cold = engines
+    found: list[str] = []
+    for text, values in PARAMETERS:
+        told = differences(hot.ask(text, values), cold.ask_bound(text, values), ordered=False)
+        found += [f"{text}: {one}" for one in told]
+    assert not found
+
+
+def test_the_22_shapes_mean_the_same_on_both_engines(quick: "SparkSession") -> None:
+    given = tables(1_200)
+    shop = Hot(given), Cold(quick, given)
+    found = [line for text in SHAPES.values() for line in compare(shop, text.format(place="lab.d").strip())]
+    assert len(SHAPES) == 22
+    assert not found
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(20))
+def test_generated_queries_mean_the_same_on_both_engines(engines: Engines, seed: int) -> None:
+    found: list[str] = []
+    for text in generated(100, seed=seed):
+        found += compare(engines, text)
+    assert not found
+
+
+def test_some_generated_queries_mean_the_same_on_both_engines(engines: Engines) -> None:
+    assert [line for text in generated(12, seed=1000) for line in compare(engines, text)] == []

@@ -1,0 +1,84 @@
+"""What tests of the hot cache share: its rows as a bag, and folds of logs without Spark."""
+
+import math
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+
+from siltstone import Dataset, Lake
+from siltstone.compaction.commit import fold_info, prune
+from siltstone.model.columns import APP_FOLD, BATCH_ID, PERIOD, WRITTEN_AT
+from siltstone.model.files import Commit, CommitKind
+from tests.support.folds import stage
+
+Bag = Counter[Any]
+
+
+def hot_table(lake: Lake, name: str) -> pa.Table:
+    """Return all rows that the hot cache has of a dataset, in the dataset's types."""
+    with lake.hot.pinned([name]) as hot:
+        return hot.cursor.sql(f"SELECT * FROM {hot.tables[name]}").to_arrow_table().cast(hot.schemas[name])
+
+
+def ask(lake: Lake, name: str, question: str) -> Any:  # noqa: ANN401
+    """Return the first value of an answer; ``{t}`` is the table."""
+    with lake.hot.pinned([name]) as hot:
+        found = hot.cursor.execute(question.format(t=hot.tables[name])).fetchone()
+    assert found is not None
+    return found[0]
+
+
+def bag(rows: pa.Table) -> Bag:
+    """Rows as a bag; the sign of a zero counts, and a NaN is equal to itself."""
+    return Counter(tuple(plain(value) for value in row.values()) for row in rows.to_pylist())
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401
+    """Return a value that can be compared and hashed."""
+    if isinstance(value, float):
+        return "nan" if math.isnan(value) else (value, math.copysign(1.0, value))
+    if isinstance(value, dict):
+        return tuple((name, plain(one)) for name, one in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(plain(one) for one in value)
+    return value
+
+
+def assert_same(lake: Lake, dataset: Dataset) -> None:
+    """The hot rows are those of the merged view, with its types."""
+    hot, view = hot_table(lake, str(dataset.name)), dataset.to_arrow()
+    assert hot.schema.equals(view.schema)
+    assert bag(hot) == bag(view)
+
+
+def fold_log(log: Dataset, *, with_prune: bool = True) -> None:
+    """Fold a log as a whole, by Arrow: one file for each hour and region."""
+    store = log._store
+    snapshot = store.snapshot()
+    parts: dict[tuple[str, str | None], list[dict[str, Any]]] = {}
+    for row in log.to_arrow().to_pylist():
+        hour = row["at"].strftime("%Y-%m-%dT%H")
+        parts.setdefault((hour, row["region"]), []).append(row | {WRITTEN_AT: None, BATCH_ID: None})
+    files = tuple(
+        stage(
+            store,
+            store.base,
+            pa.Table.from_pylist(rows, schema=store.base_schema),
+            {PERIOD: hour, "region": region},
+        )
+        for (hour, region), rows in parts.items()
+    )
+    store.base.commit(
+        lambda _: Commit(
+            kind=CommitKind.FOLD,
+            plan_version=snapshot.base.version,
+            adds=files,
+            removes=snapshot.base.files,
+            transactions={APP_FOLD: snapshot.sequence},
+            epoch=snapshot.epoch,
+            info=fold_info(snapshot.changed_ms),
+        )
+    )
+    if with_prune:
+        prune(store)

@@ -1,0 +1,171 @@
+"""What the processes of hot cache tests do: one writes, one compacts without Spark, one asks, one lets go of memory.
+
+The writer is alone, so sequence i is its i-th step and nothing else: whoever knows the sequence of an answer knows the answer.
+"""
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from siltstone import Dataset, Lake
+from siltstone.compaction.reclaim import purge_files
+from siltstone.config import Settings
+from siltstone.errors import Conflict, Gone
+from siltstone.model.files import Commit, CommitKind
+from siltstone.storage.follow import LogMoved
+from tests.support import clicks, people
+from tests.support.folds import fold_by_arrow, stage
+from tests.support.hot import fold_log
+
+KEYS: Final = 50
+TOMBSTONE_EVERY: Final = 7
+ACKNOWLEDGED: Final = "acknowledged"
+STOP: Final = "stop"
+SETTINGS: Final = Settings(durable=False)
+RESIDENT_BYTES: Final = 220 * 1024 * 1024
+BLOB_BYTES: Final = 4096
+PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+WAIT_SECONDS: Final = 10.0
+
+
+class Expected:
+    """The rows after each sequence, worked out one step after the other."""
+
+    def __init__(self, *, log: bool) -> None:
+        self.log = log
+        self.sequence = 0
+        self.rows: dict[Any, Any] = {}
+
+    def at(self, sequence: int) -> dict[Any, Any]:
+        """Return the rows of a sequence that is not lower than the last one asked for."""
+        while self.sequence < sequence:
+            self.sequence += 1
+            self._step(self.sequence)
+        return self.rows
+
+    def _step(self, number: int) -> None:
+        if number % TOMBSTONE_EVERY == 0 and self.log:
+            self.rows = {n: visitor for n, visitor in self.rows.items() if visitor != f"V-{number % 5}"}
+        elif number % TOMBSTONE_EVERY == 0:
+            self.rows.pop(people.key((number - 1) % KEYS), None)
+        elif self.log:
+            self.rows[number] = f"V-{number % 5}"
+        else:
+            self.rows[people.key(number % KEYS)] = number
+
+
+def step(dataset: Dataset, number: int) -> None:
+    """Do the writer's n-th step."""
+    log = dataset.spec.is_log
+    if number % TOMBSTONE_EVERY == 0:
+        dataset.tombstone([{"visitor": f"V-{number % 5}"}] if log else [people.key((number - 1) % KEYS)])
+    elif log:
+        dataset.append([clicks.click(number)])
+    else:
+        dataset.upsert([people.person(number % KEYS, n=number)])
+
+
+def write(path: str, name: str, signals: str, steps: int) -> int:
+    """Write step by step, and say after each acknowledgement how far it is."""
+    with Lake.open(path, settings=SETTINGS) as lake:
+        dataset = lake.dataset(name)
+        for number in range(1, steps + 1):
+            step(dataset, number)
+            draft = Path(signals) / "draft"
+            draft.write_text(str(number))
+            draft.rename(Path(signals) / ACKNOWLEDGED)
+    return steps
+
+
+def compact(path: str, name: str, signals: str) -> dict[str, int]:
+    """Fold, squash, rewrite base and purge, again and again, until it is told to stop."""
+    done = {"fold": 0, "squash": 0, "rewrite": 0, "purge": 0}
+    with Lake.open(path, settings=SETTINGS) as lake:
+        dataset = lake.dataset(name)
+        while not (Path(signals) / STOP).exists():
+            for what in ("squash", "fold", "rewrite", "squash", "fold", "purge"):
+                with contextlib.suppress(Conflict, Gone, LogMoved, FileNotFoundError):
+                    _compact(dataset, what)
+                    done[what] += 1
+                time.sleep(0.02)
+    return done
+
+
+def _compact(dataset: Dataset, what: str) -> None:
+    match what:
+        case "squash":
+            dataset.squash()
+        case "fold" if dataset.spec.is_log:
+            fold_log(dataset)
+        case "fold":
+            fold_by_arrow(dataset, files=2)
+        case "rewrite":
+            _rewrite(dataset)
+        case _:
+            purge_files(dataset._store)
+
+
+def _rewrite(dataset: Dataset) -> None:
+    """Write the files of base anew, as a roll-up or a clustering does: rows only move."""
+    import pyarrow.parquet as pq
+
+    store = dataset._store
+    base = store.base.pin()
+    staged = tuple(
+        stage(store, store.base, pq.read_table(store.base.path / file.path, partitioning=None), dict(file.partition))
+        for file in base.files
+    )
+    store.base.commit(
+        lambda _: Commit(kind=CommitKind.CLUSTER, plan_version=base.version, adds=staged, removes=base.files)
+    )
+
+
+# ---- memory ------------------------------------------------------------------------------------------------------
+
+
+def resident_bytes() -> int:
+    """Return the memory that the system counts for this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
+
+
+def let_go(path: str) -> dict[str, float]:
+    """Fill some hundred megabytes, evict them, and return what the system says before and within ten seconds after."""
+    count = RESIDENT_BYTES // BLOB_BYTES
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("blob", pa.binary())])
+    with Lake.open(path, settings=SETTINGS) as lake:
+        dataset = lake.create("big.test.blobs", schema, key="id")
+        noise = np.random.default_rng(1).bytes(count * BLOB_BYTES)
+        blobs = pa.FixedSizeBinaryArray.from_buffers(pa.binary(BLOB_BYTES), count, [None, pa.py_buffer(noise)])
+        dataset.upsert(pa.table([pa.array(range(count)), blobs.cast(pa.binary())], schema=schema))
+        del noise, blobs
+        entry = lake.hot.fill("big.test.blobs")
+        before = _settled()
+        with lake.hot.pinned(["big.test.blobs"]) as hot:
+            hot.cursor.execute(f"SELECT sum(octet_length(blob)) FROM {hot.tables['big.test.blobs']}").fetchall()
+        started = time.monotonic()
+        lake.hot.evict("big.test.blobs")
+        after = _settled(below=before - int(0.7 * entry.size_bytes))
+        return {
+            "evicted": entry.size_bytes,
+            "before": before,
+            "after": after,
+            "seconds": time.monotonic() - started,
+        }
+
+
+def _settled(*, below: int = 0) -> int:
+    """Wait until memory is below a bound, or has stopped to fall, ten seconds at most."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    last = resident_bytes()
+    while time.monotonic() < deadline and last > below:
+        time.sleep(0.5 if below == 0 else 0.1)
+        now = resident_bytes()
+        if below == 0 and now > last * 0.99:
+            return now
+        last = now
+    return last

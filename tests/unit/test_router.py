@@ -1,0 +1,244 @@
+"""The router without Spark: who answers and why, answers that are kept, limits, pages, plans."""
+
+import math
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from siltstone import Lake
+from siltstone.config import Settings
+from siltstone.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from siltstone.query.result import QueryResult
+
+PEOPLE = "crm.sales.people"
+GROUPED = f"SELECT n, count(*) AS c FROM {PEOPLE} GROUP BY n ORDER BY n"
+ENDLESS = (
+    f"SELECT count(*) AS c FROM {PEOPLE} a, {PEOPLE} b, {PEOPLE} c, {PEOPLE} d WHERE a.id + b.id + c.id + d.id = 5"
+)
+
+
+class NoSpark(Exception):  # noqa: N818
+    """Somebody asked for Spark."""
+
+
+@pytest.fixture
+def lake(lake_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
+    """A lake of one small dataset, in which Spark must not start."""
+
+    def refuse(_lake: Lake) -> None:
+        raise NoSpark
+
+    monkeypatch.setattr(Lake, "spark", refuse)
+    with Lake.open(lake_path, settings=Settings(durable=False, hot_cache_mb=32, hot_query_mb=64)) as opened:
+        people = opened.create(
+            PEOPLE, "id BIGINT NOT NULL, n INT, name STRING, amount DECIMAL(10,2), x DOUBLE", key="id"
+        )
+        people.upsert([{"id": at, "n": at % 3, "name": f"p{at}", "amount": at, "x": at / 2} for at in range(1000)])
+        yield opened
+
+
+def test_a_small_dataset_is_answered_hot_without_spark(lake: Lake):
+    result = lake.sql(GROUPED)
+    assert (result.engine, result.cached, result.truncated) == ("hot", False, False)
+    assert result.columns == ["n", "c"]
+    assert result.rows == [(0, 334), (1, 333), (2, 333)]
+    assert result.to_arrow().schema.types == [pa.int32(), pa.int64()]
+    assert "memory" in result.reason
+    assert len(result.to_pandas()) == 3
+
+
+def test_a_repeat_on_unchanged_data_is_found_and_a_write_makes_it_anew(lake: Lake):
+    assert not lake.sql(GROUPED).cached
+    assert lake.sql(GROUPED).cached
+    assert lake.sql(GROUPED.replace("SELECT", "select  ")).cached
+    lake.dataset(PEOPLE).upsert([{"id": 0, "n": 2}])
+    fresh = lake.sql(GROUPED)
+    assert not fresh.cached
+    assert fresh.rows == [(0, 333), (1, 333), (2, 334)]
+
+
+def test_other_values_rows_and_columns_are_other_questions(lake: Lake):
+    text = f"SELECT id FROM {PEOPLE} WHERE n = :n ORDER BY id"
+    assert lake.sql(text, params={"n": 1}).rows[0] == (1,)
+    assert lake.sql(text, params={"n": 2}).rows[0] == (2,)
+    assert lake.sql(text, params={"n": 1}).cached
+    assert lake.sql(text, params={"n": 1}, max_rows=5).row_count == 5
+    assert lake.sql(f"SELECT 1 AS x FROM {PEOPLE} LIMIT 1").rows == [(1,)]
+    assert lake.sql(f"SELECT true AS x FROM {PEOPLE} LIMIT 1").rows == [(True,)]
+
+
+def test_truncation_is_told(lake: Lake):
+    result = lake.sql(f"SELECT id FROM {PEOPLE}", max_rows=10)
+    assert (result.row_count, result.truncated) == (10, True)
+    assert not lake.sql(f"SELECT id FROM {PEOPLE}", max_rows=1000).truncated
+    assert lake.sql(f"SELECT id FROM {PEOPLE} LIMIT 10", max_rows=10).truncated is False
+    for count in (0, 100_001):
+        with pytest.raises(InvalidRequest, match="1 to 100,000"):
+            lake.sql(GROUPED, max_rows=count)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (f"SELECT stddev(x) AS s FROM {PEOPLE}", "STDDEV"),
+        (f"SELECT id + 1 FROM {PEOPLE}", "without a name"),
+        ("SELECT count(*) AS n FROM crm.sales.__raw__people", "raw rows"),
+        (f"SELECT id FROM {PEOPLE} WHERE name = 'it\\'s'", "backslash"),
+        (f"SELECT id FROM {PEOPLE} WHERE name = 'it''s'", "a quote"),
+        ("SELECT 1 AS one", "no dataset"),
+        (f"SELECT id / n AS x FROM {PEOPLE}", "division by zero"),
+    ],
+)
+def test_hot_asked_for_and_impossible_says_why_and_auto_goes_to_spark(lake: Lake, text: str, why: str):
+    with pytest.raises(InvalidRequest, match=why):
+        lake.sql(text, engine="hot")
+    with pytest.raises(NoSpark):
+        lake.sql(text)
+
+
+def test_spark_can_be_asked_for_and_an_unknown_engine_is_refused(lake: Lake):
+    with pytest.raises(NoSpark):
+        lake.sql(GROUPED, engine="spark")
+    with pytest.raises(InvalidRequest, match="auto, hot, spark"):
+        lake.sql(GROUPED, engine="duck")
+
+
+def test_a_dataset_that_is_not_small_is_filled_only_when_hot_is_asked_for(lake_path: Path, lake: Lake):
+    del lake
+    settings = Settings(durable=False, hot_at_once_rows=10)
+    with Lake.open(lake_path, settings=settings) as other:
+        other.queries.fill_behind = False
+        with pytest.raises(NoSpark):
+            other.sql(GROUPED)
+        assert other.sql(GROUPED, engine="hot").rows[0] == (0, 334)
+        assert other.sql(GROUPED).engine == "hot"
+
+
+def test_unknown_datasets_are_told_without_spark(lake: Lake):
+    with pytest.raises(NotFound, match="nobody"):
+        lake.sql("SELECT * FROM crm.sales.nobody")
+
+
+def test_a_time_limit_ends_a_query_and_the_process_goes_on(lake: Lake):
+    with pytest.raises(Unavailable, match=r"longer than 0\.3 s"):
+        lake.sql(ENDLESS, timeout=0.3)
+    assert lake.sql(GROUPED).engine == "hot"
+
+
+def test_a_query_is_cancelled_by_its_id(lake: Lake):
+    lake.sql(GROUPED)
+    timer = threading.Timer(0.3, lake.queries.cancel, ["mine"])
+    timer.start()
+    with pytest.raises(Unavailable, match="cancelled"):
+        lake.sql(ENDLESS, query_id="mine")
+    timer.join()
+    assert lake.queries.running() == []
+    with pytest.raises(NotFound, match="mine"):
+        lake.queries.cancel("mine")
+
+
+def test_an_id_that_runs_is_not_taken_twice(lake: Lake):
+    lake.sql(GROUPED)
+
+    def endless() -> None:
+        with pytest.raises(Unavailable):
+            lake.sql(ENDLESS, query_id="one")
+
+    running = threading.Thread(target=endless)
+    running.start()
+    while "one" not in lake.queries.running():
+        pass
+    with pytest.raises(Conflict, match="one"):
+        lake.sql(GROUPED, query_id="one")
+    lake.queries.cancel("one")
+    running.join()
+
+
+def test_a_join_that_explodes_meets_the_limit_of_memory_and_the_process_goes_on(lake: Lake):
+    text = f"SELECT a.name AS p, b.name AS q, c.name AS r, count(*) AS n FROM {PEOPLE} a, {PEOPLE} b, {PEOPLE} c GROUP BY 1, 2, 3"
+    with pytest.raises((InvalidRequest, Unavailable), match=r"memory|longer than"):
+        lake.sql(text, engine="hot", timeout=20)
+    assert lake.sql(GROUPED).engine == "hot"
+
+
+def test_the_last_answers_are_kept_by_page(lake: Lake):
+    text = f"SELECT id FROM {PEOPLE} ORDER BY id"
+    result = lake.sql(text, query_id="paged")
+    assert result.query_id == "paged"
+    second = lake.queries.page("paged", 2, size=100)
+    assert (second.rows[0], second.row_count, second.truncated) == ((100,), 100, True)
+    assert lake.queries.page("paged", 10, size=100).truncated is False
+    assert lake.queries.page("paged", 11, size=100).row_count == 0
+    for at in range(50):
+        lake.sql(f"SELECT {at} AS x FROM {PEOPLE} LIMIT 1")
+    with pytest.raises(NotFound, match="last 50"):
+        lake.queries.page("paged", 1)
+    with pytest.raises(InvalidRequest, match="from 1"):
+        lake.queries.page("paged", 0)
+
+
+def test_a_plan_names_the_engine_and_no_place(lake: Lake, lake_path: Path):
+    lake.sql(GROUPED)
+    found = lake.explain_sql(GROUPED)
+    assert found.engine == "hot"
+    assert found.plan
+    assert str(lake_path) not in found.plan
+    assert "Resident" in found.datasets[PEOPLE]
+
+
+def test_explaining_fills_nothing(lake: Lake):
+    with pytest.raises(InvalidRequest, match="Not resident"):
+        lake.explain_sql(GROUPED, engine="hot")
+
+
+def test_answers_are_kept_within_their_budget(lake_path: Path, lake: Lake):
+    del lake
+    with Lake.open(lake_path, settings=Settings(durable=False, result_cache_mb=0)) as other:
+        other.sql(GROUPED)
+        assert not other.sql(GROUPED).cached
+
+
+def test_special_doubles_come_back_as_they_are(lake: Lake):
+    numbers = lake.create("crm.sales.numbers", "id BIGINT NOT NULL, d DOUBLE", key="id")
+    numbers.upsert([{"id": 0, "d": -0.0}, {"id": 1, "d": math.nan}, {"id": 2, "d": math.inf}, {"id": 3, "d": None}])
+    found = [row[0] for row in lake.sql("SELECT d FROM crm.sales.numbers ORDER BY id").rows]
+    assert math.copysign(1, found[0]) == -1
+    assert math.isnan(found[1])
+    assert found[2:] == [math.inf, None]
+
+
+def test_columns_that_are_altered_are_seen_by_the_next_query(lake: Lake):
+    assert lake.sql(f"SELECT * FROM {PEOPLE} LIMIT 1").columns == ["id", "n", "name", "amount", "x"]
+    lake.dataset(PEOPLE).alter(add="city STRING")
+    assert lake.sql(f"SELECT * FROM {PEOPLE} LIMIT 1").columns[-1] == "city"
+
+
+def test_polars_is_asked_for_only_where_it_is_needed(lake: Lake):
+    result = lake.sql(GROUPED)
+    if "polars" in sys.modules:
+        assert result.to_polars().height == 3
+        return
+    try:
+        import polars  # noqa: F401
+    except ImportError:
+        with pytest.raises(InvalidRequest, match=r"siltstone\[polars\]"):
+            result.to_polars()
+    else:
+        assert result.to_polars().height == 3
+
+
+def test_a_result_without_columns_has_rows():
+    result = QueryResult(table=pa.table({}), engine="hot", truncated=False, seconds=0.0)
+    assert result.rows == []
+
+
+def test_nothing_of_a_purged_dataset_stays_among_kept_answers(lake: Lake):
+    lake.sql(GROUPED, query_id="before")
+    lake.dataset(PEOPLE)._parts.store.forget()
+    assert not lake.sql(GROUPED).cached
+    with pytest.raises(NotFound):
+        lake.queries.page("before", 1)
