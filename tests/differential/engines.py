@@ -64,7 +64,7 @@ class Cold:
         return as_answered(self.spark.sql(text.replace(PLACE, "")).toArrow())
 
     def ask_bound(self, text: str, parameters: Mapping[str, object]) -> pa.Table:
-        """Ask what the gate has written, with the values that it binds."""
+        """Ask what the gate has written, with the values in it."""
         admitted = admit(text, parameters=parameters)
         views = {source: source.name.table for source in admitted.references}
         return as_answered(self.spark.sql(spark_text(admitted, views, common="w{}".format)).toArrow())

@@ -21,7 +21,7 @@ from siltstone.dataset.dataset import SNAPSHOT_TRIES, Dataset
 from siltstone.errors import InvalidRequest, SiltstoneError, Unavailable
 from siltstone.query.admitted import Admitted, Source
 from siltstone.query.gate import spark_text
-from siltstone.query.result import QueryResult
+from siltstone.query.result import QueryResult, answered_schema, as_answered_batch
 from siltstone.query.stream import as_batches, batches_of
 from siltstone.storage.spark_failures import away, error_line, is_away, is_missing_file, spark_errors
 from siltstone.storage.spark_tags import add_tag, interrupt_tag, remove_tag, stop_tasks_when_ended
@@ -137,11 +137,11 @@ class SparkQuery:
         try:
             with self._running(session), self._asked(session, opened) as frame:
                 schema = _rows(frame, 0).schema
-                yield schema
+                yield answered_schema(schema)
                 for batch in batches_of(as_batches(frame), schema):
                     if self._cancellation.asked:
                         raise self._ended()
-                    yield batch
+                    yield as_answered_batch(batch)
         except _failures() as error:
             failure = self._missing_file(error)
             raise Unavailable("A file disappeared while the rows were read. Ask again.") from failure
