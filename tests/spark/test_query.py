@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROWS = "VALUES (1, 'a', array(1, 2), true), (2, 'b\\'', array(3), false), (3, NULL, NULL, NULL) AS t(n, s, l, b)"
-SLOW = "SELECT sum(a.x * b.x) FROM (SELECT explode(sequence(1, 10000)) x) a, (SELECT explode(sequence(1, 10000)) x) b"
+SLOW = "SELECT sum(a.x * b.x) FROM (SELECT explode(sequence(1, 5000)) x) a, (SELECT explode(sequence(1, 5000)) x) b"
 """Some seconds of work; it must end by itself, since a task that is inside of such a join cannot be interrupted."""
 
 
