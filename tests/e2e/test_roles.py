@@ -43,8 +43,11 @@ COMPACTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "compactor pause": (("compactor", "pause"),),
     "compactor resume": (("compactor", "resume"),),
     "compactor stop": (("compactor", "stop"),),
+    "cache pin": (("cache", "pin", NAME),),
+    "cache evict": (("cache", "evict", NAME),),
+    "cache warm": (("cache", "warm", NAME),),
 }
-"""What moves or deletes files: a reader may not."""
+"""What moves or deletes files, or tells other processes what to do: a reader may not."""
 READS: dict[str, tuple[tuple[str, ...], ...]] = {
     "list": (("list",),),
     "describe": (("describe", NAME),),
@@ -61,6 +64,7 @@ READS: dict[str, tuple[tuple[str, ...], ...]] = {
     "compact": (("compact", NAME, "--dry-run"), ("compact", NAME, "--squash", "--dry-run"), ("compact", "--plan")),
     "vacuum": (("vacuum", NAME, "--dry-run"),),
     "compactor status": (("compactor", "status"),),
+    "cache stats": (("cache", "stats"),),
     "events list": (("events", "list"),),
     "events show": (("events", "show", "no-such-event"),),
     "events tail": (("events", "tail"),),
