@@ -41,8 +41,11 @@ def check_nothing_is_lost(asked: Collection[Token], written: Collection[Token], 
     worded = any(token.text.upper() in _WORDED for token in asked)
     for token in _joined(list(asked)):
         said = _said(token)
+        as_name = ("name", token.text.upper())  # a keyword may have been the name of a column
         if left[said] > 0:
             left[said] -= 1
+        elif left[as_name] > 0:
+            left[as_name] -= 1
         elif not _may_go(token, names, worded=worded):
             raise InvalidRequest(
                 f"The query cannot be read: {token.text[:40]!r} at {Place(token.line, token.col)} has no meaning where it "

@@ -717,7 +717,8 @@ def _lambda(writer: Writer, node: exp.Expr) -> str:
     _parts(node, "this", "expressions")
     if not all(isinstance(one, exp.Identifier) for one in node.expressions):
         raise _refused(node)
-    return f"({writer.all(node.expressions)}) -> {writer.write(node.this)}"
+    names = writer.all(node.expressions)
+    return f"{names if len(node.expressions) == 1 else f'({names})'} -> {writer.write(node.this)}"
 
 
 def _filter(writer: Writer, node: exp.Expr) -> str:
