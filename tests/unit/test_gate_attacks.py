@@ -535,6 +535,9 @@ EXTRACT(foo FROM a)
 EXTRACT('x' FROM a)
 EXTRACT(`YEAR ` FROM a)
 INTERVAL a DAY
+INTERVAL (a) DAY
+INTERVAL :x DAY
+INTERVAL - (SELECT 1) DAY
 INTERVAL 1
 INTERVAL '1' DAY TO foo
 DATE_TRUNC(a, b, c => d)
@@ -760,7 +763,6 @@ DEEP = {
     "negations": ("NOT ", "a", ""),
     "signs": ("- ", "1", ""),
     "in lists": ("a IN (", "1", ")"),
-    "intervals": ("INTERVAL (", "1", ") DAY"),
     "comparisons": ("a = (b < ", "1", ")"),
 }
 

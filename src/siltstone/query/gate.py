@@ -144,7 +144,7 @@ def _reading(text: str, catalog: str | None, schema: str | None) -> _Read:
     check_nothing_is_lost(tokens, written, _names(named))
     return _Read(
         normalised=normalised,
-        tree=_query_of(known_tree_of, written, normalised),
+        tree=_known(written, normalised),
         checked=checked,
         references=tuple(dict.fromkeys(named)),
         places=writer.parameters,
@@ -162,6 +162,14 @@ def _one_select(text: str) -> tuple[list[Token], exp.Query]:
     if tokens[0].token_type not in _BEGINS:
         raise InvalidRequest(f"A query must be exactly one SELECT; this text begins with {tokens[0].text[:40]!r}.")
     return tokens, _query_of(tree_of, tokens, text)
+
+
+def _known(tokens: list[Token], text: str) -> exp.Query:
+    """Return the tree with what the parser knows of functions; without, where it knows one otherwise than Spark does."""
+    try:
+        return _query_of(known_tree_of, tokens, text)
+    except InvalidRequest:
+        return _query_of(tree_of, tokens, text)
 
 
 def _query_of(parse: Callable[[list[Token], str], exp.Expr | None], tokens: list[Token], text: str) -> exp.Query:

@@ -132,7 +132,7 @@ class _PlainParser(_BoundedParser):
         return join
 
     def _parse_interval(self, require_interval: bool = True, parse_function_unit: bool = True) -> exp.Interval | None:
-        """Read INTERVAL, a string or a number or something in parentheses, and units."""
+        """Read INTERVAL, a string or a number, and units."""
         del parse_function_unit
         index = self._index
         if not self._match(TokenType.INTERVAL) or not require_interval:
@@ -181,9 +181,7 @@ class _PlainParser(_BoundedParser):
         return self.expression(exp.Anonymous(this=name, expressions=[one for one in arguments if one is not None]))
 
 
-_AFTER_INTERVAL: Final = frozenset(
-    {TokenType.STRING, TokenType.NUMBER, TokenType.DASH, TokenType.PLUS, TokenType.L_PAREN, TokenType.COLON}
-)
+_AFTER_INTERVAL: Final = frozenset({TokenType.STRING, TokenType.NUMBER, TokenType.DASH, TokenType.PLUS})
 _DIALECT: Final = Spark()
 
 

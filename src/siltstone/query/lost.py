@@ -39,7 +39,7 @@ def check_nothing_is_lost(asked: Collection[Token], written: Collection[Token], 
     """
     left = Counter(_said(token) for token in written)
     worded = any(token.text.upper() in _WORDED for token in asked)
-    for token in asked:
+    for token in _joined(list(asked)):
         said = _said(token)
         if left[said] > 0:
             left[said] -= 1
@@ -50,12 +50,24 @@ def check_nothing_is_lost(asked: Collection[Token], written: Collection[Token], 
             )
 
 
+def _joined(asked: list[Token]) -> list[Token]:
+    """Bring the words IS NOT DISTINCT FROM together into the sign that is written for them."""
+    kept: list[Token] = []
+    for token in asked:
+        kept.append(token)
+        if [one.token_type for one in kept[-len(_NOT_DISTINCT) :]] == _NOT_DISTINCT:
+            first = kept[-len(_NOT_DISTINCT)]
+            kept[-len(_NOT_DISTINCT) :] = [Token(TokenType.NULLSAFE_EQ, "<=>", first.line, first.col)]
+    return kept
+
+
 def _may_go(token: Token, names: Collection[str], *, worded: bool) -> bool:
     if token.token_type in _OTHERWISE or (worded and token.text.upper() in _BETWEEN_ARGUMENTS):
         return True
     return token.token_type is TokenType.DOT or (token.text in names and token.token_type in _NAMES)
 
 
+_NOT_DISTINCT: Final = [TokenType.IS, TokenType.NOT, TokenType.DISTINCT, TokenType.FROM]
 _NAMES: Final = frozenset({TokenType.VAR, TokenType.IDENTIFIER})
 
 

@@ -162,7 +162,7 @@ class SparkQuery:
     def _ended(self) -> SiltstoneError:
         if self._late:
             return Unavailable(
-                f"The query took longer than {self._seconds:g} s and was ended. Ask for less, or raise the limit "
+                f"The query took longer than {self._seconds:.3g} s and was ended. Ask for less, or raise the limit "
                 "(query_seconds)."
             )
         return Unavailable("The query was cancelled.")

@@ -664,6 +664,8 @@ def _unary(sign: str) -> "Write":
 def _interval(writer: Writer, node: exp.Expr) -> str:
     _parts(node, "this", "unit")
     unit = node.args.get("unit")
+    if not isinstance(node.this.this if isinstance(node.this, exp.Neg) else node.this, exp.Literal):
+        raise InvalidRequest(f"After INTERVAL{located(node)} stands a number or a string. make_interval takes columns.")
     if unit is None:
         return f"INTERVAL {writer.write(node.this)}"
     spans = [unit.this, unit.expression] if isinstance(unit, exp.IntervalSpan) else [unit]
