@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 BYTES_PER_MB: Final = 1024 * 1024
 KEPT_ADMISSIONS: Final = 256
+HARDLY_USED: Final = 0.98
+"""With this share of a time limit left it counts as whole: the limit that an error names is then the one that was set."""
 
 
 class Engine(StrEnum):
@@ -366,7 +368,7 @@ def _rows(store: Store) -> int:
 
 
 def _left(seconds: float, started: float) -> float:
-    """Return what is left of a time limit; 0 for none.
+    """Return what is left of a time limit, all of it if hardly anything has gone; 0 for none.
 
     Raises:
         Unavailable: nothing is.
