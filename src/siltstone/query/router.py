@@ -380,4 +380,4 @@ def _left(seconds: float, started: float) -> float:
         raise Unavailable(
             f"The query took longer than {seconds:g} s and was ended. Ask for less, or raise the limit (timeout=)."
         )
-    return left
+    return seconds if left > HARDLY_USED * seconds else left
