@@ -177,7 +177,7 @@ class Router:
         self._kept.forget()
 
     def explain(self, question: Question) -> Explanation:
-        """Say who would answer, why, and by which plan; nothing is filled, no rows are read.
+        """Say who would answer, why, and by which plan; what the question would fill at once is filled, but it is not asked.
 
         Raises:
             InvalidRequest: see `ask`.
@@ -187,9 +187,7 @@ class Router:
         resident = {name: self._hot().decide(name).reason for name in names}
         try:
             self._check_asked(question, admitted)
-            with self._hot().pinned(names) as view:
-                plan = self._plan(view.schemas, question, admitted)
-                text = hot_query.explained(plan, admitted.parameters, view)
+            text = self._hot_plan(question, admitted)
             return Explanation(engine=Engine.HOT, reason=_why_hot(names), datasets=resident, plan=text)
         except (_Miss, Cold, HotFailed) as miss:
             reason = str(miss)
@@ -252,6 +250,12 @@ class Router:
         except Cold:
             self._fill_cold(question, admitted)
         return self._pinned_answer(question, admitted, run, started)
+
+    def _hot_plan(self, question: Question, admitted: Admitted) -> str:
+        self._fill_cold(question, admitted)
+        with self._hot().pinned(_names(admitted)) as view:
+            plan = self._plan(view.schemas, question, admitted)
+            return hot_query.explained(plan, admitted.parameters, view)
 
     @staticmethod
     def _check_asked(question: Question, admitted: Admitted) -> None:
