@@ -281,7 +281,7 @@ class Lake(KeptLake):
         catalog: str | None = None,
         schema: str | None = None,
     ) -> "Explanation":
-        """Say which engine would answer a SELECT, why, and by which plan; no rows are read. The arguments are those of `sql`."""
+        """Say which engine would answer a SELECT, why, and by which plan; it is not asked. The arguments are those of `sql`."""
         return self.queries.explain(self._question(text, params=params, engine=engine, catalog=catalog, schema=schema))
 
     def _question(

@@ -174,6 +174,23 @@ def test_an_owner_with_a_lower_epoch_is_dead(lake: Lake) -> None:
     assert lake.recover(epoch=5).abandoned == ("j",)
 
 
+def test_an_owner_that_hangs_keeps_its_files_from_nobody_who_has_taken_over_and_is_not_said_to_be_dead(
+    lake: Lake,
+) -> None:
+    journal = Journal(lake._layout, settings=lake.settings, clock=lake._clock, store=lake._store)
+    plan = lake.plan((NAME,), only=["squash"], force=True)
+    jobs = [Job.of(planned, cycle=plan.cycle, epoch=4) for planned in plan.jobs]
+    journal.cycle_began(plan, jobs)
+    journal.job_began(jobs[0])
+    assert [found.job for found in lake.recover(epoch=4).unfinished] == [jobs[0].id]
+    assert lake.recover(epoch=5) == RecoveryReport()
+    report = lake.run_cycle((NAME,), only=["squash"], force=True, epoch=5)
+    assert [result.outcome for result in report] == ["done"]
+    assert status_of(lake, jobs[0]) is JobStatus.RUNNING, "it may still say itself how it ended"
+    end_owner(journal)
+    assert lake.recover(epoch=5).abandoned == (jobs[0].id,)
+
+
 def test_whoever_ran_before_this_machine_was_started_anew_is_dead(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     now = journals.this_process
     monkeypatch.setattr(journals, "this_process", lambda owner: replace(now(owner), machine="an earlier boot"))

@@ -1,5 +1,6 @@
 """Requests: files that one process leaves for the holder of the lease."""
 
+import json
 import os
 from pathlib import Path
 
@@ -119,6 +120,52 @@ def test_what_is_no_request_is_put_aside_and_the_others_are_done(requests: Reque
     (folder / "4567.asked").write_text(following.request.to_json())
     assert [request.id for request in requests.waiting()] == [following.request.id]
     assert files(tmp_path) == [".asked", ".bad", ".bad"]
+
+
+def handwritten(**wish: object) -> str:
+    meant = {"ask": "compact", "names": None, "only": None, "force": False, "purge": False, **wish}
+    return json.dumps({"id": "0123", "wish": meant, "machine": "m", "host": "h", "pid": 1, "asked_at": "now"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        handwritten().replace('"pid": 1', '"pid": 1e999'),
+        handwritten(retention_hours=10**400),
+        handwritten(names="crm"),
+        handwritten(purge="no"),
+        handwritten(force=1),
+        "[" * 200_000,
+    ],
+    ids=[
+        "pid without end",
+        "huge retention",
+        "names are a text",
+        "purge is a text",
+        "force is a number",
+        "nested deeply",
+    ],
+)
+def test_a_request_that_was_written_wrongly_by_hand_keeps_no_other_from_being_done(
+    requests: Requests, tmp_path: Path, text: str
+):
+    assert Request.from_json(handwritten()).wish.names is None, "this much is right"
+    following = requests.ask(WISH)
+    (tmp_path / "_system" / "compactor" / "requests" / "0123.asked").write_text(text)
+    assert [request.id for request in requests.waiting()] == [following.request.id]
+    assert files(tmp_path) == [".asked", ".bad"]
+
+
+def test_a_folder_among_the_requests_is_put_aside_and_harms_no_sweep(
+    requests: Requests, tmp_path: Path, clock: FakeClock
+):
+    following = requests.ask(WISH)
+    folder = tmp_path / "_system" / "compactor" / "requests" / "0123.asked"
+    folder.mkdir()
+    assert [request.id for request in requests.waiting()] == [following.request.id]
+    assert files(tmp_path) == [".asked", ".bad"]
+    os.utime(folder.with_suffix(".bad"), (clock.now().timestamp() - KEPT_SECONDS - 1,) * 2)
+    requests.sweep()
 
 
 def test_what_nobody_will_read_is_swept_when_it_is_old(requests: Requests, tmp_path: Path, clock: FakeClock):

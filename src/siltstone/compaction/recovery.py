@@ -1,7 +1,8 @@
 """Recovery: what crashed cycles, jobs and writers left, put in order on start and before each cycle.
 
 1. Cycles that the journal has not seen ending. One whose owner lives is left alone, and the planner is told which files its jobs
-   have. Of a dead owner's jobs each is either
+   have; not if the owner has lost the lease to us, because it may hang for ever, and the commit decides between it and us. Of a
+   dead owner's jobs each is either
 
    * *rolled forward*: the log of its table has a commit of this job, so it is done, and the journal is told; or
    * *abandoned*: there is no such commit, so nothing was changed, and its files are free again.
@@ -210,7 +211,8 @@ class Recovery:
     def _recover_cycle(self, cycle: OpenCycle, found: _Found, epoch: int | None) -> None:
         is_old = self._age_hours(cycle.build.created_at) > STALE_HOURS
         if not is_old and not self._is_dead(cycle, epoch):
-            self._leave(cycle, found)
+            if not _is_overtaken(cycle, epoch):
+                self._leave(cycle, found)
             return
         judged = _Found()
         payloads: list[Payload] = []
@@ -248,8 +250,7 @@ class Recovery:
             return not is_live(self._layout.work, owner.id)
         if owner.host == socket.gethostname():
             return True  # the machine was started anew
-        theirs = cycle.jobs[0].epoch
-        if epoch is not None and theirs is not None and theirs < epoch:
+        if _is_overtaken(cycle, epoch):
             return True
         return self._age_hours(cycle.build.updated_at) > SILENT_HOURS
 
@@ -366,6 +367,12 @@ def recover(
     """Recover a lake once; whoever does so before each cycle keeps a `Recovery`."""
     found = Recovery(journal, registry=registry, layout=layout, compactor=compactor, clock=clock)
     return found.run(epoch=epoch, sweep_all=True)
+
+
+def _is_overtaken(cycle: OpenCycle, epoch: int | None) -> bool:
+    """Tell whether a cycle ran under a lease that is ours by now."""
+    theirs = cycle.jobs[0].epoch if cycle.jobs else None
+    return epoch is not None and theirs is not None and theirs < epoch
 
 
 def _add(found: _Found, judged: _Found) -> None:

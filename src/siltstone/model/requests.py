@@ -75,7 +75,7 @@ class Request:
                 **{name: _text(name, value) for name, value in found.items() if name != "pid"},
                 pid=int(found["pid"]),
             )
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             raise InvalidRequest(f"This is no request: {error}.") from error
 
 
@@ -103,7 +103,7 @@ class Answer:
         try:
             found = json.loads(text)
             return cls(**{**found, "results": tuple(found["results"])})
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise InvalidRequest(f"This is no answer: {error}.") from error
 
 
@@ -112,15 +112,23 @@ def _wish(found: Mapping[str, Any]) -> Wish:
         ask=Ask(found["ask"]),
         names=_names(found["names"]),
         only=_names(found["only"]),
-        force=bool(found["force"]),
-        purge=bool(found["purge"]),
+        force=_yes_or_no("force", found["force"]),
+        purge=_yes_or_no("purge", found["purge"]),
         by=_names(found.get("by")) or (),
         retention_hours=None if found.get("retention_hours") is None else float(found["retention_hours"]),
     )
 
 
 def _names(found: Any) -> tuple[str, ...] | None:  # noqa: ANN401
+    if isinstance(found, str):
+        raise TypeError(f"{found[:80]!r} is no list of names")
     return None if found is None else tuple(_text("name", one) for one in found)
+
+
+def _yes_or_no(name: str, value: Any) -> bool:  # noqa: ANN401
+    if not isinstance(value, bool):  # a text such as "no" must not become a purge
+        raise TypeError(f"{name} is neither true nor false")
+    return value
 
 
 def _text(name: str, value: Any) -> str:  # noqa: ANN401

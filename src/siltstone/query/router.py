@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 BYTES_PER_MB: Final = 1024 * 1024
 KEPT_ADMISSIONS: Final = 256
+HARDLY_USED: Final = 0.98
+"""With this share of a time limit left it counts as whole: the limit that an error names is then the one that was set."""
 
 
 class Engine(StrEnum):
@@ -175,7 +177,7 @@ class Router:
         self._kept.forget()
 
     def explain(self, question: Question) -> Explanation:
-        """Say who would answer, why, and by which plan; nothing is filled, no rows are read.
+        """Say who would answer, why, and by which plan; what the question would fill at once is filled, but it is not asked.
 
         Raises:
             InvalidRequest: see `ask`.
@@ -185,9 +187,7 @@ class Router:
         resident = {name: self._hot().decide(name).reason for name in names}
         try:
             self._check_asked(question, admitted)
-            with self._hot().pinned(names) as view:
-                plan = self._plan(view.schemas, question, admitted)
-                text = hot_query.explained(plan, admitted.parameters, view)
+            text = self._hot_plan(question, admitted)
             return Explanation(engine=Engine.HOT, reason=_why_hot(names), datasets=resident, plan=text)
         except (_Miss, Cold, HotFailed) as miss:
             reason = str(miss)
@@ -250,6 +250,12 @@ class Router:
         except Cold:
             self._fill_cold(question, admitted)
         return self._pinned_answer(question, admitted, run, started)
+
+    def _hot_plan(self, question: Question, admitted: Admitted) -> str:
+        self._fill_cold(question, admitted)
+        with self._hot().pinned(_names(admitted)) as view:
+            plan = self._plan(view.schemas, question, admitted)
+            return hot_query.explained(plan, admitted.parameters, view)
 
     @staticmethod
     def _check_asked(question: Question, admitted: Admitted) -> None:
@@ -366,7 +372,7 @@ def _rows(store: Store) -> int:
 
 
 def _left(seconds: float, started: float) -> float:
-    """Return what is left of a time limit; 0 for none.
+    """Return what is left of a time limit, all of it if hardly anything has gone; 0 for none.
 
     Raises:
         Unavailable: nothing is.
@@ -378,4 +384,4 @@ def _left(seconds: float, started: float) -> float:
         raise Unavailable(
             f"The query took longer than {seconds:g} s and was ended. Ask for less, or raise the limit (timeout=)."
         )
-    return left
+    return seconds if left > HARDLY_USED * seconds else left

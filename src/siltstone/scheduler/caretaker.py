@@ -27,7 +27,7 @@ from siltstone.scheduler.housework import Housework, Office, Tell, Told, Turn
 from siltstone.scheduler.loop import NOT_LOOKED, Scheduler
 from siltstone.scheduler.overview import pause, resume, told_cycle, told_holder, told_wish
 from siltstone.scheduler.works import due_crons, tier_of, works
-from siltstone.storage.notes import CYCLES, PAUSED, STATUS
+from siltstone.storage.notes import PAUSED, STATUS
 
 LOOK_SECONDS: Final = 0.25
 SWEEP_SECONDS: Final = 600.0
@@ -463,5 +463,5 @@ class Caretaker:
             return  # the lease says it, too
 
     def _settled(self) -> dict[str, datetime.datetime]:
-        found = (self._notes.read(CYCLES) or {}).get("settled", {})
+        found = self._notes.cycles().get("settled", {})
         return {name: datetime.datetime.fromisoformat(at) for name, at in found.items()}

@@ -6,7 +6,7 @@ from siltstone.model.requests import Wish
 from siltstone.scheduler.cycles import Cycle
 from siltstone.scheduler.housework import Office, Told
 from siltstone.storage.leases import COMPACTOR
-from siltstone.storage.notes import CYCLES, PAUSED, STATUS, Notes
+from siltstone.storage.notes import PAUSED, STATUS, Notes
 
 
 def pause(notes: Notes, clock: Clock) -> None:
@@ -28,7 +28,7 @@ def overview(office: Office) -> Told:
     """
     notes = office.notes
     row, holder = office.leases.row(COMPACTOR), office.leases.holder(COMPACTOR)
-    status, cycles = notes.read(STATUS), notes.read(CYCLES) or {}
+    status, cycles = notes.read(STATUS), notes.cycles()
     known = status if status is not None and holder is not None and status.get("holder") == holder.holder else None
     paused = notes.read(PAUSED)
     return {

@@ -10,6 +10,7 @@ A crash leaves a file as before or as after, and perhaps a draft, which the next
 Nothing here decides who may commit: that is what leases and epochs are for.
 """
 
+import datetime
 import json
 import os
 from pathlib import Path
@@ -23,6 +24,10 @@ from siltstone.storage.layout import Layout
 STATUS: Final = "status.json"
 CYCLES: Final = "cycles.json"
 PAUSED: Final = "paused.json"
+ENDED: Final = frozenset({"cycle", "started", "jobs", "failed", "errors", "seconds"})
+"""What is told of the last cycle, at least."""
+LAST_CYCLE: Final = 2**53
+"""A number of a cycle above this is none that anybody counted up to."""
 
 
 class Notes:
@@ -47,7 +52,7 @@ class Notes:
             return None
         except OSError as error:
             raise Unavailable(f"{path} cannot be read ({error}). Check the disk and its permissions.") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _damaged(path) from error
         if not isinstance(found, dict):
             raise _damaged(path)
@@ -85,16 +90,31 @@ class Notes:
             raise Unavailable(f"{path} cannot be removed ({error}). Check the disk and its permissions.") from error
         return True
 
+    def cycles(self) -> dict[str, Any]:
+        """Return the note of cycles, an empty one if there is none.
+
+        Raises:
+            Unavailable: it cannot be read now.
+            Corruption: it is damaged, or says what nobody here would write.
+        """
+        found = self.read(CYCLES) or {}
+        last, ended, settled = found.get("last", 0), found.get("ended"), found.get("settled", {})
+        is_ended = ended is None or (isinstance(ended, dict) and ended.keys() >= ENDED)
+        is_settled = isinstance(settled, dict) and all(map(_is_moment, settled.values()))
+        if not isinstance(last, int) or not 0 <= last <= LAST_CYCLE or not is_ended or not is_settled:
+            raise _damaged(self.folder / CYCLES)
+        return found
+
     def next_cycle(self, *, at_least: int = 1) -> int:
         """Return the number of the next cycle, which is then taken, whatever becomes of it."""
-        known = self.read(CYCLES) or {}
+        known = self.cycles()
         number = max(at_least, int(known.get("last", 0)) + 1)
         self.write(CYCLES, {**known, "last": number})
         return number
 
     def ended(self, cycle: dict[str, Any], *, settled: dict[str, str] | None = None) -> None:
         """Note what came of a cycle, and when works ran last."""
-        known = self.read(CYCLES) or {}
+        known = self.cycles()
         self.write(CYCLES, {**known, "ended": cycle, "settled": {**known.get("settled", {}), **(settled or {})}})
 
 
@@ -103,6 +123,14 @@ def write_draft(path: Path, text: str, *, durable: bool) -> None:
     path.write_text(text)
     if durable:
         sync_file(path)
+
+
+def _is_moment(text: object) -> bool:
+    """Tell whether a text is a moment with its time zone."""
+    try:
+        return isinstance(text, str) and datetime.datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
 
 
 def _damaged(path: Path) -> Corruption:

@@ -164,10 +164,10 @@ class Requests:
             request = Request.from_json(path.read_text()) if path.stat().st_size <= MAX_REQUEST_BYTES else None
         except FileNotFoundError:
             return None
-        except (InvalidRequest, UnicodeDecodeError):
+        except (InvalidRequest, UnicodeDecodeError, IsADirectoryError):
             request = None
         if request is None or request.id != path.stem:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):  # gone, or we may only look: it is left out either way
                 path.rename(path.with_suffix(BAD))
             return None
         return request
@@ -228,7 +228,8 @@ class Requests:
             old = all(self._changed(request_id, ending) < cut for ending in endings)
             if old and not is_live(self._layout.work, request_id):
                 for ending in endings:
-                    self._path(request_id, ending).unlink(missing_ok=True)
+                    with contextlib.suppress(IsADirectoryError, PermissionError):  # a folder is none of ours
+                        self._path(request_id, ending).unlink(missing_ok=True)
 
     # ---- small things --------------------------------------------------------------------------------------------
 

@@ -176,9 +176,9 @@ class HotCache:
 
     def close(self) -> None:
         """Stop what is filled in the background, and let go of everything."""
+        self._residents.close()
         if self._following is not None:
             self._following.close()
-        self._residents.close()
 
     def _follow(self) -> None:
         if self._following is not None:
