@@ -57,8 +57,11 @@ class Size:
 
     def files(self, store: Store) -> int:
         """Files of the target size, but enough of them to keep a few cores busy with a middling load."""
-        by_target = math.ceil(self.size_bytes / store.settings.target_file_bytes)
-        return max(1, by_target, min(MIN_TASKS, self._tasks(self.rows)))
+        return max(self.by_target(store), min(MIN_TASKS, self._tasks(self.rows)))
+
+    def by_target(self, store: Store) -> int:
+        """Files of the target size."""
+        return max(1, math.ceil(self.size_bytes / store.settings.target_file_bytes))
 
     def file_rows(self, store: Store) -> int:
         """Rows of a file of the target size."""

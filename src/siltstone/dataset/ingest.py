@@ -411,7 +411,7 @@ class Loader:
         store = self._store
         spark = load.frame.sparkSession
         rows = _as_base_rows(load, store, batch_id=batch_id)
-        parts = (load.size or UNKNOWN_SIZE).files(store)
+        parts = (load.size or UNKNOWN_SIZE).by_target(store)  # one part is divided by groups, without a sample
         rows_per_file = (load.size or UNKNOWN_SIZE).file_rows(store)
 
         def write(good: "DataFrame") -> None:
