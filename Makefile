@@ -13,9 +13,10 @@ unexport PYTHONDONTWRITEBYTECODE # containers set it; hundreds of test processes
 help:
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
-setup: $(STAMP) ## the environment in .venv, a JDK and the Delta jars; quick when nothing changed
+setup: $(STAMP) ## the environment in .venv, a JDK, the Delta jars and class archives; quick when nothing changed
 	@$(PYTHON) -c 'from siltstone.storage.jvm import main; main()' >/dev/null 2>&1 || $(MAKE) --no-print-directory jdk
 	@$(PYTHON) -c 'from siltstone.storage.jars import main; main()'
+	@$(PYTHON) -c 'from siltstone.cli.archives import main; main()'
 
 $(STAMP): pyproject.toml constraints.txt
 	@python=""; for candidate in python3.11 python3.12 python3.13 python3; do \

@@ -132,7 +132,7 @@ def _sides(run: Run, count: int) -> Iterator[dict[str, dict[str, Side]]]:
     ):
         for name, key in ((ORDERS, "order_id"), (CUSTOMERS, "customer_id")):
             lake.create(name, given[name].schema, key=key).upsert(given[name])
-            lake.compact_one(name)
+            lake.dataset(name).compact()
         yield {question: _answers(question, lake, keeping, given, run.stage.spark) for question in QUESTIONS}
     run.stage.discard(path)
 
@@ -203,7 +203,7 @@ def _shape_rows(run: Run) -> list[Row]:
     with Lake.open(path, settings=base, spark=run.stage.spark) as lake:
         for name, table in tables(lines).items():
             lake.create(f"shop.all.{name}", table.schema, key=KEYS[name]).upsert(table)
-            lake.compact_one(f"shop.all.{name}")
+            lake.dataset(f"shop.all.{name}").compact()
         found: dict[str, list[Sample]] = {"hot": [], "spark": []}
         for _ in range(2):
             for engine, samples in found.items():

@@ -4,6 +4,7 @@
 background thread after the acknowledgement; `close` waits for them.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -58,6 +59,8 @@ class Lake(KeptLake):
         self._layout = layout
         self._clock = clock
         self._given = spark
+        self._hot: HotCache | None = None
+        self._hot_mutex = threading.Lock()
         self.lasting = True
         """False in a process that ends at once: its hot cache fills nothing behind answers."""
         self._watcher: Watcher | None = None
@@ -278,7 +281,7 @@ class Lake(KeptLake):
         catalog: str | None = None,
         schema: str | None = None,
     ) -> "Explanation":
-        """Say which engine would answer a SELECT, why, and by which plan; no rows are read. The arguments are those of `sql`."""
+        """Say which engine would answer a SELECT, why, and by which plan; it is not asked. The arguments are those of `sql`."""
         return self.queries.explain(self._question(text, params=params, engine=engine, catalog=catalog, schema=schema))
 
     def _question(
@@ -324,9 +327,15 @@ class Lake(KeptLake):
         self._reads.also.append(lambda _path: router.forget())
         return router
 
-    @cached_property
+    @property
     def hot(self) -> "HotCache":
         """The hot cache of this process: datasets as merged rows in memory, without Spark."""
+        with self._hot_mutex:
+            if self._hot is None:
+                self._hot = self._open_hot()
+            return self._hot
+
+    def _open_hot(self) -> "HotCache":
         from siltstone.query.hot.cache import HotCache
         from siltstone.query.hot.sources import Sources
 
@@ -344,8 +353,8 @@ class Lake(KeptLake):
 
     def close(self) -> None:
         """End the workers, finish background upkeep, and let go of the journal and the hot cache."""
-        if "hot" in self.__dict__:
-            self.hot.close()
+        if self._hot is not None:
+            self._hot.close()
         if self._pool is not None:
             self._pool.close()
         self._upkeep.close()

@@ -90,7 +90,7 @@ def test_everybody_at_once_on_a_log_loses_and_doubles_nothing(
     def press() -> list[str]:
         return list(worker.call(f"{ACTORS}:press_once", path=str(lake_path)))
 
-    stress(lake_path, tmp_path, press, seconds=10.0, remote=connect_server.address)
+    stress(lake_path, tmp_path, press, seconds=5.0, remote=connect_server.address)
 
 
 @pytest.mark.deep

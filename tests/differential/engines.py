@@ -12,7 +12,6 @@ from sqlglot import exp
 
 from siltstone.query.gate import admit, spark_text
 from siltstone.query.hot_query import bound
-from siltstone.query.parameters import spark_value
 from siltstone.query.result import as_answered
 from siltstone.query.translate import Relation, Translated, translate
 
@@ -65,11 +64,10 @@ class Cold:
         return as_answered(self.spark.sql(text.replace(PLACE, "")).toArrow())
 
     def ask_bound(self, text: str, parameters: Mapping[str, object]) -> pa.Table:
-        """Ask what the gate has written, with the values that it binds."""
+        """Ask what the gate has written, with the values in it."""
         admitted = admit(text, parameters=parameters)
         views = {source: source.name.table for source in admitted.references}
-        values = {name: spark_value(value) for name, value in parameters.items()}
-        return as_answered(self.spark.sql(spark_text(admitted, views, common="w{}".format), args=values).toArrow())
+        return as_answered(self.spark.sql(spark_text(admitted, views, common="w{}".format)).toArrow())
 
 
 def differences(hot: pa.Table, cold: pa.Table, *, ordered: bool, close: bool = False) -> list[str]:

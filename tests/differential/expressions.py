@@ -167,7 +167,6 @@ EXPRESSIONS: dict[str, list[str]] = {
             "q > 5",
             "q = 5.5",
             "k IS DISTINCT FROM n",
-            "k IS NOT DISTINCT FROM n",
             "id = 3.0",
             "n != 2",
             "n == 2",

@@ -19,7 +19,7 @@ from tests.e2e.silt import Result, process
 
 NAME = "a.b.c"
 COUNT = f"SELECT count(*) FROM {NAME}"
-GONE_SECONDS = 90
+GONE_SECONDS = 150
 WORKING_CLIENT = """
 import sys
 from siltstone import Lake, Unavailable

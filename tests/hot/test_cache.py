@@ -371,6 +371,25 @@ def test_rows_that_went_are_left_behind_when_they_are_many(
     assert_same(lake, dataset)
 
 
+def test_after_a_purge_by_another_process_nothing_that_went_stays_in_memory(lake: Lake, dataset: Dataset) -> None:
+    lake.hot.fill(NAME)
+    with lake.hot.pinned([NAME]) as hot:
+        first = hot.tables[NAME]
+    dataset.tombstone([key(3)])
+    assert_same(lake, dataset)
+    fold_by_arrow(dataset)
+    base = dataset._store.base
+    base.commit(lambda parent: Commit(kind=CommitKind.EPOCH, plan_version=parent.version, epoch=7))
+    for _ in range(200):
+        with lake.hot.pinned([NAME]) as hot:
+            if hot.tables[NAME] != first:
+                break
+        threading.Event().wait(0.02)
+    assert hot.tables[NAME] != first
+    assert_same(lake, dataset)
+    assert fills(lake) == 1
+
+
 def test_a_purge_or_drop_of_the_same_lake_lets_the_rows_go(lake: Lake, dataset: Dataset) -> None:
     lake.hot.fill(NAME)
     dataset._store.forget()

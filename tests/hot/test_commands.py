@@ -97,6 +97,15 @@ def test_stats_show_outlooks_and_what_processes_hold(lake: Lake) -> None:
     assert f"Process {os.getpid()}" in shown
 
 
+@pytest.mark.usefixtures("dataset")
+def test_a_process_that_closes_its_lake_says_nothing_any_more(tmp_path: Path) -> None:
+    with Lake.open(tmp_path / "lake", settings=SETTINGS) as short:
+        short.hot.fill(NAME)
+        assert asked(short)
+        until(lambda: bool(short.hot_wishes.told()))
+    assert short.hot_wishes.told() == []
+
+
 def test_what_a_dead_process_said_is_removed(lake: Lake, dataset: Dataset) -> None:
     folder = dataset.path.parents[3] / "_system" / "hot" / "processes"
     folder.mkdir(parents=True)

@@ -59,7 +59,7 @@ def _last(lake: Lake, name: str, *, log: bool) -> tuple[list[object], list[objec
 
 @pytest.mark.parametrize("log", [False, True], ids=["keyed", "log"])
 def test_no_acknowledged_write_is_missed_while_others_write_and_compact(lake_path: Path, tmp_path: Path, log: bool):  # noqa: FBT001
-    seen = follow(lake_path, tmp_path, log=log, steps=150)
+    seen = follow(lake_path, tmp_path, log=log, steps=100)
     assert min(seen[what] for what in ("fold", "squash", "rewrite", "purge")) > 0, seen
     assert seen["states"] > 5, seen
 

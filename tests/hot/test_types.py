@@ -114,6 +114,21 @@ def test_a_map_with_a_key_twice_cannot_be_hot_and_the_reason_says_so(lake: Lake)
     assert "does not take" in decision.reason
 
 
+@pytest.mark.parametrize("kind", [UTC, pa.timestamp("us"), pa.date32()], ids=["timestamp", "timestamp_ntz", "date"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_time_that_duckdb_takes_for_infinity_cannot_be_hot(lake: Lake, kind: pa.DataType, nested: bool) -> None:  # noqa: FBT001
+    whole = pa.int32() if pa.types.is_date(kind) else pa.int64()
+    last = pa.array([2 ** (whole.bit_width - 1) - 1], whole).view(kind)
+    column = pa.ListArray.from_arrays([0, 1], last) if nested else last
+    schema = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("at", column.type)])
+    dataset = lake.create(NAME, schema, key="id")
+    lake.hot.fill(NAME)
+    dataset.upsert(pa.table([pa.array(["1"]), column.cast(dataset.schema.field("at").type)], schema=dataset.schema))
+    with pytest.raises(Cold, match="end of all times"), lake.hot.pinned([NAME]):
+        pass
+    assert "end of all times" in lake.hot.decide(NAME).reason
+
+
 @pytest.mark.parametrize(
     "kind", [pa.struct([("a", pa.int64()), ("A", pa.int64())]), pa.null(), pa.struct([])], ids=["case", "null", "empty"]
 )

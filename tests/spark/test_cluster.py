@@ -104,7 +104,15 @@ def test_a_clustered_base_is_left_alone_until_enough_has_come(lake: Lake) -> Non
     assert "not clustered" in left.reason
 
 
-@pytest.mark.parametrize("by", [["label"], ["label", "sensor", "at"], ["at"]])
+@pytest.mark.parametrize(
+    "by",
+    [
+        ["label", "sensor", "at"],
+        pytest.param(["label"], marks=pytest.mark.deep),
+        pytest.param(["at"], marks=pytest.mark.deep),
+    ],
+    ids="-".join,
+)
 def test_text_numbers_and_times_can_be_clustered_by(lake: Lake, by: list[str]) -> None:
     log = grid(lake)
     before = rows_of(log)

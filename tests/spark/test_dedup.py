@@ -71,7 +71,7 @@ def test_a_duplicate_of_a_row_in_base_loses_or_wins_wherever_that_row_lies(lake:
     assert as_counter(DeltaTable(log.path / "base").to_pyarrow_table()) == as_counter(oracle.rows)
 
 
-@pytest.mark.parametrize("survivor", SURVIVORS)
+@pytest.mark.parametrize("survivor", [pytest.param("first", marks=pytest.mark.deep), "last"])
 def test_many_changes_are_read_by_the_executors_with_the_same_answer(
     lake_path: Path, spark: "SparkSession", survivor: str
 ) -> None:

@@ -207,7 +207,9 @@ def test_empty_dataset_reads_as_no_rows(lake: Lake) -> None:
     assert by_id(empty.to_arrow()).num_rows == by_id(people(1)).num_rows
 
 
-@pytest.mark.parametrize("looked_up", [20, 1000], ids=["some looked up", "all looked up"])
+@pytest.mark.parametrize(
+    "looked_up", [20, pytest.param(1000, marks=pytest.mark.deep)], ids=["some looked up", "all looked up"]
+)
 def test_positions_follow_every_change_and_fold(
     lake_path: Path, spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked_up: int
 ) -> None:

@@ -2,14 +2,21 @@
 
 A target is ``module:function``; its arguments and its value are JSON. A child that needs Spark joins the Connect server
 whose address it is given; one that is given none must do without.
+
+There are hundreds of children, and what they import takes longer than what they do. So they are forked from a process that
+has imported it and done nothing else (`preloaded.py`): each has files, locks and threads of its own, as any process has.
 """
 
+import atexit
 import importlib
 import json
+import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -58,17 +65,21 @@ class Child:
         self, target: str, arguments: dict[str, Any], *, failpoint: str = "", remote: str = "", **environment: str
     ) -> None:
         """Start it now."""
-        self._process = _spawn([target, json.dumps(arguments)], failpoint, remote, environment)
+        self._folder = Path(tempfile.mkdtemp(prefix="child-"))
+        given = (target, json.dumps(arguments), _environment(failpoint, remote, environment), str(self._folder))
+        self._process = _FORKS.Process(target=_run_forked, args=given)
+        self._process.start()
         _started.append(self)
 
     @property
     def running(self) -> bool:
         """True until the child ends."""
-        return self._process.poll() is None
+        return self._process.is_alive()
 
     @property
     def pid(self) -> int:
         """Its process id."""
+        assert self._process.pid is not None
         return self._process.pid
 
     def kill(self) -> None:
@@ -76,19 +87,25 @@ class Child:
         self._process.kill()
 
     def forget(self) -> None:
-        """Close what is left of it; nothing if somebody waited for it."""
-        self._process.communicate()
+        """Remove what is left of it when it has ended."""
+        self._process.join()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def wait(self, seconds: float | None = None) -> Outcome:
         """Wait until it ends; one that takes too long is killed and fails the test."""
-        try:
-            out, err = self._process.communicate(timeout=WAIT_SECONDS if seconds is None else seconds)
-        except subprocess.TimeoutExpired:
+        patience = WAIT_SECONDS if seconds is None else seconds
+        self._process.join(patience)
+        code = self._process.exitcode
+        if code is None:
             self._process.kill()
-            self._process.communicate()
-            raise
-        code = self._process.returncode
-        return Outcome(code=code, value=json.loads(out)["value"] if code == 0 else None, stderr=err)
+            self._process.join()
+            raise subprocess.TimeoutExpired(self._process.name, patience, stderr=self._said("err"))
+        value = json.loads(self._said("out"))["value"] if code == 0 else None
+        return Outcome(code=code, value=value, stderr=self._said("err"))
+
+    def _said(self, stream: str) -> str:
+        path = self._folder / stream
+        return path.read_text() if path.exists() else ""
 
     def value(self, seconds: float | None = None) -> Any:  # noqa: ANN401
         """Wait, and return what the function returned; a child that failed fails the test."""
@@ -117,7 +134,7 @@ class Worker:
 
     def __init__(self, *, remote: str = "") -> None:
         """Start it now."""
-        self._process = _spawn([_SERVE], "", remote, {})
+        self._process = _spawn(remote)
 
     def call(self, target: str, **arguments: Any) -> Any:  # noqa: ANN401
         """Run a function in the worker and return its value.
@@ -150,15 +167,39 @@ class Worker:
         self.close()
 
 
-def _spawn(arguments: list[str], failpoint: str, remote: str, environment: dict[str, str]) -> "subprocess.Popen[str]":
-    chosen = os.environ | environment
+_FORKS: Final = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["tests.support.preloaded"])
+
+
+def _environment(failpoint: str, remote: str, given: dict[str, str]) -> dict[str, str]:
+    chosen = os.environ | given
     if failpoint:
         chosen["SILT_FAILPOINT"] = failpoint
     chosen["SILT_SPARK_REMOTE"] = remote or NO_SPARK
+    return chosen
+
+
+def _run_forked(target: str, text: str, environment: dict[str, str], folder: str) -> None:
+    """Runs in the child: become a process with its own environment and streams, and run the function."""
+    from siltstone.failpoints import arm_from_environment
+
+    os.chdir(ROOT)
+    for stream, name in ((1, "out"), (2, "err")):
+        opened = os.open(Path(folder) / name, os.O_WRONLY | os.O_CREAT)
+        os.dup2(opened, stream)
+        os.close(opened)
+    os.environ.clear()
+    os.environ.update(environment)
+    arm_from_environment(environment.get("SILT_FAILPOINT", ""))
+    main([target, text])
+    atexit._run_exitfuncs()  # a process that was forked so ends without them
+
+
+def _spawn(remote: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.support.children", *arguments],
+        [sys.executable, "-m", "tests.support.children", _SERVE],
         cwd=ROOT,
-        env=chosen,
+        env=_environment("", remote, {}),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -31,6 +31,8 @@ RESIDENT_BYTES: Final = 220 * 1024 * 1024
 BLOB_BYTES: Final = 4096
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 WAIT_SECONDS: Final = 10.0
+STILL_SECONDS: Final = 3.0
+MOVED_BYTES: Final = 2 * 1024 * 1024
 
 
 class Expected:
@@ -144,12 +146,12 @@ def let_go(path: str) -> dict[str, float]:
         dataset.upsert(pa.table([pa.array(range(count)), blobs.cast(pa.binary())], schema=schema))
         del noise, blobs
         entry = lake.hot.fill("big.test.blobs")
-        before = _settled()
         with lake.hot.pinned(["big.test.blobs"]) as hot:
             hot.cursor.execute(f"SELECT sum(octet_length(blob)) FROM {hot.tables['big.test.blobs']}").fetchall()
+        before = _settled()
         started = time.monotonic()
         lake.hot.evict("big.test.blobs")
-        after = _settled(below=before - int(0.7 * entry.size_bytes))
+        after = _fallen(before - int(0.7 * entry.size_bytes))
         return {
             "evicted": entry.size_bytes,
             "before": before,
@@ -158,14 +160,21 @@ def let_go(path: str) -> dict[str, float]:
         }
 
 
-def _settled(*, below: int = 0) -> int:
-    """Wait until memory is below a bound, or has stopped to fall, ten seconds at most."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    last = resident_bytes()
-    while time.monotonic() < deadline and last > below:
-        time.sleep(0.5 if below == 0 else 0.1)
+def _settled() -> int:
+    """Wait until memory has not moved for three seconds: what a fill took besides its rows has gone back."""
+    deadline = time.monotonic() + 3 * WAIT_SECONDS
+    still_since, last = time.monotonic(), resident_bytes()
+    while time.monotonic() < min(deadline, still_since + STILL_SECONDS):
+        time.sleep(0.1)
         now = resident_bytes()
-        if below == 0 and now > last * 0.99:
-            return now
-        last = now
-    return last
+        if abs(now - last) > MOVED_BYTES:
+            still_since, last = time.monotonic(), now
+    return resident_bytes()
+
+
+def _fallen(below: int) -> int:
+    """Wait until memory is below a bound, ten seconds at most, and return what it is."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < deadline and resident_bytes() > below:
+        time.sleep(0.1)
+    return resident_bytes()

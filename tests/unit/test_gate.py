@@ -68,7 +68,7 @@ WRITTEN = {
         "SELECT `a` FROM `v0` AS `t` GROUP BY CUBE (`a`), GROUPING SETS ((`a`), ())"
     ),
     "SELECT transform(a, (x, i) -> x.b + i), filter(a, x -> x > 1)": (
-        "SELECT transform(`a`, (`x`, `i`) -> `x`.`b` + `i`), filter(`a`, (`x`) -> `x` > 1)"
+        "SELECT transform(`a`, (`x`, `i`) -> `x`.`b` + `i`), filter(`a`, `x` -> `x` > 1)"
     ),
     "SELECT /*+ BROADCAST(t) */ /* a /* nested */ comment */ 1 -- and \\\n more": "SELECT 1",
     "SELECT 1 -- \\\nUNION SELECT 2\n": "SELECT 1",

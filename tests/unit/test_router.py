@@ -190,9 +190,10 @@ def test_a_plan_names_the_engine_and_no_place(lake: Lake, lake_path: Path):
     assert "Resident" in found.datasets[PEOPLE]
 
 
-def test_explaining_fills_nothing(lake: Lake):
-    with pytest.raises(InvalidRequest, match="Not resident"):
-        lake.explain_sql(GROUPED, engine="hot")
+def test_a_plan_says_what_asking_would_do(lake: Lake):
+    assert lake.explain_sql(GROUPED).engine == lake.sql(GROUPED).engine == "hot"
+    with pytest.raises(InvalidRequest, match="STDDEV"):
+        lake.explain_sql(f"SELECT stddev(x) AS s FROM {PEOPLE}", engine="hot")
 
 
 def test_answers_are_kept_within_their_budget(lake_path: Path, lake: Lake):

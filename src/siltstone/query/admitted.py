@@ -51,7 +51,8 @@ class Admitted:
     """The same question in one form: the same for any spacing, comments, letter case of keywords and default schema."""
     tree: exp.Query
     """The question in Spark's dialect, read from `normalised`. A table of three parts is a dataset, one of one part a common
-    table expression; every table has an alias."""
+    table expression; every table has an alias. Where the parser knows a function otherwise than Spark does, all functions are
+    `exp.Anonymous`."""
     checked: exp.Query
     """The tree that was checked, in which functions are names with arguments; `gate.spark_text` writes it for Spark."""
     references: tuple[Source, ...]

@@ -12,7 +12,7 @@ FUNCTIONS_BY_GROUP: Final[dict[str, str]] = {
         any any_value approx_count_distinct approx_percentile array_agg avg bit_and bit_or bit_xor bool_and bool_or
         collect_list collect_set corr count count_if covar_pop covar_samp every first first_value grouping grouping_id
         kurtosis last last_value listagg max max_by mean median min min_by mode percentile percentile_approx
-        percentile_cont percentile_disc product regr_avgx regr_avgy regr_count regr_intercept regr_r2 regr_slope regr_sxx
+        percentile_cont percentile_disc regr_avgx regr_avgy regr_count regr_intercept regr_r2 regr_slope regr_sxx
         regr_sxy regr_syy skewness some std stddev stddev_pop stddev_samp string_agg sum try_avg try_sum var_pop var_samp
         variance
     """,
@@ -24,7 +24,7 @@ FUNCTIONS_BY_GROUP: Final[dict[str, str]] = {
         try_divide try_mod try_multiply try_subtract unhex width_bucket bit_count bit_get getbit
     """,
     "Strings": """
-        ascii base64 bit_length btrim char char_length character_length charindex chr concat concat_ws contains decode
+        ascii base64 bit_length btrim char char_length character_length chr concat concat_ws contains decode
         elt encode endswith find_in_set format_number format_string initcap instr is_valid_utf8 lcase left length len
         levenshtein locate lower lpad ltrim luhn_check mask octet_length overlay position printf quote regexp_count
         regexp_extract regexp_extract_all regexp_instr regexp_like regexp_replace regexp_substr repeat replace reverse

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError, SqlglotError
-from sqlglot.tokenizer_core import TokenType
+from sqlglot.tokenizer_core import Token, TokenType
 
 from siltstone.errors import InvalidRequest
 from siltstone.model.names import PARTS
 from siltstone.query.admitted import Admitted, Source
-from siltstone.query.grammar import tree_of
-from siltstone.query.parameters import check_parameters, spark_placeholder
+from siltstone.query.grammar import known_tree_of, tree_of
+from siltstone.query.lost import check_nothing_is_lost
+from siltstone.query.parameters import check_parameters, literal
 from siltstone.query.words import Place, tokens_of
 from siltstone.query.written import Writer, located, place_of, quoted
 
@@ -110,7 +110,7 @@ def spark_text(admitted: Admitted, views: Mapping[Source, str], *, common: Calla
     writer = Writer(
         table=of_table,
         common_table=of_common_table,
-        parameter=spark_placeholder(admitted.parameters),
+        parameter=lambda name: literal(admitted.parameters[name]),
         datasets=_prefixes(admitted.references),
     )
     return writer.write(admitted.checked)
@@ -127,7 +127,7 @@ _kept = lru_cache(maxsize=KEPT_TEXTS)(_read)
 
 
 def _reading(text: str, catalog: str | None, schema: str | None) -> _Read:
-    checked = _one_select(text)
+    tokens, checked = _one_select(text)
 
     def of_table(table: exp.Table) -> str:
         if common_table(table) is not None:
@@ -140,12 +140,11 @@ def _reading(text: str, catalog: str | None, schema: str | None) -> _Read:
     named = [_source(table, catalog, schema) for table in tables if common_table(table) is None]
     writer = Writer(table=of_table, common_table=_common_name, datasets=_prefixes(named))
     normalised = writer.write(checked)
-    tree = sqlglot.parse_one(normalised, dialect="spark")
-    if not isinstance(tree, exp.Query):
-        raise InvalidRequest("A query must be exactly one SELECT.")
+    written = tokens_of(normalised)
+    check_nothing_is_lost(tokens, written, _names(named))
     return _Read(
         normalised=normalised,
-        tree=tree,
+        tree=_known(written, normalised),
         checked=checked,
         references=tuple(dict.fromkeys(named)),
         places=writer.parameters,
@@ -154,7 +153,7 @@ def _reading(text: str, catalog: str | None, schema: str | None) -> _Read:
     )
 
 
-def _one_select(text: str) -> exp.Query:
+def _one_select(text: str) -> tuple[list[Token], exp.Query]:
     if len(text) > MAX_QUERY_CHARS:
         raise InvalidRequest(f"A query has at most {MAX_QUERY_CHARS:,} characters, this one has {len(text):,}.")
     tokens = tokens_of(text)
@@ -162,13 +161,30 @@ def _one_select(text: str) -> exp.Query:
         raise InvalidRequest("A query must be exactly one SELECT; this text has none.")
     if tokens[0].token_type not in _BEGINS:
         raise InvalidRequest(f"A query must be exactly one SELECT; this text begins with {tokens[0].text[:40]!r}.")
+    return tokens, _query_of(tree_of, tokens, text)
+
+
+def _known(tokens: list[Token], text: str) -> exp.Query:
+    """Return the tree with what the parser knows of functions; without, where it knows one otherwise than Spark does."""
     try:
-        tree = tree_of(tokens, text)
+        return _query_of(known_tree_of, tokens, text)
+    except InvalidRequest:
+        return _query_of(tree_of, tokens, text)
+
+
+def _query_of(parse: Callable[[list[Token], str], exp.Expr | None], tokens: list[Token], text: str) -> exp.Query:
+    try:
+        tree = parse(list(tokens), text)
     except _PARSER_ERRORS as error:
         raise InvalidRequest(f"The query cannot be read{_place(error)}.") from error
     if not isinstance(tree, exp.Query):
         raise InvalidRequest("A query must be exactly one SELECT.")
     return tree
+
+
+def _names(sources: list[Source]) -> frozenset[str]:
+    """Return the names of catalogs, schemas and tables: the only words that are written less often than they were given."""
+    return frozenset(name for source in sources for name in (source.name.catalog, source.name.schema, source.table))
 
 
 def _place(error: Exception) -> str:

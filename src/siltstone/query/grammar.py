@@ -6,6 +6,7 @@ tree is a picture of the text, so that printing it gives Spark the same question
 
 # ruff: noqa: RUF012, FBT001, FBT002, FBT003 - the tables and signatures are those of the parser that is narrowed here
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -15,6 +16,8 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
+
+from siltstone.errors import InvalidRequest
 
 COMMA_JOIN: Final = ","
 """The kind of a join that is written as a comma: it binds weaker than the word JOIN."""
@@ -27,7 +30,58 @@ INTERVAL_UNITS: Final = frozenset(
 )
 
 
-class _PlainParser(SparkParser):
+class _BoundedParser(SparkParser):
+    """Spark's grammar, read in a time that grows with the text and not with the ways to read it."""
+
+    def __init__(self) -> None:
+        super().__init__(dialect=_DIALECT)
+        self._joining = False
+        self._read_again = 0
+
+    def _parse_lambda(self, alias: bool = False) -> exp.Expr | None:
+        """Read an argument; only where names and an arrow follow is it a lambda, so that nothing is read twice."""
+        if self._curr.token_type is TokenType.L_PAREN and not self._arrow_follows():
+            return self._parse_select_or_expression(alias=alias)
+        return super()._parse_lambda(alias=alias)
+
+    def _arrow_follows(self) -> bool:
+        at = self._index + 1
+        while at < len(self._tokens) and self._tokens[at].token_type in (
+            TokenType.VAR,
+            TokenType.IDENTIFIER,
+            TokenType.COMMA,
+        ):
+            at += 1
+        after = [token.token_type for token in self._tokens[at : at + 2]]
+        return after == [TokenType.R_PAREN, TokenType.ARROW]
+
+    def _parse_join(self, *args: Any, **named: Any) -> exp.Join | None:  # noqa: ANN401
+        before, self._joining = self._joining, True
+        try:
+            return super()._parse_join(*args, **named)
+        finally:
+            self._joining = before
+
+    def _parse_joins(self, *args: Any, **named: Any) -> Iterator[exp.Join]:  # noqa: ANN401
+        """Read joins; those of a joined table belong into parentheses, or each would be tried in every way there is."""
+        return iter(()) if self._joining else super()._parse_joins(*args, **named)
+
+    def _parse_table(self, *args: Any, **named: Any) -> exp.Expr | None:  # noqa: ANN401
+        before, self._joining = self._joining, False
+        try:
+            return super()._parse_table(*args, **named)
+        finally:
+            self._joining = before
+
+    def _retreat(self, index: int) -> None:
+        """Go back, but not for ever: some texts could be read in more ways than there is time for."""
+        self._read_again += max(0, self._index - index)
+        if self._read_again > MAX_READ_AGAIN * (len(self._tokens) + 100):
+            raise InvalidRequest("The query is too complicated to be read. Split it, with WITH or in several queries.")
+        super()._retreat(index)
+
+
+class _PlainParser(_BoundedParser):
     """Spark's grammar for one SELECT, without what it knows of functions, statements and other dialects."""
 
     ADD_JOIN_ON_TRUE = False
@@ -70,59 +124,15 @@ class _PlainParser(SparkParser):
     VERSION_PHRASES = {}
     JOIN_HINTS = set()
 
-    def __init__(self) -> None:
-        super().__init__(dialect=_DIALECT)
-        self._joining = False
-        self._read_again = 0
-
-    def _parse_lambda(self, alias: bool = False) -> exp.Expr | None:
-        """Read an argument; only where names and an arrow follow is it a lambda, so that nothing is read twice."""
-        if self._curr.token_type is TokenType.L_PAREN and not self._arrow_follows():
-            return self._parse_select_or_expression(alias=alias)
-        return super()._parse_lambda(alias=alias)
-
-    def _arrow_follows(self) -> bool:
-        at = self._index + 1
-        while at < len(self._tokens) and self._tokens[at].token_type in (
-            TokenType.VAR,
-            TokenType.IDENTIFIER,
-            TokenType.COMMA,
-        ):
-            at += 1
-        after = [token.token_type for token in self._tokens[at : at + 2]]
-        return after == [TokenType.R_PAREN, TokenType.ARROW]
-
     def _parse_join(self, *args: Any, **named: Any) -> exp.Join | None:  # noqa: ANN401
         comma = self._curr.token_type is TokenType.COMMA
-        before, self._joining = self._joining, True
-        try:
-            join: exp.Join | None = super()._parse_join(*args, **named)
-        finally:
-            self._joining = before
+        join = super()._parse_join(*args, **named)
         if comma and join is not None:
             join.set("kind", COMMA_JOIN)
         return join
 
-    def _parse_joins(self, *args: Any, **named: Any) -> Iterator[exp.Join]:  # noqa: ANN401
-        """Read joins; those of a joined table belong into parentheses, or each would be tried in every way there is."""
-        return iter(()) if self._joining else super()._parse_joins(*args, **named)
-
-    def _parse_table(self, *args: Any, **named: Any) -> exp.Expr | None:  # noqa: ANN401
-        before, self._joining = self._joining, False
-        try:
-            return super()._parse_table(*args, **named)
-        finally:
-            self._joining = before
-
-    def _retreat(self, index: int) -> None:
-        """Go back, but not for ever: some texts could be read in more ways than there is time for."""
-        self._read_again += max(0, self._index - index)
-        if self._read_again > MAX_READ_AGAIN * (len(self._tokens) + 100):
-            self.raise_error("Too complicated")
-        super()._retreat(index)
-
     def _parse_interval(self, require_interval: bool = True, parse_function_unit: bool = True) -> exp.Interval | None:
-        """Read INTERVAL, a string or a number or something in parentheses, and units."""
+        """Read INTERVAL, a string or a number, and units."""
         del parse_function_unit
         index = self._index
         if not self._match(TokenType.INTERVAL) or not require_interval:
@@ -171,24 +181,56 @@ class _PlainParser(SparkParser):
         return self.expression(exp.Anonymous(this=name, expressions=[one for one in arguments if one is not None]))
 
 
-_AFTER_INTERVAL: Final = frozenset(
-    {TokenType.STRING, TokenType.NUMBER, TokenType.DASH, TokenType.PLUS, TokenType.L_PAREN, TokenType.COLON}
-)
+_AFTER_INTERVAL: Final = frozenset({TokenType.STRING, TokenType.NUMBER, TokenType.DASH, TokenType.PLUS})
 _DIALECT: Final = Spark()
 
 
 def tree_of(tokens: list[Token], text: str) -> exp.Expr | None:
-    """Return the tree of one statement.
+    """Return the tree of one statement, as a picture of its text.
 
     Raises:
         sqlglot.errors.ParseError: it cannot be read; the error names the place.
         RecursionError: it is nested too deeply.
     """
+    return _one(_PlainParser(), tokens, text)
+
+
+def known_tree_of(tokens: list[Token], text: str) -> exp.Expr | None:
+    """Return the tree of one statement with all that the parser knows of Spark's functions, to be said in another dialect.
+
+    Raises:
+        sqlglot.errors.ParseError: it cannot be read.
+        RecursionError: it is nested too deeply.
+    """
+    return _one(_BoundedParser(), [part for token in tokens for part in _without_suffix(token)], text)
+
+
+def _without_suffix(token: Token) -> list[Token]:
+    """Return a number of a type of its own, as ``3L``, in the way that the parser knows: as a cast."""
+    number = _SUFFIXED.fullmatch(token.text) if token.token_type is TokenType.NUMBER else None
+    if number is None:
+        return [token]
+    parts = ((TokenType.NUMBER, number[1]), (TokenType.DCOLON, "::"), (_SUFFIXES[number[2].upper()], number[2]))
+    return [Token(kind, text, token.line, token.col, token.start, token.end) for kind, text in parts]
+
+
+def _one(parser: SparkParser, tokens: list[Token], text: str) -> exp.Expr | None:
     with _quiet():
-        parsed = _PlainParser().parse(tokens, text)
+        parsed = parser.parse(tokens, text)
     if len(parsed) != 1:
         raise ParseError("several statements")
     return parsed[0]
+
+
+_SUFFIXED: Final = re.compile(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)(BD|[LSYDF])", re.IGNORECASE | re.ASCII)
+_SUFFIXES: Final = {
+    "L": TokenType.BIGINT,
+    "S": TokenType.SMALLINT,
+    "Y": TokenType.TINYINT,
+    "D": TokenType.DOUBLE,
+    "F": TokenType.FLOAT,
+    "BD": TokenType.DECIMAL,
+}
 
 
 @contextmanager

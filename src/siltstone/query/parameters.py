@@ -1,21 +1,25 @@
 """Values of a query's parameters: which Python values there are, and that each placeholder has one.
 
-A value is bound, never pasted into the text. Times and decimals travel as text that the query casts, so that no engine
-and no time zone of a process decides what they are.
+A value never becomes part of the text that is read: the text is read and checked first, and only in the tree does each
+placeholder get its value, as a literal of the value's own type. Spark's own way (``sql(text, args=)``) does the same, but
+Delta's parser loses the values on the way: on Connect sessions they do not arrive.
 """
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Final
 
 from siltstone.errors import InvalidRequest
 from siltstone.query.words import Place
+from siltstone.query.written import string
 
 MAX_DIGITS: Final = 38
 _SMALLEST: Final = -(2**63)
 _LARGEST: Final = 2**63 - 1
+_SMALL: Final = 2**31
+"""Below this a whole number is an INT, as it is where it is written in a query."""
+_FLOATS: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 MAX_LIST: Final = 10_000
 """The longest list that is bound as one value."""
 
@@ -93,42 +97,48 @@ def decimal_size(value: Decimal) -> tuple[int, int]:
     return max(len(digits) + max(0, int(exponent)), scale, 1), scale
 
 
-def spark_value(value: object) -> object:
-    """Return what is bound on Spark for a value."""
+def literal(value: object) -> str:
+    r"""Return a value as Spark's literal of its type; it is made by type, and read in one way only.
+
+    >>> literal(5), literal(2**40), literal("it's"), literal(None), literal([True, False])
+    ('5', "CAST('1099511627776' AS BIGINT)", "'it\\'s'", 'NULL', 'array(TRUE, FALSE)')
+    """
     match value:
-        case datetime():
-            return (value.astimezone(UTC) if value.tzinfo else value).isoformat(sep=" ")
-        case date():
-            return value.isoformat()
-        case Decimal():
-            return f"{value:f}"
-        case float() if not math.isfinite(value):
-            return str(value)
+        case None:
+            return "NULL"
+        case bool():
+            return "TRUE" if value else "FALSE"
+        case str():
+            return string(value)
         case bytes():
-            return value.hex()
-        case tuple():
-            return list(value)
+            return f"X'{value.hex()}'"
+        case datetime() | date():
+            return _time(value)
+        case list() | tuple():
+            return f"array({', '.join(map(literal, value))})"
         case _:
-            return value
+            return _number(value)
 
 
-def spark_placeholder(values: Mapping[str, object]) -> Callable[[str], str]:
-    """Return how a parameter is written for Spark: with a cast where its value travels as text."""
+def _number(value: object) -> str:
+    match value:
+        case int():
+            return str(value) if 0 <= value < _SMALL else _cast(str(value), "INT" if abs(value) < _SMALL else "BIGINT")
+        case float():
+            return _cast(_FLOATS.get(str(value), repr(value)), "DOUBLE")
+        case Decimal():
+            precision, scale = decimal_size(value)
+            return _cast(f"{value:f}", f"DECIMAL({precision}, {scale})")
+        case _:
+            raise InvalidRequest(f"A {type(value).__name__} cannot be bound.")
 
-    def written(name: str) -> str:
-        match values[name]:
-            case datetime() as at:
-                return f"CAST(:{name} AS {'TIMESTAMP' if at.tzinfo else 'TIMESTAMP_NTZ'})"
-            case date():
-                return f"CAST(:{name} AS DATE)"
-            case Decimal() as number:
-                precision, scale = decimal_size(number)
-                return f"CAST(:{name} AS DECIMAL({precision}, {scale}))"
-            case float() as number if not math.isfinite(number):
-                return f"CAST(:{name} AS DOUBLE)"
-            case bytes():
-                return f"unhex(:{name})"
-            case _:
-                return f":{name}"
 
-    return written
+def _time(value: date) -> str:
+    if not isinstance(value, datetime):
+        return _cast(value.isoformat(), "DATE")
+    at = value.astimezone(UTC) if value.tzinfo else value
+    return _cast(at.isoformat(sep=" "), "TIMESTAMP" if value.tzinfo else "TIMESTAMP_NTZ")
+
+
+def _cast(text: str, kind: str) -> str:
+    return f"CAST({string(text)} AS {kind})"

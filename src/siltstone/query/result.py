@@ -75,11 +75,21 @@ def as_answered(table: pa.Table, schema: pa.Schema | None = None) -> pa.Table:
         table: what the engine returned.
         schema: the names and types, where the engine has others of its own; those of the table unless told.
     """
-    names = (schema or table.schema).names
-    kinds = [_plain_type(kind) for kind in (schema or table.schema).types]
-    columns = [column.cast(kind) for column, kind in zip(table.columns, kinds, strict=True)]
-    fields = [pa.field(name, kind) for name, kind in zip(names, kinds, strict=True)]
-    return pa.Table.from_arrays(columns, schema=pa.schema(fields)) if fields else table
+    wanted = answered_schema(schema or table.schema)
+    columns = [column.cast(kind) for column, kind in zip(table.columns, wanted.types, strict=True)]
+    return pa.Table.from_arrays(columns, schema=wanted) if columns else table
+
+
+def as_answered_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return some rows of a stream in the form that answers have."""
+    wanted = answered_schema(batch.schema)
+    columns = [column.cast(kind) for column, kind in zip(batch.columns, wanted.types, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=wanted) if columns else batch
+
+
+def answered_schema(schema: pa.Schema) -> pa.Schema:
+    """Return columns in the form that answers have."""
+    return pa.schema([pa.field(field.name, _plain_type(field.type)) for field in schema])
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:

@@ -13,8 +13,7 @@ Whatever the hot engine cannot do exactly as Spark does, Spark does. The result 
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
@@ -40,11 +39,13 @@ from siltstone.query.translate import Outside
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from siltstone.query.hot.cache import HotCache, Pinned
+    from siltstone.query.hot.cache import HotCache
     from siltstone.query.hot.sources import Sources
 
 BYTES_PER_MB: Final = 1024 * 1024
 KEPT_ADMISSIONS: Final = 256
+HARDLY_USED: Final = 0.98
+"""With this share of a time limit left it counts as whole: the limit that an error names is then the one that was set."""
 
 
 class Engine(StrEnum):
@@ -176,7 +177,7 @@ class Router:
         self._kept.forget()
 
     def explain(self, question: Question) -> Explanation:
-        """Say who would answer, why, and by which plan; nothing is filled, no rows are read.
+        """Say who would answer, why, and by which plan; what the question would fill at once is filled, but it is not asked.
 
         Raises:
             InvalidRequest: see `ask`.
@@ -185,10 +186,8 @@ class Router:
         names = _names(admitted)
         resident = {name: self._hot().decide(name).reason for name in names}
         try:
-            self._planned(question, admitted)
-            with self._pinned(names, fill=False) as view:
-                plan = self._plan_over(view.schemas, question, admitted)
-                text = hot_query.explained(plan, admitted.parameters, view)
+            self._check_asked(question, admitted)
+            text = self._hot_plan(question, admitted)
             return Explanation(engine=Engine.HOT, reason=_why_hot(names), datasets=resident, plan=text)
         except (_Miss, Cold, HotFailed) as miss:
             reason = str(miss)
@@ -237,30 +236,38 @@ class Router:
 
     # ---- hot -----------------------------------------------------------------------------------------------------
 
-    def _planned(self, question: Question, admitted: Admitted) -> HotPlan:
-        """Translate the question.
+    def _hot_answer(self, question: Question, admitted: Admitted, run: Run, started: float) -> QueryResult:
+        """Answer from memory.
 
         Raises:
-            _Miss: Spark was asked for, or it lies outside the subset.
+            _Miss: Spark was asked for, it lies outside the subset, or a dataset is not resident and not filled at once.
+            Cold: a fill was refused.
+            HotFailed: the engine could not answer.
         """
+        self._check_asked(question, admitted)
+        try:
+            return self._pinned_answer(question, admitted, run, started)
+        except Cold:
+            self._fill_cold(question, admitted)
+        return self._pinned_answer(question, admitted, run, started)
+
+    def _hot_plan(self, question: Question, admitted: Admitted) -> str:
+        self._fill_cold(question, admitted)
+        with self._hot().pinned(_names(admitted)) as view:
+            plan = self._plan(view.schemas, question, admitted)
+            return hot_query.explained(plan, admitted.parameters, view)
+
+    @staticmethod
+    def _check_asked(question: Question, admitted: Admitted) -> None:
         if question.engine is Engine.SPARK:
             raise _Miss("Spark was asked for.")
         if not admitted.references:
             raise _Miss("It reads no dataset.")
-        schemas = {name: self._store(name).current().schema for name in _names(admitted)}
-        return self._plan_over(schemas, question, admitted)
 
-    def _plan_over(self, schemas: Mapping[str, pa.Schema], question: Question, admitted: Admitted) -> HotPlan:
-        try:
-            return self._translations.plan(admitted, schemas, max_rows=question.max_rows)
-        except Outside as outside:
-            raise _Miss(f"Outside the hot subset: {outside}.") from outside
-
-    def _hot_answer(self, question: Question, admitted: Admitted, run: Run, started: float) -> QueryResult:
+    def _pinned_answer(self, question: Question, admitted: Admitted, run: Run, started: float) -> QueryResult:
         names = _names(admitted)
-        self._planned(question, admitted)
-        with self._pinned(names, fill=True, must=question.engine is Engine.HOT) as view:
-            plan = self._plan_over(view.schemas, question, admitted)  # the columns may have changed a moment ago
+        with self._hot().pinned(names) as view:
+            plan = self._plan(view.schemas, question, admitted)
             key = self._key(question, admitted, view.states)
             found = self._found(key, admitted)
             if found is not None and (found.engine == Engine.HOT or question.engine is not Engine.HOT):
@@ -277,30 +284,24 @@ class Router:
         self._keep(key, admitted, result)
         return result
 
-    @contextmanager
-    def _pinned(self, names: tuple[str, ...], *, fill: bool, must: bool = False) -> "Iterator[Pinned]":
-        """Pin each dataset once; what is not resident is filled first, if it is small, or if it `must` be hot.
+    def _plan(self, schemas: Mapping[str, pa.Schema], question: Question, admitted: Admitted) -> HotPlan:
+        try:
+            return self._translations.plan(admitted, schemas, max_rows=question.max_rows)
+        except Outside as outside:
+            raise _Miss(f"Outside the hot subset: {outside}.") from outside
 
-        Raises:
-            _Miss: something is not resident and is not filled at once.
-            Cold: a fill was refused.
-        """
-        self._fill_cold(names, fill=fill, must=must)
-        with self._hot().pinned(names) as view:
-            yield view
-
-    def _fill_cold(self, names: tuple[str, ...], *, fill: bool, must: bool) -> None:
+    def _fill_cold(self, question: Question, admitted: Admitted) -> None:
+        """Fill what is not resident, if that helps: a question inside the subset, and datasets that are small, or must be hot."""
+        names = _names(admitted)
+        stores = {name: self._store(name).current() for name in names}
+        self._plan({name: store.schema for name, store in stores.items()}, question, admitted)
         cache = self._hot()
         cold = [name for name in names if not cache.decide(name).resident]
-        if not cold:
-            return
-        if not fill:
-            raise _Miss(cache.decide(cold[0]).reason, names=tuple(cold))
-        rows = sum(_rows(self._store(name)) for name in cold)
+        rows = sum(_rows(stores[name]) for name in cold)
         for name in cold:
             decision = cache.decide(name)
             small = rows <= self._settings.hot_at_once_rows and decision.admitted and not decision.evict
-            if not (must or small):
+            if not small and question.engine is not Engine.HOT:
                 raise _Miss(f"{name}: {decision.reason}", names=tuple(cold))
         for name in cold:
             cache.fill(name)
@@ -371,7 +372,7 @@ def _rows(store: Store) -> int:
 
 
 def _left(seconds: float, started: float) -> float:
-    """Return what is left of a time limit; 0 for none.
+    """Return what is left of a time limit, all of it if hardly anything has gone; 0 for none.
 
     Raises:
         Unavailable: nothing is.
@@ -383,4 +384,4 @@ def _left(seconds: float, started: float) -> float:
         raise Unavailable(
             f"The query took longer than {seconds:g} s and was ended. Ask for less, or raise the limit (timeout=)."
         )
-    return left
+    return seconds if left > HARDLY_USED * seconds else left

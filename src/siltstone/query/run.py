@@ -1,7 +1,7 @@
 """Answering a query on Spark.
 
 1. Every dataset is pinned once; its frame becomes a view with a name that nobody can guess, for the duration of the query.
-2. The text that the gate wrote is sent with its values beside it.
+2. The text that the gate wrote is sent.
 3. At most `max_rows` rows come back at once, or all of them as a stream, a few thousand at a time.
 
 A query carries a tag, by which it is ended when its time is up or when somebody asks for that.
@@ -21,11 +21,10 @@ from siltstone.dataset.dataset import SNAPSHOT_TRIES, Dataset
 from siltstone.errors import InvalidRequest, SiltstoneError, Unavailable
 from siltstone.query.admitted import Admitted, Source
 from siltstone.query.gate import spark_text
-from siltstone.query.parameters import spark_value
-from siltstone.query.result import QueryResult
+from siltstone.query.result import QueryResult, answered_schema, as_answered_batch
 from siltstone.query.stream import as_batches, batches_of
 from siltstone.storage.spark_failures import away, error_line, is_away, is_missing_file, spark_errors
-from siltstone.storage.spark_tags import add_tag, interrupt_tag, remove_tag
+from siltstone.storage.spark_tags import add_tag, interrupt_tag, remove_tag, stop_tasks_when_ended
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -138,11 +137,11 @@ class SparkQuery:
         try:
             with self._running(session), self._asked(session, opened) as frame:
                 schema = _rows(frame, 0).schema
-                yield schema
+                yield answered_schema(schema)
                 for batch in batches_of(as_batches(frame), schema):
                     if self._cancellation.asked:
                         raise self._ended()
-                    yield batch
+                    yield as_answered_batch(batch)
         except _failures() as error:
             failure = self._missing_file(error)
             raise Unavailable("A file disappeared while the rows were read. Ask again.") from failure
@@ -163,7 +162,7 @@ class SparkQuery:
     def _ended(self) -> SiltstoneError:
         if self._late:
             return Unavailable(
-                f"The query took longer than {self._seconds:g} s and was ended. Ask for less, or raise the limit "
+                f"The query took longer than {self._seconds:.3g} s and was ended. Ask for less, or raise the limit "
                 "(query_seconds)."
             )
         return Unavailable("The query was cancelled.")
@@ -183,8 +182,7 @@ class SparkQuery:
                 views[source] = f"silt_{mark}_{number}"
                 frame.createOrReplaceTempView(views[source])
             text = before + spark_text(self._admitted, views, common=f"silt_{mark}_with_{{}}".format)
-            values = {name: spark_value(value) for name, value in self._admitted.parameters.items()}
-            yield session.sql(text, args=values) if values else session.sql(text)
+            yield session.sql(text)
         finally:
             _drop(session, views)
 
@@ -195,6 +193,7 @@ class SparkQuery:
             raise self._ended()
         tag, done = f"silt-query-{uuid.uuid4().hex}", Event()  # noqa: TID251
         watcher = Thread(target=self._watch, args=(session, tag, done), name=tag, daemon=True)
+        stop_tasks_when_ended(session)
         add_tag(session, tag)
         watcher.start()
         try:

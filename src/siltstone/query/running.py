@@ -1,25 +1,83 @@
 """Queries that run: each by its id, so that another thread can end it, or its time limit can."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 from siltstone.errors import Conflict, NotFound, Unavailable
 
-REPEAT_SECONDS: Final = 0.05
-"""How often an engine is told to end: it forgets an interrupt that comes before its work begins."""
+TICK_SECONDS: Final = 0.05
+"""How often running queries are looked at, and an engine is told to end: it forgets what comes before its work begins."""
+IDLE_TICKS: Final = 100
+"""So long the watchman stays when nothing runs: starting a thread for each query would take longer than most of them."""
+
+
+class _Watched:
+    """Something that runs until its time is up or its query is cancelled."""
+
+    def __init__(self, run: "Run", interrupt: Callable[[], object], seconds: float) -> None:
+        self.run = run
+        self.interrupt = interrupt
+        self.ends = time.monotonic() + seconds if seconds else None
+
+    def look(self) -> None:
+        """Interrupt it if it is to end."""
+        if not self.run.was_ended and self.ends is not None and time.monotonic() >= self.ends:
+            self.run.late = True
+        if self.run.was_ended:
+            self.interrupt()
+
+
+class Watchman:
+    """One thread that ends what is to end; it comes with the first query and goes when nothing runs for a while."""
+
+    def __init__(self) -> None:
+        self._watched: list[_Watched] = []
+        self._thread: threading.Thread | None = None
+        self._mutex = threading.Lock()
+
+    @contextmanager
+    def over(self, watched: _Watched) -> Iterator[None]:
+        """Watch for the length of a block; after it nothing is interrupted any more."""
+        with self._mutex:
+            self._watched.append(watched)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._watch, name="silt-queries", daemon=True)
+                self._thread.start()
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self._watched.remove(watched)
+
+    def _watch(self) -> None:
+        idle = 0
+        while True:
+            time.sleep(TICK_SECONDS)
+            with self._mutex:
+                self._look()
+                idle = 0 if self._watched else idle + 1
+                if idle > IDLE_TICKS:
+                    self._thread = None
+                    return
+
+    def _look(self) -> None:
+        """Look at all of them; in a function of its own, so that the thread holds none while it sleeps."""
+        for one in self._watched:
+            one.look()
 
 
 class Run:
     """One query while it runs. `query_id` names it, `seconds` is its time limit, 0 for none."""
 
-    def __init__(self, query_id: str, seconds: float) -> None:
+    def __init__(self, query_id: str, seconds: float, watchman: Watchman) -> None:
         self.query_id = query_id
         self.seconds = seconds
         self.cancelled = False
-        self._late = False
-        self._wake = threading.Event()
+        self.late = False
+        self._watchman = watchman
         self._listeners: list[Callable[[], object]] = []
         self._mutex = threading.Lock()
 
@@ -28,7 +86,6 @@ class Run:
         with self._mutex:
             self.cancelled = True
             listeners = list(self._listeners)
-        self._wake.set()
         for listener in listeners:
             listener()
 
@@ -41,7 +98,7 @@ class Run:
 
     def ended(self) -> Unavailable:
         """Return what to raise where it was ended."""
-        if self._late:
+        if self.late:
             return Unavailable(
                 f"The query took longer than {self.seconds:g} s and was ended. Ask for less, or raise the limit "
                 "(timeout=, --timeout or the setting query_seconds)."
@@ -51,33 +108,15 @@ class Run:
     @property
     def was_ended(self) -> bool:
         """True once its time was up or somebody cancelled it."""
-        return self.cancelled or self._late
+        return self.cancelled or self.late
 
     @contextmanager
     def watched(self, interrupt: Callable[[], object], *, seconds: float) -> Iterator[None]:
         """Have `interrupt` called, again and again until the block is left, once so much time is up or somebody cancels."""
         if self.cancelled:
             raise self.ended()
-        done = threading.Event()
-        watcher = threading.Thread(target=self._watch, args=(interrupt, done, seconds), name="silt-query", daemon=True)
-        watcher.start()
-        try:
+        with self._watchman.over(_Watched(self, interrupt, seconds)):
             yield
-        finally:
-            done.set()
-            self._wake.set()
-            watcher.join()
-            if not self.cancelled:
-                self._wake.clear()
-
-    def _watch(self, interrupt: Callable[[], object], done: threading.Event, seconds: float) -> None:
-        self._wake.wait(seconds or None)
-        if done.is_set():
-            return
-        self._late = not self.cancelled
-        interrupt()
-        while not done.wait(REPEAT_SECONDS):
-            interrupt()
 
 
 class Running:
@@ -86,6 +125,7 @@ class Running:
     def __init__(self) -> None:
         """None runs yet."""
         self._runs: dict[str, Run] = {}
+        self._watchman = Watchman()
         self._mutex = threading.Lock()
 
     @contextmanager
@@ -95,7 +135,7 @@ class Running:
         Raises:
             Conflict: one with that id runs already.
         """
-        run = Run(query_id, seconds)
+        run = Run(query_id, seconds, self._watchman)
         with self._mutex:
             if query_id in self._runs:
                 raise Conflict(f"A query with the id {query_id!r} is running already. Choose another id.")

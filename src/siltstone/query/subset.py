@@ -171,10 +171,10 @@ ITEMS: Final[tuple[Item, ...]] = (
 )
 
 FLOATS: Final = (
-    "sum and avg of float and double, and avg of whole numbers beyond 2^53, may differ in the last digits, as they do between two "
-    "runs on Spark: the order of the additions is nobody's promise. Everything else is equal to the last bit."
+    "sum and avg of float and double, and avg of whole numbers beyond 2^53, may differ in the last digits, as they do between "
+    "two runs on Spark: the order of the additions is nobody's promise. Everything else is equal to the last bit."
 )
 ANY_ROWS: Final = (
-    "LIMIT without ORDER BY, rows that are equal in what ORDER BY names, row_number over such rows, and which zero min and max of "
-    "0.0 and -0.0 return: any of the right answers, on either engine."
+    "LIMIT without ORDER BY, rows that are equal in what ORDER BY names, row_number over such rows, and which zero min and max "
+    "of 0.0 and -0.0 return: any of the right answers, on either engine."
 )

@@ -289,7 +289,14 @@ def _subquery(writer: Writer, node: exp.Expr) -> str:
 
 def _from(writer: Writer, node: exp.Expr) -> str:
     _parts(node, "this")
-    return f"FROM {writer.write(node.this)}"
+    return f"FROM {_relation(writer, node)}"
+
+
+def _relation(writer: Writer, node: exp.Expr) -> str:
+    """Write what a FROM or a JOIN reads."""
+    if not isinstance(node.this, exp.Table | exp.Subquery | exp.Values | exp.Lateral):
+        raise _refused(node.this or node)
+    return writer.write(node.this)
 
 
 def _table(writer: Writer, node: exp.Expr) -> str:
@@ -315,7 +322,7 @@ def _join(writer: Writer, node: exp.Expr) -> str:
     name = " ".join([*filter(None, words), "JOIN"]) if words[-1] != COMMA_JOIN else "".join(words)
     if name not in _JOINS:
         raise InvalidRequest(f"{name}{located(node)} is not a join that a query can have. docs/sql.md lists them.")
-    text = f"{'' if name == COMMA_JOIN else ' '}{name} {writer.write(node.this)}"
+    text = f"{'' if name == COMMA_JOIN else ' '}{name} {_relation(writer, node)}"
     if node.args.get("on"):
         text += f" ON {writer.write(node.args['on'])}"
     if node.args.get("using"):
@@ -355,6 +362,8 @@ def _clause(word: str) -> "Write":
 
 def _group(writer: Writer, node: exp.Expr) -> str:
     _parts(node, "expressions", "all")
+    if not node.expressions and not node.args.get("all"):
+        raise InvalidRequest("GROUP BY needs columns after it, or ALL.")
     return "GROUP BY ALL" if node.args.get("all") else f"GROUP BY {writer.all(node.expressions)}"
 
 
@@ -431,6 +440,10 @@ def _bound(writer: Writer, node: exp.Expr, which: str) -> str:
 def _column(writer: Writer, node: exp.Expr) -> str:
     _parts(node, "this", "table", "db", "catalog")
     parts = [node.args[part] for part in ("catalog", "db", "table", "this") if node.args.get(part)]
+    if not all(isinstance(part, exp.Identifier) for part in parts[:-1]) or not isinstance(
+        parts[-1], exp.Identifier | exp.Star
+    ):
+        raise _refused(node)
     names = [part.name.lower() for part in parts if isinstance(part, exp.Identifier)]
     if len(parts) == 1 and names and names[0] in SESSION_NAMES:
         raise InvalidRequest(
@@ -489,6 +502,8 @@ def _paren(writer: Writer, node: exp.Expr) -> str:
 
 def _tuple(writer: Writer, node: exp.Expr) -> str:
     _parts(node, "expressions")
+    if not node.expressions and not isinstance(node.parent, exp.GroupingSets):
+        raise InvalidRequest("There is a pair of parentheses with nothing in it.")
     return f"({writer.all(node.expressions)})"
 
 
@@ -548,7 +563,7 @@ def _field_type(writer: Writer, node: exp.Expr) -> str:
 
 def _type_number(writer: Writer, node: exp.Expr) -> str:  # noqa: ARG001
     _parts(node, "this")
-    digits = str(node.this.this) if isinstance(node.this, exp.Literal) else ""
+    digits = str(node.this.this) if isinstance(node.this, exp.Literal) and not node.this.is_string else ""
     if not digits.isdecimal() or len(digits) > 2:  # noqa: PLR2004
         raise _refused(node)
     return digits
@@ -649,6 +664,8 @@ def _unary(sign: str) -> "Write":
 def _interval(writer: Writer, node: exp.Expr) -> str:
     _parts(node, "this", "unit")
     unit = node.args.get("unit")
+    if not isinstance(node.this.this if isinstance(node.this, exp.Neg) else node.this, exp.Literal):
+        raise InvalidRequest(f"After INTERVAL{located(node)} stands a number or a string. make_interval takes columns.")
     if unit is None:
         return f"INTERVAL {writer.write(node.this)}"
     spans = [unit.this, unit.expression] if isinstance(unit, exp.IntervalSpan) else [unit]
@@ -683,6 +700,8 @@ def _function(writer: Writer, node: exp.Expr) -> str:
         raise InvalidRequest(
             f"Function {node.name}{located(node)} is not allowed in a query. docs/sql.md lists those that are."
         )
+    if any(isinstance(argument, exp.Query) and not isinstance(argument, exp.Subquery) for argument in node.expressions):
+        raise InvalidRequest(f"A SELECT inside function {node.name}{located(node)} needs parentheses of its own.")
     writer.functions.add(name)
     if name in VOLATILE:
         writer.volatile.add(name)
@@ -698,7 +717,8 @@ def _lambda(writer: Writer, node: exp.Expr) -> str:
     _parts(node, "this", "expressions")
     if not all(isinstance(one, exp.Identifier) for one in node.expressions):
         raise _refused(node)
-    return f"({writer.all(node.expressions)}) -> {writer.write(node.this)}"
+    names = writer.all(node.expressions)
+    return f"{names if len(node.expressions) == 1 else f'({names})'} -> {writer.write(node.this)}"
 
 
 def _filter(writer: Writer, node: exp.Expr) -> str:

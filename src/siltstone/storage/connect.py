@@ -24,7 +24,7 @@ from siltstone.storage.launch import APP_NAME, launch_options, local_cores, ui_o
 SERVER_CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 TOKEN_VARIABLE: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105  # its name, not its value
 SERVER_START_SECONDS: Final = 180.0
-SERVER_STOP_SECONDS: Final = 30.0
+SERVER_STOP_SECONDS: Final = 90.0
 """Longer than a JVM takes to write its class archive on the way out."""
 POLL_SECONDS: Final = 0.05
 LOG_END_BYTES: Final = 16_384
@@ -63,13 +63,13 @@ class ConnectServer:
         """Return the end of what the server wrote to its log."""
         return " ".join(last_lines(self._log, 5))
 
-    def stop(self) -> None:
-        """End the server and wait until it is gone; a second call does nothing."""
+    def stop(self, *, seconds: float = SERVER_STOP_SECONDS) -> None:
+        """End the server and wait until it is gone, by force after so long; a second call does nothing."""
         atexit.unregister(self.stop)
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:
-            self._process.wait(SERVER_STOP_SECONDS)
+            self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()

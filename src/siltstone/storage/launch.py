@@ -28,6 +28,8 @@ SESSION_OPTIONS: Final = {
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "512",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.variable.substitute": "false",  # no query reads ${env:...}; the gate writes none either
+    "spark.sql.runSQLOnFiles": "false",  # no query reads csv.`/path`; the gate refuses it, too
 }
 """What every session that we make has, a remote one too."""
 
@@ -72,20 +74,33 @@ def launch_options(settings: Settings, *, java: Java, role: str) -> dict[str, st
 
     The role is `connect` for a server, `worker` for that of a job's process, `classic` for any other.
     """
-    jars = tuple(
-        jar.resolve() for jar in (*delta_jars(settings), *driver_jars(settings))
-    )  # an archive knows them by name
+    jars = _jars(settings)
     cache = cache_folder()
-    kind = "connect" if role == "connect" else "classic"
-    key = archive_key(java, role=kind, class_path=jars, spark=f"{spark_home()} {version('pyspark')}")
     java_options = [
-        *archive_options(cache / "appcds", key),
+        *_archive(java, role=role, jars=jars),
         *(["-XX:TieredStopAtLevel=1"] if settings.spark_short_run else []),
         *(["-XX:+ExitOnOutOfMemoryError"] if role != "classic" else []),  # what others rely on is sound or gone
         *("-XX:-UsePerfData", "-Xlog:disable", "-Xlog:all=error:stderr"),
         *_log_options(cache, settings),
     ]
     return options(settings, jars=jars, java_options=java_options, machine_mb=machine_memory_mb())
+
+
+def would_record(settings: Settings, *, java: Java, role: str) -> bool:
+    """Tell whether a JVM of this role would record a class archive: there is none that fits, and there can be one."""
+    return any("ArchiveClassesAtExit" in option for option in _archive(java, role=role, jars=_jars(settings)))
+
+
+def _jars(settings: Settings) -> tuple[Path, ...]:
+    return tuple(
+        jar.resolve() for jar in (*delta_jars(settings), *driver_jars(settings))
+    )  # an archive knows them by name
+
+
+def _archive(java: Java, *, role: str, jars: Sequence[Path]) -> list[str]:
+    kind = "connect" if role == "connect" else "classic"
+    key = archive_key(java, role=kind, class_path=jars, spark=f"{spark_home()} {version('pyspark')}")
+    return archive_options(cache_folder() / "appcds", key)
 
 
 def options(

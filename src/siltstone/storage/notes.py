@@ -108,7 +108,7 @@ class Notes:
     def next_cycle(self, *, at_least: int = 1) -> int:
         """Return the number of the next cycle, which is then taken, whatever becomes of it."""
         known = self.cycles()
-        number = max(at_least, known.get("last", 0) + 1)
+        number = max(at_least, int(known.get("last", 0)) + 1)
         self.write(CYCLES, {**known, "last": number})
         return number
 

@@ -22,6 +22,12 @@ def add_tag(session: "SparkSession", tag: str) -> None:
         session.sparkContext.addJobTag(tag)
 
 
+def stop_tasks_when_ended(session: "SparkSession") -> None:
+    """Let what is ended by a tag stop inside its tasks, too; on Connect it does so anyway."""
+    if not is_connect(session):
+        session.sparkContext.setInterruptOnCancel(True)
+
+
 def remove_tag(session: "SparkSession", tag: str) -> None:
     """Take the tag off this thread; a session that is gone has none."""
     with suppress(*spark_errors(), ConnectionError):

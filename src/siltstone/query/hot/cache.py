@@ -23,6 +23,7 @@ from siltstone.query.hot.residents import Residents
 from siltstone.query.hot.slot import Slot
 from siltstone.query.hot.sources import Sources
 from siltstone.query.hot.tidy import Tidier
+from siltstone.query.hot.types import Unfit
 from siltstone.query.hot.wishes import Following, Wishes
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 REFILL_ROWS: Final = 500_000
 """Up to this many rows a dataset that has to be filled anew is filled while the question waits; more is done behind it."""
+
+REFILL_WAIT_SECONDS: Final = 10.0
+"""How long a question waits for the fill of another dataset to end before that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +102,7 @@ class HotCache:
         except BaseException:
             end(cursor)
             raise
-        self._residents.readers.give(cursor, moment, current=self._is_current(moment))
+        self._residents.readers.give(cursor, moment, current=lambda: self._is_current(moment))
 
     def want(self, name: str) -> Decision:
         """Take note that a dataset was missed, and, in a process that lasts, have it filled behind the answer if admitted.
@@ -172,9 +176,9 @@ class HotCache:
 
     def close(self) -> None:
         """Stop what is filled in the background, and let go of everything."""
+        self._residents.close()
         if self._following is not None:
             self._following.close()
-        self._residents.close()
 
     def _follow(self) -> None:
         if self._following is not None:
@@ -243,8 +247,12 @@ class HotCache:
 
     def _refill(self, stale: "_Stale") -> None:
         """Fill a dataset anew, here if that is quick, else behind the question, which then is not answered hot."""
-        if stale.rows <= REFILL_ROWS:
-            self._filler.fill(stale.slot, by_name=True)
+        filling = self._residents.filling
+        if stale.rows <= REFILL_ROWS and filling.acquire(timeout=REFILL_WAIT_SECONDS):
+            try:
+                self._filler.fill(stale.slot, by_name=True)
+            finally:
+                filling.release()
             return
         reason = stale.slot.entry.reason
         self.want(stale.slot.name)
@@ -265,7 +273,7 @@ def _look(resident: Resident) -> Refreshed | None:
             return resident.refresh()
         except FileNotFoundError:
             continue
-        except duckdb.Error as error:
+        except (duckdb.Error, Unfit) as error:
             raise Cold(f"What is new could not be applied ({str(error).splitlines()[0]}).") from error
     raise Unavailable(f"Dataset {resident.store.name}: files kept disappearing while it was read. Try again.")
 

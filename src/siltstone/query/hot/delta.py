@@ -20,6 +20,7 @@ from siltstone.dataset.store import Snapshot, Store, sequence_of
 from siltstone.model.columns import OP, Op
 from siltstone.model.files import DataFile
 from siltstone.model.spec import Survivor
+from siltstone.query.hot.types import check_values
 
 GROUP_ROWS: Final = 500_000
 """About how many change rows are held at once."""
@@ -50,9 +51,11 @@ def deltas_above(store: Store, snapshot: Snapshot, sequence: int) -> Iterator[De
 
     Raises:
         FileNotFoundError: a file was removed since the snapshot; take a new one.
+        Unfit: a row holds a value that DuckDB does not take.
     """
     for group in _groups(replace(snapshot, watermark=sequence)):
         delta = _log_delta(store, group) if store.spec.is_log else _keyed_delta(store, group)
+        check_values(delta.put)
         last = max(sequence_of(file) for file in group.changes.files)
         yield replace(delta, sequence=last)
 

@@ -17,7 +17,7 @@ from siltstone.model.schema import filled
 from siltstone.query.hot.applied import GIVEN, apply, gone_tables, handed, insert, not_gone_sql, put
 from siltstone.query.hot.delta import Delta, deltas_above
 from siltstone.query.hot.engine import TABLE, Engine
-from siltstone.query.hot.types import Unfit, columns_sql
+from siltstone.query.hot.types import Unfit, check_values, columns_sql
 from siltstone.storage.row_groups import readable
 
 if TYPE_CHECKING:
@@ -132,6 +132,7 @@ class _Work:
         condition = not_gone_sql(delta, of="n")
         with handed(self.cursor, gone_tables(delta)):
             for piece in pieces(self._store, self._snapshot):
+                check_values(piece)
                 with handed(self.cursor, {GIVEN: piece}):
                     self.rows += insert(self.cursor, self.table, self._store.schema.names, condition)
                 self._packed(piece.num_rows)

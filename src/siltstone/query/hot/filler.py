@@ -12,13 +12,20 @@ from siltstone.query.hot.engine import give_back
 from siltstone.query.hot.fill import Allowed, Outgrown, Progress, estimate_bytes, fill
 from siltstone.query.hot.ledger import Entry
 from siltstone.query.hot.policy import Candidate, Decision, admit, size_text
-from siltstone.query.hot.resident import Cold, Resident
+from siltstone.query.hot.resident import Cold, Resident, has_columns_of
 from siltstone.query.hot.residents import Residents
 from siltstone.query.hot.slot import Slot
 from siltstone.query.hot.types import Unfit, columns_sql
 
 LOOKS: Final = 5
 """A reader that meets a removed file looks again; five purges during one look mean that something else is wrong."""
+
+UNFIT_SECONDS: Final = 600.0
+"""So long after a fill met a value that DuckDB does not take, no question makes another try."""
+
+
+class Moved(Exception):  # noqa: N818
+    """A dataset changed under a fill so that it has to begin anew."""
 
 
 class Filler:
@@ -32,7 +39,7 @@ class Filler:
 
     def admission(self, slot: Slot, store: Store, *, by_name: bool, snapshot: Snapshot | None = None) -> Decision:
         """Decide whether a dataset may be filled, before anything but footers is read."""
-        unfit = _unfit(slot, store)
+        unfit = _unfit(slot, store, self._clock.monotonic_seconds(), by_name=by_name)
         if unfit is not None:
             return Decision(resident=False, reason=f"Not resident: {unfit}")
         candidate = Candidate(
@@ -70,13 +77,15 @@ class Filler:
                     return slot.entry
                 try:
                     return self._filled(slot, store.current(), by_name=by_name, progress=progress)
-                except FileNotFoundError:
+                except (FileNotFoundError, Moved):
                     continue
         raise Unavailable(f"Dataset {slot.name}: files kept disappearing while it was read. Try again.")
 
     def _filled(self, slot: Slot, store: Store, *, by_name: bool, progress: Progress | None) -> Entry:
         forgets, slot.folder = slot.forgets, store.path
         snapshot = store.snapshot()
+        if not has_columns_of(store, snapshot):
+            raise Moved(f"{slot.name} was altered meanwhile")
         decision = self.admission(slot, store, by_name=by_name, snapshot=snapshot)
         if not decision.admitted:
             slot.note(reason=decision.reason)
@@ -91,7 +100,7 @@ class Filler:
         with slot.lock:
             if slot.forgets != forgets:  # a purge took from disk what this fill has read
                 resident.close()
-                raise FileNotFoundError(f"{slot.name} was purged while it was filled")
+                raise Moved(f"{slot.name} was purged while it was filled")
             return self._published(slot, resident, size, started)
 
     def _make_room(self, names: tuple[str, ...], slot: Slot) -> None:
@@ -145,7 +154,7 @@ def _blame(slot: Slot, store: Store, error: BaseException, room: int) -> None:
     """
     match error:
         case Unfit():
-            slot.unfit = (store.incarnation, str(error))
+            slot.unfit = (store.incarnation, str(error), store.clock.monotonic_seconds())
             reason = f"Not resident: {error}"
         case Outgrown():
             slot.least_bytes = max(slot.least_bytes, error.size_bytes)
@@ -156,10 +165,12 @@ def _blame(slot: Slot, store: Store, error: BaseException, room: int) -> None:
     raise Cold(f"Dataset {slot.name}: {reason}") from error
 
 
-def _unfit(slot: Slot, store: Store) -> str | None:
-    """Say why a dataset cannot be hot; None if nothing is known against it."""
-    if slot.unfit is not None and slot.unfit[0] == store.incarnation:
-        return slot.unfit[1]
+def _unfit(slot: Slot, store: Store, now: float, *, by_name: bool) -> str | None:
+    """Say why a dataset cannot be hot; None if nothing is known against it. A value that was in the way may have gone."""
+    if slot.unfit is not None and not by_name:
+        incarnation, reason, seen = slot.unfit
+        if incarnation == store.incarnation and now - seen < UNFIT_SECONDS:
+            return reason
     try:
         columns_sql(store.schema)
     except Unfit as error:

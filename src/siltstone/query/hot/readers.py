@@ -6,7 +6,7 @@ same states; as soon as one of its datasets moves on or goes, it is rolled back,
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from siltstone.query.hot.engine import Engine
@@ -49,14 +49,17 @@ class Readers:
             cursor.execute(f"SELECT 1 FROM {one.table} LIMIT 0")  # noqa: S608  # a transaction sees a database from its first use on
         return cursor
 
-    def give(self, cursor: "DuckDBPyConnection", moment: Moment, *, current: bool) -> None:
-        """Take a cursor back: for the next reader if what it sees is `current`, else to end it."""
-        if current:
-            with self._mutex:
-                if sum(map(len, self._idle.values())) < MOST_IDLE:
-                    self._idle.setdefault(moment, []).append(cursor)
-                    return
-        end(cursor)
+    def give(self, cursor: "DuckDBPyConnection", moment: Moment, *, current: Callable[[], bool]) -> None:
+        """Take a cursor back: for the next reader if what it sees is `current`, else to end it.
+
+        That is asked under the lock of `drop`, which comes after a dataset has moved on: none that is outdated can stay.
+        """
+        with self._mutex:
+            kept = sum(map(len, self._idle.values())) < MOST_IDLE and current()
+            if kept:
+                self._idle.setdefault(moment, []).append(cursor)
+        if not kept:
+            end(cursor)
 
     def drop(self, database: str) -> None:
         """End the transactions that wait and see a database: it has moved on, or goes."""

@@ -11,6 +11,7 @@ acknowledged since. Otherwise it goes by sequence and content version:
 
 import copy
 import hashlib
+import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +20,7 @@ import pyarrow as pa
 from siltstone.dataset.store import Snapshot, Store, sequence_of
 from siltstone.errors import NotFound, Unavailable
 from siltstone.model.columns import APP_PRUNE, APP_SEQ
-from siltstone.model.schema import own_columns
+from siltstone.model.schema import own_columns, to_struct_json
 from siltstone.query.hot.applied import apply
 from siltstone.query.hot.delta import deltas_above
 from siltstone.query.hot.engine import TABLE, Engine
@@ -47,7 +48,13 @@ class State:
 
 def columns_digest(schema: pa.Schema) -> str:
     """Return a text that two schemas share exactly if they say the same of their columns."""
-    return hashlib.sha256(schema.serialize().to_pybytes()).hexdigest()[:COLUMNS_HEX_DIGITS]
+    said = json.dumps(to_struct_json(schema), sort_keys=True)
+    return hashlib.sha256(said.encode()).hexdigest()[:COLUMNS_HEX_DIGITS]
+
+
+def has_columns_of(store: Store, snapshot: Snapshot) -> bool:
+    """True if a snapshot has the columns that the store knows, so that rows can be read in them."""
+    return columns_digest(own_columns(snapshot.base.schema)) == columns_digest(store.schema)
 
 
 def state_of(store: Store, snapshot: Snapshot) -> State:

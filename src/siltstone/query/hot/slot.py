@@ -27,8 +27,8 @@ class Slot:
     """The version of base that an estimate was made for, and its bytes."""
     least_bytes: int = 0
     """What a fill that was stopped had shown it to take."""
-    unfit: tuple[str, str] | None = None
-    """The incarnation of a dataset that cannot be hot, and why."""
+    unfit: tuple[str, str, float] | None = None
+    """The incarnation of a dataset that held a value that cannot be hot, why, and when that was seen."""
     wanted: bool = False
     """True while a fill waits or runs in the background."""
     went: int = 0

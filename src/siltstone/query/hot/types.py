@@ -3,9 +3,11 @@
 Every type of a dataset has one; what DuckDB cannot keep apart makes a dataset unfit, and the reason says which column.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 _SIMPLE: Final[dict[pa.DataType, str]] = {
     pa.string(): "VARCHAR",
@@ -21,6 +23,9 @@ _SIMPLE: Final[dict[pa.DataType, str]] = {
     pa.timestamp("us", tz="UTC"): "TIMESTAMP WITH TIME ZONE",
     pa.timestamp("us"): "TIMESTAMP",
 }
+
+_LAST: Final = {32: 2**31 - 2, 64: 9_150_000_000_000_000_000}
+"""Days, and microseconds up to about the year 290,000: DuckDB takes the last ones on both sides for infinity."""
 
 
 class Unfit(Exception):  # noqa: N818
@@ -69,6 +74,35 @@ def columns_sql(schema: pa.Schema) -> str:
         Unfit: a column cannot be held as it is.
     """
     return ", ".join(f"{quoted(f.name)} {duck_type(f.type, column=f.name)}" for f in schema)
+
+
+def check_values(rows: pa.Table) -> None:
+    """Refuse dates and times that DuckDB takes for something else.
+
+    Raises:
+        Unfit: the message names the column.
+    """
+    for field in rows.schema:
+        for array in _times(rows.column(field.name).chunks):
+            width = array.type.bit_width
+            found = pc.min_max(array.view(pa.int32() if width == 32 else pa.int64()))  # noqa: PLR2004
+            low, high = found["min"].as_py(), found["max"].as_py()
+            if low is not None and max(-low, high) > _LAST[width]:
+                raise Unfit(
+                    f"Column {field.name!r} holds a time at the end of all times, which the hot engine does not take."
+                )
+
+
+def _times(arrays: "list[pa.Array]") -> Iterator[pa.Array]:
+    """Yield what has dates or times in it, also inside of lists, structs and maps."""
+    for array in arrays:
+        kind = array.type
+        if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+            yield array
+        elif pa.types.is_map(kind):
+            yield from _times([array.keys, array.items])
+        elif pa.types.is_list(kind) or pa.types.is_struct(kind):
+            yield from _times(array.flatten() if pa.types.is_struct(kind) else [array.flatten()])
 
 
 def names_sql(names: "list[str] | tuple[str, ...]", *, of: str = "") -> str:

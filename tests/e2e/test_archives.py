@@ -1,0 +1,27 @@
+"""`make setup` records class archives, and a JVM that starts afterwards uses them."""
+
+from pathlib import Path
+
+import pytest
+
+from siltstone.cli.archives import main, missing_kinds
+from siltstone.config import Settings
+from siltstone.storage.jars import cache_folder
+from siltstone.storage.jvm import find_java
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.deep
+def test_both_kinds_are_recorded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    jars = cache_folder() / "jars"
+    (tmp_path / "siltstone").mkdir()
+    (tmp_path / "siltstone" / "jars").symlink_to(jars)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert missing_kinds(Settings(), find_java()) == ["connect", "classic"]
+    main()
+    assert "Recording class archives" in capfd.readouterr().out
+    assert missing_kinds(Settings(), find_java()) == []
+    assert len(list((tmp_path / "siltstone" / "appcds").glob("*.jsa"))) == 2

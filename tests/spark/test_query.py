@@ -1,0 +1,199 @@
+"""Queries on Spark: what is sent means what was asked, values arrive as they are, and no query outlives its time."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from threading import Timer
+from typing import TYPE_CHECKING
+
+import pytest
+
+from siltstone import Dataset, InvalidRequest, Lake, Unavailable
+from siltstone.query.allowed import FUNCTIONS
+from siltstone.query.gate import admit, spark_text
+from siltstone.query.run import Cancellation
+from tests.support.people import NAME, create, key, write_people
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROWS = "VALUES (1, 'a', array(1, 2), true), (2, 'b\\'', array(3), false), (3, NULL, NULL, NULL) AS t(n, s, l, b)"
+SLOW = "SELECT sum(a.x * b.x) FROM (SELECT explode(sequence(1, 10000)) x) a, (SELECT explode(sequence(1, 10000)) x) b"
+"""Some seconds of work; it must end by itself, since a task that is inside of such a join cannot be interrupted."""
+
+
+@pytest.fixture
+def lake(lake_path: Path, spark: "SparkSession") -> Iterator[Lake]:
+    with Lake.open(lake_path, spark=spark) as opened:
+        yield opened
+
+
+@pytest.fixture
+def dataset(lake: Lake, tmp_path: Path) -> Dataset:
+    made = create(lake)
+    made.ingest(write_people(tmp_path / "in.parquet", 5_000))
+    return made
+
+
+NASTY = [
+    "SELECT 'it''s', 'a\\'b', \"c\"\"d\", 'e' 'f' \"g\", r'\\n', R\"\\\", 'x\\ty\\\\z'",
+    "SELECT '\\u0041\\U00000042\\103', '\\%\\_\\d\\Z' AS x",
+    "SELECT '-- no comment', '/* none */', '; DROP', '`', '\\0', 'größe', '\U0001f600', '\\ud83d\\ude00', '\\ud83d' AS half",
+    "SELECT 1 -- a \\\n, 2\n, 3",
+    "SELECT 1 /* a /* b */ , 2 */, 3",
+    "SELECT /*+ BROADCAST(t) */ n FROM {rows}",
+    "SELECT 1, 1L, 2S, 3Y, 1.5, 1.5BD, 1e3, 1.5e-3D, .5, 2F, 007, 12345678901, 123456789012345678901234567890",
+    "SELECT - - 1, -n, +n, ~n, !b, NOT b, n - -1 AS m FROM {rows}",
+    "SELECT 1 + 2 * 3 - 4 / 2 % 3, 7 DIV 2, 1 | 6 & 3 ^ 5, 'a' || (1 + 2) || 'b'",
+    "SELECT NOT n = 1 AND b OR s IS NULL AS x, NOT n IN (1, 2) AS y, n NOT BETWEEN 1 AND 2 AS z FROM {rows}",
+    "SELECT s LIKE 'b%', s NOT LIKE 'b!%' ESCAPE '!', s ILIKE 'A', s RLIKE '^b', NOT s NOT LIKE 'a' AS x FROM {rows}",
+    "SELECT n <=> NULL, s IS DISTINCT FROM 'a' AS d, b IS NOT TRUE AS t, n == 1, n <> 2, n != 3 FROM {rows}",
+    "SELECT CASE n WHEN 1 THEN 'x' WHEN 2 THEN 'y' END AS c, CASE WHEN b THEN 1 ELSE NULL END AS d FROM {rows}",
+    "SELECT n::STRING, CAST(n AS DECIMAL(10, 2)), TRY_CAST(s AS INT), CAST(l AS ARRAY<STRING>) FROM {rows}",
+    "SELECT CAST(named_struct('a', 1) AS STRUCT<`a`: BIGINT>).a AS a, map('k', 1)['k'], l[0] FROM {rows} WHERE n < 3",
+    "SELECT DATE '2020-02-29' AS d, TIMESTAMP '2020-01-01 00:00:00+02:00' AS t, TIMESTAMP_NTZ '2020-01-01 01:02:03.5' AS u",
+    "SELECT DATE '2020-01-31' + INTERVAL 1 MONTH AS a, TIMESTAMP '2020-01-01' - INTERVAL '1 02:03:04' DAY TO SECOND AS b",
+    "SELECT INTERVAL '1 day 2 hours' AS a, INTERVAL -3 HOURS AS b",
+    "SELECT EXTRACT(YEAR FROM DATE '2020-05-06') AS y, TRIM(BOTH 'x' FROM 'xax'), TRIM(LEADING FROM ' a '), trim('x', 'xa')",
+    "SELECT substring('abc' FROM 2 FOR 1), substring('abc', 2), overlay('abc' PLACING 'x' FROM 2), position('b' IN 'abc')",
+    "SELECT transform(l, x -> x + n), filter(l, x -> x > 1), aggregate(l, 0, (a, x) -> a + x) FROM {rows}",
+    "SELECT exists(l, x -> x > 2), forall(l, x -> x > 0), size(l), array_sort(l, (a, b) -> b - a) FROM {rows}",
+    "SELECT count(*), count(DISTINCT n, b), sum(n) FILTER (WHERE b), first(s) IGNORE NULLS, max_by(s, n) FROM {rows}",
+    "SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY n) AS p, listagg(s, ',') WITHIN GROUP (ORDER BY s DESC) AS g FROM {rows}",
+    "SELECT n, row_number() OVER (ORDER BY n DESC) AS r, lag(n, 1, 0) OVER w AS p FROM {rows} WINDOW w AS (ORDER BY n)",
+    "SELECT sum(n) OVER (ORDER BY n ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING) AS a FROM {rows}",
+    "SELECT max(n) OVER (PARTITION BY b ORDER BY n RANGE UNBOUNDED PRECEDING) AS c FROM {rows}",
+    "SELECT b, count(*) AS c, grouping(b) AS g FROM {rows} GROUP BY ROLLUP (b) ORDER BY g, b NULLS LAST",
+    "SELECT b, n, count(*) AS c FROM {rows} GROUP BY GROUPING SETS ((b), (n, b), ()) ORDER BY ALL",
+    "SELECT b, sum(n) AS c FROM {rows} GROUP BY ALL HAVING c > 1 ORDER BY b DESC NULLS FIRST LIMIT 2 OFFSET 1",
+    "SELECT * FROM {rows} LATERAL VIEW OUTER explode(l) e AS x LATERAL VIEW posexplode(array(7)) AS p, y ORDER BY n, x",
+    "SELECT n, explode(l) AS x FROM {rows} ORDER BY x",
+    "SELECT stack(2, 1, 'a', 2, 'b') AS (k, v)",
+    "SELECT t.n, u.x FROM {rows}, LATERAL (SELECT t.n + 1 AS x) u ORDER BY 1",
+    "SELECT * EXCEPT (l, b) FROM {rows} ORDER BY n",
+    "SELECT a.n, b.n FROM {rows} a LEFT JOIN (SELECT 2 AS n) b ON a.n = b.n ORDER BY a.n".replace(
+        "{rows} a", "(SELECT * FROM {rows}) a"
+    ),
+    "SELECT * FROM (SELECT 1 x) a, (SELECT 2 y) b RIGHT JOIN (SELECT 3 z) c ON b.y = c.z",
+    "SELECT * FROM (SELECT 1 x) a NATURAL JOIN (SELECT 1 x, 2 y) b LEFT SEMI JOIN (SELECT 1 x) c USING (x)",
+    "SELECT 1 AS a UNION SELECT 2 INTERSECT SELECT 2 EXCEPT SELECT 3 ORDER BY a",
+    "(SELECT 1 AS a ORDER BY a LIMIT 1) UNION ALL (SELECT 2) ORDER BY 1 DESC",
+    "WITH x AS (SELECT 1 a), y AS (WITH x AS (SELECT 2 a) SELECT * FROM x) SELECT * FROM x UNION ALL SELECT * FROM y ORDER BY a",
+    "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 5) SELECT sum(n) FROM r",
+    "SELECT (SELECT max(n) FROM {rows}) AS m, EXISTS (SELECT 1 FROM {rows} WHERE n = 3) AS e, 2 IN (SELECT n FROM {rows}) AS i",
+    "SELECT `select`, `a b`, `c``d` FROM VALUES (1, 2, 3) AS `from`(`select`, `a b`, `c``d`)",
+    "SELECT date, timestamp, first, map FROM VALUES (1, 2, 3, 4) AS values_(date, timestamp, first, map)",
+    "SELECT current_date = current_date(), current_timestamp() = current_timestamp, pi(), X'1F2e' AS h, TRUE, null",
+    "FROM {rows} SELECT n WHERE n > 1 ORDER BY n",
+]
+
+
+def test_what_is_sent_means_to_spark_what_was_asked(spark: "SparkSession") -> None:
+    """The parser and Spark's own may read a text differently; what is sent is written anew, and has to mean the same."""
+    different = []
+    for text in NASTY:
+        asked = text.replace("{rows}", ROWS)
+        sent = spark_text(admit(asked), {}, common="with_{}".format)
+        expected, found = spark.sql(asked).toArrow(), spark.sql(sent).toArrow()
+        rows = [[column.to_pylist() for column in table.columns] for table in (expected, found)]
+        if found.schema.types != expected.schema.types or rows[0] != rows[1]:
+            different.append((asked, sent, *rows))
+    assert different == []
+
+
+def test_every_function_of_the_list_is_one_of_spark(spark: "SparkSession") -> None:
+    known = {row[0] for row in spark.sql("SHOW SYSTEM FUNCTIONS").collect()}
+    assert known >= FUNCTIONS
+
+
+VALUES = [
+    (None, "void"),
+    (True, "boolean"),
+    (7, "int"),
+    (-7, "int"),
+    (2**40, "bigint"),
+    (-(2**63), "bigint"),
+    (0.1, "double"),
+    (-1e300, "double"),
+    (float("inf"), "double"),
+    ("it's ${env:HOME} \\ \n \x00 \" ` -- /* größe \U0001f600", "string"),
+    ("", "string"),
+    (b"\x00\xff", "binary"),
+    (Decimal("-12.50"), "decimal(4,2)"),
+    (Decimal("1E+3"), "decimal(4,0)"),
+    (date(1582, 10, 4), "date"),
+    (datetime(2020, 1, 2, 3, 4, 5, 6, tzinfo=UTC), "timestamp"),
+    (datetime(2020, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=2))), "timestamp"),
+    (datetime(2020, 1, 2, 3, 4, 5, 6), "timestamp_ntz"),  # noqa: DTZ001
+    ([1, 2], "array<int>"),
+    (["it's", "${x}"], "array<string>"),
+]
+
+
+def test_values_arrive_as_they_are(lake: Lake) -> None:
+    names = {f"v{number}": value for number, (value, _) in enumerate(VALUES)}
+    columns = ", ".join(f":{name} AS {name}, typeof(:{name})" for name in names)
+    (row,) = lake.sql(f"SELECT {columns}", params=names, engine="spark").rows
+    assert list(zip(row[::2], row[1::2], strict=True)) == VALUES
+
+
+@pytest.mark.usefixtures("dataset")
+def test_a_parameter_filters_and_limits(lake: Lake) -> None:
+    query = "SELECT n FROM people WHERE n >= :least AND array_contains(:ids, id) ORDER BY n LIMIT :most"
+    given = {"least": 3, "ids": [key(number) for number in range(10)], "most": 2}
+    assert lake.sql(query, params=given, catalog="crm", schema="sales").rows == [(3,), (4,)]
+
+
+@pytest.mark.usefixtures("dataset")
+def test_spark_says_what_is_unknown_or_ambiguous(lake: Lake) -> None:
+    with pytest.raises(InvalidRequest, match="nope"):
+        lake.sql(f"SELECT nope FROM {NAME}")
+    with pytest.raises(InvalidRequest, match="ambiguous"):
+        lake.sql(f"SELECT n FROM {NAME} a JOIN {NAME} b ON a.id = b.id")
+    with pytest.raises(InvalidRequest, match="Recursion level limit"):
+        lake.sql("WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT * FROM r")
+
+
+def test_a_query_that_takes_too_long_or_is_cancelled_ends(lake: Lake, spark: "SparkSession") -> None:
+    began = time.monotonic()
+    with pytest.raises(Unavailable, match=r"longer than 0\.1 s .*query_seconds"):
+        lake.sql(SLOW, timeout=0.1)
+    cancellation = Cancellation()
+    timer = Timer(0.1, cancellation.cancel)
+    timer.start()
+    with pytest.raises(Unavailable, match="cancelled"):
+        lake.stream_sql(SLOW, cancellation=cancellation).read_all()
+    timer.join()
+    assert time.monotonic() - began < 60
+    assert [view.name for view in spark.catalog.listTables() if view.name.startswith("silt_")] == []
+    assert lake.sql("SELECT 1").rows == [(1,)]
+
+
+@pytest.mark.usefixtures("dataset")
+def test_a_stream_brings_all_rows_in_order_and_in_pieces(lake: Lake, spark: "SparkSession") -> None:
+    query = f"SELECT n, city, array(n) AS l FROM {NAME} WHERE n >= :least ORDER BY n DESC"
+    before = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1000")
+    try:
+        batches = list(lake.stream_sql(query, params={"least": 100}))
+    finally:
+        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", before or "10000")
+    assert [number for batch in batches for number in batch.column("n").to_pylist()] == list(range(4_999, 99, -1))
+    assert max(batch.num_rows for batch in batches) <= 1_000
+    whole = lake.sql(query, params={"least": 100}, max_rows=100_000, engine="spark").to_arrow()
+    assert batches[0].schema == whole.schema
+    assert lake.stream_sql(f"SELECT n FROM {NAME} WHERE n < 0").read_all().num_rows == 0
+    assert [view.name for view in spark.catalog.listTables() if view.name.startswith("silt_")] == []
+
+
+@pytest.mark.usefixtures("dataset")
+def test_a_stream_tells_what_is_wrong(lake: Lake) -> None:
+    with pytest.raises(InvalidRequest, match="nope"):
+        lake.stream_sql(f"SELECT nope FROM {NAME}")
+    cancellation = Cancellation()
+    reader = lake.stream_sql(f"SELECT n FROM {NAME}", cancellation=cancellation)
+    cancellation.cancel()
+    with pytest.raises(Unavailable, match="was cancelled"):
+        reader.read_all()
