@@ -163,6 +163,7 @@ class Producer:
 
         Futures are told without a lock: who listens to one may insert again.
         """
+        ack: AppendAck | None = None
         failure: BaseException | None = None
         with self._flushing:
             with self._changed:
@@ -176,13 +177,13 @@ class Producer:
                 failure = error
                 with self._changed:
                     self._failure = self._failure or error
-        if failure is None:
+        if ack is not None:
             _acknowledge(taken, ack)
-            return
-        for parcel in taken:
-            parcel.future.set_exception(failure)
-        if not isinstance(failure, Exception):
-            raise failure
+        if failure is not None:
+            for parcel in taken:
+                parcel.future.set_exception(failure)
+            if not isinstance(failure, Exception):
+                raise failure
 
 
 def _acknowledge(taken: Sequence[_Parcel], ack: AppendAck) -> None:
