@@ -22,7 +22,9 @@ def clicks(lake_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_tiers_of_one_log_are_changed_shown_and_forgotten(clicks: str) -> None:
-    assert "hourly" in silt("tiers").out
+    shown = silt("tiers").out
+    assert "hourly" in shown
+    assert {"1h", "1d", "2d", "512MB", "2GB"} <= set(shown.split()), "as they may be typed with --set"
     changed = silt("tiers", clicks, "--set", "daily.min_files=6", "--set", "daily.cron=30 2 * * *", "--json").data
     assert {tier["name"]: tier["min_files"] for tier in changed}["daily"] == 6
     assert "30 2 * * *" in silt("tiers", clicks).out

@@ -4,13 +4,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from siltstone import Dataset, Gone, InvalidRequest, Lake
+from siltstone.clock import SystemClock
+from siltstone.dataset.producer import Limits, Producer
+from siltstone.errors import Unavailable
+from siltstone.model.results import AppendAck
 from tests.support.clicks import NAME, as_counter, click, clicks, create
 
 SOON_SECONDS = 30.0
@@ -156,3 +160,37 @@ def test_a_process_that_closes_loses_nothing_and_one_that_does_not_can_end(log: 
     )
     subprocess.run([sys.executable, "-c", script, str(log.path.parents[3])], check=True, timeout=60)
     assert log.to_arrow().column("n").to_pylist() == [1]
+
+
+def ack_of(rows: list[Any]) -> AppendAck:
+    return AppendAck(sequence=1, rows=len(rows), applied=True, refused=())
+
+
+def test_a_future_that_somebody_gives_up_keeps_nobody_else_from_being_told() -> None:
+    """A time limit of asyncio cancels what it waited for."""
+    with Producer(ack_of, Limits(rows=2, seconds=600, size_bytes=1000), clock=SystemClock()) as producer:
+        first = producer.insert({"a": 1})
+        assert not first.cancel(), "its row is written whatever becomes of the future"
+        second = producer.insert({"a": 2})
+        assert (first.result(timeout=5).rows, second.result(timeout=5).rows) == (1, 1)
+
+
+def test_who_is_told_of_a_failure_may_insert_the_rows_again() -> None:
+    calls: list[int] = []
+
+    def fails_once(rows: list[Any]) -> AppendAck:
+        calls.append(len(rows))
+        if len(calls) == 1:
+            raise Unavailable("The disk is full.")
+        return ack_of(rows)
+
+    producer = Producer(fails_once, Limits(rows=2, seconds=600, size_bytes=1000), clock=SystemClock())
+    again: list[Future[AppendAck]] = []
+    producer.insert({"a": 1}).add_done_callback(lambda _: again.append(producer.insert([{"a": 1}, {"a": 2}])))
+    filling = threading.Thread(target=producer.insert, args=({"a": 2},), daemon=True)
+    filling.start()
+    filling.join(SOON_SECONDS / 10)
+    assert not filling.is_alive(), "it waits for itself"
+    assert (again[0].result(timeout=1).rows, calls) == (2, [2, 2])
+    with pytest.raises(Unavailable):
+        producer.close()

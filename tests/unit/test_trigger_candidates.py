@@ -306,6 +306,13 @@ def test_the_oldest_removed_file_tells_when_the_last_vacuum_was():
     assert len(planned(vacuumed(None, removed_since=NOW - dt.timedelta(hours=48))).jobs) == 1
 
 
+def test_a_last_vacuum_that_is_still_to_come_says_nothing():
+    """A clock that was years ahead for a while must not keep a dataset from being vacuumed for years."""
+    ahead = dt.timedelta(days=-4000)
+    assert len(planned(vacuumed(ahead, removed_since=NOW - dt.timedelta(hours=48))).jobs) == 1
+    assert planned(vacuumed(ahead, removed_since=NOW - dt.timedelta(hours=47))).jobs == ()
+
+
 def test_a_vacuum_is_due_after_a_clustering():
     table = vacuumed(dt.timedelta(hours=2), clustered_at=NOW - dt.timedelta(hours=1))
     assert [job.trigger for job in planned(table).jobs] == ["after a clustering"]

@@ -91,6 +91,7 @@ class Producer:
         if not given:
             raise InvalidRequest("There is no row to insert.")
         parcel = _Parcel(given, Future())
+        parcel.future.set_running_or_notify_cancel()  # what was taken is written: nobody can take it back
         size = sum(_weight(row) for row in given)
         with self._changed:
             if self._closed:
@@ -158,7 +159,12 @@ class Producer:
         return self._oldest_seconds + self._limits.seconds - self._clock.monotonic_seconds()
 
     def _write(self) -> None:
-        """Append all that waits; whatever goes wrong is told to the futures, and kept for whoever flushes or closes."""
+        """Append all that waits; whatever goes wrong is told to the futures, and kept for whoever flushes or closes.
+
+        Futures are told without a lock: who listens to one may insert again.
+        """
+        ack: AppendAck | None = None
+        failure: BaseException | None = None
         with self._flushing:
             with self._changed:
                 taken, self._waiting = self._waiting, []
@@ -167,15 +173,17 @@ class Producer:
                 return
             try:
                 ack = self._append([row for parcel in taken for row in parcel.rows])
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001  # raised below, or by whoever flushes
+                failure = error
                 with self._changed:
                     self._failure = self._failure or error
-                for parcel in taken:
-                    parcel.future.set_exception(error)
-                if not isinstance(error, Exception):
-                    raise
-                return
-        _acknowledge(taken, ack)
+        if ack is not None:
+            _acknowledge(taken, ack)
+        if failure is not None:
+            for parcel in taken:
+                parcel.future.set_exception(failure)
+            if not isinstance(failure, Exception):
+                raise failure
 
 
 def _acknowledge(taken: Sequence[_Parcel], ack: AppendAck) -> None:

@@ -230,6 +230,29 @@ def changes_from_text(text: str) -> Changes:
     return found
 
 
+def age_text(seconds: int) -> str:
+    """Return an age as it may be written in a change: exactly, in the largest unit that does it.
+
+    >>> age_text(3600), age_text(172_800), age_text(5400), age_text(0)
+    ('1h', '2d', '90m', '0s')
+    """
+    return _in_units(seconds, _AGE_SECONDS)
+
+
+def size_text(size_bytes: int) -> str:
+    """Return a size as it may be written in a change: exactly, in the largest unit that does it.
+
+    >>> size_text(512 * MEGABYTE), size_text(2048 * MEGABYTE), size_text(3 * MEGABYTE + 1)
+    ('512MB', '2GB', '3145729')
+    """
+    return _in_units(size_bytes, {"": 1, **{f"{unit.upper()}B": much for unit, much in _SIZE_BYTES.items()}})
+
+
+def _in_units(count: int, units: Mapping[str, int]) -> str:
+    much, unit = max((much, unit) for unit, much in units.items() if much == 1 or (count and count % much == 0))
+    return f"{count // much}{unit}"
+
+
 def tiers_to_json(tiers: Iterable[Tier]) -> str:
     """Return tiers as the text that is stored."""
     return json.dumps([tier.to_dict() for tier in tiers], sort_keys=True)

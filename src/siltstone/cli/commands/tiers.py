@@ -54,6 +54,8 @@ def tiers(
 
 
 def _show(found: "tuple[Tier, ...]") -> None:
+    from siltstone.model.tiers import age_text, size_text
+
     columns = ["tier", "from", "to", "enabled", "age", "files", "target", "files a job", "quiet", "looked at"]
     rows = [
         [
@@ -61,11 +63,11 @@ def _show(found: "tuple[Tier, ...]") -> None:
             tier.source,
             tier.target,
             "yes" if tier.enabled else "no",
-            render.seconds(tier.min_age_seconds),
+            age_text(tier.min_age_seconds),
             tier.min_files,
-            render.size(tier.target_bytes),
+            size_text(tier.target_bytes),
             tier.max_files,
-            render.seconds(tier.quiet_seconds),
+            age_text(tier.quiet_seconds),
             tier.cron,
         ]
         for tier in found

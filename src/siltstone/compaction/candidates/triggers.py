@@ -315,16 +315,18 @@ def vacuums(table: TableState, settings: Settings, view: View) -> Iterator[Candi
 
     Where nobody knows when the last one was, the oldest file that waits tells: a vacuum leaves none that is older than its
     retention, so one that has waited for an interval more says that the last vacuum is an interval ago. After a clustering it is
-    due as soon as there is something of it to delete.
+    due as soon as there is something of it to delete. A last vacuum that is still to come is of a clock that was set back since.
     """
     if table.removed_files == 0:
         return
-    since = table.vacuumed_at or table.removed_since
-    wait_hours = settings.vacuum_interval_hours + (0.0 if table.vacuumed_at else settings.vacuum_retention_hours)
+    is_known = table.vacuumed_at is not None and epoch_ms(table.vacuumed_at) <= view.now_ms
+    vacuumed_at = table.vacuumed_at if is_known else None
+    since = vacuumed_at or table.removed_since
+    wait_hours = settings.vacuum_interval_hours + (0.0 if vacuumed_at else settings.vacuum_retention_hours)
     due_ms = epoch_ms(since) + round(wait_hours * HOUR_MS) if since else 0
     trigger = f"{settings.vacuum_interval_hours:g} hours since the last one" if since else "the first one"
     if table.clustered_at and (not since or table.clustered_at >= since):
-        kept_hours = settings.vacuum_retention_hours if since and not table.vacuumed_at else 0.0
+        kept_hours = settings.vacuum_retention_hours if since and not vacuumed_at else 0.0
         after_ms = epoch_ms(table.clustered_at) + round(kept_hours * HOUR_MS)
         due_ms, trigger = min(due_ms, after_ms), "after a clustering"
     found = replace(_bare(table, JobKind.VACUUM), waiting_since_ms=due_ms, trigger=trigger)
