@@ -29,7 +29,6 @@ SESSION_OPTIONS: Final = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "512",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.variable.substitute": "false",  # no query reads ${env:...}; the gate writes none either
-    "spark.sql.runSQLOnFiles": "false",  # no query reads csv.`/path`; the gate refuses it, too
 }
 """What every session that we make has, a remote one too."""
 
