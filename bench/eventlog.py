@@ -49,6 +49,8 @@ APPEND_AIM: Final = 4.0
 APPENDS: Final = 40
 APPENDERS: Final = 64
 EACH: Final = 60
+UNBROKEN_EACH: Final = 400
+UNBROKEN_ROUNDS: Final = 3
 ROUNDS: Final = 5
 RATE_BAR: Final = 10.0
 COMMITS: Final = (100, 10_000)
@@ -290,6 +292,26 @@ def _many_rows(logs: dict[str, EventLog], size: int) -> Iterator[Row]:
                 checks=(bar,) if name == DELTA else (),
                 uses_jvm=False,
             )
+        if appended is _by_threads:
+            yield _unbroken_row(logs[DELTA], size, rates[SQLITE])
+
+
+def _unbroken_row(log: EventLog, size: int, sqlite_rate: float) -> Row:
+    """Let many append for so long that the projection has to be folded on the way, which bursts leave for later."""
+    samples: list[Sample] = []
+    for number in range(UNBROKEN_ROUNDS):
+        events = [[_received(f"long{number}{n}", at) for at in range(UNBROKEN_EACH)] for n in range(APPENDERS)]
+        started = time.perf_counter()
+        _by_threads(log, events)
+        samples.append(Sample(seconds=time.perf_counter() - started, python=None, jvm=None))
+    rate = APPENDERS * UNBROKEN_EACH / Summary.of(samples).seconds
+    what = f"{APPENDERS} appenders, threads, {UNBROKEN_EACH} events each, folds on the way"
+    return Row(
+        what=f"{size_text(size)}: {what}, {DELTA}: {rate:,.0f} a second",
+        time=Summary.of(samples),
+        checks=(Check(ratio=rate / sqlite_rate, of=f"{SQLITE}'s rate of the shorter ones", sense=Sense.AT_LEAST),),
+        uses_jvm=False,
+    )
 
 
 def _by_threads(log: EventLog, events: list[list[Event]]) -> None:

@@ -9,13 +9,14 @@ Flow of an append:
 4. one commit adds the files and moves the transaction `APP_INDEX`, on which it depends: whoever loses a race against another
    process checks everything anew on the new version;
 5. the appends are acknowledged, and the leader hands the events to the projection, which folds them in the background when they
-   are many; whoever asks, asks there, once it has all.
+   are many and nobody appends; whoever asks, asks there, once it has all.
 
 A crash before 4 leaves files of a dead owner, which are swept; after it the events are there, and the next process to ask folds
 them.
 """
 
 import hashlib
+import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, suppress
@@ -44,9 +45,11 @@ from siltstone.storage.tidying import Background
 APP_INDEX: Final = "siltstone.index"
 """The transaction that holds the index of the last event."""
 FOLDED_AT_COMMITS: Final = 32
-"""Commits of this process that are folded into the projection in one go."""
-BEHIND_COMMITS: Final = 8 * FOLDED_AT_COMMITS
-"""Where the background is so far behind, whoever appends folds."""
+"""So many commits of this process are folded into the projection in the background, once nobody appends."""
+QUIET_SECONDS: Final = 0.1
+"""Nobody appends if nobody did for so long. A fold beside appends fights with them for the interpreter."""
+BEHIND_COMMITS: Final = 4 * FOLDED_AT_COMMITS
+"""Where nobody ever stops appending, who commits folds so many in one go, between two commits."""
 QUEUED: Final = 1000
 """Appends of one process that may wait before a caller has to."""
 
@@ -72,6 +75,7 @@ class DeltaKeeper:
         self._owner = clock.new_id()
         self._staging = ExitStack()
         self._is_kept = False
+        self._is_closing = threading.Event()
         self._groups = 0
 
     def append(self, events: Sequence[Event]) -> list[Appended]:
@@ -112,6 +116,7 @@ class DeltaKeeper:
 
     def close(self) -> None:
         """Wait for what is under way."""
+        self._is_closing.set()
         self._queue.close()
         self._background.close()
         self._place.close()
@@ -172,10 +177,13 @@ class DeltaKeeper:
             if commits >= BEHIND_COMMITS:
                 self._projection.flush()
             elif commits >= FOLDED_AT_COMMITS:
-                self._background.start("fold", Path(), self._try_flush)
+                self._background.start("fold", Path(), self._flush_when_quiet)
             self._place.notice(committed.version)
 
-    def _try_flush(self) -> str | None:
+    def _flush_when_quiet(self) -> str | None:
+        seen = -1
+        while seen != self._groups and not self._is_closing.wait(QUIET_SECONDS):
+            seen = self._groups
         try:
             self._projection.flush()
         except SiltstoneError as error:
