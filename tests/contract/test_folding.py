@@ -1,0 +1,61 @@
+"""When a log on Delta folds what its own process has appended: not beside appends, and never too late."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from siltstone.eventlog import delta, local_place
+from siltstone.eventlog.delta import BEHIND_COMMITS, FOLDED_AT_COMMITS, DeltaKeeper
+from siltstone.eventlog.log import EventLog
+from tests.support.histories import received
+
+PATIENCE_SECONDS = 60.0
+HOUR_SECONDS = 3600.0
+
+
+@pytest.fixture
+def log(address: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> Iterator[EventLog]:
+    monkeypatch.setattr(local_place.LocalPlace, "notice", lambda *_: None)  # a squash would be a commit more
+    with EventLog.open(address("delta")) as opened:
+        yield opened
+
+
+def unfolded(log: EventLog) -> int:
+    """Return how many commits were not folded yet; asking the log itself would fold them."""
+    assert isinstance(log._keeper, DeltaKeeper)
+    return log._keeper._projection._remembered.commits
+
+
+def append(log: EventLog, count: int, name: str) -> None:
+    for number in range(count):
+        log.append(received(f"{name}{number}"))
+
+
+def test_what_was_appended_is_folded_once_nobody_appends(log: EventLog):
+    append(log, FOLDED_AT_COMMITS, "a")
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while unfolded(log):
+        assert time.monotonic() < deadline, "it is never folded"
+        time.sleep(0.05)
+    assert log.next_index() == FOLDED_AT_COMMITS + 1
+
+
+def test_while_somebody_appends_nothing_is_folded_beside_and_not_too_much_waits(
+    log: EventLog, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(delta, "QUIET_SECONDS", HOUR_SECONDS)
+    append(log, BEHIND_COMMITS - 1, "a")
+    assert unfolded(log) == BEHIND_COMMITS - 1
+    append(log, 3, "b")
+    assert unfolded(log) == 2
+    assert log.next_index() == BEHIND_COMMITS + 3
+
+
+def test_a_log_that_is_closed_does_not_wait_for_quiet(address: Callable[[str], str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(delta, "QUIET_SECONDS", HOUR_SECONDS)
+    uri = address("delta")
+    with EventLog.open(uri) as log:
+        append(log, FOLDED_AT_COMMITS + 1, "a")
+    with EventLog.open(uri) as log:
+        assert log.next_index() == FOLDED_AT_COMMITS + 2
