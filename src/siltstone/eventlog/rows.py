@@ -93,8 +93,13 @@ def to_rows(events: Sequence[Indexed], *, first_index: int) -> pa.Table:
     for row, one in enumerate(events):
         column = columns.setdefault(one.event.type.column, [None] * len(events))
         column[row] = payload_values(one.event.payload)
-    schema = pa.schema([field for field in FILE_SCHEMA if field.name in columns])
+    schema = _schema_of(frozenset(columns))
     return pa.table([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
+
+
+@lru_cache(maxsize=256)
+def _schema_of(names: frozenset[str]) -> pa.Schema:
+    return pa.schema([field for field in FILE_SCHEMA if field.name in names])
 
 
 def with_indexes(rows: pa.Table, *, first_index: int | None) -> pa.Table:
