@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from siltstone import Dataset
 from siltstone.clock import SystemClock
 from siltstone.compaction.commit import fold_info, prune
-from siltstone.dataset.store import Store
+from siltstone.dataset.store import Snapshot, Store
 from siltstone.model.columns import APP_FOLD
 from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.storage.parquet import write_file
@@ -40,11 +40,17 @@ def fold_by_arrow(
     written = tuple(
         _write(dataset, part, row_group_size=group_rows, write_statistics=statistics) for part in parts if part.num_rows
     )
+    land(store, snapshot, written, with_prune=with_prune)
+    return snapshot.sequence
+
+
+def land(store: Store, snapshot: Snapshot, files: tuple[DataFile, ...], *, with_prune: bool) -> None:
+    """Commit files as a fold of all of a snapshot into the whole of base."""
     store.base.commit(
         lambda _: Commit(
             kind=CommitKind.FOLD,
             plan_version=snapshot.base.version,
-            adds=written,
+            adds=files,
             removes=snapshot.base.files,
             transactions={APP_FOLD: snapshot.sequence},
             epoch=snapshot.epoch,
@@ -53,7 +59,6 @@ def fold_by_arrow(
     )
     if with_prune:
         prune(store)
-    return snapshot.sequence
 
 
 def _key_order(rows: pa.Table, key: Sequence[str]) -> pa.Array:

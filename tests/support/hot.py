@@ -7,10 +7,8 @@ from typing import Any
 import pyarrow as pa
 
 from siltstone import Dataset, Lake
-from siltstone.compaction.commit import fold_info, prune
-from siltstone.model.columns import APP_FOLD, BATCH_ID, PERIOD, WRITTEN_AT
-from siltstone.model.files import Commit, CommitKind
-from tests.support.folds import stage
+from siltstone.model.columns import BATCH_ID, PERIOD, WRITTEN_AT
+from tests.support.folds import land, stage
 
 Bag = Counter[Any]
 
@@ -69,16 +67,4 @@ def fold_log(log: Dataset, *, with_prune: bool = True) -> None:
         )
         for (hour, region), rows in parts.items()
     )
-    store.base.commit(
-        lambda _: Commit(
-            kind=CommitKind.FOLD,
-            plan_version=snapshot.base.version,
-            adds=files,
-            removes=snapshot.base.files,
-            transactions={APP_FOLD: snapshot.sequence},
-            epoch=snapshot.epoch,
-            info=fold_info(snapshot.changed_ms),
-        )
-    )
-    if with_prune:
-        prune(store)
+    land(store, snapshot, files, with_prune=with_prune)

@@ -20,12 +20,12 @@ def statements(text: str) -> list[exp.Expr | None]:
     Raises:
         sqlglot.errors.SqlglotError: the text cannot be read.
     """
-    with _quiet():
+    with quiet():
         return sqlglot.parse(text, dialect="spark")
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep the parser's warnings from standard error; each call has a filter of its own, so threads do not meet."""
 
     def nothing(_record: logging.LogRecord) -> bool:

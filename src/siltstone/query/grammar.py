@@ -5,10 +5,8 @@ tree is a picture of the text, so that printing it gives Spark the same question
 """
 
 # ruff: noqa: RUF012, FBT001, FBT002, FBT003 - the tables and signatures are those of the parser that is narrowed here
-import logging
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 from sqlglot import exp
@@ -18,6 +16,7 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from siltstone.errors import InvalidRequest
+from siltstone.model.parsing import quiet
 
 COMMA_JOIN: Final = ","
 """The kind of a join that is written as a comma: it binds weaker than the word JOIN."""
@@ -215,7 +214,7 @@ def _without_suffix(token: Token) -> list[Token]:
 
 
 def _one(parser: SparkParser, tokens: list[Token], text: str) -> exp.Expr | None:
-    with _quiet():
+    with quiet():
         parsed = parser.parse(tokens, text)
     if len(parsed) != 1:
         raise ParseError("several statements")
@@ -231,16 +230,3 @@ _SUFFIXES: Final = {
     "F": TokenType.FLOAT,
     "BD": TokenType.DECIMAL,
 }
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    def nothing(_record: logging.LogRecord) -> bool:
-        return False
-
-    logger = logging.getLogger("sqlglot")
-    logger.addFilter(nothing)
-    try:
-        yield
-    finally:
-        logger.removeFilter(nothing)
