@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,9 @@ from siltstone.compaction.recovery import Quarantined, RecoveryReport, recover
 from siltstone.config import Role, Settings
 from siltstone.errors import Corruption, InvalidRequest
 from siltstone.eventlog.events import BuildStatus, JobEvent, JobStatus, PartitionStatus
+from siltstone.storage import leases
 from tests.support.clocks import FakeClock
+from tests.support.leasing import leases_of, taken
 
 NAME = "shop.web.people"
 OTHER = "shop.web.others"
@@ -48,11 +51,18 @@ def opened(tmp_path: Path, clock: FakeClock) -> Lake:
     return Lake.open(tmp_path / "lake", settings=Settings(durable=False), clock=clock)
 
 
-def begun(lake: Lake, *, run: bool = True, dies: bool = True, names: tuple[str, ...] = (NAME, OTHER)) -> list[Job]:
+def begun(
+    lake: Lake,
+    *,
+    run: bool = True,
+    dies: bool = True,
+    names: tuple[str, ...] = (NAME, OTHER),
+    epoch: int | None = None,
+) -> list[Job]:
     """Begin a cycle that squashes datasets, do the first job (or not), and die."""
     journal = Journal(lake._layout, settings=lake.settings, clock=lake._clock, store=lake._store)
     plan = lake.plan(names, only=["squash"], force=True)
-    jobs = [Job.of(planned, cycle=plan.cycle, epoch=None) for planned in plan.jobs]
+    jobs = [Job.of(planned, cycle=plan.cycle, epoch=epoch) for planned in plan.jobs]
     journal.cycle_began(plan, jobs)
     assert journal.trouble is None
     journal.job_began(jobs[0])
@@ -152,7 +162,9 @@ def test_recovery_is_a_function_of_the_parts_of_a_lake(lake: Lake, clock: FakeCl
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is begun is begun on another machine."""
-    monkeypatch.setattr(journals, "this_process", lambda owner: Owner(id=owner, machine="m", host="elsewhere", pid=1))
+    monkeypatch.setattr(
+        journals, "this_process", lambda owner: Owner(id=owner, machine="m", host="elsewhere", pid=os.getpid())
+    )
 
 
 @pytest.mark.usefixtures("elsewhere")
@@ -189,6 +201,35 @@ def test_an_owner_that_hangs_keeps_its_files_from_nobody_who_has_taken_over_and_
     assert status_of(lake, jobs[0]) is JobStatus.RUNNING, "it may still say itself how it ended"
     end_owner(journal)
     assert lake.recover(epoch=5).abandoned == (jobs[0].id,)
+
+
+def test_a_cycle_whose_owner_lives_is_left_alone_however_old_it_is(lake: Lake, clock: FakeClock) -> None:
+    jobs = begun(lake, run=False, dies=False)
+    clock.pass_time(days=8)
+    report = lake.recover()
+    assert ({one.job for one in report.unfinished}, report.did_something) == ({job.id for job in jobs}, False)
+    assert [entry.status for entry in lake.history()] == ["executing"]
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_cycle_whose_owner_on_another_machine_renews_its_lease_is_left_alone_however_old_it_is(
+    lake: Lake, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as there:
+        there.setattr(leases, "machine", lambda: "m")
+        there.setattr(socket, "gethostname", lambda: "elsewhere")
+        lease = taken(leases_of(lake.path, clock=clock))
+    jobs = begun(lake, run=False, epoch=lease.epoch)
+    for hours in (25, 24 * 8):
+        clock.pass_time(hours=hours)
+        lease.renew()
+        report = lake.recover()
+        assert ({one.job for one in report.unfinished}, report.did_something) == ({job.id for job in jobs}, False)
+    lease.advance(above=lease.epoch)
+    lease.renew()
+    assert len(lake.recover().unfinished) == 2, "it has only raised its epoch"
+    clock.pass_time(hours=25)
+    assert set(lake.recover().expired) == {job.id for job in jobs}, "it is not renewed any more"
 
 
 def test_whoever_ran_before_this_machine_was_started_anew_is_dead(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,6 +124,11 @@ class OpenCycle:
         """Whose it is; None if no record says so."""
         return self.jobs[0].owner if self.jobs else None
 
+    @property
+    def epoch(self) -> int | None:
+        """The epoch of the lease that it was begun under; None if there was none, or no record says so."""
+        return self.jobs[0].epoch if self.jobs else None
+
 
 class Journal:
     """The journal of one lake, and a `Watcher` of its cycles: one at a time. Safe to share between threads."""

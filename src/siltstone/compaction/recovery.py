@@ -13,25 +13,24 @@
    be read is quarantined, and the others go on.
 3. The lake: folders of crashed creates and drops, presences of dead processes.
 
-Records that nobody could settle for 7 days are reported once more and ended as failed, so that they block nothing for ever.
+Records that nobody could settle for 7 days are reported once more and ended as failed, so that they block nothing for ever. A
+cycle whose owner lives is none of these, however old it is.
 
 Recovery can be run at any time, by any number of processes, and can itself crash anywhere: every step is one that the next
-recovery finds done or does. Who is dead: on this machine the presence lock says so, at once; one of a time before the machine was
-started anew is. An owner on another machine is dead if the epoch of its lease is below ours, or after a day.
+recovery finds done or does. Who is dead, `owners` says.
 """
 
-import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from siltstone.clock import Clock, epoch_ns
+from siltstone.clock import Clock
 from siltstone.compaction.candidates import JobKind, UnfinishedJob
 from siltstone.compaction.commits import commits_of
 from siltstone.compaction.journal import Journal, OpenCycle
+from siltstone.compaction.owners import Holder, Life, Owners
 from siltstone.compaction.records import (
-    NS_PER_SECOND,
     RECOVERED,
     JobRecord,
     done_of,
@@ -61,18 +60,14 @@ from siltstone.failpoints import reach
 from siltstone.model.names import DatasetName
 from siltstone.storage.handle import LogMoved
 from siltstone.storage.layout import Layout
-from siltstone.storage.leases import machine
 from siltstone.storage.log import LogEntry
-from siltstone.storage.presence import is_live, sweep_dead
+from siltstone.storage.presence import sweep_dead
 
 if TYPE_CHECKING:
     from siltstone.compaction.compactor import Compactor
 
 STALE_HOURS: Final = 7 * 24.0
 """Records that nobody could settle for so long are reported and ended."""
-SILENT_HOURS: Final = 24.0
-"""An owner on another machine that has not ended its cycle for so long is taken for dead. If it is not, its commits are still
-checked like any other: what it costs is work."""
 SWEEP_HOURS: Final = 1.0
 """How often a process lists all files of a dataset to find orphans, besides once when it starts."""
 
@@ -161,14 +156,22 @@ class Recovery:
     """Recovers one lake. Keep one for as long as a process runs cycles: it remembers when it has swept."""
 
     def __init__(
-        self, journal: Journal, *, registry: Registry, layout: Layout, compactor: "Compactor", clock: Clock
+        self,
+        journal: Journal,
+        *,
+        registry: Registry,
+        layout: Layout,
+        compactor: "Compactor",
+        clock: Clock,
+        holder: Holder = lambda: None,
     ) -> None:
-        """Take what it looks at."""
+        """Take what it looks at; `holder` says who holds the lease of the lake."""
         self._journal = journal
         self._registry = registry
         self._layout = layout
         self._compactor = compactor
         self._clock = clock
+        self._owners = Owners(layout.work, clock=clock, holder=holder)
         self._swept: dict[Path, float] = {}
 
     def look(self) -> RecoveryReport:
@@ -209,11 +212,13 @@ class Recovery:
     # ---- cycles ----------------------------------------------------------------------------------------------------
 
     def _recover_cycle(self, cycle: OpenCycle, found: _Found, epoch: int | None) -> None:
-        is_old = self._age_hours(cycle.build.created_at) > STALE_HOURS
-        if not is_old and not self._is_dead(cycle, epoch):
-            if not _is_overtaken(cycle, epoch):
-                self._leave(cycle, found)
+        is_old = self._owners.age_hours(cycle.build.created_at) > STALE_HOURS
+        life = self._owners.life(cycle, epoch)
+        if life is Life.LIVES or (life is Life.UNKNOWN and not is_old):
+            self._leave(cycle, found)
             return
+        if life is Life.OVERTAKEN and not is_old:
+            return  # it may still say itself how it ended; its files are free
         judged = _Found()
         payloads: list[Payload] = []
         for record in cycle.jobs:
@@ -240,22 +245,6 @@ class Recovery:
     def _leave(self, cycle: OpenCycle, found: _Found) -> None:
         found.unfinished += [record.unfinished() for record in cycle.jobs if record.status not in ENDED_JOBS]
         found.quarantined += [_unreadable(cycle, run, why) for run, why in cycle.unreadable.items()]
-
-    def _is_dead(self, cycle: OpenCycle, epoch: int | None) -> bool:
-        """Tell whether the owner of a cycle is dead; where no record says whose it is, nobody can tell."""
-        owner = cycle.owner
-        if owner is None:
-            return not cycle.unreadable  # no job at all: nothing is under way
-        if owner.machine == machine():
-            return not is_live(self._layout.work, owner.id)
-        if owner.host == socket.gethostname():
-            return True  # the machine was started anew
-        if _is_overtaken(cycle, epoch):
-            return True
-        return self._age_hours(cycle.build.updated_at) > SILENT_HOURS
-
-    def _age_hours(self, at: int) -> float:
-        return (epoch_ns(self._clock.now()) - at) / NS_PER_SECOND / 3600
 
     def _judge(self, record: JobRecord, judged: _Found, *, is_old: bool) -> list[Payload]:
         """Roll a dead job forward, or abandon it; where nobody can tell it is left as it is until it is old."""
@@ -367,12 +356,6 @@ def recover(
     """Recover a lake once; whoever does so before each cycle keeps a `Recovery`."""
     found = Recovery(journal, registry=registry, layout=layout, compactor=compactor, clock=clock)
     return found.run(epoch=epoch, sweep_all=True)
-
-
-def _is_overtaken(cycle: OpenCycle, epoch: int | None) -> bool:
-    """Tell whether a cycle ran under a lease that is ours by now."""
-    theirs = cycle.jobs[0].epoch if cycle.jobs else None
-    return epoch is not None and theirs is not None and theirs < epoch
 
 
 def _add(found: _Found, judged: _Found) -> None:
