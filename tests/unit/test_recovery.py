@@ -11,6 +11,7 @@ import pytest
 
 from siltstone import Lake
 from siltstone.compaction import journal as journals
+from siltstone.compaction import owners
 from siltstone.compaction.candidates import Candidate, FileEntry, JobKind, Plan
 from siltstone.compaction.jobs import Inline, Job
 from siltstone.compaction.journal import Journal
@@ -232,10 +233,28 @@ def test_a_cycle_whose_owner_on_another_machine_renews_its_lease_is_left_alone_h
     assert set(lake.recover().expired) == {job.id for job in jobs}, "it is not renewed any more"
 
 
-def test_whoever_ran_before_this_machine_was_started_anew_is_dead(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def begun_on(monkeypatch: pytest.MonkeyPatch, lake: Lake, *, installation: str) -> None:
+    """Begin a cycle under another running kernel, with the host name of this machine, and die."""
     now = journals.this_process
-    monkeypatch.setattr(journals, "this_process", lambda owner: replace(now(owner), machine="an earlier boot"))
+    monkeypatch.setattr(owners, "installation", lambda: "this machine")
+    monkeypatch.setattr(
+        journals, "this_process", lambda owner: replace(now(owner), machine="another boot", installation=installation)
+    )
     begun(lake, run=False)
+
+
+def test_whoever_ran_before_this_machine_was_started_anew_is_dead(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun_on(monkeypatch, lake, installation="this machine")
+    assert len(lake.recover().abandoned) == 2
+
+
+@pytest.mark.parametrize("installation", ["another machine", ""])
+def test_an_owner_on_another_machine_of_the_same_host_name_is_not_taken_for_dead(
+    lake: Lake, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, installation: str
+) -> None:
+    begun_on(monkeypatch, lake, installation=installation)
+    assert (len(lake.recover().unfinished), lake.recover().did_something) == (2, False)
+    clock.pass_time(hours=25)
     assert len(lake.recover().abandoned) == 2
 
 

@@ -76,8 +76,8 @@ from siltstone.model.results import JobResult
 from siltstone.model.roles import may_compact
 from siltstone.storage.handle import LogMoved
 from siltstone.storage.layout import Layout, has_versions
-from siltstone.storage.leases import machine
 from siltstone.storage.log import LogEntry
+from siltstone.storage.machine import installation, machine
 from siltstone.storage.presence import Presence
 
 MOST_OPEN: Final = 1_000
@@ -425,7 +425,8 @@ class Journal:
 
 def this_process(owner: str) -> Owner:
     """Return who we are, as the owner of a cycle."""
-    return Owner(id=owner, machine=machine(), host=socket.gethostname(), pid=os.getpid())
+    host = socket.gethostname()
+    return Owner(id=owner, machine=machine(), host=host, pid=os.getpid(), installation=installation())
 
 
 def _read(events: Mapping[str, Sequence[Event]]) -> tuple[list[JobRecord], dict[str, str]]:

@@ -5,11 +5,10 @@
    a job of it takes days.
 3. It is dead if the epoch of its lease is below ours, if it ran before this machine was started anew, or after a day of silence.
 
-A name of a host proves nothing: two machines may have the same one. Whoever is called dead by mistake does work for nothing: its
+A host name proves nothing: two machines may have the same one. Whoever is called dead by mistake does work for nothing: its
 commits are checked like any other, and its events are refused.
 """
 
-import socket
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -20,7 +19,7 @@ from siltstone.compaction.journal import OpenCycle
 from siltstone.compaction.records import NS_PER_SECOND, Owner
 from siltstone.errors import SiltstoneError
 from siltstone.model.lease import LeaseRow
-from siltstone.storage.leases import machine
+from siltstone.storage.machine import installation, machine
 from siltstone.storage.presence import is_live
 
 SILENT_HOURS: Final = 24.0
@@ -63,7 +62,7 @@ class Owners:
             return Life.DEAD
         if self._holds_lease(cycle, owner):
             return Life.LIVES
-        gone = owner.host == socket.gethostname() or self.age_hours(cycle.build.updated_at) > SILENT_HOURS
+        gone = _ran_before(owner) or self.age_hours(cycle.build.updated_at) > SILENT_HOURS
         return Life.DEAD if gone else Life.UNKNOWN
 
     def age_hours(self, at: int) -> float:
@@ -83,3 +82,8 @@ class Owners:
             return False
         same = (row.machine, row.host, row.pid) == (owner.machine, owner.host, owner.pid)
         return row.epoch == epoch or (same and epoch_ns(row.since) <= cycle.build.created_at)  # its epoch was raised
+
+
+def _ran_before(owner: Owner) -> bool:
+    """Tell whether an owner of another running kernel ran here, before this machine was started anew."""
+    return owner.installation != "" and owner.installation == installation()

@@ -110,6 +110,8 @@ class Owner:
     machine: str
     host: str
     pid: int
+    installation: str = ""
+    """What its machine keeps when it is started anew; empty if nobody can tell."""
 
 
 # ---- to events -----------------------------------------------------------------------------------------------------
@@ -157,6 +159,7 @@ def config_of(job: Job, owner: Owner, *, above: int | None = None) -> JobConfig:
         "machine": owner.machine,
         "host": owner.host,
         "pid": owner.pid,
+        "installation": owner.installation,
     }
     taken = [JobInput(partition_ref=file.path, kind=InputKind.QUERY) for file in planned.files[:MOST_FILES]]
     return JobConfig(
@@ -425,7 +428,7 @@ def _scheduled(event: Event, payload: JobEvent) -> JobRecord:
             lane=facts["lane"],
             dataset=facts["dataset"],
             period=facts["period"],
-            owner=Owner(id=facts["owner"], machine=facts["machine"], host=facts["host"], pid=int(facts["pid"])),
+            owner=_owner(facts),
             epoch=int(facts["epoch"]) if facts.get("epoch") else None,
             above=int(facts["above"]) if facts.get("above") else None,
             trigger=facts.get("trigger", ""),
@@ -436,6 +439,16 @@ def _scheduled(event: Event, payload: JobEvent) -> JobRecord:
         )
     except (KeyError, ValueError) as error:
         raise Unreadable(f"job {payload.job_run_id}: its config cannot be read ({error!r})") from error
+
+
+def _owner(facts: Mapping[str, str]) -> Owner:
+    return Owner(
+        id=facts["owner"],
+        machine=facts["machine"],
+        host=facts["host"],
+        pid=int(facts["pid"]),
+        installation=facts.get("installation", ""),
+    )
 
 
 def _moved(record: JobRecord, event: Event, payload: JobEvent) -> JobRecord:

@@ -32,11 +32,8 @@ import os
 import re
 import socket
 import threading
-import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
@@ -47,6 +44,7 @@ from siltstone.model.lease import LeaseRow, Standing, standing
 from siltstone.model.roles import check_may_compact
 from siltstone.storage.layout import Layout, owner_of
 from siltstone.storage.lease_table import LeaseTable, Seen
+from siltstone.storage.machine import machine
 from siltstone.storage.presence import Presence, is_live
 
 COMPACTOR: Final = "compactor"
@@ -330,18 +328,6 @@ class Lease:
     def _lost(self) -> Fenced:
         self._over = "was taken over by another holder"
         return Fenced(f"Lease {self.name!r} with epoch {self.epoch} {self._over}. Stop this work.")
-
-
-@cache
-def machine() -> str:
-    """Return what all processes that see each other's file locks have in common, and those of another machine do not.
-
-    That is the running kernel: containers share it, and a machine that was started anew cannot see who died with it.
-    """
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return f"{socket.gethostname()}/{uuid.getnode():x}"
 
 
 def _still(before: Seen | None) -> Callable[[int, str | None], bool]:
