@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from siltstone import Lake
 from siltstone.compaction import journal as journals
 from siltstone.compaction import owners
 from siltstone.compaction.candidates import Candidate, FileEntry, JobKind, Plan
+from siltstone.compaction.commit import job_info
 from siltstone.compaction.jobs import Inline, Job
 from siltstone.compaction.journal import Journal
 from siltstone.compaction.records import Owner
@@ -20,8 +22,12 @@ from siltstone.compaction.recovery import Quarantined, RecoveryReport, recover
 from siltstone.config import Role, Settings
 from siltstone.errors import Corruption, InvalidRequest
 from siltstone.eventlog.events import BuildStatus, JobEvent, JobStatus, PartitionStatus
+from siltstone.model.columns import APP_FOLD, FOLDED_BYTES, FOLDED_FILES
+from siltstone.model.files import Commit, CommitKind
 from siltstone.storage import leases
+from siltstone.storage.table import Parent
 from tests.support.clocks import FakeClock
+from tests.support.folds import stage
 from tests.support.leasing import leases_of, taken
 
 NAME = "shop.web.people"
@@ -113,6 +119,65 @@ def test_a_job_that_had_committed_is_rolled_forward_and_one_that_had_not_is_aban
 def test_a_cycle_of_which_all_was_done_is_completed(lake: Lake) -> None:
     begun(lake, names=(NAME,))
     lake.recover()
+    assert lake.history()[0].status == "completed"
+
+
+def _given(commit: Commit, _parent: Parent) -> Commit:
+    return commit
+
+
+def died_in_a_halved_fold(lake: Lake, *, parts: int) -> Job:
+    """Begin a fold of three batches, which is halved; commit so many of its two parts, as a worker does, and die."""
+    journal = Journal(lake._layout, settings=lake.settings, clock=lake._clock, store=lake._store)
+    plan = lake.plan((NAME,), only=["fold"], force=True)
+    job = Job.of(plan.jobs[0], cycle=plan.cycle, epoch=None)
+    journal.cycle_began(plan, [job])
+    journal.job_began(job)
+    store, rows = lake._store(NAME), lake.dataset(NAME).to_arrow().sort_by("id")
+    for number, (low, high) in ((1, (0, 2)), (2, (2, 3)))[:parts]:
+        file = stage(store, store.base, rows.slice(low, high - low), {})
+        folded = {FOLDED_FILES: str(high - low), FOLDED_BYTES: "7"}
+        commit = Commit(
+            kind=CommitKind.FOLD,
+            plan_version=store.base.version(),
+            adds=(file,),
+            transactions={APP_FOLD: high},
+            info=job_info(f"{job.id}.{number}") | folded,
+        )
+        store.base.commit(partial(_given, commit))
+    end_owner(journal)
+    return job
+
+
+def test_of_a_halved_fold_whose_first_part_landed_the_journal_says_that_it_was_partly_done(lake: Lake) -> None:
+    job = died_in_a_halved_fold(lake, parts=1)
+    report = lake.recover()
+    assert (report.rolled_forward, report.partly, report.abandoned) == ((), (job.id,), ())
+    assert (report.did_something, report.told()) == (True, "1 jobs partly done")
+    (record,) = lake.jobs()
+    assert (record.status, record.recovered) == (JobStatus.FAILED, True)
+    assert record.message.startswith("2 files became 1; partly done: its process died before the other parts")
+    assert (record.done.bytes_folded, record.done.rows) == (7, 2), "what the part did is told"
+    (cycle,) = lake.history()
+    assert (cycle.status, cycle.message) == (
+        "failed",
+        "its process died; 0 jobs rolled forward, 1 partly done, 0 abandoned",
+    )
+    log = lake._journal.log()
+    assert log is not None
+    assert log.partition(NAME).status is PartitionStatus.FAILED
+    (left,) = lake.plan((NAME,), only=["fold"], force=True).jobs
+    assert [file.order for file in left.files] == [3], "the rest is free again"
+    assert sorted(lake.dataset(NAME).to_arrow()["id"].to_pylist()) == ["p0", "p1", "p2"]
+    assert not lake.recover().did_something
+
+
+def test_a_halved_fold_whose_last_part_landed_is_rolled_forward(lake: Lake) -> None:
+    job = died_in_a_halved_fold(lake, parts=2)
+    report = lake.recover()
+    assert (report.rolled_forward, report.partly, report.abandoned) == ((job.id,), (), ())
+    (record,) = lake.jobs()
+    assert (record.status, record.done.files_after, record.done.rows) == (JobStatus.COMPLETED, 2, 3)
     assert lake.history()[0].status == "completed"
 
 

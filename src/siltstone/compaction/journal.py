@@ -46,6 +46,7 @@ from siltstone.compaction.records import (
     cycle_number,
     done_of,
     graph_of,
+    is_whole,
     job_event,
     job_label,
     manifests_of,
@@ -53,6 +54,7 @@ from siltstone.compaction.records import (
     read_job,
     safe_error,
     told,
+    until_of,
 )
 from siltstone.config import Role, Settings
 from siltstone.dataset.store import Store
@@ -346,7 +348,8 @@ class Journal:
         done = done_of(record, result, commits, began=began, now=now)
         sha256 = {output.path: output.sha256 for output in result.outputs}
         made = manifests_of(record, done, commits, began=began, now=now, sha256=sha256)
-        if result.error is None or (commits and result.failure == Failure.COMMIT_UNKNOWN):
+        landed = result.failure == Failure.COMMIT_UNKNOWN and is_whole(record, commits)
+        if result.error is None or landed:
             return job_event(job, JobStatus.COMPLETED, message=told(done), manifests=made)
         status = JobStatus.CANCELLED if result.failure == Failure.CANCELLED else JobStatus.FAILED
         text = safe_error(result.failure, result.error)
@@ -457,6 +460,9 @@ def record_of(job: Job, build_request_id: str, owner: Owner) -> JobRecord:
         trigger=planned.trigger,
         bytes=sum(file.size_bytes for file in planned.files),
         waiting_since_ms=planned.waiting_since_ms,
+        files=tuple(file.path for file in planned.files),
+        planned_files=len(planned.files),
+        until=until_of(planned),
     )
 
 

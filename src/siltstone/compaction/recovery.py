@@ -4,10 +4,12 @@
    have; not if the owner has lost the lease to us, because it may hang for ever, and the commit decides between it and us. Of a
    dead owner's jobs each is either
 
-   * *rolled forward*: the log of its table has a commit of this job, so it is done, and the journal is told; or
+   * *rolled forward*: the log of its table has a commit of this job, so it is done, and the journal is told;
+   * *partly done*: it was halved, and the log has commits of some parts only. The journal is told what these did; what is left
+     is free again; or
    * *abandoned*: there is no such commit, so nothing was changed, and its files are free again.
 
-   Which of the two is read from the commit log alone. Where that cannot be read the job is neither: it is *quarantined*, reported
+   Which of these is read from the commit log alone. Where that cannot be read the job is neither: it is *quarantined*, reported
    each time, and its dataset is left alone.
 2. Datasets: an alteration is finished, what base holds is pruned from `changes`, files of dead owners are swept. One that cannot
    be read is quarantined, and the others go on.
@@ -34,6 +36,7 @@ from siltstone.compaction.records import (
     RECOVERED,
     JobRecord,
     done_of,
+    is_whole,
     iso,
     job_label,
     manifests_of,
@@ -72,6 +75,7 @@ SWEEP_HOURS: Final = 1.0
 """How often a process lists all files of a dataset to find orphans, besides once when it starts."""
 
 _NOTHING: Final = "and it has committed nothing"
+_PARTLY: Final = "its process died before the other parts, which are planned anew"
 _NOTHING_OF: Final = {
     JobKind.VACUUM: "and a vacuum can be repeated",
     JobKind.PURGE: "and nothing tells how far it came; ask for the purge again",
@@ -95,8 +99,10 @@ class RecoveryReport:
 
     rolled_forward: tuple[str, ...] = ()
     """Jobs of dead owners that had committed."""
+    partly: tuple[str, ...] = ()
+    """Jobs of dead owners that had committed some of their parts."""
     abandoned: tuple[str, ...] = ()
-    """Jobs of dead owners that had not."""
+    """Jobs of dead owners that had not committed."""
     unfinished: tuple[UnfinishedJob, ...] = ()
     """Jobs that are under way, or of which nobody can tell: nobody else takes their files."""
     quarantined: tuple[Quarantined, ...] = ()
@@ -108,12 +114,14 @@ class RecoveryReport:
     @property
     def did_something(self) -> bool:
         """True if there is something to tell."""
-        return bool(self.rolled_forward or self.abandoned or self.quarantined or self.expired or self.folders_swept)
+        jobs = self.rolled_forward or self.partly or self.abandoned or self.expired
+        return bool(jobs or self.quarantined or self.folders_swept)
 
     def told(self) -> str:
         """Say in a line what was done; empty if nothing was."""
         parts = (
             (len(self.rolled_forward), "jobs rolled forward"),
+            (len(self.partly), "jobs partly done"),
             (len(self.abandoned), "jobs abandoned"),
             (len(self.expired), "records older than 7 days ended"),
             (self.files_swept, "files swept"),
@@ -133,6 +141,7 @@ class RecoveryReport:
 @dataclass(slots=True)
 class _Found:
     rolled_forward: list[str] = field(default_factory=list)
+    partly: list[str] = field(default_factory=list)
     abandoned: list[str] = field(default_factory=list)
     unfinished: list[UnfinishedJob] = field(default_factory=list)
     quarantined: list[Quarantined] = field(default_factory=list)
@@ -143,6 +152,7 @@ class _Found:
     def report(self) -> RecoveryReport:
         return RecoveryReport(
             rolled_forward=tuple(self.rolled_forward),
+            partly=tuple(self.partly),
             abandoned=tuple(self.abandoned),
             unfinished=tuple(self.unfinished),
             quarantined=tuple(self.quarantined),
@@ -261,6 +271,9 @@ class Recovery:
                 )
             )
             return []
+        if commits and record.kind is not JobKind.PURGE and not is_whole(record, commits):
+            judged.partly.append(record.job)
+            return self._made(record, commits, JobStatus.FAILED, f"partly done: {_PARTLY}")
         if commits and record.kind is not JobKind.PURGE:
             judged.rolled_forward.append(record.job)
             return self._made(record, commits, JobStatus.COMPLETED, "rolled forward")
@@ -359,7 +372,7 @@ def recover(
 
 
 def _add(found: _Found, judged: _Found) -> None:
-    for name in ("rolled_forward", "abandoned", "unfinished", "quarantined", "expired"):
+    for name in ("rolled_forward", "partly", "abandoned", "unfinished", "quarantined", "expired"):
         getattr(found, name).extend(getattr(judged, name))
 
 
@@ -413,6 +426,9 @@ def _endings(cycle: OpenCycle, judged: _Found) -> list[Payload]:
         if ref in cycle.open_refs
     ]
     whole = all(refs.values()) and not cycle.unreadable and cycle.build.status is BuildStatus.EXECUTING
-    text = f"its process died; {len(judged.rolled_forward)} jobs rolled forward, {len(judged.abandoned)} abandoned"
+    partly = f"{len(judged.partly)} partly done, " if judged.partly else ""
+    text = (
+        f"its process died; {len(judged.rolled_forward)} jobs rolled forward, {partly}{len(judged.abandoned)} abandoned"
+    )
     payloads.append(BuildRequestEvent(status=BuildStatus.COMPLETED if whole else BuildStatus.FAILED, message=text))
     return payloads
