@@ -15,7 +15,15 @@ from siltstone.dataset.local import read_file
 from siltstone.dataset.store import Store
 from siltstone.failpoints import reach
 from siltstone.model.columns import WRITTEN_AT
-from siltstone.model.results import CompactReport, FoldEstimate, RollUpReport, SquashReport, Status, VacuumReport
+from siltstone.model.results import (
+    ClusterEstimate,
+    CompactReport,
+    FoldEstimate,
+    RollUpReport,
+    SquashReport,
+    Status,
+    VacuumReport,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -143,6 +151,12 @@ class Compactor:
         store = store.current()
         jobs = whole_base(store, by=by)
         return [cluster(self._spark(), store, job) for job in jobs]
+
+    def cluster_estimate(self, store: Store, *, by: Sequence[str] = ()) -> ClusterEstimate:
+        """Say what `cluster_all` would rewrite, without Spark."""
+        from siltstone.compaction.cluster import estimate
+
+        return estimate(store.current(), by=by)
 
     def estimate(self, store: Store) -> FoldEstimate:
         """Say what a fold or a purge would have to do, without Spark."""
