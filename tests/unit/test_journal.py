@@ -222,6 +222,33 @@ def test_a_commit_of_which_nobody_was_told_is_found(lake: Lake) -> None:
     assert (record.status, record.message, record.done.files_before) == (JobStatus.COMPLETED, "4 files became 1", 4)
 
 
+def test_a_job_that_met_what_nobody_expected_is_written_down_as_failed_and_its_cycle_ends(lake: Lake) -> None:
+    class Broken(Inline):
+        def run(self, job: Job) -> SquashReport:
+            raise KeyError(f"SUBJECT-1 of {job.id}")
+
+    plan = lake.plan(only=["squash"], force=True)
+    run_cycle(plan, Broken(lake._compactor, lake._store), watchers=[lake._journal])
+    (record,) = lake.jobs()
+    assert (record.status, record.message) == (JobStatus.FAILED, "unknown"), "what it says may be a value of a user"
+    assert (lake.history()[0].status, lake.recover().did_something) == ("failed", False)
+
+
+def test_a_journal_that_meets_what_nobody_expected_stops_no_work(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_events: object) -> None:
+        raise KeyError("event")
+
+    squash(lake)
+    monkeypatch.setattr(log_of(lake), "append", broken)
+    for number in range(2):
+        lake.dataset(NAME).upsert([{"id": str(number), "note": "n"}])
+    report = squash(lake)
+    assert ([result.outcome for result in report], report.trouble) == (
+        ["done"],
+        "The journal cannot be written: KeyError: 'event'",
+    )
+
+
 def entry(job: str, *, removes: tuple[str, ...] = (), folded: int | None = None) -> LogEntry:
     return LogEntry(
         version=1,

@@ -405,6 +405,8 @@ class Journal:
             self.trouble = f"The journal did not take what cycle {running.build_request_id} did: {error}"
         except (SiltstoneError, OSError, pa.ArrowException) as error:
             self.trouble = f"The journal cannot be written: {error}"
+        except Exception as error:  # noqa: BLE001  # an event that cannot be written stops no work, whatever the reason
+            self.trouble = f"The journal cannot be written: {type(error).__name__}: {error}"
 
     def append(self, build_request_id: str, payloads: Iterable[Payload]) -> None:
         """Append events of any cycle, together; recovery does.
