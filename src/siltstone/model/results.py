@@ -307,6 +307,8 @@ class Status(_Plain):
     fold_bytes_at_most: int
     unreferenced_files: int
     unreferenced_bytes: int
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """What is wrong with files that cannot be read, by their paths below the dataset's folder; rows cannot be read then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
