@@ -32,6 +32,7 @@ from siltstone.model.results import (
     Ack,
     AlterReport,
     AppendAck,
+    ClusterEstimate,
     CompactReport,
     DatasetInfo,
     ExportReport,
@@ -80,6 +81,10 @@ class Maintenance(Protocol):
 
     def cluster_all(self, store: Store, *, by: Sequence[str] = ()) -> list[RollUpReport]:
         """Order the rows of every period of a log by several columns at once."""
+        ...
+
+    def cluster_estimate(self, store: Store, *, by: Sequence[str] = ()) -> ClusterEstimate:
+        """Say what a clustering would rewrite; nothing is changed."""
         ...
 
     def estimate(self, store: Store) -> FoldEstimate:
@@ -851,6 +856,14 @@ class Dataset:
         """
         self._may_compact("cluster")
         return self._maintenance.cluster_all(self._store, by=as_names(by))
+
+    def cluster_estimate(self, by: str | Sequence[str] | None = None) -> ClusterEstimate:
+        """Return what `cluster` would rewrite now, and by which columns; nothing is changed and Spark is not started.
+
+        Raises:
+            InvalidRequest: see `cluster`.
+        """
+        return self._maintenance.cluster_estimate(self._store, by=as_names(by))
 
     def vacuum(self, *, retention_hours: float | None = None, dry_run: bool = False) -> VacuumReport:
         """Delete files that were removed longer ago than the retention (at least one hour)."""
