@@ -25,7 +25,16 @@ from siltstone.query.gate import source_of, spark_text
 from siltstone.query.product import Known, check_product, has_products
 from siltstone.query.result import QueryResult, answered_schema, as_answered_batch
 from siltstone.query.stream import as_batches, batches_of
-from siltstone.storage.spark_failures import away, error_line, is_away, is_missing_file, spark_errors
+from siltstone.storage.spark import ended_out_of_memory
+from siltstone.storage.spark_failures import (
+    away,
+    error_line,
+    is_away,
+    is_missing_file,
+    out_of_memory,
+    says_out_of_memory,
+    spark_errors,
+)
 from siltstone.storage.spark_tags import add_tag, interrupt_tag, remove_tag, stop_tasks_when_ended
 
 if TYPE_CHECKING:
@@ -176,6 +185,8 @@ class SparkQuery:
             raise self._ended() from error
         if isinstance(error, FileNotFoundError) or is_missing_file(error):
             return error
+        if says_out_of_memory(str(error)) or (is_away(error) and ended_out_of_memory()):
+            raise out_of_memory() from error
         if is_away(error):
             raise away(error) from error
         raise InvalidRequest(f"Spark refused the query: {error_line(error)}") from error
@@ -261,7 +272,7 @@ def _without_places(plan: str) -> str:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    return (FileNotFoundError, *spark_errors())
+    return (FileNotFoundError, ConnectionError, *spark_errors())
 
 
 def _rows(frame: "DataFrame", most: int) -> pa.Table:
