@@ -8,12 +8,15 @@ from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from siltstone import Dataset, InvalidRequest, Lake, Unavailable
 from siltstone.query.allowed import FUNCTIONS
 from siltstone.query.gate import admit, spark_text
 from siltstone.query.run import Cancellation
+from tests.e2e.silt import silt
 from tests.support.people import NAME, create, key, write_people
 
 if TYPE_CHECKING:
@@ -228,6 +231,23 @@ def test_a_stream_brings_all_rows_in_order_and_in_pieces(lake: Lake, spark: "Spa
     assert batches[0].schema == whole.schema
     assert lake.stream_sql(f"SELECT n FROM {NAME} WHERE n < 0").read_all().num_rows == 0
     assert [view.name for view in spark.catalog.listTables() if view.name.startswith("silt_")] == []
+
+
+def test_a_long_stream_stays_small_in_memory_and_goes_into_a_file(lake: Lake, lake_path: Path, tmp_path: Path) -> None:
+    many = "SELECT x AS n, concat('name ', x) AS s FROM (SELECT explode(sequence(1, 600000)) x)"
+    rows, held, before = 0, 0, pa.total_allocated_bytes()
+    for batch in lake.stream_sql(many):
+        rows, held = rows + batch.num_rows, max(held, pa.total_allocated_bytes() - before)
+    assert (rows, held < 8 * 1024 * 1024) == (600_000, True)
+    out = tmp_path / "rows.parquet"
+    done = silt("--lake", lake_path, "--json", "sql", many, "--out", out)
+    assert (done.code, done.data["row_count"], done.data["truncated"]) == (0, 600_000, False)
+    written = pq.ParquetFile(out)
+    assert written.metadata.num_rows == 600_000
+    assert written.num_row_groups == 5
+    late = silt("--lake", lake_path, "sql", f"{many} WHERE assert_true(x < 300000) IS NULL", "--out", out)
+    assert (late.code, pq.read_metadata(out).num_rows) == (2, 600_000)
+    assert list(tmp_path.glob(".rows*")) == []
 
 
 @pytest.mark.usefixtures("dataset")
