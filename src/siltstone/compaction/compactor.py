@@ -6,13 +6,14 @@ Every lake has one of these, and most commands ask nothing of it: the rooms that
 import datetime
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from siltstone.compaction.commit import prune, raise_epoch
 from siltstone.dataset.local import read_file
 from siltstone.dataset.store import Store
+from siltstone.errors import Conflict
 from siltstone.failpoints import reach
 from siltstone.model.columns import WRITTEN_AT
 from siltstone.model.results import CompactReport, FoldEstimate, RollUpReport, SquashReport, Status, VacuumReport
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from siltstone.compaction.candidates import Candidate
+
+PURGE_TRIES: Final = 5
+"""How often a purge folds until it was the first."""
 
 
 class Compactor:
@@ -98,7 +102,7 @@ class Compactor:
         if not purge:
             return self._fold(store, epoch=epoch, job=job, until=until) if snapshot.unfolded else fold_nothing(store)
         epoch = max(snapshot.epoch, self._leased()) + 1
-        report = self._fold(store, epoch=epoch, job=job) if snapshot.unfolded else fold_nothing(store)
+        report = self._fold_for_purge(store, epoch=epoch, job=job)
         if store.snapshot().epoch < epoch:  # nothing was folded, here or because another fold was quicker
             raise_epoch(store, epoch)
         reach("purge.after_fold")
@@ -106,6 +110,13 @@ class Compactor:
         files, size = purge_files(store)
         seconds = store.clock.monotonic_seconds() - started
         return replace(report, purged=True, files_deleted=files, bytes_deleted=size, seconds=seconds)
+
+    def _fold_for_purge(self, store: Store, *, epoch: int, job: str) -> CompactReport:
+        """Fold, and once more where another fold was quicker: who has to forget somebody does not give up for that."""
+        for _ in range(PURGE_TRIES - 1):
+            with suppress(Conflict):
+                return self._fold(store, epoch=epoch, job=job) if store.snapshot().unfolded else fold_nothing(store)
+        return self._fold(store, epoch=epoch, job=job)
 
     def _fold(self, store: Store, *, epoch: int | None, job: str, until: int | None = None) -> CompactReport:
         if store.spec.is_log:
