@@ -133,11 +133,13 @@ class Dataset:
         *,
         spark: "Callable[[], SparkSession]",
         maintenance: Maintenance,
+        condition: Callable[[str, Sequence[str]], str],
     ) -> None:
-        """Made by `Lake`; nothing is opened yet."""
+        """Made by `Lake`; nothing is opened yet. `condition` checks a condition over columns, and writes it for Spark."""
         self._registration = registration
         self._spark = spark
         self._maintenance = maintenance
+        self._condition = condition
         self._mutex = threading.Lock()
         self._parts = _Parts.of(store)
 
@@ -552,9 +554,7 @@ class Dataset:
         return self._with_snapshot(lambda snapshot: self._matching(where, snapshot))
 
     def _matching(self, where: str, snapshot: Snapshot) -> "DataFrame":
-        from siltstone.model.predicate import check_predicate
-
-        condition = check_predicate(where, self.schema.names)
+        condition = self._condition(where, self.schema.names)
         with self._condition_errors():
             return self.read_at(snapshot, once=True).where(condition)
 

@@ -5,7 +5,6 @@ What rows raise while it runs (an overflow, a division by zero, letters that the
 """
 
 import datetime
-import re
 import secrets
 import threading
 from collections import OrderedDict
@@ -34,7 +33,6 @@ REPEAT_SECONDS: Final = 0.05
 """How often the engine is told to end: it forgets an interrupt that comes before its work begins."""
 _MARK: Final = f"silt_{secrets.token_hex(8)}_"
 """Stands for a table's name in a translation, which outlives the names; nobody can write it into a text by chance."""
-_ODD_QUOTES: Final = re.compile(r"[^\s(,=<>|]''|''[^\s),;=<>|]|[^\s(,=<>|]\"\"|\"\"[^\s),;=<>|]|\\")
 _ODD_TREES: Final = (AttributeError, KeyError, IndexError, TypeError, ValueError, RecursionError)
 """What a rule stumbles over in a tree of a form that it was not made for."""
 
@@ -88,8 +86,6 @@ class Translations:
 
 def _planned(admitted: Admitted, schemas: Mapping[str, pa.Schema], *, max_rows: int) -> HotPlan | str:
     """Translate, or return the reason why not."""
-    if _ODD_QUOTES.search(admitted.text):
-        return "a quote or a backslash inside of text"
     for source in admitted.references:
         if source.raw:
             return f"{source}, which shows raw rows"
