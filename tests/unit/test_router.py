@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from siltstone import Lake
 from siltstone.config import Settings
 from siltstone.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from siltstone.model.files import Commit, CommitKind
+from siltstone.query import hot_query
 from siltstone.query.result import QueryResult
 
 PEOPLE = "crm.sales.people"
@@ -243,3 +246,33 @@ def test_nothing_of_a_purged_dataset_stays_among_kept_answers(lake: Lake):
     assert not lake.sql(GROUPED).cached
     with pytest.raises(NotFound):
         lake.queries.page("before", 1)
+
+
+def test_a_purge_by_another_process_takes_kept_answers_and_pages(lake: Lake):
+    lake.sql(GROUPED, query_id="before")
+    with Lake.open(lake.path, settings=Settings(durable=False)) as other:
+        base = other.dataset(PEOPLE)._store.base
+        base.commit(lambda parent: Commit(kind=CommitKind.EPOCH, plan_version=parent.version, epoch=7))
+    with pytest.raises(NotFound):
+        lake.queries.page("before", 1)
+    assert not lake.sql(GROUPED, query_id="after").cached
+    assert lake.queries.page("after", 1).row_count == 3
+    with Lake.open(lake.path, settings=Settings(durable=False)) as other:
+        other.drop(PEOPLE)
+    with pytest.raises(NotFound):
+        lake.queries.page("after", 1)
+
+
+def test_a_query_that_began_before_a_purge_keeps_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch):
+    answer = hot_query.answer
+
+    def purged_meanwhile(*given: Any, **named: Any) -> pa.Table:  # noqa: ANN401
+        lake.dataset(PEOPLE)._parts.store.forget()
+        return answer(*given, **named)
+
+    monkeypatch.setattr(hot_query, "answer", purged_meanwhile)
+    assert lake.sql(GROUPED, query_id="during").row_count == 3
+    monkeypatch.setattr(hot_query, "answer", answer)
+    with pytest.raises(NotFound):
+        lake.queries.page("during", 1)
+    assert not lake.sql(GROUPED).cached

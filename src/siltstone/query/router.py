@@ -24,7 +24,7 @@ from siltstone.clock import Clock
 from siltstone.config import Settings
 from siltstone.dataset.dataset import Dataset
 from siltstone.dataset.store import Store
-from siltstone.errors import InvalidRequest, Unavailable
+from siltstone.errors import Gone, InvalidRequest, NotFound, Unavailable
 from siltstone.query import hot_query
 from siltstone.query.admitted import Admitted
 from siltstone.query.gate import admit
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 BYTES_PER_MB: Final = 1024 * 1024
 KEPT_ADMISSIONS: Final = 256
+FILLS: Final = 4
+"""How often what is not resident is filled for one question: somebody may evict it before it is read."""
 HARDLY_USED: Final = 0.98
 """With this share of a time limit left it counts as whole: the limit that an error names is then the one that was set."""
 
@@ -146,9 +148,10 @@ class Router:
         started = time.monotonic()
         query_id = question.query_id or self._clock.new_id()
         with self._running.run(query_id, seconds=question.seconds) as run:
+            run.since = self._kept.forgets
             result = self._routed(question, admitted, run, started)
         result = replace(result, seconds=time.monotonic() - started, query_id=query_id)
-        self._kept.keep_pages(result)
+        self._kept.keep_pages(result, _names(admitted), since=run.since)
         return result
 
     def cancel(self, query_id: str) -> None:
@@ -170,6 +173,8 @@ class Router:
             InvalidRequest: there is no such page or size.
             NotFound: that answer is not kept.
         """
+        for name in self._kept.datasets(query_id):
+            self._notice_purges(name)
         return self._kept.page(query_id, number, size=size)
 
     def forget(self) -> None:
@@ -243,13 +248,20 @@ class Router:
             _Miss: Spark was asked for, it lies outside the subset, or a dataset is not resident and not filled at once.
             Cold: a fill was refused.
             HotFailed: the engine could not answer.
+            Unavailable: hot was asked for, and others evict what is filled before it is read.
         """
         self._check_asked(question, admitted)
+        for _ in range(FILLS):
+            try:
+                return self._pinned_answer(question, admitted, run, started)
+            except Cold:
+                self._fill_cold(question, admitted)
         try:
             return self._pinned_answer(question, admitted, run, started)
-        except Cold:
-            self._fill_cold(question, admitted)
-        return self._pinned_answer(question, admitted, run, started)
+        except Cold as cold:
+            if question.engine is Engine.HOT:
+                raise Unavailable(f"{cold} That happened again and again before it was read. Try again.") from cold
+            raise
 
     def _hot_plan(self, question: Question, admitted: Admitted) -> str:
         self._fill_cold(question, admitted)
@@ -269,6 +281,8 @@ class Router:
         with self._hot().pinned(names) as view:
             plan = self._plan(view.schemas, question, admitted)
             key = self._key(question, admitted, view.states)
+            for name, purges in view.purges.items():
+                self._kept.notice(name, purges)
             found = self._found(key, admitted)
             if found is not None and (found.engine == Engine.HOT or question.engine is not Engine.HOT):
                 return replace(found, cached=True)
@@ -281,7 +295,7 @@ class Router:
             truncated=table.num_rows > question.max_rows,
             seconds=0.0,
         )
-        self._keep(key, admitted, result)
+        self._keep(key, admitted, result, run)
         return result
 
     def _plan(self, schemas: Mapping[str, pa.Schema], question: Question, admitted: Admitted) -> HotPlan:
@@ -300,7 +314,8 @@ class Router:
         rows = sum(_rows(stores[name]) for name in cold)
         for name in cold:
             decision = cache.decide(name)
-            small = rows <= self._settings.hot_at_once_rows and decision.admitted and not decision.evict
+            free = decision.filling or (decision.admitted and not decision.evict)
+            small = rows <= self._settings.hot_at_once_rows and free
             if not small and question.engine is not Engine.HOT:
                 raise _Miss(f"{name}: {decision.reason}", names=tuple(cold))
         for name in cold:
@@ -323,7 +338,7 @@ class Router:
         result = query.answer(question.max_rows)
         result = replace(result, table=as_answered(result.table), reason=reason, engine=Engine.SPARK)
         if before == self._states(admitted):  # what was pinned in between is of this state
-            self._keep(key, admitted, result)
+            self._keep(key, admitted, result, run)
         return result
 
     # ---- keeping -------------------------------------------------------------------------------------------------
@@ -332,8 +347,18 @@ class Router:
         found = {}
         for name in _names(admitted):
             store = self._store(name).current()
-            found[name] = state_of(store, store.snapshot())
+            snapshot = store.snapshot()
+            self._kept.notice(name, (store.incarnation, snapshot.epoch))
+            found[name] = state_of(store, snapshot)
         return found
+
+    def _notice_purges(self, name: str) -> None:
+        """Look whether another process has purged or dropped a dataset: what is kept of it goes."""
+        try:
+            store = self._store(name).current()
+            self._kept.notice(name, (store.incarnation, store.snapshot().epoch))
+        except (Gone, NotFound):
+            self._kept.forget()
 
     @staticmethod
     def _key(question: Question, admitted: Admitted, states: Mapping[str, State]) -> Hashable:
@@ -344,9 +369,9 @@ class Router:
     def _found(self, key: Hashable, admitted: Admitted) -> QueryResult | None:
         return self._kept.find(key) if _is_kept(admitted) else None
 
-    def _keep(self, key: Hashable, admitted: Admitted, result: QueryResult) -> None:
+    def _keep(self, key: Hashable, admitted: Admitted, result: QueryResult, run: Run) -> None:
         if _is_kept(admitted):
-            self._kept.keep(key, result)
+            self._kept.keep(key, result, since=run.since)
 
     def _store(self, name: str) -> Store:
         return self._sources.store(name)

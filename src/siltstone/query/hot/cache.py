@@ -51,6 +51,8 @@ class Pinned:
     """Its columns in the lake's own types, which results are to have."""
     states: Mapping[str, State]
     """What its rows are a view of: the key of whatever is kept of an answer."""
+    purges: Mapping[str, tuple[str, int]]
+    """Its incarnation and epoch: another one means that it was purged or dropped, and nothing older may be kept."""
 
 
 class HotCache:
@@ -190,7 +192,7 @@ class HotCache:
         if slot.is_resident(store.incarnation):
             return Decision(resident=True, reason=f"Resident: {slot.entry.rows:,} rows, checked before each answer.")
         if slot.entry.filling or slot.wanted:
-            return Decision(resident=False, reason="Not resident yet: it is being filled.")
+            return Decision(resident=False, filling=True, reason="Not resident yet: it is being filled.")
         return self._filler.admission(slot, store, by_name=False)
 
     def _pin(self, names: Sequence[str]) -> "tuple[DuckDBPyConnection, Moment, Pinned]":
@@ -211,6 +213,7 @@ class HotCache:
                 tables={name: one.table for name, one in found.items()},
                 schemas={name: one.store.schema for name, one in found.items()},
                 states={name: one.state for name, one in found.items()},
+                purges={name: (one.state.incarnation, one.epoch) for name, one in found.items()},
             )
             return cursor, moment_of(residents), view
 
