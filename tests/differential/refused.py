@@ -50,6 +50,7 @@ OUTSIDE: dict[str, str] = {
     "SELECT m * 2L AS x FROM lab.d.t": "cast literal",
     "SELECT sum(st.g) FROM lab.d.t": "without a name",
     "SELECT id, k IN (SELECT k FROM lab.d.o) AS x FROM lab.d.t": "as a value",
+    "SELECT id FROM lab.d.t WHERE EXISTS (SELECT 1 FROM lab.d.o) IS TRUE": "EXISTS inside",
     "SELECT id FROM lab.d.t WHERE (k IN (SELECT k FROM lab.d.o)) IS NULL": "as a value",
     "SELECT id FROM lab.d.t WHERE NOT (k IN (SELECT k FROM lab.d.o) AND o)": "as a value",
     "SELECT id, coalesce(k NOT IN (SELECT k FROM lab.d.o), o) AS x FROM lab.d.t": "as a value",

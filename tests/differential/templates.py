@@ -320,7 +320,7 @@ TEMPLATES: dict[str, Templates] = {
         ("contains, endswith, startswith", "{holds}({text}, {text})"),
         ("isnan", "isnan({double})"),
         ("isnan", "isnan({single})"),
-        ("EXISTS, IN (SELECT ...)", "EXISTS (SELECT 1 FROM lab.d.p b WHERE b.k = {outer} AND b.price > 0)"),
+        ("EXISTS, IN (SELECT ...)", "(EXISTS (SELECT 1 FROM lab.d.p b WHERE b.k = {outer} AND b.price > 0))"),
         (
             "EXISTS, IN (SELECT ...)",
             "if(k {not}IN (SELECT b.k FROM lab.d.p b WHERE b.k IS NOT NULL), {truth}, {truth})",

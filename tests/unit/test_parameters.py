@@ -97,3 +97,8 @@ def test_a_value_that_cannot_be_bound_is_refused_by_name(value: object, why: str
     with pytest.raises(InvalidRequest, match=why) as raised:
         admit("SELECT :p AS x FROM c.s.t", parameters={"p": value})
     assert ":p" in str(raised.value)
+
+
+def test_a_parameter_without_a_value_is_told_with_its_place():
+    with pytest.raises(InvalidRequest, match=r"no value for :b at line 2, column 11"):
+        admit("SELECT :a AS x FROM c.s.t\nWHERE x = :b", parameters={"a": 1})

@@ -190,10 +190,19 @@ def test_a_plan_names_the_engine_and_no_place(lake: Lake, lake_path: Path):
     assert found.engine == "hot"
     assert found.plan
     assert str(lake_path) not in found.plan
+    assert PEOPLE in found.plan
+    assert "hot_" not in found.plan
     assert "Resident" in found.datasets[PEOPLE]
 
 
+@pytest.mark.parametrize("seconds", [-1, math.nan, math.inf])
+def test_a_time_limit_that_is_none_is_refused(lake: Lake, seconds: float):
+    with pytest.raises(InvalidRequest, match="A time limit is a number of seconds"):
+        lake.sql(GROUPED, timeout=seconds)
+
+
 def test_a_plan_says_what_asking_would_do(lake: Lake):
+    assert "read into it at once" in lake.explain_sql(GROUPED).reason
     assert lake.explain_sql(GROUPED).engine == lake.sql(GROUPED).engine == "hot"
     with pytest.raises(InvalidRequest, match="STDDEV"):
         lake.explain_sql(f"SELECT stddev(x) AS s FROM {PEOPLE}", engine="hot")

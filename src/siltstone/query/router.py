@@ -10,6 +10,7 @@
 Whatever the hot engine cannot do exactly as Spark does, Spark does. The result names the engine and the reason.
 """
 
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -144,6 +145,7 @@ class Router:
             Unavailable: the time is up, it was cancelled, or Spark went away.
         """
         check_max_rows(question.max_rows)
+        check_seconds(question.seconds)
         admitted = self._admit(question)
         started = time.monotonic()
         query_id = question.query_id or self._clock.new_id()
@@ -189,11 +191,15 @@ class Router:
         """
         admitted = self._admit(question)
         names = _names(admitted)
-        resident = {name: self._hot().decide(name).reason for name in names}
+        decisions = {name: self._hot().decide(name) for name in names}
+        resident = {name: decision.reason for name, decision in decisions.items()}
         try:
             self._check_asked(question, admitted)
             text = self._hot_plan(question, admitted)
-            return Explanation(engine=Engine.HOT, reason=_why_hot(names), datasets=resident, plan=text)
+            reason = "What is not in memory is read into it at once."
+            if all(decision.resident for decision in decisions.values()):
+                reason = _why_hot(names)
+            return Explanation(engine=Engine.HOT, reason=reason, datasets=resident, plan=text)
         except (_Miss, Cold, HotFailed) as miss:
             reason = str(miss)
         if question.engine is Engine.HOT:
@@ -232,7 +238,9 @@ class Router:
         except HotFailed as failed:
             reason = f"The hot engine could not answer: {failed}."
         if question.engine is Engine.HOT:
-            raise InvalidRequest(f"The hot engine cannot answer this query. {reason} engine='auto' lets Spark answer.")
+            raise InvalidRequest(
+                f"The hot engine cannot answer this query. {reason} The engine auto lets Spark answer."
+            )
         result = self._spark_answer(question, admitted, run, started, reason)
         if self.fill_behind and question.engine is Engine.AUTO:
             for name in missed:
@@ -375,6 +383,18 @@ class Router:
 
     def _store(self, name: str) -> Store:
         return self._sources.store(name)
+
+
+def check_seconds(seconds: float) -> None:
+    """Refuse a time limit that is none.
+
+    Raises:
+        InvalidRequest: it is negative, or no number.
+    """
+    if not 0 <= seconds < math.inf:
+        raise InvalidRequest(
+            f"A time limit is a number of seconds, or 0 for none, not {seconds:g} (--timeout or timeout=)."
+        )
 
 
 def _names(admitted: Admitted) -> tuple[str, ...]:

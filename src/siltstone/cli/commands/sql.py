@@ -1,5 +1,7 @@
 """Asking: sql."""
 
+import errno
+import os
 import sys
 from dataclasses import replace
 from enum import StrEnum
@@ -54,7 +56,12 @@ def sql(  # noqa: PLR0913  # one parameter for each option
     explain: Annotated[
         bool, typer.Option("--explain", help="Show who would answer, why and how; ask nothing.")
     ] = False,
-    max_rows: Annotated[int | None, typer.Option("--max-rows", metavar="N", help="Rows to return at most.")] = None,
+    max_rows: Annotated[
+        int | None,
+        typer.Option(
+            "--max-rows", metavar="N", help="Rows to return at most: 1,000 unless set, up to 100,000; all with --out."
+        ),
+    ] = None,
     timeout: Annotated[
         float | None, typer.Option("--timeout", metavar="SECONDS", help="End the query after so long; 0 means never.")
     ] = None,
@@ -170,25 +177,36 @@ def _facts(result: "QueryResult") -> dict[str, object]:
 
 
 def _write_file(result: "QueryResult", out: Path, form: Form) -> None:
-    """Write rows to a file.
+    """Write rows to a file, which is there whole or as it was before; into what is no file (a pipe) they go directly.
 
     Raises:
         InvalidRequest: the file cannot be written.
     """
+    part = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:
-        if form is Form.PARQUET:
-            import pyarrow.parquet as pq
-
-            pq.write_table(result.table, out)
-            return
-        with out.open("w", encoding="utf-8", newline="") as file:
-            if form is Form.CSV:
-                render.write_csv(result.columns, result.rows, file=file)
-            else:
-                rows = [dict(zip(result.columns, row, strict=True)) for row in result.rows]
-                render.write_json(rows, file=file)
+        if out.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        _write_rows(result, out if out.exists() and not out.is_file() else part, form)
+        if part.exists():
+            part.replace(out)
     except OSError as error:
         raise InvalidRequest(f"{out} cannot be written: {error.strerror or error}.") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _write_rows(result: "QueryResult", out: Path, form: Form) -> None:
+    if form is Form.PARQUET:
+        import pyarrow.parquet as pq
+
+        pq.write_table(result.table, out)
+        return
+    with out.open("w", encoding="utf-8", newline="") as file:
+        if form is Form.CSV:
+            render.write_csv(result.columns, result.rows, file=file)
+        else:
+            rows = [dict(zip(result.columns, row, strict=True)) for row in result.rows]
+            render.write_json(rows, file=file)
 
 
 def _note(call: Invocation, result: "QueryResult", form: Form, out: Path | None) -> None:

@@ -453,6 +453,8 @@ def _nvl2(to: Expressions, node: exp.Expr) -> Piece:
 
 @rule(exp.Exists, args="this")
 def _exists(to: Expressions, node: exp.Expr) -> Piece:
+    if isinstance(node.parent, exp.Binary | exp.Between | exp.In) and not isinstance(node.parent, exp.Connector):
+        raise Outside("EXISTS inside of a comparison")  # Spark reads it in parentheses only
     return to.queries.exists(node.this, to.scope)
 
 
