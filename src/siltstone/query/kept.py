@@ -17,6 +17,8 @@ from siltstone.query.result import QueryResult
 
 KEPT_PAGES: Final = 50
 """So many of the last results can be read page by page."""
+KEPT_PAGES_BYTES: Final = 512 * 1024 * 1024
+"""They take no more than this together, unless the last one alone does."""
 MAX_PAGE_ROWS: Final = 10_000
 LARGEST_SHARE: Final = 4
 """One answer takes at most this part of the room, or it is not kept for a repeat: it would drive all others out."""
@@ -68,9 +70,12 @@ class KeptResults:
         with self._mutex:
             if since != self._forgets:
                 return
+            self._pages.pop(result.query_id, None)
             self._pages[result.query_id] = (result, names)
-            while len(self._pages) > KEPT_PAGES:
-                self._pages.popitem(last=False)
+            size = sum(kept.table.nbytes for kept, _ in self._pages.values())
+            while len(self._pages) > KEPT_PAGES or (size > KEPT_PAGES_BYTES and len(self._pages) > 1):
+                _, (gone, _) = self._pages.popitem(last=False)
+                size -= gone.table.nbytes
 
     def page(self, query_id: str, number: int, *, size: int) -> QueryResult:
         """Return one page of an answer, counted from 1; one after the last page has no rows.
@@ -79,9 +84,9 @@ class KeptResults:
             InvalidRequest: there is no such page or size.
             NotFound: the answer is not kept, or not any more.
         """
-        if number < 1 or not 1 <= size <= MAX_PAGE_ROWS:
+        if not (_is_count(number) and _is_count(size) and size <= MAX_PAGE_ROWS):
             raise InvalidRequest(
-                f"Pages count from 1 and have 1 to {MAX_PAGE_ROWS:,} rows, not page {number} of {size}."
+                f"Pages count from 1 and have 1 to {MAX_PAGE_ROWS:,} rows, not page {number!r} of {size!r}."
             )
         with self._mutex:
             found = self._pages.get(query_id)
@@ -110,3 +115,7 @@ class KeptResults:
             self._answers.clear()
             self._pages.clear()
             self._bytes = 0
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and value >= 1

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 BYTES_PER_MB: Final = 1024 * 1024
 KEPT_ADMISSIONS: Final = 256
+MAX_ID_CHARS: Final = 128
 FILLS: Final = 4
 """How often what is not resident is filled for one question: somebody may evict it before it is read."""
 HARDLY_USED: Final = 0.98
@@ -148,7 +149,7 @@ class Router:
         check_seconds(question.seconds)
         admitted = self._admit(question)
         started = time.monotonic()
-        query_id = question.query_id or self._clock.new_id()
+        query_id = checked_id(question.query_id) if question.query_id else self._clock.new_id()
         with self._running.run(query_id, seconds=question.seconds) as run:
             run.since = self._kept.forgets
             result = self._routed(question, admitted, run, started)
@@ -385,15 +386,26 @@ class Router:
         return self._sources.store(name)
 
 
-def check_seconds(seconds: float) -> None:
+def checked_id(query_id: object) -> str:
+    """Return the id that a caller has chosen for a query.
+
+    Raises:
+        InvalidRequest: it is no id.
+    """
+    if not isinstance(query_id, str) or len(query_id) > MAX_ID_CHARS or not query_id.isprintable():
+        raise InvalidRequest(f"The id of a query is text of at most {MAX_ID_CHARS} characters that can be printed.")
+    return query_id
+
+
+def check_seconds(seconds: object) -> None:
     """Refuse a time limit that is none.
 
     Raises:
         InvalidRequest: it is negative, or no number.
     """
-    if not 0 <= seconds < math.inf:
+    if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
         raise InvalidRequest(
-            f"A time limit is a number of seconds, or 0 for none, not {seconds:g} (--timeout or timeout=)."
+            f"A time limit is a number of seconds, or 0 for none, not {seconds!r} (--timeout or timeout=)."
         )
 
 

@@ -97,6 +97,7 @@ class HotCache:
             Cold: one is not resident; the message says which and why.
             NotFound: there is no such dataset.
         """
+        self._check_open()
         self._follow()
         cursor, moment, view = self._pin(sorted(set(names)))
         try:
@@ -139,7 +140,9 @@ class HotCache:
         Raises:
             Cold: it does not fit, or cannot be hot; nothing was changed, or it was stopped when it had outgrown its room.
             NotFound: there is no such dataset.
+            Unavailable: the lake was closed.
         """
+        self._check_open()
         self._sources.store(name)
         return self._filler.fill(self._residents.slot(name), by_name=True, progress=progress)
 
@@ -181,6 +184,10 @@ class HotCache:
         self._residents.close()
         if self._following is not None:
             self._following.close()
+
+    def _check_open(self) -> None:
+        if self._residents.closing.is_set():
+            raise Unavailable("The lake was closed, and its hot cache with it. Open it anew.")
 
     def _follow(self) -> None:
         if self._following is not None:
