@@ -70,18 +70,29 @@ class Cold:
         return as_answered(self.spark.sql(spark_text(admitted, views, common="w{}".format)).toArrow())
 
 
-def differences(hot: pa.Table, cold: pa.Table, *, ordered: bool, close: bool = False) -> list[str]:
-    """Say how two answers differ; nothing if they are equal. With `close`, doubles may differ in their last digits."""
+def differences(
+    hot: pa.Table, cold: pa.Table, *, ordered: bool, close: bool = False, either_zero: bool = False
+) -> list[str]:
+    """Say how two answers differ; nothing if they are equal.
+
+    With `close`, doubles may differ in their last digits; with `either_zero`, 0.0 is as good as -0.0.
+    """
     if hot.column_names != cold.column_names:
         return [f"columns {hot.column_names} and {cold.column_names}"]
     if hot.schema.types != cold.schema.types:
         pairs = zip(hot.column_names, hot.schema.types, cold.schema.types, strict=True)
         return [f"{name}: {one} and {other}" for name, one, other in pairs if one != other]
     one, other = _rows(hot, close=close), _rows(cold, close=close)
+    if either_zero:
+        one, other = _without_signs(one), _without_signs(other)
     if ordered:
         return [] if one == other else [f"in order: {_first(one, other)}"]
     more, less = Counter(one) - Counter(other), Counter(other) - Counter(one)
     return [] if not more and not less else [f"only hot {list(more)[:3]}, only Spark {list(less)[:3]}"]
+
+
+def _without_signs(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return [tuple(value.removeprefix("-") if value in ("-0.0", "-0") else value for value in row) for row in rows]
 
 
 def _first(one: list[Any], other: list[Any]) -> str:
@@ -108,7 +119,7 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
 def _plain(value: Any, *, close: bool) -> Any:  # noqa: ANN401
     if isinstance(value, float):
         if close and math.isfinite(value):
-            return f"{value:.9g}"
+            return f"{value:.9g}"  # 0 and -0 stay apart
         return repr(value)
     if isinstance(value, list):
         return tuple(_plain(one, close=close) for one in value)

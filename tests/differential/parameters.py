@@ -1,6 +1,7 @@
 """Questions with values bound to them."""
 
 import datetime
+import math
 from decimal import Decimal
 
 UTC = datetime.UTC
@@ -8,6 +9,10 @@ PARAMETERS: list[tuple[str, dict[str, object]]] = [
     ("SELECT id FROM lab.d.t WHERE n = :n", {"n": 1}),
     ("SELECT id, n + :n AS x FROM lab.d.t", {"n": 2}),
     ("SELECT id, id * :big AS x FROM lab.d.t", {"big": 3_000_000_000}),
+    ("SELECT id, :edge AS x, :edge + id AS y FROM lab.d.t", {"edge": -(2**31)}),
+    ("SELECT id, :a AS x, :b AS y, :c AS v FROM lab.d.t", {"a": math.nan, "b": -0.0, "c": -math.inf}),
+    ("SELECT id, :t AS x, :b AS y FROM lab.d.t", {"t": "a\0b\\'\"\r\n$1 ${x} :t \U0001f600", "b": b"\0'\xff"}),
+    ("SELECT id, :m AS x, :n AS y FROM lab.d.t", {"m": Decimal("1E+3"), "n": Decimal("-0.00")}),
     ("SELECT id FROM lab.d.t WHERE z = :text OR w = :text", {"text": "it's; -- 'é"}),
     ("SELECT id FROM lab.d.t WHERE z > :text", {"text": "a"}),
     ("SELECT id FROM lab.d.t WHERE e > :least", {"least": 0.5}),

@@ -170,6 +170,12 @@ QUERIES: dict[str, list[str]] = {
         "SELECT id FROM lab.d.t WHERE k NOT IN (SELECT k FROM lab.d.o WHERE k IS NOT NULL)",
         "SELECT id FROM lab.d.t WHERE k IN (SELECT k FROM lab.d.o GROUP BY k HAVING count(*) > 1)",
         "SELECT id FROM lab.d.t WHERE id IN (SELECT id FROM lab.d.o)",
+        "SELECT id FROM lab.d.t WHERE o OR k NOT IN (SELECT k FROM lab.d.o)",
+        "SELECT id FROM lab.d.t WHERE o AND NOT (k IN (SELECT k FROM lab.d.o WHERE k > 1))",
+        "SELECT id, CASE WHEN k IN (SELECT k FROM lab.d.o) THEN 1 ELSE 2 END AS x, if(k NOT IN (SELECT k FROM lab.d.o), 1, 2) AS y FROM lab.d.t",
+        "SELECT k, count(*) AS c FROM lab.d.t GROUP BY k HAVING k NOT IN (SELECT k FROM lab.d.o WHERE k > 1)",
+        "SELECT count_if(k IN (SELECT k FROM lab.d.o)) AS c FROM lab.d.t",
+        "SELECT t.id FROM lab.d.t t LEFT JOIN lab.d.o o ON t.id = o.id AND t.k IN (SELECT k FROM lab.d.o)",
         "SELECT id FROM lab.d.t t WHERE n > 0 OR EXISTS (SELECT 1 FROM lab.d.o o WHERE o.id = t.id)",
         "SELECT count(*) FROM lab.d.t t WHERE EXISTS (SELECT * FROM lab.d.o o WHERE o.id = t.id AND o.k <> t.k)",
     ],
@@ -191,6 +197,8 @@ QUERIES: dict[str, list[str]] = {
     "count_if": [
         "SELECT count_if(o) AS c, count_if(n > 0) AS p FROM lab.d.t",
         "SELECT k, count_if(o) AS c FROM lab.d.t GROUP BY k",
+        "SELECT count_if(o) AS c FROM lab.d.t WHERE false",
+        "SELECT id, count_if(n > 1) AS c, count_if(NULL) AS d FROM lab.d.t GROUP BY id",
     ],
     "sum, sum(DISTINCT)": [
         "SELECT sum(n) AS s, sum(id) AS si, sum(DISTINCT n) AS sd, sum(b) AS sb, sum(s) AS ss, sum(i) AS sl FROM lab.d.t",

@@ -72,6 +72,7 @@ def test_rows_come_as_a_table_csv_or_json(asked: Path):
 @pytest.mark.parametrize("ending", ["parquet", "csv", "json"])
 def test_rows_go_into_a_file_by_its_ending(asked: Path, tmp_path: Path, ending: str):
     out = tmp_path / f"rows.{ending}"
+    out.write_text("something older")
     done = silt("--lake", asked, "--json", "sql", COUNTED, "--out", out)
     assert (done.data["row_count"], done.data["file"]) == (2, str(out))
     if ending == "parquet":
@@ -80,6 +81,14 @@ def test_rows_go_into_a_file_by_its_ending(asked: Path, tmp_path: Path, ending: 
         assert out.read_text() == "name,n\nann,20\nbob,20\n"
     else:
         assert json.loads(out.read_text()) == [{"name": "ann", "n": 20}, {"name": "bob", "n": 20}]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lake", out.name]
+
+
+def test_what_cannot_be_written_leaves_everything_as_it_was(asked: Path, tmp_path: Path):
+    (tmp_path / "rows.csv").mkdir()
+    done = silt("--lake", asked, "sql", COUNTED, "--out", tmp_path / "rows.csv")
+    assert (done.code, "cannot be written: it is a folder" in done.err) == (2, True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lake", "rows.csv"]
 
 
 def test_values_are_bound_by_name_and_type(asked: Path):
@@ -106,6 +115,7 @@ def test_a_value_that_cannot_be_read_is_refused(text: str):
         (("--csv", "--format", "json"), "exclude each other"),
         (("--param", "n=1", "--param", "n=2"), "twice"),
         (("--param", "n=1"), "n"),
+        (("--timeout", "-1"), "A time limit"),
         (("--out", "/no/such/folder/rows.csv"), "cannot be written"),
     ],
 )

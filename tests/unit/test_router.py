@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from siltstone import Lake
 from siltstone.config import Settings
 from siltstone.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from siltstone.model.files import Commit, CommitKind
+from siltstone.query import hot_query, kept
 from siltstone.query.result import QueryResult
 
 PEOPLE = "crm.sales.people"
@@ -186,10 +189,58 @@ def test_a_plan_names_the_engine_and_no_place(lake: Lake, lake_path: Path):
     assert found.engine == "hot"
     assert found.plan
     assert str(lake_path) not in found.plan
+    assert PEOPLE in found.plan
+    assert "hot_" not in found.plan
     assert "Resident" in found.datasets[PEOPLE]
 
 
+@pytest.mark.parametrize("given", [{"timeout": -1}, {"timeout": math.nan}, {"timeout": math.inf}, {"timeout": "5"}])
+def test_a_time_limit_that_is_none_is_refused(lake: Lake, given: dict[str, Any]):
+    with pytest.raises(InvalidRequest, match="A time limit is a number of seconds"):
+        lake.sql(GROUPED, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"max_rows": "5"}, "1 to 100,000 rows"),
+        ({"max_rows": 2.5}, "1 to 100,000 rows"),
+        ({"max_rows": True}, "1 to 100,000 rows"),
+        ({"query_id": 5}, "The id of a query"),
+        ({"query_id": "x" * 129}, "The id of a query"),
+        ({"query_id": "a\nb"}, "The id of a query"),
+    ],
+)
+def test_arguments_of_other_classes_are_refused_by_name(lake: Lake, given: dict[str, Any], says: str):
+    with pytest.raises(InvalidRequest, match=says):
+        lake.sql(GROUPED, **given)
+
+
+@pytest.mark.parametrize(("number", "size"), [(1.5, 10), ("1", 10), (1, "10"), (0, 10), (1, 10_001)])
+def test_a_page_that_is_none_is_refused(lake: Lake, number: Any, size: Any):  # noqa: ANN401
+    lake.sql(GROUPED, query_id="kept")
+    with pytest.raises(InvalidRequest, match="Pages count from 1"):
+        lake.queries.page("kept", number, size=size)
+
+
+def test_pages_take_a_bounded_room_and_the_last_answer_is_always_there(lake: Lake, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(kept, "KEPT_PAGES_BYTES", 1)
+    for name in ("first", "second"):
+        lake.sql(GROUPED, query_id=name)
+    assert lake.queries.page("second", 1).row_count == 3
+    with pytest.raises(NotFound):
+        lake.queries.page("first", 1)
+
+
+def test_a_closed_lake_says_so(lake: Lake):
+    lake.sql(GROUPED)
+    lake.close()
+    with pytest.raises(Unavailable, match="was closed"):
+        lake.sql(GROUPED)
+
+
 def test_a_plan_says_what_asking_would_do(lake: Lake):
+    assert "read into it at once" in lake.explain_sql(GROUPED).reason
     assert lake.explain_sql(GROUPED).engine == lake.sql(GROUPED).engine == "hot"
     with pytest.raises(InvalidRequest, match="STDDEV"):
         lake.explain_sql(f"SELECT stddev(x) AS s FROM {PEOPLE}", engine="hot")
@@ -242,3 +293,33 @@ def test_nothing_of_a_purged_dataset_stays_among_kept_answers(lake: Lake):
     assert not lake.sql(GROUPED).cached
     with pytest.raises(NotFound):
         lake.queries.page("before", 1)
+
+
+def test_a_purge_by_another_process_takes_kept_answers_and_pages(lake: Lake):
+    lake.sql(GROUPED, query_id="before")
+    with Lake.open(lake.path, settings=Settings(durable=False)) as other:
+        base = other.dataset(PEOPLE)._store.base
+        base.commit(lambda parent: Commit(kind=CommitKind.EPOCH, plan_version=parent.version, epoch=7))
+    with pytest.raises(NotFound):
+        lake.queries.page("before", 1)
+    assert not lake.sql(GROUPED, query_id="after").cached
+    assert lake.queries.page("after", 1).row_count == 3
+    with Lake.open(lake.path, settings=Settings(durable=False)) as other:
+        other.drop(PEOPLE)
+    with pytest.raises(NotFound):
+        lake.queries.page("after", 1)
+
+
+def test_a_query_that_began_before_a_purge_keeps_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch):
+    answer = hot_query.answer
+
+    def purged_meanwhile(*given: Any, **named: Any) -> pa.Table:  # noqa: ANN401
+        lake.dataset(PEOPLE)._parts.store.forget()
+        return answer(*given, **named)
+
+    monkeypatch.setattr(hot_query, "answer", purged_meanwhile)
+    assert lake.sql(GROUPED, query_id="during").row_count == 3
+    monkeypatch.setattr(hot_query, "answer", answer)
+    with pytest.raises(NotFound):
+        lake.queries.page("during", 1)
+    assert not lake.sql(GROUPED).cached

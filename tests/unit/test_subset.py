@@ -5,7 +5,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from siltstone.query.subset import ANY_ROWS, FLOATS, ITEMS, Item, Part
+from siltstone.query.subset import ANY_ROWS, ERRORS, FLOATS, ITEMS, Item, Part
 from siltstone.query.translate import Outside
 from siltstone.query.translate.expressions import RULES
 from tests.differential.data import others, rows
@@ -46,6 +46,7 @@ def test_the_page_says_what_may_differ():
     flat = " ".join(PAGE.split())
     assert FLOATS in flat
     assert ANY_ROWS in flat
+    assert ERRORS in flat
     assert [part for part in Part if f"## {part.capitalize()}" not in PAGE] == []
 
 

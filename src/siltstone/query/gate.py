@@ -72,8 +72,7 @@ def admit(
     if not isinstance(text, str):
         raise InvalidRequest(f"A query is text, not {type(text).__name__}.")
     read = (_kept if len(text) <= MAX_KEPT_CHARS else _read)(text, catalog, schema)
-    given = dict(parameters or {})
-    check_parameters(read.places, given)
+    given = check_parameters(read.places, parameters or {})
     return Admitted(
         text=text,
         normalised=read.normalised,

@@ -54,6 +54,13 @@ class _BoundedParser(SparkParser):
         after = [token.token_type for token in self._tokens[at : at + 2]]
         return after == [TokenType.R_PAREN, TokenType.ARROW]
 
+    def _parse_placed_parameter(self) -> exp.Expr | None:
+        """Read a parameter, and remember where it stands."""
+        colon = self._prev
+        read = SparkParser.PLACEHOLDER_PARSERS[TokenType.COLON]
+        node: exp.Expr | None = read(self)  # type: ignore[no-untyped-call, unused-ignore]
+        return node.update_positions(colon) if node is not None else None
+
     def _parse_join(self, *args: Any, **named: Any) -> exp.Join | None:  # noqa: ANN401
         before, self._joining = self._joining, True
         try:
@@ -117,7 +124,7 @@ class _PlainParser(_BoundedParser):
         )
     }
     QUERY_MODIFIER_TOKENS = set(QUERY_MODIFIER_PARSERS)
-    PLACEHOLDER_PARSERS = {TokenType.COLON: SparkParser.PLACEHOLDER_PARSERS[TokenType.COLON]}
+    PLACEHOLDER_PARSERS = {TokenType.COLON: lambda self: self._parse_placed_parameter()}
     COLUMN_OPERATORS = {token: SparkParser.COLUMN_OPERATORS[token] for token in (TokenType.DOT, TokenType.DCOLON)}
     LAMBDAS = {TokenType.ARROW: SparkParser.LAMBDAS[TokenType.ARROW]}
     TYPE_LITERAL_PARSERS = {}

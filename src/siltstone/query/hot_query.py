@@ -211,7 +211,9 @@ def explained(plan: HotPlan, parameters: Mapping[str, object], view: "Pinned") -
     except duckdb.Error as error:
         raise HotFailed(_why(error)) from error
     for name, table in view.tables.items():
-        text = text.replace(table, name)
+        database, schema, inner = table.split(".")
+        for shown in (table, f'{database}.{schema}."{inner}"'):
+            text = text.replace(shown, name)
     return text
 
 

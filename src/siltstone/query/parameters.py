@@ -24,8 +24,10 @@ MAX_LIST: Final = 10_000
 """The longest list that is bound as one value."""
 
 
-def check_parameters(named: Mapping[str, Place], given: Mapping[str, object]) -> None:
-    """Refuse values that do not fit the placeholders of a query.
+def check_parameters(named: Mapping[str, Place], given: Mapping[str, object]) -> dict[str, object]:
+    """Return the values of a query's placeholders, each in its plain class; refuse what does not fit them.
+
+    A class that is derived from another one may have a text of its own: only the value counts, never what it says of itself.
 
     Raises:
         InvalidRequest: a value is missing, is for no placeholder, or is of a type that cannot be bound.
@@ -39,29 +41,53 @@ def check_parameters(named: Mapping[str, Place], given: Mapping[str, object]) ->
     if extra:
         known = ", ".join(f":{name}" for name in named) or "none"
         raise InvalidRequest(f"The query has no parameter {', '.join(extra)}; it has {known}.")
-    for name, value in given.items():
-        _check(name, value)
+    return {name: _plain(name, value) for name, value in given.items()}
 
 
-def _check(name: str, value: object) -> None:
+def _plain(name: str, value: object) -> object:  # noqa: C901  # one for each class
     match value:
-        case None | bool() | float() | bytes() | date():
-            return
+        case None | bool():
+            return value
+        case float():
+            return float.__pos__(value)
+        case bytes():
+            return bytes.__getitem__(value, slice(None))
         case str():
             if not _is_unicode(value):
                 raise InvalidRequest(f"Parameter :{name} has half a character in it; it cannot be sent.")
+            return str.__str__(value)
         case int():
-            if not _SMALLEST <= value <= _LARGEST:
+            whole = int.__pos__(value)
+            if not _SMALLEST <= whole <= _LARGEST:
                 raise InvalidRequest(f"Parameter :{name} is beyond 64 bits. Give it as a Decimal.")
+            return whole
         case Decimal():
             _check_decimal(name, value)
+            return Decimal(value)
+        case date():
+            return _plain_time(name, value)
         case list() | tuple():
-            _check_list(name, list(value))
+            return _plain_list(name, list(value))
         case _:
             raise InvalidRequest(
                 f"Parameter :{name} is a {type(value).__name__}, which cannot be bound. Values are None, bool, int, float, "
-                "str, bytes, Decimal, date, datetime and lists of one kind of these."
+                "str, bytes, Decimal, date, datetime and lists of bool, int, float or str."
             )
+
+
+def _plain_time(name: str, value: date) -> date:
+    """Return a date or a time; one with a zone in UTC, since a zone is no part of its value."""
+    try:
+        if not isinstance(value, datetime):
+            return date(value.year, value.month, value.day)
+        clock = (value.hour, value.minute, value.second, value.microsecond, value.tzinfo)
+        at = datetime(value.year, value.month, value.day, *clock, fold=value.fold)  # noqa: DTZ001  # it may have none
+        moment = at if at.utcoffset() is None else at.astimezone(UTC)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequest(f"Parameter :{name} is no time between the years 1 and 9999 in UTC.") from error
+    if getattr(value, "nanosecond", 0):
+        raise InvalidRequest(f"Parameter :{name} is finer than a microsecond, which no column is. Round it.")
+    return moment.replace(tzinfo=None) if at.utcoffset() is None else moment
 
 
 def _is_unicode(value: str) -> bool:
@@ -73,17 +99,17 @@ def _check_decimal(name: str, value: Decimal) -> None:
         raise InvalidRequest(f"Parameter :{name} must be a number of at most {MAX_DIGITS} digits, not {value}.")
 
 
-def _check_list(name: str, values: list[object]) -> None:
+def _plain_list(name: str, values: list[object]) -> list[object]:
     if not 1 <= len(values) <= MAX_LIST:
         raise InvalidRequest(f"Parameter :{name} is a list of {len(values)} values; bound are 1 to {MAX_LIST:,}.")
-    kinds = {type(value) for value in values}
+    plain = [_plain(name, value) for value in values]
+    kinds = {type(value) for value in plain}
     if len(kinds) > 1 or not kinds <= {bool, int, float, str}:
         raise InvalidRequest(
             f"Parameter :{name} is a list of {', '.join(sorted(kind.__name__ for kind in kinds))}; a list has values of one "
             "kind, which is bool, int, float or str."
         )
-    for value in values:
-        _check(name, value)
+    return plain
 
 
 def decimal_size(value: Decimal) -> tuple[int, int]:
@@ -123,7 +149,8 @@ def literal(value: object) -> str:
 def _number(value: object) -> str:
     match value:
         case int():
-            return str(value) if 0 <= value < _SMALL else _cast(str(value), "INT" if abs(value) < _SMALL else "BIGINT")
+            kind = "INT" if -_SMALL <= value < _SMALL else "BIGINT"
+            return str(value) if 0 <= value < _SMALL else _cast(str(value), kind)
         case float():
             return _cast(_FLOATS.get(str(value), repr(value)), "DOUBLE")
         case Decimal():

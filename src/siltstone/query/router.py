@@ -10,6 +10,7 @@
 Whatever the hot engine cannot do exactly as Spark does, Spark does. The result names the engine and the reason.
 """
 
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -24,7 +25,7 @@ from siltstone.clock import Clock
 from siltstone.config import Settings
 from siltstone.dataset.dataset import Dataset
 from siltstone.dataset.store import Store
-from siltstone.errors import InvalidRequest, Unavailable
+from siltstone.errors import Gone, InvalidRequest, NotFound, Unavailable
 from siltstone.query import hot_query
 from siltstone.query.admitted import Admitted
 from siltstone.query.gate import admit
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
 
 BYTES_PER_MB: Final = 1024 * 1024
 KEPT_ADMISSIONS: Final = 256
+MAX_ID_CHARS: Final = 128
+FILLS: Final = 4
+"""How often what is not resident is filled for one question: somebody may evict it before it is read."""
 HARDLY_USED: Final = 0.98
 """With this share of a time limit left it counts as whole: the limit that an error names is then the one that was set."""
 
@@ -142,13 +146,15 @@ class Router:
             Unavailable: the time is up, it was cancelled, or Spark went away.
         """
         check_max_rows(question.max_rows)
+        check_seconds(question.seconds)
         admitted = self._admit(question)
         started = time.monotonic()
-        query_id = question.query_id or self._clock.new_id()
+        query_id = checked_id(question.query_id) if question.query_id else self._clock.new_id()
         with self._running.run(query_id, seconds=question.seconds) as run:
+            run.since = self._kept.forgets
             result = self._routed(question, admitted, run, started)
         result = replace(result, seconds=time.monotonic() - started, query_id=query_id)
-        self._kept.keep_pages(result)
+        self._kept.keep_pages(result, _names(admitted), since=run.since)
         return result
 
     def cancel(self, query_id: str) -> None:
@@ -170,6 +176,8 @@ class Router:
             InvalidRequest: there is no such page or size.
             NotFound: that answer is not kept.
         """
+        for name in self._kept.datasets(query_id):
+            self._notice_purges(name)
         return self._kept.page(query_id, number, size=size)
 
     def forget(self) -> None:
@@ -184,11 +192,15 @@ class Router:
         """
         admitted = self._admit(question)
         names = _names(admitted)
-        resident = {name: self._hot().decide(name).reason for name in names}
+        decisions = {name: self._hot().decide(name) for name in names}
+        resident = {name: decision.reason for name, decision in decisions.items()}
         try:
             self._check_asked(question, admitted)
             text = self._hot_plan(question, admitted)
-            return Explanation(engine=Engine.HOT, reason=_why_hot(names), datasets=resident, plan=text)
+            reason = "What is not in memory is read into it at once."
+            if all(decision.resident for decision in decisions.values()):
+                reason = _why_hot(names)
+            return Explanation(engine=Engine.HOT, reason=reason, datasets=resident, plan=text)
         except (_Miss, Cold, HotFailed) as miss:
             reason = str(miss)
         if question.engine is Engine.HOT:
@@ -227,7 +239,9 @@ class Router:
         except HotFailed as failed:
             reason = f"The hot engine could not answer: {failed}."
         if question.engine is Engine.HOT:
-            raise InvalidRequest(f"The hot engine cannot answer this query. {reason} engine='auto' lets Spark answer.")
+            raise InvalidRequest(
+                f"The hot engine cannot answer this query. {reason} The engine auto lets Spark answer."
+            )
         result = self._spark_answer(question, admitted, run, started, reason)
         if self.fill_behind and question.engine is Engine.AUTO:
             for name in missed:
@@ -243,13 +257,20 @@ class Router:
             _Miss: Spark was asked for, it lies outside the subset, or a dataset is not resident and not filled at once.
             Cold: a fill was refused.
             HotFailed: the engine could not answer.
+            Unavailable: hot was asked for, and others evict what is filled before it is read.
         """
         self._check_asked(question, admitted)
+        for _ in range(FILLS):
+            try:
+                return self._pinned_answer(question, admitted, run, started)
+            except Cold:
+                self._fill_cold(question, admitted)
         try:
             return self._pinned_answer(question, admitted, run, started)
-        except Cold:
-            self._fill_cold(question, admitted)
-        return self._pinned_answer(question, admitted, run, started)
+        except Cold as cold:
+            if question.engine is Engine.HOT:
+                raise Unavailable(f"{cold} That happened again and again before it was read. Try again.") from cold
+            raise
 
     def _hot_plan(self, question: Question, admitted: Admitted) -> str:
         self._fill_cold(question, admitted)
@@ -269,6 +290,8 @@ class Router:
         with self._hot().pinned(names) as view:
             plan = self._plan(view.schemas, question, admitted)
             key = self._key(question, admitted, view.states)
+            for name, purges in view.purges.items():
+                self._kept.notice(name, purges)
             found = self._found(key, admitted)
             if found is not None and (found.engine == Engine.HOT or question.engine is not Engine.HOT):
                 return replace(found, cached=True)
@@ -281,7 +304,7 @@ class Router:
             truncated=table.num_rows > question.max_rows,
             seconds=0.0,
         )
-        self._keep(key, admitted, result)
+        self._keep(key, admitted, result, run)
         return result
 
     def _plan(self, schemas: Mapping[str, pa.Schema], question: Question, admitted: Admitted) -> HotPlan:
@@ -300,7 +323,8 @@ class Router:
         rows = sum(_rows(stores[name]) for name in cold)
         for name in cold:
             decision = cache.decide(name)
-            small = rows <= self._settings.hot_at_once_rows and decision.admitted and not decision.evict
+            free = decision.filling or (decision.admitted and not decision.evict)
+            small = rows <= self._settings.hot_at_once_rows and free
             if not small and question.engine is not Engine.HOT:
                 raise _Miss(f"{name}: {decision.reason}", names=tuple(cold))
         for name in cold:
@@ -331,7 +355,7 @@ class Router:
         result = query.answer(question.max_rows)
         result = replace(result, table=as_answered(result.table), reason=reason, engine=Engine.SPARK)
         if before == self._states(admitted):  # what was pinned in between is of this state
-            self._keep(key, admitted, result)
+            self._keep(key, admitted, result, run)
         return result
 
     # ---- keeping -------------------------------------------------------------------------------------------------
@@ -340,8 +364,18 @@ class Router:
         found = {}
         for name in _names(admitted):
             store = self._store(name).current()
-            found[name] = state_of(store, store.snapshot())
+            snapshot = store.snapshot()
+            self._kept.notice(name, (store.incarnation, snapshot.epoch))
+            found[name] = state_of(store, snapshot)
         return found
+
+    def _notice_purges(self, name: str) -> None:
+        """Look whether another process has purged or dropped a dataset: what is kept of it goes."""
+        try:
+            store = self._store(name).current()
+            self._kept.notice(name, (store.incarnation, store.snapshot().epoch))
+        except (Gone, NotFound):
+            self._kept.forget()
 
     @staticmethod
     def _key(question: Question, admitted: Admitted, states: Mapping[str, State]) -> Hashable:
@@ -352,12 +386,35 @@ class Router:
     def _found(self, key: Hashable, admitted: Admitted) -> QueryResult | None:
         return self._kept.find(key) if _is_kept(admitted) else None
 
-    def _keep(self, key: Hashable, admitted: Admitted, result: QueryResult) -> None:
+    def _keep(self, key: Hashable, admitted: Admitted, result: QueryResult, run: Run) -> None:
         if _is_kept(admitted):
-            self._kept.keep(key, result)
+            self._kept.keep(key, result, since=run.since)
 
     def _store(self, name: str) -> Store:
         return self._sources.store(name)
+
+
+def checked_id(query_id: object) -> str:
+    """Return the id that a caller has chosen for a query.
+
+    Raises:
+        InvalidRequest: it is no id.
+    """
+    if not isinstance(query_id, str) or len(query_id) > MAX_ID_CHARS or not query_id.isprintable():
+        raise InvalidRequest(f"The id of a query is text of at most {MAX_ID_CHARS} characters that can be printed.")
+    return query_id
+
+
+def check_seconds(seconds: object) -> None:
+    """Refuse a time limit that is none.
+
+    Raises:
+        InvalidRequest: it is negative, or no number.
+    """
+    if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+        raise InvalidRequest(
+            f"A time limit is a number of seconds, or 0 for none, not {seconds!r} (--timeout or timeout=)."
+        )
 
 
 def _names(admitted: Admitted) -> tuple[str, ...]:

@@ -248,15 +248,15 @@ class SparkQuery:
             interrupt_tag(session, tag)
 
 
-def check_max_rows(max_rows: int) -> None:
+def check_max_rows(max_rows: object) -> None:
     """Refuse a number of rows that is out of bounds.
 
     Raises:
         InvalidRequest: it is.
     """
-    if not 1 <= max_rows <= MAX_ROWS:
+    if not isinstance(max_rows, int) or isinstance(max_rows, bool) or not 1 <= max_rows <= MAX_ROWS:
         raise InvalidRequest(
-            f"A query returns 1 to {MAX_ROWS:,} rows at most, not {max_rows} (--max-rows or max_rows=)."
+            f"A query returns 1 to {MAX_ROWS:,} rows at most, not {max_rows!r} (--max-rows or max_rows=)."
         )
 
 

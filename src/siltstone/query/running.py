@@ -77,6 +77,8 @@ class Run:
         self.seconds = seconds
         self.cancelled = False
         self.late = False
+        self.since = 0
+        """How often kept answers had been forgotten when it began."""
         self._watchman = watchman
         self._listeners: list[Callable[[], object]] = []
         self._mutex = threading.Lock()

@@ -57,14 +57,26 @@ ITEMS: Final[tuple[Item, ...]] = (
             (
                 "GROUP BY expressions, places, aliases",
                 "",
-                "ALL, ROLLUP, CUBE, GROUPING SETS; float, double and nested values",
+                "ALL, ROLLUP, CUBE, GROUPING SETS; float, double and nested values; parameters",
             ),
             ("HAVING", "", "without groups"),
-            ("ORDER BY expressions, places, aliases; NULLS FIRST, NULLS LAST", "", "nested values; ALL"),
+            (
+                "ORDER BY expressions, places, aliases; NULLS FIRST, NULLS LAST",
+                "",
+                "nested values; ALL; subqueries and parameters",
+            ),
             ("LIMIT, OFFSET", "", "in a subquery, and any OFFSET, without ORDER BY"),
             ("UNION, INTERSECT, EXCEPT, with ALL", "", "of float, double and nested columns, but UNION ALL; BY NAME"),
-            ("EXISTS, IN (SELECT ...)", "Exists", "a subquery of another type than the value"),
-            ("a subquery as a value", "", "one that is no plain aggregate, which might have several rows"),
+            (
+                "EXISTS, IN (SELECT ...)",
+                "Exists",
+                "a subquery of another type than the value; IN where it is no condition; outer columns beyond a WHERE",
+            ),
+            (
+                "a subquery as a value",
+                "",
+                "one that is no plain aggregate, which might have several rows; outer columns beyond a WHERE",
+            ),
             (
                 "parameters :name",
                 "Placeholder",
@@ -175,6 +187,11 @@ FLOATS: Final = (
     "two runs on Spark: the order of the additions is nobody's promise. Everything else is equal to the last bit."
 )
 ANY_ROWS: Final = (
-    "LIMIT without ORDER BY, rows that are equal in what ORDER BY names, row_number over such rows, and which zero min and max "
-    "of 0.0 and -0.0 return: any of the right answers, on either engine."
+    "LIMIT without ORDER BY, rows that are equal in what ORDER BY names, row_number over such rows, and which zero min, max, "
+    "greatest and least of 0.0 and -0.0 return: any of the right answers, on either engine."
+)
+ERRORS: Final = (
+    "an error that a row would raise (an overflow, a division by zero) where the answer does not need it, because another "
+    "condition leaves the row out or nothing reads the value, or inside of a sum whose total fits: either engine raises it or "
+    "answers, by the order in which it looks at rows and conditions."
 )

@@ -55,7 +55,12 @@ def sql(  # noqa: PLR0913  # one parameter for each option
     explain: Annotated[
         bool, typer.Option("--explain", help="Show who would answer, why and how; ask nothing.")
     ] = False,
-    max_rows: Annotated[int | None, typer.Option("--max-rows", metavar="N", help="Rows to return at most.")] = None,
+    max_rows: Annotated[
+        int | None,
+        typer.Option(
+            "--max-rows", metavar="N", help="Rows to return at most: 1,000 unless set, up to 100,000; all with --out."
+        ),
+    ] = None,
     timeout: Annotated[
         float | None, typer.Option("--timeout", metavar="SECONDS", help="End the query after so long; 0 means never.")
     ] = None,

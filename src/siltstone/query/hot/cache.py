@@ -51,6 +51,8 @@ class Pinned:
     """Its columns in the lake's own types, which results are to have."""
     states: Mapping[str, State]
     """What its rows are a view of: the key of whatever is kept of an answer."""
+    purges: Mapping[str, tuple[str, int]]
+    """Its incarnation and epoch: another one means that it was purged or dropped, and nothing older may be kept."""
 
 
 class HotCache:
@@ -95,6 +97,7 @@ class HotCache:
             Cold: one is not resident; the message says which and why.
             NotFound: there is no such dataset.
         """
+        self._check_open()
         self._follow()
         cursor, moment, view = self._pin(sorted(set(names)))
         try:
@@ -137,7 +140,9 @@ class HotCache:
         Raises:
             Cold: it does not fit, or cannot be hot; nothing was changed, or it was stopped when it had outgrown its room.
             NotFound: there is no such dataset.
+            Unavailable: the lake was closed.
         """
+        self._check_open()
         self._sources.store(name)
         return self._filler.fill(self._residents.slot(name), by_name=True, progress=progress)
 
@@ -180,6 +185,10 @@ class HotCache:
         if self._following is not None:
             self._following.close()
 
+    def _check_open(self) -> None:
+        if self._residents.closing.is_set():
+            raise Unavailable("The lake was closed, and its hot cache with it. Open it anew.")
+
     def _follow(self) -> None:
         if self._following is not None:
             self._following.look()
@@ -190,7 +199,7 @@ class HotCache:
         if slot.is_resident(store.incarnation):
             return Decision(resident=True, reason=f"Resident: {slot.entry.rows:,} rows, checked before each answer.")
         if slot.entry.filling or slot.wanted:
-            return Decision(resident=False, reason="Not resident yet: it is being filled.")
+            return Decision(resident=False, filling=True, reason="Not resident yet: it is being filled.")
         return self._filler.admission(slot, store, by_name=False)
 
     def _pin(self, names: Sequence[str]) -> "tuple[DuckDBPyConnection, Moment, Pinned]":
@@ -211,6 +220,7 @@ class HotCache:
                 tables={name: one.table for name, one in found.items()},
                 schemas={name: one.store.schema for name, one in found.items()},
                 states={name: one.state for name, one in found.items()},
+                purges={name: (one.state.incarnation, one.epoch) for name, one in found.items()},
             )
             return cursor, moment_of(residents), view
 

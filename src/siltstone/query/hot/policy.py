@@ -24,6 +24,8 @@ class Decision:
     reason: str
     admitted: bool = False
     """True if a fill may start."""
+    filling: bool = False
+    """True if somebody fills it now, or is about to."""
     evict: tuple[str, ...] = ()
     """Who goes first."""
     estimate_bytes: int = 0

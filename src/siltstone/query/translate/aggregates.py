@@ -68,7 +68,8 @@ def _count(to: Expressions, node: exp.Expr) -> Piece:
 
 @rule(exp.CountIf, args="this")
 def _count_if(to: Expressions, node: exp.Expr) -> Piece:
-    return Piece(sql=cast_sql(f"count_if({to.boolean(node.this).sql})", LONG), kind=LONG)
+    """Count rows: DuckDB's own function returns NULL where no row has a condition that is known."""
+    return Piece(sql=f"count(CASE WHEN {to.boolean(node.this).sql} THEN 1 END)", kind=LONG)
 
 
 @rule(exp.Sum, args="this")

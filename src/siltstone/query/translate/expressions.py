@@ -203,14 +203,27 @@ def _add(to: Expressions, node: exp.Expr) -> Piece:
         whole = max(left.kind.precision - left.kind.scale, right.kind.precision - right.kind.scale)
         kind = types.bounded(whole + scale + 1, scale)
         return Piece(sql=cast_sql(f"({cast_sql(left.sql, kind)} {sign} {cast_sql(right.sql, kind)})", kind), kind=kind)
-    return Piece(sql=cast_sql(f"({left.sql} {sign} {right.sql})", left.kind), kind=left.kind)
+    return Piece(sql=cast_sql(called(sign, left, right), left.kind), kind=left.kind)
+
+
+_CALLED: Final = {"+": "add", "-": "subtract", "*": "multiply"}
+
+
+def called(sign: str, left: Piece, right: Piece) -> str:
+    """Return a sum, a difference or a product of values of one type.
+
+    Of whole numbers by the function's name: DuckDB makes ``x > -1`` of ``x + 1 > 0``, and the overflow is not seen.
+    """
+    if types.is_integer(left.kind):
+        return f"{_CALLED[sign]}({left.sql}, {right.sql})"
+    return f"({left.sql} {sign} {right.sql})"
 
 
 @rule(exp.Mul, args="this expression")
 def _multiply(to: Expressions, node: exp.Expr) -> Piece:
     left, right = _numbers(to, node)
     if not types.is_decimal(left.kind):
-        return Piece(sql=cast_sql(f"({left.sql} * {right.sql})", left.kind), kind=left.kind)
+        return Piece(sql=cast_sql(called("*", left, right), left.kind), kind=left.kind)
     digits = left.kind.precision + right.kind.precision
     kind = types.bounded(digits + 1, left.kind.scale + right.kind.scale)
     one = left.sql
@@ -267,6 +280,9 @@ def _negative(to: Expressions, node: exp.Expr) -> Piece:
     if not types.is_number(inner.kind):
         raise Outside(f"minus of {inner.kind}")
     check_negated(inner.kind)
+    if types.is_integer(inner.kind):
+        zero = Piece(sql=cast_sql("0", inner.kind), kind=inner.kind)
+        return Piece(sql=cast_sql(called("-", zero, inner), inner.kind), kind=inner.kind)
     return Piece(sql=cast_sql(f"(- {inner.sql})", inner.kind), kind=inner.kind)
 
 
@@ -354,11 +370,27 @@ def _is(to: Expressions, node: exp.Expr) -> Piece:
 def _in(to: Expressions, node: exp.Expr) -> Piece:
     value = to(node.this)
     if node.args.get("query"):
+        if not _only_decides(node):
+            raise Outside("IN with a subquery as a value")
         return to.queries.membership(value, node.args["query"], to.scope)
     pieces, kind = unified([value, *to.each(node.expressions)])
     if not types.is_ordered(kind) or kind == NULL:
         raise Outside(f"IN of {kind}")
     return Piece(sql=f"({pieces[0].sql} IN ({', '.join(p.sql for p in pieces[1:])}))", kind=BOOLEAN)
+
+
+def _only_decides(node: exp.Expr) -> bool:
+    """True if NULL and false are the same where a condition stands: Spark makes false of NULL in IN with a subquery elsewhere."""
+    at = node
+    while isinstance(at.parent, exp.Paren):
+        at = at.parent
+    at = at.parent if isinstance(at.parent, exp.Not) else at
+    while isinstance(at.parent, exp.Paren | exp.And | exp.Or):
+        at = at.parent
+    around = at.parent
+    if isinstance(around, exp.If):
+        return at.arg_key == "this" and not (isinstance(around.parent, exp.Case) and around.parent.this)
+    return isinstance(around, exp.Where | exp.Having | exp.Join | exp.CountIf)
 
 
 @rule(exp.Like, args="this expression negate")
@@ -421,6 +453,8 @@ def _nvl2(to: Expressions, node: exp.Expr) -> Piece:
 
 @rule(exp.Exists, args="this")
 def _exists(to: Expressions, node: exp.Expr) -> Piece:
+    if isinstance(node.parent, exp.Binary | exp.Between | exp.In) and not isinstance(node.parent, exp.Connector):
+        raise Outside("EXISTS inside of a comparison")  # Spark reads it in parentheses only
     return to.queries.exists(node.this, to.scope)
 
 

@@ -104,8 +104,10 @@ def converted(piece: Piece, kind: pa.DataType) -> Piece:  # noqa: C901, PLR0911,
     if (types.is_float(source) or types.is_decimal(source)) and whole:
         return Piece(sql=cast_sql(f"trunc({sql})", kind), kind=kind)
     if types.is_decimal(source):
-        if types.is_decimal(kind) or kind == STRING:
+        if types.is_decimal(kind):
             return Piece(sql=cast_sql(sql, kind), kind=kind)
+        if kind == STRING:
+            return Piece(sql=_digits(sql, source), kind=kind)
         if types.is_float(kind):
             exact = source.precision <= types.EXACT_DOUBLE_DIGITS
             wide = cast_sql(sql, DOUBLE) if exact else cast_sql(cast_sql(sql, STRING), DOUBLE)
@@ -127,6 +129,12 @@ def converted(piece: Piece, kind: pa.DataType) -> Piece:  # noqa: C901, PLR0911,
     if piece.text is not None and kind in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
         return moment(piece.text, kind)
     raise Outside(f"a cast of {source} to {kind}")
+
+
+def _digits(sql: str, kind: pa.DataType) -> str:
+    """Return a decimal as text; DuckDB writes no zero before the point where a type has no digits there."""
+    text = cast_sql(sql, STRING)
+    return f"replace({text}, '.', '0.')" if kind.scale == kind.precision else text
 
 
 def _narrowed(sql: str) -> str:

@@ -128,6 +128,8 @@ def _ceil(to: Expressions, node: exp.Expr) -> Piece:
         return Piece(sql=cast_sql(f"{node.key}({inner.sql})", LONG), kind=LONG)
     if not types.is_decimal(inner.kind):
         raise Outside(f"{node.key.upper()} of {inner.kind}")
+    if inner.kind.scale == 0:
+        return Piece(sql=inner.sql, kind=inner.kind)
     kind = pa.decimal128(min(types.MAX_DIGITS, inner.kind.precision - inner.kind.scale + 1), 0)
     wide = pa.decimal128(min(types.MAX_DIGITS, inner.kind.precision + 1), inner.kind.scale)
     return Piece(sql=cast_sql(f"{node.key}({cast_sql(inner.sql, wide)})", kind), kind=kind)

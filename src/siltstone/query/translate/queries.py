@@ -180,7 +180,8 @@ class Queries:
         self, node: exp.SetOperation, ctes: Ctes, outer: Scope | None, *, top: bool, limit: int | None
     ) -> Columns:
         check_args(node, _SET_ARGS)
-        left, right = self.query(node.this, ctes, outer), self.query(node.expression, ctes, outer)
+        del outer
+        left, right = self.query(node.this, ctes, None), self.query(node.expression, ctes, None)
         if len(left.pieces) != len(right.pieces):
             raise Outside("a set operation of other numbers of columns")
         kinds: list[pa.DataType] = []
@@ -226,7 +227,9 @@ class Queries:
         if node.args.get("where"):
             if is_aggregated(node.args["where"].this):
                 raise Outside("an aggregate in WHERE")
+            scope.open = True
             parts.append(f"WHERE {to.condition(node.args['where'].this).sql}")
+            scope.open = False
         parts += self._group(node, to, pieces, nodes)
         parts += self._having(node, to, pieces, nodes)
         tail = self._order(node, to, pieces, plain=bool(node.args.get("distinct")))
@@ -379,6 +382,8 @@ class Queries:
             if found is not None and is_aggregated(found):
                 raise Outside("GROUP BY of an aggregate")
             return pieces[at]
+        if isinstance(node, exp.Placeholder):
+            raise Outside("GROUP BY of a parameter")
         if isinstance(node, exp.Column) and len(node.parts) == 1:
             try:
                 return Scope(to.scope.sources).find([node.name])
@@ -427,6 +432,8 @@ class Queries:
         terms = []
         for one in order.expressions:
             check_args(one, frozenset({"this", "desc", "nulls_first"}))
+            if isinstance(one.this, exp.Placeholder) or one.this.find(exp.Query):
+                raise Outside("an order by a subquery or a parameter")
             at = _output(one.this, pieces)
             if at is not None:
                 order_key(pieces[at])

@@ -1,7 +1,7 @@
 """What names mean where an expression stands: the sources of a SELECT and their columns, without regard to letter case."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -42,6 +42,8 @@ class Scope:
 
     sources: list[ScopeSource] = field(default_factory=list)
     outer: "Scope | None" = None
+    open: bool = False
+    """True while WHERE is translated: only there a subquery names columns of the query around it, and of no further one."""
     aliases: dict[str, Piece] = field(default_factory=dict)
     """Names of the SELECT's own columns, where they come before those of its sources."""
     unclear: frozenset[str] = frozenset()
@@ -64,8 +66,10 @@ class Scope:
         if found is not None:
             return found
         if self.outer is not None:
+            if not self.open:
+                raise Outside(f"column {'.'.join(parts)} of an outer query beyond the WHERE of a subquery")
             self.used_outer = True
-            return self.outer.find(parts)
+            return replace(self.outer, outer=None).find(parts)
         raise Outside(f"column {'.'.join(parts)}, which is not found")
 
     def _own(self, parts: Sequence[str]) -> Piece | None:
