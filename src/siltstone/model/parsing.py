@@ -31,9 +31,11 @@ def quiet() -> Iterator[None]:
     def nothing(_record: logging.LogRecord) -> bool:
         return False
 
-    logger = logging.getLogger("sqlglot")
-    logger.addFilter(nothing)
+    _LOGGER.addFilter(nothing)
     try:
         yield
     finally:
-        logger.removeFilter(nothing)
+        _LOGGER.removeFilter(nothing)
+
+
+_LOGGER: Final = logging.getLogger("sqlglot")
