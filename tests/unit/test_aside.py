@@ -37,6 +37,12 @@ def test_what_work_raises_is_raised_and_the_thread_goes_on():
     first = beside.do(threading.get_ident, interrupt=nobody)
     with pytest.raises(ZeroDivisionError):
         beside.do(lambda: 1 // 0, interrupt=nobody)
+
+    def late() -> None:
+        raise TimeoutError("its own")
+
+    with pytest.raises(TimeoutError, match="its own"):
+        beside.do(late, interrupt=nobody)
     assert beside.do(threading.get_ident, interrupt=nobody) == first
 
 
@@ -49,10 +55,12 @@ def test_a_thread_that_is_not_needed_goes_and_another_one_comes(monkeypatch: pyt
     assert beside.do(lambda: 7, interrupt=nobody) == 7
 
 
-def test_ctrl_c_interrupts_the_work_until_it_has_ended():
+@pytest.mark.parametrize("wait_seconds", [0.0, 0.001, 0.05])
+def test_ctrl_c_interrupts_the_work_until_it_has_ended(wait_seconds: float):
     beside, ended = Aside(), threading.Event()
 
     def work() -> bool:
+        time.sleep(wait_seconds)
         os.kill(os.getpid(), signal.SIGINT)
         return ended.wait(timeout=10)
 

@@ -5,6 +5,7 @@ its own threads has all the work. So what the main thread asks of the engine ano
 takes as long as a small answer, so one that is done waits a while for the next.
 """
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from typing import Final, TypeVar
 
 IDLE_SECONDS: Final = 5.0
 """So long a thread waits for more work."""
+HEARING_SECONDS: Final = 0.1
+"""So long at most it takes until a signal is heard."""
 REPEAT_SECONDS: Final = 0.05
 """How often the engine is told to end: it forgets an interrupt that comes before its work begins."""
 
@@ -34,9 +37,9 @@ class Aside:
         hand = self._hand()
         try:
             hand.jobs.put(lambda: _settle(future, work, done=lambda: self._idle.append(hand)))
-            return future.result()
+            return _awaited(future)
         except BaseException:
-            while not future.done():
+            while not (future.cancel() or future.done()):  # what has not begun does not begin
                 interrupt()
                 wait([future], REPEAT_SECONDS)
             raise
@@ -50,7 +53,18 @@ class Aside:
         return _Hand(self._idle)
 
 
+def _awaited(future: "Future[_T]") -> _T:
+    """Wait for what comes of work; a signal that comes just before a wait does not end it, so each wait is short."""
+    while not future.done():
+        with contextlib.suppress(TimeoutError):  # one that the work raised is raised below
+            return future.result(timeout=HEARING_SECONDS)
+    return future.result()
+
+
 def _settle(future: "Future[_T]", work: Callable[[], _T], *, done: Callable[[], None]) -> None:
+    if not future.set_running_or_notify_cancel():
+        done()
+        return
     try:
         found = work()
     except BaseException as error:  # noqa: BLE001  # it is raised where it is waited for
