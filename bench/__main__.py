@@ -18,6 +18,7 @@ from bench.fold import bench_fold
 from bench.growth import bench_growth
 from bench.hot_cache import bench_hot_cache
 from bench.ingest import bench_ingest
+from bench.log_load import bench_log_load
 from bench.lookup import bench_lookup
 from bench.measure import Meter
 from bench.merged import bench_merged
@@ -39,6 +40,7 @@ BENCHMARKS: Final[dict[str, Callable[[Run], Report]]] = {
     "shell": bench_shell,
     "growth": bench_growth,
     "ingest": bench_ingest,
+    "log_load": bench_log_load,
     "eventlog": bench_eventlog,
     "query": bench_query,
     "planner": bench_planner,

@@ -41,6 +41,7 @@ SCHEMA: Final = pa.schema(
 STATUSES: Final = ("new", "paid", "packed", "shipped", "returned")
 FIRST_SECOND: Final = 1_735_689_600
 """2025-01-01T00:00:00Z."""
+THREE_DAYS_SECONDS: Final = 259_200
 NEW_KEY_EVERY: Final = 10
 MEMORY_MB: Final = 6000
 
@@ -143,6 +144,20 @@ class Stage:
             mixed.write.option("compression", "zstd").parquet(str(path))
 
         return self._once(f"shuffled-{rows}", build)
+
+    def of_three_days(self, rows: int) -> Path:
+        """Return Parquet files with the same rows in no order, all of three days: what a log is loaded from."""
+
+        def build(path: Path) -> None:
+            from pyspark.sql import functions as F
+
+            second = F.lit(FIRST_SECOND) + F.unix_seconds("updated_at") % THREE_DAYS_SECONDS
+            frame = self.spark.read.parquet(str(self.shuffled(rows)))
+            frame.withColumn("updated_at", F.timestamp_seconds(second)).write.option("compression", "zstd").parquet(
+                str(path)
+            )
+
+        return self._once(f"three-days-{rows}", build)
 
     def lake(self, rows: int) -> Path:
         """Return a lake whose one dataset was loaded from the source; do not change it."""

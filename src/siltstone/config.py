@@ -121,6 +121,8 @@ class Settings:
     """Rows that a query returns unless told otherwise; 100,000 at most."""
     query_seconds: float = 300.0
     """How long a query may take; then it is ended. 0 means no limit."""
+    query_pairs: int = 5_000_000_000
+    """How many pairs of rows a query on Spark may compare at a stretch where nothing equal joins its tables; 0 means any."""
     default_catalog: str = ""
     """The catalog of tables that a query names without one; empty means that every name has three parts."""
     default_schema: str = ""

@@ -269,7 +269,14 @@ class Lake(KeptLake):
 
         asked = self._question(text, params=params, engine="spark", catalog=catalog, schema=schema)
         admitted = admit(text, parameters=asked.params, catalog=asked.catalog, schema=asked.schema)
-        query = SparkQuery(admitted, spark=self.spark, dataset=self.dataset, seconds=timeout, cancellation=cancellation)
+        query = SparkQuery(
+            admitted,
+            spark=self.spark,
+            dataset=self.dataset,
+            seconds=timeout,
+            most_pairs=self.settings.query_pairs,
+            cancellation=cancellation,
+        )
         return query.stream()
 
     def explain_sql(
@@ -376,7 +383,13 @@ class Lake(KeptLake):
         self.close()
 
     def _dataset(self, found: Registration) -> Dataset:
-        return Dataset(found, self._registry.store(found), spark=self.spark, maintenance=self._compactor)
+        return Dataset(
+            found,
+            self._registry.store(found),
+            spark=self.spark,
+            maintenance=self._compactor,
+            condition=_condition,
+        )
 
 
 class _Upkeep:
@@ -405,3 +418,10 @@ def _try_squash(compactor: Compactor, store: Store, *, many: int) -> str | None:
     except (OSError, SiltstoneError, LogMoved, pa.ArrowException) as error:
         return str(error)
     return None
+
+
+def _condition(text: str, columns: Sequence[str]) -> str:
+    """Check a condition on rows; the parser is loaded when the first one comes."""
+    from siltstone.query.condition import condition_of
+
+    return condition_of(text, columns)

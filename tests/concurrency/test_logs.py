@@ -1,16 +1,30 @@
 """Appenders, tombstones, squashes, folds and roll-ups of a log at the same moment: nothing is lost, nothing is there twice."""
 
+import datetime
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from siltstone.storage.connect import ConnectServer
 from tests.support.actors import STOP
 from tests.support.children import Child, Worker
-from tests.support.log_actors import COUNTED, FORGOTTEN, count_of, files_of, make, names_of, row_of, rows_of
+from tests.support.log_actors import (
+    COUNTED,
+    FORGOTTEN,
+    count_of,
+    files_of,
+    make,
+    make_logs,
+    names_by_log,
+    names_of,
+    row_of,
+    rows_of,
+)
 
 ACTORS = "tests.support.log_actors"
 WRITERS = 3
@@ -102,3 +116,50 @@ def test_everybody_at_once_on_a_log_for_minutes(
         return list(worker.call(f"{ACTORS}:press_once", path=str(lake_path)))
 
     stress(lake_path, tmp_path, press, seconds=180.0, remote=connect_server.address)
+
+
+LOADED = {"load.test.apart": ("a", "b"), "load.test.same": ("a", "a")}
+"""Two processes load files of their own into one empty log, and the same file into another."""
+
+
+@pytest.mark.spark
+def test_first_loads_of_two_processes_at_once_beside_an_appender_lose_and_double_nothing(
+    lake_path: Path, tmp_path: Path, worker: Worker, connect_server: ConnectServer
+):
+    path, names = str(lake_path), list(LOADED)
+    make_logs(path, names)
+    rows = {file: [row_of(f"{file}-{number}") for number in range(50)] for file in "ab"}
+    for file, held in rows.items():
+        at = pa.array([datetime.datetime.fromisoformat(row["at"]) for row in held], pa.timestamp("us", tz="UTC"))
+        others = {name: [row[name] for row in held] for name in ("who", "name")}
+        pq.write_table(pa.table({"at": at, **others}), tmp_path / f"{file}.parquet")
+    shared = {"path": path, "signals": str(tmp_path)}
+    appender = Child(f"{ACTORS}:append_beside", shared | {"names": names})
+    loaders = [
+        Child(
+            f"{ACTORS}:first_loads",
+            shared
+            | {"me": me, "files": {name: str(tmp_path / f"{files[me]}.parquet") for name, files in LOADED.items()}},
+            remote=connect_server.address,
+        )
+        for me in range(2)
+    ]
+    try:
+        apart, same = zip(*(loader.value() for loader in loaders), strict=True)
+    finally:
+        (tmp_path / STOP).touch()
+    appended = appender.value()
+
+    assert sorted(report["first"] for report in apart) == [False, True], (
+        "one is straight in base, the other a change batch"
+    )
+    assert [report["rows"] for report in apart] == [50, 50]
+    assert sorted((report["rows"], report["skipped"]) for report in same) == [(0, 1), (50, 0)]
+    assert all(appended.values())
+    expected = {
+        name: sorted([*appended[name], *(row["name"] for file in set(files) for row in rows[file])])
+        for name, files in LOADED.items()
+    }
+    assert names_by_log(path, names) == expected
+    apart_only = {name: expected[name] for name in names[:1]}
+    assert worker.call(f"{ACTORS}:names_by_log", path=path, names=names[:1], fold=True) == apart_only

@@ -60,6 +60,11 @@ QUERIES: dict[str, list[str]] = {
         "SELECT t.id, o.id AS oid FROM lab.d.t t JOIN lab.d.o o ON t.d = o.g",
         "SELECT a.id, b.n, c.Label FROM lab.d.t a JOIN lab.d.t b ON a.id = b.id LEFT JOIN lab.d.o c ON c.id = b.id",
         "SELECT t.id FROM lab.d.t t, lab.d.o o WHERE t.id = o.id AND o.price > 0",
+        "SELECT a.id, b.id AS b, c.id AS c FROM lab.d.o a, lab.d.o b RIGHT JOIN lab.d.o c ON b.id = c.k",
+        "SELECT a.id, b.id AS b, c.id AS c FROM lab.d.o a, lab.d.o b FULL JOIN lab.d.t c ON a.id = c.n AND b.k = c.k",
+        "SELECT a.id, b.id AS b, c.id AS c FROM lab.d.o a, lab.d.o b LEFT JOIN lab.d.o c ON a.id = c.id, lab.d.o d WHERE d.id = a.id",
+        "SELECT a.id FROM lab.d.o a, lab.d.o b LEFT ANTI JOIN lab.d.t c ON a.id = c.n",
+        "SELECT t.id, o.id AS oid FROM lab.d.t t JOIN lab.d.o o ON t.k IS NOT DISTINCT FROM o.k",
         "SELECT t.id, o.id AS oid FROM lab.d.t t LEFT JOIN lab.d.o o ON t.id = o.id AND o.Label = 'red' WHERE o.id IS NULL",
     ],
     "WHERE": [

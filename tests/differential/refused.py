@@ -44,6 +44,7 @@ OUTSIDE: dict[str, str] = {
     "SELECT sum(n) OVER (ORDER BY n RANGE BETWEEN 1 PRECEDING AND CURRENT ROW) AS x FROM lab.d.t": "frame",
     "SELECT row_number() OVER (PARTITION BY k) AS x FROM lab.d.t": "",
     "SELECT n FROM lab.d.t HAVING n > 1": "HAVING",
+    "SELECT n FROM lab.d.t QUALIFY row_number() OVER (ORDER BY id) = 1": "QUALIFY",
     "SELECT current_date() AS x FROM lab.d.t": "",
     "SELECT u + INTERVAL 1 HOUR AS x FROM lab.d.t": "INTERVAL",
     "SELECT t - t AS x FROM lab.d.t": "",

@@ -207,6 +207,19 @@ def test_a_broken_dataset_does_not_hide_the_others(written: Path):
     assert [one["dataset"] for one in result.data] == [PRICES]
 
 
+def test_a_broken_change_file_is_named_by_status_and_the_rest_is_shown(written: Path):
+    path = newest(changes_of(written), "data/*.parquet")
+    path.write_bytes(b"no parquet")
+    result = silt("--lake", written, "--json", "status")
+    assert (result.code, result.error["kind"]) == (9, "corruption")
+    assert f"changes/data/{path.name}" in result.error["message"]
+    found = {one["dataset"]: list(one["unreadable"]) for one in result.data}
+    assert found == {PEOPLE: [f"changes/data/{path.name}"], PRICES: []}
+    shown = silt("--lake", written, "status", PEOPLE)
+    assert (shown.code, "backlog" in shown.out, path.name in shown.err) == (9, True, True)
+    failed(written, "corruption", 9, path.name, "head", PEOPLE)
+
+
 def test_a_dataset_of_a_newer_siltstone(written: Path):
     entry = changes_of(written) / "_delta_log" / f"{0:020d}.json"
     entry.write_text(entry.read_text().replace('"siltstone.format":"1"', '"siltstone.format":"99"'))

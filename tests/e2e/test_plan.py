@@ -6,7 +6,8 @@ import pytest
 
 from siltstone.lake import Lake
 from tests.e2e.conftest import PEOPLE
-from tests.e2e.silt import silt
+from tests.e2e.silt import contents, silt
+from tests.support import rolled
 
 
 @pytest.fixture
@@ -58,3 +59,35 @@ def test_removed_files_wait_for_a_vacuum(lake_path: Path, people: str) -> None:
     waiting = [found for found in silt("compact", "--plan", "--json").data["left_out"] if found["kind"] == "vacuum"]
     assert len(waiting) == 1
     assert waiting[0]["dataset"] == people
+
+
+@pytest.fixture
+def clicks(lake_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A log whose base has six files of ten rows, all in one hour."""
+    monkeypatch.setenv("SILT_LAKE", str(lake_path))
+    with Lake.open(lake_path) as lake:
+        rolled.make_log(lake, files=6)
+    return rolled.NAME
+
+
+def test_a_clustering_can_be_tried_dry(clicks: str, lake_path: Path) -> None:
+    before = contents(lake_path)
+    found = silt("cluster", clicks, "--dry-run", "--json").data
+    (period,) = found["periods"]
+    assert (found["dataset"], found["dry_run"], found["columns"]) == (clicks, True, ["at", "n"])
+    assert (found["files"], found["base_files"], found["rows"]) == (6, 6, 60)
+    assert found["bytes"] == found["base_bytes"] > 0
+    assert (period["period"], period["files"], period["files_after_at_most"]) == (rolled.HOUR, 6, 1)
+    shown = silt("cluster", clicks, "--dry-run", "--by", "visitor,at")
+    assert "would rewrite 6 files of 6" in shown.out
+    assert "ordered by visitor, at." in shown.out
+    assert rolled.HOUR in shown.out
+    assert contents(lake_path) == before, "nothing is changed"
+
+
+def test_what_cannot_be_clustered_is_refused_by_a_dry_run_too(clicks: str, people: str) -> None:
+    assert silt("cluster", people, "--dry-run", "--json").error["kind"] == "invalid_request"
+    assert silt("cluster", clicks, "--by", "nothing", "--dry-run", "--json").error["kind"] == "invalid_request"
+    assert silt("cluster", "a.b.none", "--dry-run", "--json").error["kind"] == "not_found"
+    silt("create", "web.eu.empty", "--time", "at", "--schema", "at TIMESTAMP")
+    assert silt("cluster", "web.eu.empty", "--dry-run").out == "web.eu.empty: nothing is left to cluster.\n"

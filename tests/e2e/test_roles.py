@@ -62,6 +62,7 @@ READS: dict[str, tuple[tuple[str, ...], ...]] = {
     "tiers": (("tiers", LOG), ("tiers",)),
     "doctor": (("doctor",),),
     "compact": (("compact", NAME, "--dry-run"), ("compact", NAME, "--squash", "--dry-run"), ("compact", "--plan")),
+    "cluster": (("cluster", LOG, "--dry-run"),),
     "vacuum": (("vacuum", NAME, "--dry-run"),),
     "compactor status": (("compactor", "status"),),
     "cache stats": (("cache", "stats"),),

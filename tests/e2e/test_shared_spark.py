@@ -14,6 +14,7 @@ import pytest
 from siltstone.clock import SystemClock
 from siltstone.storage.connect import listens
 from siltstone.storage.jars import cache_folder
+from siltstone.storage.python_workers import python_daemons
 from siltstone.storage.shared_spark import STATE_FILE, Running, keeper_lives, read_state
 from tests.e2e.silt import Result, process
 
@@ -153,6 +154,23 @@ def test_a_damaged_state_is_mended_and_the_server_kept(user: User):
     assert user.silt("sql", COUNT, "--engine", "spark").data["rows"] == [[2]]
     (user.place / STATE_FILE).chmod(0o644)
     assert user.silt("spark", "start").data["pid"] == before
+
+
+@pytest.mark.usefixtures("first_two")
+def test_python_processes_go_with_the_last_client(user: User, tmp_path: Path):
+    """Spark keeps one for every session that ran Python."""
+    clock = SystemClock()
+    other = f"{NAME}2"
+    user.silt("create", other, "--key", "id", "--schema", "id STRING")
+    for number in range(2):
+        rows = tmp_path / f"{number}.ndjson"
+        rows.write_text(f'{{"id": "x{number}"}}\n')
+        loaded = user.silt("ingest", other, rows)
+        assert (loaded.code, loaded.data["rows"]) == (0, 1), loaded
+        deadline = clock.monotonic_seconds() + GONE_SECONDS
+        while python_daemons(user.pid()):
+            assert clock.monotonic_seconds() < deadline
+            clock.sleep(0.5)
 
 
 @pytest.mark.usefixtures("first_two")

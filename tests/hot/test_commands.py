@@ -1,9 +1,12 @@
 """silt cache, and what its wishes do in a process that lasts."""
 
+import json
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +15,7 @@ from siltstone.config import Role
 from siltstone.query.hot import Cold
 from siltstone.query.hot.wishes import Wishes
 from siltstone.storage.layout import Layout
+from siltstone.storage.machine import machine, process_space
 from tests.e2e.silt import silt
 from tests.support.hot import ask
 from tests.support.people import NAME, create, people
@@ -106,14 +110,15 @@ def test_a_process_that_closes_its_lake_says_nothing_any_more(tmp_path: Path) ->
     assert short.hot_wishes.told() == []
 
 
-def test_what_a_dead_process_said_is_removed(lake: Lake, dataset: Dataset) -> None:
+def test_what_a_dead_process_said_is_removed_and_what_one_elsewhere_said_stays(lake: Lake, dataset: Dataset) -> None:
     folder = dataset.path.parents[3] / "_system" / "hot" / "processes"
     folder.mkdir(parents=True)
-    import socket
-
-    (folder / "dead.json").write_text(f'{{"pid": 999999999, "host": "{socket.gethostname()}", "datasets": []}}')
-    assert lake.hot_wishes.told() == []
-    assert list(folder.iterdir()) == []
+    dead: dict[str, Any] = {"pid": 999999999, "host": socket.gethostname(), "machine": machine(), "datasets": []}
+    (folder / "dead.json").write_text(json.dumps(dead | {"space": process_space()}))
+    (folder / "elsewhere.json").write_text(json.dumps(dead | {"space": "a container", "pid": 1}))
+    (folder / "same-name.json").write_text(json.dumps(dead | {"machine": "another boot", "installation": "another"}))
+    assert len(lake.hot_wishes.told()) == 2, "a host name and a process id say nothing of another machine"
+    assert {path.name for path in folder.iterdir()} == {"elsewhere.json", "same-name.json"}
 
 
 @pytest.mark.usefixtures("dataset")

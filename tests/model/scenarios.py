@@ -13,6 +13,7 @@ from tests.model.checker import Scenario
 from tests.model.compactions import Clusterer, Folder, RollUp, Squasher
 from tests.model.housekeeping import Creator, Dropper, LogCleaner, Purger, Vacuum
 from tests.model.leases import Compactor, Sweeper
+from tests.model.loads import LogLoader
 from tests.model.rows import hour_of
 from tests.model.state import AppTransaction, Batch, Dataset, Entry, File, Kind, Row, Table, Version
 
@@ -124,6 +125,28 @@ FIRST_LOAD = Scenario(
         Reader("reader"),
     ),
     unknowns=1,
+)
+LOG_FIRST_LOAD = Scenario(
+    kind=Kind.LOG,
+    actors=(
+        LogLoader("loader1", E1),
+        LogLoader("loader2", E4),
+        one_by_one("writer", L2),
+        Folder("folder", tries=1),
+        Reader("reader"),
+    ),
+    crashes=1,
+)
+LOG_SAME_FILE = Scenario(
+    kind=Kind.LOG,
+    actors=(
+        LogLoader("loader1", E1),
+        LogLoader("loader2", E1),
+        one_by_one("writer", L3),
+        Folder("folder", tries=1),
+    ),
+    unknowns=1,
+    crashes=1,
 )
 FOLLOWED_LOAD = Scenario(
     actors=(

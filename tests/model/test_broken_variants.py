@@ -32,6 +32,8 @@ CAUGHT = {
     Variant.FILL_NUMBERED_BY_CHANGES: (scenarios.LOG_FOLLOWER, "the truth is"),
     Variant.LOAD_KEEPS_CONTENT_VERSION: (scenarios.FOLLOWED_LOAD, "is not in it"),
     Variant.LOAD_WITHOUT_DEPENDENCY: (scenarios.FIRST_LOAD, "a read now would give"),
+    Variant.LOAD_INTO_ROWS: (scenarios.LOG_FIRST_LOAD, "a read now would give"),
+    Variant.LOAD_LEAVES_BASE_OPEN: (scenarios.LOG_SAME_FILE, "applied twice"),
     Variant.CLEANING_IGNORES_COMMITS: (scenarios.CLEANED_LOG, "acknowledged and lost"),
     Variant.CLEANED_LOG_IS_SILENCE: (scenarios.CLEANED_LOG, "applied twice"),
     Variant.PURGE_WITHOUT_EPOCH: (scenarios.PURGE, "a live file is not on disk"),

@@ -93,6 +93,35 @@ def test_one_first_load_wins_and_the_loser_becomes_a_change_batch() -> None:
     )
 
 
+def test_first_loads_of_a_log_lose_and_double_nothing_beside_a_tombstone_and_a_fold() -> None:
+    report = holds(scenarios.LOG_FIRST_LOAD, at_least=10_000)
+    assert_happened(
+        report,
+        "loader1: load lands",
+        "loader2: load lands",
+        "loader2: load is refused",
+        "loader2: close lands",
+        "loader1: finds base closed",
+        "loader2: write lands",
+        "loader1: finds rows and writes instead",
+        "folder: fold lands",
+        "loader1: crashes",
+    )
+
+
+def test_a_file_that_two_processes_load_into_a_log_is_there_once() -> None:
+    report = holds(scenarios.LOG_SAME_FILE, at_least=5_000)
+    assert_happened(
+        report,
+        "loader1: load lands",
+        "loader2: finds the file loaded",
+        "loader2: load is refused",
+        "loader1: write lands",
+        "loader1: load is found in the log",
+        "loader2: close lands",
+    )
+
+
 def test_a_first_load_can_land_beneath_a_write_acknowledged_before_it() -> None:
     """Allowed, and worth knowing: the load counts as older than every change it did not see."""
     assert_happened(explore(scenarios.FOLLOWED_LOAD), "loader: load lands beneath newer writes")

@@ -30,6 +30,8 @@ class Variant(StrEnum):
     FILL_NUMBERED_BY_CHANGES = "a follower numbers its fill by changes alone, not by the watermark too"
     LOAD_KEEPS_CONTENT_VERSION = "a first load does not advance siltstone.content"
     LOAD_WITHOUT_DEPENDENCY = "a first load does not depend on siltstone.fold"
+    LOAD_INTO_ROWS = "a first load goes straight to base without asking whether the log is empty"
+    LOAD_LEAVES_BASE_OPEN = "a file is loaded as changes while base is still open for first loads"
     CLEANING_IGNORES_COMMITS = "log cleaning does not outlast a commit that is under way"
     CLEANED_LOG_IS_SILENCE = "log entries missing since the plan are taken for a log without the commit"
     PURGE_WITHOUT_EPOCH = "a purge deletes unreferenced files without raising the epoch"

@@ -118,6 +118,22 @@ def test_of_two_folds_one_commits_and_the_other_reports_conflict(dataset: Datase
     assert dataset.compact().change_rows == 0
 
 
+def test_a_purge_that_another_fold_overtakes_folds_once_more(dataset: Dataset, lake: Lake) -> None:
+    dataset.tombstone([key(9)])
+    other = lake.dataset(NAME)
+    overtaken: list[int] = []
+
+    def fold_first(_: str) -> None:
+        if not overtaken:
+            overtaken.append(1)
+            other.compact()
+
+    with arm("fold.before_commit", fold_first):
+        report = dataset.compact(purge=True)
+    assert (overtaken, report.purged, dataset.status().unreferenced_files) == ([1], True, 0)
+    assert dataset.to_arrow().num_rows == 999
+
+
 def test_fold_planned_before_a_purge_is_fenced(dataset: Dataset, lake: Lake) -> None:
     dataset.upsert([person(1, city="changed")])
     other = lake.dataset(NAME)

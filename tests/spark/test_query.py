@@ -8,12 +8,15 @@ from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from siltstone import Dataset, InvalidRequest, Lake, Unavailable
 from siltstone.query.allowed import FUNCTIONS
 from siltstone.query.gate import admit, spark_text
 from siltstone.query.run import Cancellation
+from tests.e2e.silt import silt
 from tests.support.people import NAME, create, key, write_people
 
 if TYPE_CHECKING:
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 ROWS = "VALUES (1, 'a', array(1, 2), true), (2, 'b\\'', array(3), false), (3, NULL, NULL, NULL) AS t(n, s, l, b)"
 SLOW = "SELECT sum(a.x * b.x) FROM (SELECT explode(sequence(1, 5000)) x) a, (SELECT explode(sequence(1, 5000)) x) b"
 """Some seconds of work; it must end by itself, since a task that is inside of such a join cannot be interrupted."""
+TASKS_GONE_SECONDS = 60
+"""Well above what a task needs for one batch, on a busy machine."""
 
 
 @pytest.fixture
@@ -77,6 +82,10 @@ NASTY = [
         "{rows} a", "(SELECT * FROM {rows}) a"
     ),
     "SELECT * FROM (SELECT 1 x) a, (SELECT 2 y) b RIGHT JOIN (SELECT 3 z) c ON b.y = c.z",
+    "SELECT * FROM (SELECT 1 x) a, (SELECT 2 y) b LEFT JOIN (SELECT 1 z) c ON a.x = c.z, (SELECT 4 w) d",
+    "SELECT n = 1 IS NULL AS a, b = b IS NOT DISTINCT FROM b AS c, b IS NOT DISTINCT FROM n = 1 AS d FROM {rows}",
+    "SELECT s IS NOT DISTINCT FROM NULL AS a, NOT s IS NOT DISTINCT FROM 'a' AS c, b IS DISTINCT FROM n = 1 AS d FROM {rows}",
+    "SELECT n < 2 = b AS a, n = 1 = b AS c, (n = 2) IN (b) AS d, n BETWEEN 1 AND 2 AND b AS e FROM {rows}",
     "SELECT * FROM (SELECT 1 x) a NATURAL JOIN (SELECT 1 x, 2 y) b LEFT SEMI JOIN (SELECT 1 x) c USING (x)",
     "SELECT 1 AS a UNION SELECT 2 INTERSECT SELECT 2 EXCEPT SELECT 3 ORDER BY a",
     "(SELECT 1 AS a ORDER BY a LIMIT 1) UNION ALL (SELECT 2) ORDER BY 1 DESC",
@@ -87,6 +96,9 @@ NASTY = [
     "SELECT date, timestamp, first, map FROM VALUES (1, 2, 3, 4) AS values_(date, timestamp, first, map)",
     "SELECT current_date = current_date(), current_timestamp() = current_timestamp, pi(), X'1F2e' AS h, TRUE, null",
     "FROM {rows} SELECT n WHERE n > 1 ORDER BY n",
+    "SELECT n, s FROM {rows} QUALIFY row_number() OVER (ORDER BY n DESC) = 1",
+    "SELECT b, count(*) AS c FROM {rows} GROUP BY b HAVING c > 0 QUALIFY rank() OVER (ORDER BY b) < 3 ORDER BY b LIMIT 5",
+    "SELECT n, lag(n) OVER w AS p FROM {rows} QUALIFY p IS NULL WINDOW w AS (ORDER BY n)",
 ]
 
 
@@ -101,6 +113,17 @@ def test_what_is_sent_means_to_spark_what_was_asked(spark: "SparkSession") -> No
         if found.schema.types != expected.schema.types or rows[0] != rows[1]:
             different.append((asked, sent, *rows))
     assert different == []
+
+
+def test_a_comma_is_a_cross_join_whatever_the_session_says(spark: "SparkSession") -> None:
+    asked = "SELECT * FROM (SELECT 1 x) a, (SELECT 2 y) b RIGHT JOIN (SELECT 3 z) c ON b.y = c.z"
+    sent = spark_text(admit(asked), {}, common="with_{}".format)
+    spark.conf.set("spark.sql.ansi.relationPrecedence", "true")
+    try:
+        assert spark.sql(sent).toArrow().to_pylist() == [{"x": None, "y": None, "z": 3}]
+    finally:
+        spark.conf.unset("spark.sql.ansi.relationPrecedence")
+    assert spark.sql(asked).toArrow() == spark.sql(sent).toArrow()
 
 
 def test_every_function_of_the_list_is_one_of_spark(spark: "SparkSession") -> None:
@@ -172,6 +195,28 @@ def test_a_query_that_takes_too_long_or_is_cancelled_ends(lake: Lake, spark: "Sp
 
 
 @pytest.mark.usefixtures("dataset")
+def test_a_join_that_yields_nothing_ends_soon_after_its_time(lake: Lake, spark: "SparkSession") -> None:
+    """Its task runs through half a billion pairs of rows before it looks whether it is to end."""
+    pairs = f"SELECT count(*) FROM {NAME} a JOIN (SELECT explode(sequence(1, 400000)) x) b ON a.n * b.x = -1"
+    with pytest.raises(Unavailable, match="longer than 2 s"):
+        lake.sql(pairs, timeout=2, engine="spark")
+    assert lake.sql(f"SELECT count(*) FROM {NAME}", timeout=30, engine="spark").rows == [(5_000,)]
+    ended, stages = time.monotonic() + TASKS_GONE_SECONDS, spark.sparkContext.statusTracker()
+    while busy := [one for one in map(stages.getStageInfo, range(2_000)) if one and one.numActiveTasks]:
+        assert time.monotonic() < ended, busy
+        time.sleep(0.2)
+
+
+@pytest.mark.usefixtures("dataset")
+def test_a_product_that_could_not_be_stopped_is_refused_before_it_starts(lake: Lake) -> None:
+    product = f"SELECT count(*) FROM {NAME} a, {NAME} b, {NAME} c WHERE a.n + b.n + c.n = -1"
+    with pytest.raises(InvalidRequest, match=r"Nothing equal connects a, b, c: .* 10\^10 pairs"):
+        lake.sql(product, engine="spark")
+    with pytest.raises(InvalidRequest, match="Nothing equal connects a, b, c"):
+        lake.stream_sql(product)
+
+
+@pytest.mark.usefixtures("dataset")
 def test_a_stream_brings_all_rows_in_order_and_in_pieces(lake: Lake, spark: "SparkSession") -> None:
     query = f"SELECT n, city, array(n) AS l FROM {NAME} WHERE n >= :least ORDER BY n DESC"
     before = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
@@ -186,6 +231,23 @@ def test_a_stream_brings_all_rows_in_order_and_in_pieces(lake: Lake, spark: "Spa
     assert batches[0].schema == whole.schema
     assert lake.stream_sql(f"SELECT n FROM {NAME} WHERE n < 0").read_all().num_rows == 0
     assert [view.name for view in spark.catalog.listTables() if view.name.startswith("silt_")] == []
+
+
+def test_a_long_stream_stays_small_in_memory_and_goes_into_a_file(lake: Lake, lake_path: Path, tmp_path: Path) -> None:
+    many = "SELECT x AS n, concat('name ', x) AS s FROM (SELECT explode(sequence(1, 600000)) x)"
+    rows, held, before = 0, 0, pa.total_allocated_bytes()
+    for batch in lake.stream_sql(many):
+        rows, held = rows + batch.num_rows, max(held, pa.total_allocated_bytes() - before)
+    assert (rows, held < 8 * 1024 * 1024) == (600_000, True)
+    out = tmp_path / "rows.parquet"
+    done = silt("--lake", lake_path, "--json", "sql", many, "--out", out)
+    assert (done.code, done.data["row_count"], done.data["truncated"]) == (0, 600_000, False)
+    written = pq.ParquetFile(out)
+    assert written.metadata.num_rows == 600_000
+    assert written.num_row_groups == 5
+    late = silt("--lake", lake_path, "sql", f"{many} WHERE assert_true(x < 300000) IS NULL", "--out", out)
+    assert (late.code, pq.read_metadata(out).num_rows) == (2, 600_000)
+    assert list(tmp_path.glob(".rows*")) == []
 
 
 @pytest.mark.usefixtures("dataset")

@@ -1,7 +1,7 @@
 """Processes that work on one log at once, and what it shows then. Everything takes and returns JSON values."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,6 +9,7 @@ from siltstone import Lake
 from siltstone.config import Settings
 from siltstone.dataset.dataset import Dataset
 from siltstone.errors import Conflict
+from siltstone.failpoints import arm
 from tests.support.actors import STOP
 
 NAME: Final = "stress.test.events"
@@ -204,3 +205,70 @@ def rows_of(path: str) -> list[dict[str, str]]:
     """Return what is shown, times as text."""
     with _open(path) as lake:
         return [row | {"at": row["at"].isoformat()} for row in _log(lake).to_arrow().to_pylist()]
+
+
+# ---- first loads that race -------------------------------------------------------------------------------------------
+
+APPENDED: Final = "appended"
+MEET_SECONDS: Final = 60.0
+
+
+def make_logs(path: str, names: list[str]) -> None:
+    """Create logs that are still empty."""
+    with _open(path) as lake:
+        for name in names:
+            lake.create(name, "at TIMESTAMP, who STRING, name STRING", time="at", subject="who")
+
+
+def first_loads(path: str, signals: str, me: int, files: dict[str, str]) -> list[dict[str, Any]]:
+    """Load a file into each of some empty logs, all written before the other process has committed; return the reports."""
+    found = []
+    with _open(path) as lake:
+        for name, file in files.items():
+            with arm("ingest.after_write", _meeting(Path(signals), name, me)):
+                report = lake.dataset(name).ingest(file)
+            found.append({"first": report.first_load, "rows": report.rows, "skipped": report.files_skipped})
+    return found
+
+
+def _meeting(signals: Path, name: str, me: int) -> Callable[[str], None]:
+    """Return what waits, once, until both loads are written and rows were appended beside them."""
+    wanted = [signals / f"{name}-{one}" for one in ("0", "1", APPENDED)]
+
+    def meet(_place: str) -> None:
+        (signals / f"{name}-{me}").touch()
+        end = time.monotonic() + MEET_SECONDS
+        while not all(one.exists() for one in wanted):
+            assert time.monotonic() < end, f"nobody came to {name}"
+            time.sleep(0.01)
+
+    return meet
+
+
+def append_beside(path: str, signals: str, names: list[str]) -> dict[str, list[str]]:
+    """Append to each log while its loads are written, and until somebody says stop; return the names of the rows."""
+    appended: dict[str, list[str]] = {name: [] for name in names}
+    with _open(path) as lake:
+        logs = {name: lake.dataset(name) for name in names}
+        while not _stopped(signals):
+            for name, log in logs.items():
+                if not any((Path(signals) / f"{name}-{one}").exists() for one in range(2)):
+                    continue  # a load that meets rows is none of an empty log
+                row = row_of(f"appended-{len(appended[name])}")
+                log.append([row])
+                appended[name].append(row["name"])
+                (Path(signals) / f"{name}-{APPENDED}").touch()
+            time.sleep(BREATH_SECONDS)
+    return appended
+
+
+def names_by_log(path: str, names: list[str], fold: bool = False) -> dict[str, list[str]]:  # noqa: FBT001, FBT002
+    """Return what each log shows, after a fold if that is wanted."""
+    with _open(path) as lake:
+        found = {}
+        for name in names:
+            log = lake.dataset(name)
+            if fold:
+                log.compact()
+            found[name] = sorted(str(one) for one in log.to_arrow().column("name").to_pylist())
+        return found

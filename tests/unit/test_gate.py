@@ -31,7 +31,7 @@ WRITTEN = {
     "SELECT crm.sales.t.a FROM crm.sales.t": "SELECT `t`.`a` FROM `v0` AS `t`",
     "SELECT * FROM crm.sales.__raw__t": "SELECT * FROM `v0` AS `__raw__t`",
     "SELECT * FROM crm.sales.t JOIN crm.sales.u USING (a)": "SELECT * FROM `v0` AS `t` JOIN `v1` AS `u` USING (`a`)",
-    "SELECT * FROM crm.sales.t a, crm.sales.t b": "SELECT * FROM `v0` AS `a`, `v0` AS `b`",
+    "SELECT * FROM crm.sales.t a, crm.sales.t b": "SELECT * FROM `v0` AS `a` CROSS JOIN `v0` AS `b`",
     "SELECT * FROM crm.sales.t UNION ALL SELECT * FROM crm.sales.u": (
         "SELECT * FROM `v0` AS `t` UNION ALL SELECT * FROM `v1` AS `u`"
     ),
@@ -167,7 +167,7 @@ def test_a_name_is_a_common_table_expression_only_where_that_is_visible(text: st
 def test_an_inner_common_table_expression_hides_an_outer_one():
     text = "WITH x AS (SELECT 1 a) SELECT * FROM x, (WITH x AS (SELECT 2 a) SELECT * FROM x) y"
     assert for_spark(admit(text)) == (
-        "WITH `w0` AS (SELECT 1 AS `a`) SELECT * FROM `w0` AS `x`, "
+        "WITH `w0` AS (SELECT 1 AS `a`) SELECT * FROM `w0` AS `x` CROSS JOIN "
         "(WITH `w1` AS (SELECT 2 AS `a`) SELECT * FROM `w1` AS `x`) AS `y`"
     )
 
@@ -183,7 +183,13 @@ REFUSED = {
     "SELECT user": r"t\.user",
     "SELECT 1; SELECT 2": r"second statement begins at line 1, column 11",
     "WITH x AS (SELECT 1), X AS (SELECT 2) SELECT * FROM x": r"two expressions named X; the second is at line 1, column 23",
-    "SELECT * FROM a.b.c TABLESAMPLE (10 PERCENT)": r"TABLESAMPLE at line 1, column 21",
+    "SELECT * FROM a.b.c TABLESAMPLE (10 PERCENT)": r"TABLESAMPLE at line 1, column 21 .*pmod\(xxhash64\(id\), 100\) < 10",
+    "SELECT * FROM a.b.c PIVOT (sum(x) FOR k IN (1))": r"PIVOT at line 1, column 21 .*FILTER \(WHERE k = 'a'\)",
+    "SELECT * FROM a.b.c UNPIVOT (v FOR n IN (a, b))": r"UNPIVOT at line 1, column 21 .*LATERAL VIEW stack",
+    "SELECT a = b IN (c) FROM a.b.c": r"Two comparisons in a row at line 1, column 8 .*\(a = b\) = c",
+    "SELECT a BETWEEN 1 AND 2 = b FROM a.b.c": r"Two comparisons in a row",
+    "SELECT a = b < c FROM a.b.c": r"Two comparisons in a row",
+    "SELECT a = NOT b FROM a.b.c": r"Two comparisons in a row",
     "SELECT 12abc": r"number at line 1, column 8 runs into a name",
     "SELECT a\u00a0b": r"U\+00A0 NO-BREAK SPACE\) at line 1, column 9",
     "SELECT (": r"cannot be read",

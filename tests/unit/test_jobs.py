@@ -368,6 +368,22 @@ def test_corrupt_files_are_left_out_one_after_the_other() -> None:
     assert (few.outcome, few.corrupt) == ("failed", ("data/1.parquet",))
 
 
+def test_an_error_that_nobody_expected_ends_its_job_and_no_other() -> None:
+    def run(given: Job) -> RollUpReport:
+        if given.planned.dataset == "a.b.bad":
+            raise KeyError("rows")
+        return report(given)
+
+    jobs = tuple(work(3, dataset=name) for name in ("a.b.bad", "a.b.good"))
+    plan = Plan(cycle=1, budget_bytes=1, jobs=jobs, left_out=())
+    for width in (1, 2):
+        runner = Fake(run)
+        runner.width = width
+        bad, good = run_cycle(plan, runner)
+        assert (bad.outcome, bad.failure, bad.error) == ("failed", "unknown", "KeyError: 'rows'")
+        assert (good.outcome, good.error) == ("done", None)
+
+
 def test_a_time_limit_ends_the_attempt_and_the_halves_are_tried() -> None:
     def run(given: Job) -> RollUpReport:
         if len(given.planned.files) > 2:

@@ -14,8 +14,17 @@ from siltstone.compaction.candidates import Candidate, FileEntry, JobKind, Plan
 from siltstone.compaction.cycle import run_cycle
 from siltstone.compaction.cycle_report import CycleReport
 from siltstone.compaction.jobs import Inline, Job
-from siltstone.compaction.journal import Journal
-from siltstone.compaction.records import Unreadable, cycle_id, cycle_number, read_job, safe_error
+from siltstone.compaction.journal import Journal, record_of
+from siltstone.compaction.records import (
+    JobRecord,
+    Owner,
+    Unreadable,
+    cycle_id,
+    cycle_number,
+    is_whole,
+    read_job,
+    safe_error,
+)
 from siltstone.compaction.states import event_log_state
 from siltstone.compaction.statistics import Totals, counted, kept_at
 from siltstone.config import Settings
@@ -24,8 +33,10 @@ from siltstone.errors import CommitUnknown, Corruption, Unavailable
 from siltstone.eventlog.events import BuildStatus, Indexed, JobEvent, JobStatus, PartitionStatus
 from siltstone.eventlog.log import EventLog
 from siltstone.failpoints import arm
+from siltstone.model.columns import APP_FOLD, JOB
 from siltstone.model.results import SquashReport
 from siltstone.storage.layout import Layout
+from siltstone.storage.log import LogEntry
 from tests.support.clocks import FakeClock
 
 NAME = "shop.web.people"
@@ -209,6 +220,66 @@ def test_a_commit_of_which_nobody_was_told_is_found(lake: Lake) -> None:
     assert result.failure == "commit_unknown"
     (record,) = lake.jobs()
     assert (record.status, record.message, record.done.files_before) == (JobStatus.COMPLETED, "4 files became 1", 4)
+
+
+def test_a_job_that_met_what_nobody_expected_is_written_down_as_failed_and_its_cycle_ends(lake: Lake) -> None:
+    class Broken(Inline):
+        def run(self, job: Job) -> SquashReport:
+            raise KeyError(f"SUBJECT-1 of {job.id}")
+
+    plan = lake.plan(only=["squash"], force=True)
+    run_cycle(plan, Broken(lake._compactor, lake._store), watchers=[lake._journal])
+    (record,) = lake.jobs()
+    assert (record.status, record.message) == (JobStatus.FAILED, "unknown"), "what it says may be a value of a user"
+    assert (lake.history()[0].status, lake.recover().did_something) == ("failed", False)
+
+
+def test_a_journal_that_meets_what_nobody_expected_stops_no_work(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_events: object) -> None:
+        raise KeyError("event")
+
+    squash(lake)
+    monkeypatch.setattr(log_of(lake), "append", broken)
+    for number in range(2):
+        lake.dataset(NAME).upsert([{"id": str(number), "note": "n"}])
+    report = squash(lake)
+    assert ([result.outcome for result in report], report.trouble) == (
+        ["done"],
+        "The journal cannot be written: KeyError: 'event'",
+    )
+
+
+def entry(job: str, *, removes: tuple[str, ...] = (), folded: int | None = None) -> LogEntry:
+    return LogEntry(
+        version=1,
+        files=(),
+        adds=frozenset(),
+        removes=dict.fromkeys(removes, 0),
+        transactions={} if folded is None else {APP_FOLD: folded},
+        updated_ms={},
+        changes_metadata=False,
+        changes_protocol=False,
+        commit_id=None,
+        info={JOB: job},
+    )
+
+
+def test_commits_are_all_of_a_job_if_they_are_its_own_or_its_parts_together_did_what_was_planned() -> None:
+    owner = Owner(id="o", machine="m", host="h", pid=1)
+    files = tuple(FileEntry(path=path, size_bytes=1, order=n) for n, path in enumerate("abcd", 1))
+
+    def record(kind: JobKind, files: tuple[FileEntry, ...] = files) -> JobRecord:
+        planned = Candidate(kind=kind, lane=str(kind), dataset=NAME, files=files)
+        return record_of(Job(id="7-ab", cycle=7, planned=planned), "b", owner)
+
+    assert is_whole(record(JobKind.FOLD), [entry("7-ab", folded=2)]), "a whole fold takes what it finds"
+    assert not is_whole(record(JobKind.FOLD), [entry("7-ab.1", folded=2)])
+    assert is_whole(record(JobKind.FOLD), [entry("7-ab.1", folded=2), entry("7-ab.2", folded=4)])
+    assert not is_whole(record(JobKind.FOLD, ()), [entry("7-ab.1", folded=2)]), "nobody knows what was planned"
+    halved = [entry("7-ab.1", removes=("a", "b")), entry("7-ab.2", removes=("c", "d"))]
+    assert not is_whole(record(JobKind.ROLL_UP), halved[:1])
+    assert is_whole(record(JobKind.ROLL_UP), halved)
+    assert not is_whole(record(JobKind.ROLL_UP), [])
 
 
 def test_followers_of_the_journal_see_every_event_once_and_in_order_while_its_files_come_together(

@@ -2,13 +2,15 @@ import contextlib
 import datetime
 import random
 import shutil
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from siltstone.config import Role, Settings
-from siltstone.errors import Conflict, Corruption, Fenced, InvalidRequest, NotFound, Unavailable
+from siltstone.errors import Conflict, Corruption, Fenced, InvalidRequest, NotFound, SiltstoneError, Unavailable
 from siltstone.failpoints import arm
 from siltstone.model.lease import MARGIN_SECONDS, LeaseRow, Standing, standing
 from siltstone.storage import leases as module
@@ -161,6 +163,62 @@ def test_a_lease_renews_itself_while_its_block_works(lake: Path):
         while lease.row.expires_at == first:
             assert datetime.datetime.now(datetime.UTC) < deadline  # noqa: TID251
         assert lease.trouble is None
+
+
+def test_an_error_that_nobody_expected_does_not_end_the_renewals_and_is_told(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with leases_of(lake).hold(COMPACTOR, role=Role.ALL, ttl_seconds=0.06) as lease:
+        with monkeypatch.context() as broken:
+            broken.setattr(lease._table, "write", breaks(KeyError("epoch")))
+            until(lambda: lease.trouble is not None)
+            assert lease.trouble == "Lease 'compactor' cannot be renewed: KeyError: 'epoch'"
+            lease.check()
+        row = lease.row
+        until(lambda: lease.trouble is None and lease.row != row)
+
+
+def test_a_lease_that_could_not_be_renewed_is_ours_until_it_is_taken_or_nobody_can_tell(lake: Path, clock: FakeClock):
+    lease = taken(leases_of(lake, clock=clock), ttl_seconds=TTL)
+    log, aside = lake / "_system" / "leases" / LOG, lake / "_system" / "aside"
+    log.rename(aside)
+    with pytest.raises(SiltstoneError) as found:
+        lease.check()
+    assert not isinstance(found.value, Fenced), "it was renewed a moment ago"
+    aside.rename(log)
+    clock.pass_time(seconds=TTL + 1)
+    lease.check()
+    log.rename(aside)
+    with pytest.raises(Fenced, match="could not be renewed in its time and cannot be looked up"):
+        lease.check()
+    aside.rename(log)
+    with pytest.raises(Fenced, match="could not be renewed"):
+        lease.check()
+    lease.release()
+    assert taken(leases_of(lake, clock=clock)).epoch == 2, "it was let go of"
+
+
+def test_a_release_that_meets_what_nobody_expected_lets_go_of_the_presence(lake: Path, monkeypatch: pytest.MonkeyPatch):
+    lease = taken(leases_of(lake))
+    with monkeypatch.context() as broken:
+        broken.setattr(lease._table, "write", breaks(KeyError("epoch")))
+        lease.release()
+    assert leases_of(lake).holder(COMPACTOR) is None
+
+
+def breaks(error: Exception) -> Callable[..., None]:
+    def write(*_given: object, **_named: object) -> None:
+        raise error
+
+    return write
+
+
+def until(true: Callable[[], bool]) -> None:
+    for _ in range(2000):
+        if true():
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("it did not come to be")
 
 
 def test_the_table_stays_small(lake: Path, clock: FakeClock):

@@ -2,15 +2,19 @@
 
 import fcntl
 import os
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from siltstone import Lake
 from siltstone.compaction import journal as journals
+from siltstone.compaction import owners
 from siltstone.compaction.candidates import Candidate, FileEntry, JobKind, Plan
+from siltstone.compaction.commit import job_info
 from siltstone.compaction.jobs import Inline, Job
 from siltstone.compaction.journal import Journal
 from siltstone.compaction.records import Owner
@@ -18,7 +22,13 @@ from siltstone.compaction.recovery import Quarantined, RecoveryReport, recover
 from siltstone.config import Role, Settings
 from siltstone.errors import Corruption, InvalidRequest
 from siltstone.eventlog.events import BuildStatus, JobEvent, JobStatus, PartitionStatus
+from siltstone.model.columns import APP_FOLD, FOLDED_BYTES, FOLDED_FILES
+from siltstone.model.files import Commit, CommitKind
+from siltstone.storage import leases
+from siltstone.storage.table import Parent
 from tests.support.clocks import FakeClock
+from tests.support.folds import stage
+from tests.support.leasing import leases_of, taken
 
 NAME = "shop.web.people"
 OTHER = "shop.web.others"
@@ -48,11 +58,18 @@ def opened(tmp_path: Path, clock: FakeClock) -> Lake:
     return Lake.open(tmp_path / "lake", settings=Settings(durable=False), clock=clock)
 
 
-def begun(lake: Lake, *, run: bool = True, dies: bool = True, names: tuple[str, ...] = (NAME, OTHER)) -> list[Job]:
+def begun(
+    lake: Lake,
+    *,
+    run: bool = True,
+    dies: bool = True,
+    names: tuple[str, ...] = (NAME, OTHER),
+    epoch: int | None = None,
+) -> list[Job]:
     """Begin a cycle that squashes datasets, do the first job (or not), and die."""
     journal = Journal(lake._layout, settings=lake.settings, clock=lake._clock, store=lake._store)
     plan = lake.plan(names, only=["squash"], force=True)
-    jobs = [Job.of(planned, cycle=plan.cycle, epoch=None) for planned in plan.jobs]
+    jobs = [Job.of(planned, cycle=plan.cycle, epoch=epoch) for planned in plan.jobs]
     journal.cycle_began(plan, jobs)
     assert journal.trouble is None
     journal.job_began(jobs[0])
@@ -105,6 +122,65 @@ def test_a_cycle_of_which_all_was_done_is_completed(lake: Lake) -> None:
     assert lake.history()[0].status == "completed"
 
 
+def _given(commit: Commit, _parent: Parent) -> Commit:
+    return commit
+
+
+def died_in_a_halved_fold(lake: Lake, *, parts: int) -> Job:
+    """Begin a fold of three batches, which is halved; commit so many of its two parts, as a worker does, and die."""
+    journal = Journal(lake._layout, settings=lake.settings, clock=lake._clock, store=lake._store)
+    plan = lake.plan((NAME,), only=["fold"], force=True)
+    job = Job.of(plan.jobs[0], cycle=plan.cycle, epoch=None)
+    journal.cycle_began(plan, [job])
+    journal.job_began(job)
+    store, rows = lake._store(NAME), lake.dataset(NAME).to_arrow().sort_by("id")
+    for number, (low, high) in ((1, (0, 2)), (2, (2, 3)))[:parts]:
+        file = stage(store, store.base, rows.slice(low, high - low), {})
+        folded = {FOLDED_FILES: str(high - low), FOLDED_BYTES: "7"}
+        commit = Commit(
+            kind=CommitKind.FOLD,
+            plan_version=store.base.version(),
+            adds=(file,),
+            transactions={APP_FOLD: high},
+            info=job_info(f"{job.id}.{number}") | folded,
+        )
+        store.base.commit(partial(_given, commit))
+    end_owner(journal)
+    return job
+
+
+def test_of_a_halved_fold_whose_first_part_landed_the_journal_says_that_it_was_partly_done(lake: Lake) -> None:
+    job = died_in_a_halved_fold(lake, parts=1)
+    report = lake.recover()
+    assert (report.rolled_forward, report.partly, report.abandoned) == ((), (job.id,), ())
+    assert (report.did_something, report.told()) == (True, "1 jobs partly done")
+    (record,) = lake.jobs()
+    assert (record.status, record.recovered) == (JobStatus.FAILED, True)
+    assert record.message.startswith("2 files became 1; partly done: its process died before the other parts")
+    assert (record.done.bytes_folded, record.done.rows) == (7, 2), "what the part did is told"
+    (cycle,) = lake.history()
+    assert (cycle.status, cycle.message) == (
+        "failed",
+        "its process died; 0 jobs rolled forward, 1 partly done, 0 abandoned",
+    )
+    log = lake._journal.log()
+    assert log is not None
+    assert log.partition(NAME).status is PartitionStatus.FAILED
+    (left,) = lake.plan((NAME,), only=["fold"], force=True).jobs
+    assert [file.order for file in left.files] == [3], "the rest is free again"
+    assert sorted(lake.dataset(NAME).to_arrow()["id"].to_pylist()) == ["p0", "p1", "p2"]
+    assert not lake.recover().did_something
+
+
+def test_a_halved_fold_whose_last_part_landed_is_rolled_forward(lake: Lake) -> None:
+    job = died_in_a_halved_fold(lake, parts=2)
+    report = lake.recover()
+    assert (report.rolled_forward, report.partly, report.abandoned) == ((job.id,), (), ())
+    (record,) = lake.jobs()
+    assert (record.status, record.done.files_after, record.done.rows) == (JobStatus.COMPLETED, 2, 3)
+    assert lake.history()[0].status == "completed"
+
+
 def test_the_files_of_an_abandoned_job_are_free_again_and_the_next_cycle_takes_them(lake: Lake) -> None:
     begun(lake, run=False)
     report = lake.run_cycle(only=["squash"], force=True)
@@ -152,7 +228,9 @@ def test_recovery_is_a_function_of_the_parts_of_a_lake(lake: Lake, clock: FakeCl
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is begun is begun on another machine."""
-    monkeypatch.setattr(journals, "this_process", lambda owner: Owner(id=owner, machine="m", host="elsewhere", pid=1))
+    monkeypatch.setattr(
+        journals, "this_process", lambda owner: Owner(id=owner, machine="m", host="elsewhere", pid=os.getpid())
+    )
 
 
 @pytest.mark.usefixtures("elsewhere")
@@ -191,10 +269,57 @@ def test_an_owner_that_hangs_keeps_its_files_from_nobody_who_has_taken_over_and_
     assert lake.recover(epoch=5).abandoned == (jobs[0].id,)
 
 
-def test_whoever_ran_before_this_machine_was_started_anew_is_dead(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cycle_whose_owner_lives_is_left_alone_however_old_it_is(lake: Lake, clock: FakeClock) -> None:
+    jobs = begun(lake, run=False, dies=False)
+    clock.pass_time(days=8)
+    report = lake.recover()
+    assert ({one.job for one in report.unfinished}, report.did_something) == ({job.id for job in jobs}, False)
+    assert [entry.status for entry in lake.history()] == ["executing"]
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_cycle_whose_owner_on_another_machine_renews_its_lease_is_left_alone_however_old_it_is(
+    lake: Lake, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as there:
+        there.setattr(leases, "machine", lambda: "m")
+        there.setattr(socket, "gethostname", lambda: "elsewhere")
+        lease = taken(leases_of(lake.path, clock=clock))
+    jobs = begun(lake, run=False, epoch=lease.epoch)
+    for hours in (25, 24 * 8):
+        clock.pass_time(hours=hours)
+        lease.renew()
+        report = lake.recover()
+        assert ({one.job for one in report.unfinished}, report.did_something) == ({job.id for job in jobs}, False)
+    lease.advance(above=lease.epoch)
+    lease.renew()
+    assert len(lake.recover().unfinished) == 2, "it has only raised its epoch"
+    clock.pass_time(hours=25)
+    assert set(lake.recover().expired) == {job.id for job in jobs}, "it is not renewed any more"
+
+
+def begun_on(monkeypatch: pytest.MonkeyPatch, lake: Lake, *, installation: str) -> None:
+    """Begin a cycle under another running kernel, with the host name of this machine, and die."""
     now = journals.this_process
-    monkeypatch.setattr(journals, "this_process", lambda owner: replace(now(owner), machine="an earlier boot"))
+    monkeypatch.setattr(owners, "installation", lambda: "this machine")
+    monkeypatch.setattr(
+        journals, "this_process", lambda owner: replace(now(owner), machine="another boot", installation=installation)
+    )
     begun(lake, run=False)
+
+
+def test_whoever_ran_before_this_machine_was_started_anew_is_dead(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun_on(monkeypatch, lake, installation="this machine")
+    assert len(lake.recover().abandoned) == 2
+
+
+@pytest.mark.parametrize("installation", ["another machine", ""])
+def test_an_owner_on_another_machine_of_the_same_host_name_is_not_taken_for_dead(
+    lake: Lake, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, installation: str
+) -> None:
+    begun_on(monkeypatch, lake, installation=installation)
+    assert (len(lake.recover().unfinished), lake.recover().did_something) == (2, False)
+    clock.pass_time(hours=25)
     assert len(lake.recover().abandoned) == 2
 
 

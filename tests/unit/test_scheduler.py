@@ -15,7 +15,7 @@ from siltstone.errors import Conflict, Fenced, InvalidRequest, NotFound, Unavail
 from siltstone.scheduler.cycles import Cycle, Outcome, Run, State, Why, Work
 from siltstone.scheduler.loop import HISTORY_CYCLES, Scheduler
 from siltstone.storage.layout import LOG
-from siltstone.storage.leases import COMPACTOR
+from siltstone.storage.leases import COMPACTOR, Lease
 from tests.support.clocks import FakeClock
 from tests.support.leasing import lake_at, leases_of, taken
 from tests.support.tables import FAST
@@ -397,6 +397,31 @@ def test_a_table_of_leases_that_cannot_be_read_makes_it_stand_by_and_is_looked_a
     assert scheduler.tick() is not None
     assert bench.ran == ["hourly"]
     assert scheduler.status().standing_by_because is None
+
+
+def test_an_error_of_the_lease_that_nobody_expected_makes_it_stand_by_and_ends_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
+    def broken(_lease: Lease) -> None:
+        raise KeyError("epoch")
+
+    def breaks(_run: Run) -> None:
+        fault.setattr(Lease, "check", broken)
+
+    scheduler = bench.scheduler(bench.work("first", HOURLY, breaks), bench.work("second", HOURLY))
+    scheduler.tick()
+    bench.clock.pass_time(minutes=5)
+    with monkeypatch.context() as fault:
+        cycle = scheduler.tick()
+        assert cycle is not None
+        assert [(one.outcome, one.error) for one in cycle.results] == [
+            (Outcome.DONE, None),
+            (Outcome.SKIPPED, "KeyError: 'epoch'"),
+        ]
+        assert scheduler.tick() is None
+        assert scheduler.status().standing_by_because == "KeyError: 'epoch'"
+    assert scheduler.tick() is not None
+    assert bench.ran == ["first", "second"], "what was left is done as soon as the lease can be looked at"
 
 
 def test_a_reader_runs_no_scheduler(bench: Bench):

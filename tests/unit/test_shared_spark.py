@@ -59,9 +59,14 @@ class FakeServer:
     """Stands for a server that lives until it is told otherwise."""
 
     lives: bool = True
+    python_ended: int = 0
 
     def alive(self) -> bool:
         return self.lives
+
+    def end_python(self) -> int:
+        self.python_ended += 1
+        return 0
 
     def end(self) -> None:
         self.lives = False
@@ -237,8 +242,10 @@ def test_a_client_keeps_the_server_however_long_it_stays(place: Path):
     come = [lambda: clients.append(lock(place / CLIENTS_LOCK, fcntl.LOCK_SH))]
     stay: list[Callable[[], object]] = [lambda: None] * 5000
     clock = Ticking(*come, *stay, lambda: os.close(clients.pop()))
-    watch(place, FakeServer(), clock)
+    server = FakeServer()
+    watch(place, server, clock)
     assert clock.monotonic_seconds() > 5000 * 0.5 + 15 * 60
+    assert server.python_ended == 1
 
 
 def test_a_keeper_whose_server_ended_withdraws_at_once(place: Path):

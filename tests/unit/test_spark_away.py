@@ -1,11 +1,16 @@
 """Which of Spark's errors mean that Spark is gone, and which are about what was asked."""
 
+import subprocess
+import sys
+import time
+
 import grpc
 import pytest
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
 from siltstone.errors import Unavailable
-from siltstone.storage.spark_failures import is_away, noticing_absence
+from siltstone.storage.jvm import ended_with, is_alive
+from siltstone.storage.spark_failures import is_away, noticing_absence, out_of_memory, says_out_of_memory
 
 
 def failure(code: grpc.StatusCode, text: str = "refused") -> SparkConnectGrpcException:
@@ -39,6 +44,33 @@ def test_an_error_in_what_was_asked_stays_what_it_is():
     error = failure(grpc.StatusCode.INTERNAL, "[DIVIDE_BY_ZERO] Division by zero.")
     with pytest.raises(SparkConnectGrpcException), noticing_absence():
         raise error
+
+
+def test_a_jvm_that_no_longer_listens_is_away():
+    with pytest.raises(Unavailable, match="Spark went away"), noticing_absence():
+        raise ConnectionRefusedError(111, "Connection refused")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Job aborted: Lost task 0.0 in stage 1.0: java.lang.OutOfMemoryError: Java heap space",
+        "[UNABLE_TO_ACQUIRE_MEMORY] Unable to acquire 65536 bytes of memory, got 0.",
+        "Terminating due to java.lang.OutOfMemoryError: GC overhead limit exceeded",
+    ],
+)
+def test_what_spark_says_when_memory_is_used_up_is_known(text: str):
+    assert says_out_of_memory(text)
+    assert not says_out_of_memory("[DIVIDE_BY_ZERO] Division by zero.")
+    assert "spark_memory_mb" in str(out_of_memory())
+
+
+def test_the_exit_code_of_a_child_is_read_without_taking_it_away():
+    child = subprocess.Popen([sys.executable, "-c", "raise SystemExit(52)"])
+    while ended_with(child.pid) is None:
+        time.sleep(0.01)
+    assert (ended_with(child.pid), is_alive(child.pid), child.wait(), is_alive(child.pid)) == (52, True, 52, False)
+    assert ended_with(child.pid) is None
 
 
 def test_an_error_of_another_kind_passes():

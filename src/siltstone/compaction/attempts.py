@@ -13,6 +13,7 @@ Each part commits by itself, so whatever is interrupted here leaves parts that a
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -180,8 +181,8 @@ class _Carried:
         with _Guard(self.runner, part.job, self.clock, self.stopping) as guard:
             try:
                 self.reports.append(self.runner.run(part.job))
-            except (SiltstoneError, OSError, LogMoved, pa.ArrowException) as error:
-                raised: Exception = error
+            except Exception as error:  # noqa: BLE001  # whatever ends one attempt is its result and stops no other job
+                raised = error
             else:
                 return ()
         return self._after(part, raised, classify(symptoms_of(raised, asked=guard.asked)))
@@ -254,8 +255,10 @@ def _told(error: Exception, failure: Failure) -> str:
             return f"The time limit of one attempt (setting job_minutes) was over. {error}"
         case Failure.OUT_OF_MEMORY:
             return f"Out of memory (settings worker_memory_mb, spark_memory_mb). {error}"
-        case _:
+        case _ if isinstance(error, SiltstoneError | OSError | LogMoved | pa.ArrowException):
             return str(error) or type(error).__name__
+        case _:
+            return f"{type(error).__name__}: {error}"  # nobody expected it, and its words alone may say nothing
 
 
 def combined(reports: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
@@ -317,4 +320,5 @@ class _Guard:
             if self.asked is None and (late or self._stopping()):
                 self.asked = Failure.TIME_LIMIT if late else Failure.CANCELLED
             if self.asked is not None:
-                runner.stop(self._job)
+                with suppress(Exception):  # whatever Spark says to it, it is asked again
+                    runner.stop(self._job)

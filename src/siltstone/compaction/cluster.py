@@ -26,7 +26,7 @@ from siltstone.dataset.frames import scan_schema
 from siltstone.dataset.store import Store
 from siltstone.errors import InvalidRequest
 from siltstone.model.files import DataFile
-from siltstone.model.results import RollUpReport
+from siltstone.model.results import ClusterEstimate, ClusterPeriod, RollUpReport
 from siltstone.model.schema import check_order
 from siltstone.model.spec import MOST_CLUSTER_COLUMNS
 from siltstone.storage.parquet import spark_options
@@ -60,7 +60,7 @@ def cluster(
         raise _keyed(store)
 
     def write(taken: Sequence[DataFile], folder: str) -> None:
-        _write(spark, store, taken, folder, files=max(1, planned.files_after), by=planned.by or store.spec.clustered_by)
+        _write(spark, store, taken, folder, files=max(1, planned.files_after), by=planned.by)
 
     return rewrite(spark, store, planned, write, mark=CLUSTERED, epoch=epoch, job=job)
 
@@ -97,6 +97,41 @@ def whole_base(store: Store, *, by: Sequence[str] = ()) -> list[Candidate]:
     ]
 
 
+def estimate(store: Store, *, by: Sequence[str] = ()) -> ClusterEstimate:
+    """Say what a clustering of the whole base would rewrite; nothing is changed, and Spark is not asked.
+
+    Raises:
+        InvalidRequest: see `whole_base`.
+    """
+    jobs, base = whole_base(store, by=by), store.snapshot().base
+    return ClusterEstimate(
+        dataset=str(store.name),
+        columns=tuple(_order(store, by)),
+        base_files=len(base.files),
+        base_bytes=base.size_bytes,
+        files=sum(len(job.files) for job in jobs),
+        rows=sum(job.rows for job in jobs),
+        bytes=sum(job.cost_bytes for job in jobs),
+        periods=tuple(
+            ClusterPeriod(
+                period=job.period,
+                partition=dict(job.partition),
+                files=len(job.files),
+                files_after_at_most=job.files_after,
+                rows=job.rows,
+                bytes=job.cost_bytes,
+            )
+            for job in jobs
+        ),
+    )
+
+
+def _order(store: Store, by: Sequence[str]) -> list[str]:
+    """Return the columns that decide about the order: one that divides the files has a single value in a job."""
+    wanted = by or store.spec.clustered_by
+    return [name for name in wanted if name not in store.spec.partition_by] or list(store.spec.sort_by)
+
+
 def _keyed(store: Store) -> InvalidRequest:
     return InvalidRequest(f"Dataset {store.name} is keyed: its files are sorted by key and cannot be clustered.")
 
@@ -106,7 +141,7 @@ def _write(
 ) -> None:
     paths = [str(store.base.path / file.path) for file in taken]
     rows = spark.read.schema(scan_schema(store.base_schema)).parquet(*paths)
-    names = [name for name in by if name not in store.spec.partition_by] or list(store.spec.sort_by)
+    names = _order(store, by)
     values = [comparable(store.schema.field(name)) for name in names]
     placed = rows.withColumn(PLACE, _place(rows, values, count=sum(file.rows for file in taken)))
     order = [PLACE, *names]

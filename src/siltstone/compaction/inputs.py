@@ -47,6 +47,29 @@ def check_readable(
     )
 
 
+def unreadable_files(
+    store: Store, files: Sequence[DataFile], *, changes: Sequence[DataFile] = (), said: str = ""
+) -> dict[str, str]:
+    """Return what is wrong with files of base and of changes, by their paths below the dataset's folder; also what is missing.
+
+    Footers are looked at; files whose names were `said` are read to their end.
+    """
+    found: dict[str, str] = {}
+    for table, schema, some in (
+        (store.base, store.base_schema, files),
+        (store.changes, store.change_schema, changes),
+    ):
+        for file in some:
+            one = _Input(table.path, file, schema)
+            try:
+                reason = _reason(one, whole=one.name in said)
+            except FileNotFoundError:
+                reason = "it is missing"
+            if reason:
+                found[f"{table.path.name}/{file.path}"] = reason
+    return found
+
+
 def _is_suspicious(said: str) -> bool:
     """True if a broken file could be behind what was said, though no name was told: Python in Spark's tasks tells none."""
     return bool(said) and "ancelled" not in said and classify(Symptoms(text=said)) in _SUSPICIOUS

@@ -46,6 +46,7 @@ from siltstone.compaction.records import (
     cycle_number,
     done_of,
     graph_of,
+    is_whole,
     job_event,
     job_label,
     manifests_of,
@@ -53,6 +54,7 @@ from siltstone.compaction.records import (
     read_job,
     safe_error,
     told,
+    until_of,
 )
 from siltstone.config import Role, Settings
 from siltstone.dataset.store import Store
@@ -76,8 +78,8 @@ from siltstone.model.results import JobResult
 from siltstone.model.roles import may_compact
 from siltstone.storage.handle import LogMoved
 from siltstone.storage.layout import Layout, has_versions
-from siltstone.storage.leases import machine
 from siltstone.storage.log import LogEntry
+from siltstone.storage.machine import installation, machine
 from siltstone.storage.presence import Presence
 
 MOST_OPEN: Final = 1_000
@@ -123,6 +125,11 @@ class OpenCycle:
     def owner(self) -> Owner | None:
         """Whose it is; None if no record says so."""
         return self.jobs[0].owner if self.jobs else None
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch of the lease that it was begun under; None if there was none, or no record says so."""
+        return self.jobs[0].epoch if self.jobs else None
 
 
 class Journal:
@@ -341,7 +348,8 @@ class Journal:
         done = done_of(record, result, commits, began=began, now=now)
         sha256 = {output.path: output.sha256 for output in result.outputs}
         made = manifests_of(record, done, commits, began=began, now=now, sha256=sha256)
-        if result.error is None or (commits and result.failure == Failure.COMMIT_UNKNOWN):
+        landed = result.failure == Failure.COMMIT_UNKNOWN and is_whole(record, commits)
+        if result.error is None or landed:
             return job_event(job, JobStatus.COMPLETED, message=told(done), manifests=made)
         status = JobStatus.CANCELLED if result.failure == Failure.CANCELLED else JobStatus.FAILED
         text = safe_error(result.failure, result.error)
@@ -397,6 +405,8 @@ class Journal:
             self.trouble = f"The journal did not take what cycle {running.build_request_id} did: {error}"
         except (SiltstoneError, OSError, pa.ArrowException) as error:
             self.trouble = f"The journal cannot be written: {error}"
+        except Exception as error:  # noqa: BLE001  # an event that cannot be written stops no work, whatever the reason
+            self.trouble = f"The journal cannot be written: {type(error).__name__}: {error}"
 
     def append(self, build_request_id: str, payloads: Iterable[Payload]) -> None:
         """Append events of any cycle, together; recovery does.
@@ -420,7 +430,8 @@ class Journal:
 
 def this_process(owner: str) -> Owner:
     """Return who we are, as the owner of a cycle."""
-    return Owner(id=owner, machine=machine(), host=socket.gethostname(), pid=os.getpid())
+    host = socket.gethostname()
+    return Owner(id=owner, machine=machine(), host=host, pid=os.getpid(), installation=installation())
 
 
 def _read(events: Mapping[str, Sequence[Event]]) -> tuple[list[JobRecord], dict[str, str]]:
@@ -451,6 +462,9 @@ def record_of(job: Job, build_request_id: str, owner: Owner) -> JobRecord:
         trigger=planned.trigger,
         bytes=sum(file.size_bytes for file in planned.files),
         waiting_since_ms=planned.waiting_since_ms,
+        files=tuple(file.path for file in planned.files),
+        planned_files=len(planned.files),
+        until=until_of(planned),
     )
 
 

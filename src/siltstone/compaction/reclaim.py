@@ -45,23 +45,37 @@ class Leftover:
 
 def leftovers(store: Store) -> list[Leftover]:
     """List every file of the dataset that is not live, with whether its owner is."""
-    return [found for table in (store.base, store.changes) for found in _leftovers(store, table)]
+    found, lost = leftovers_and_lost(store)
+    for path in sorted(lost):
+        raise Corruption(f"Dataset {store.name}: live file {path} is missing from {store.path}. Restore it.")
+    return found
 
 
-def _leftovers(store: Store, table: Table) -> list[Leftover]:
+def leftovers_and_lost(store: Store) -> tuple[list[Leftover], dict[str, str]]:
+    """List what is not live, and what is live and not there: the paths of these below the dataset's folder, each with that."""
+    left: list[Leftover] = []
+    lost: dict[str, str] = {}
+    for table in (store.base, store.changes):
+        found, missing = _leftovers(store, table)
+        left += found
+        lost |= {f"{table.path.name}/{path}": "it is missing" for path in missing}
+    return left, lost
+
+
+def _leftovers(store: Store, table: Table) -> tuple[list[Leftover], set[str]]:
     listed = list(_data_files(table.path))
     alive = {owner: is_live(store.layout.work, owner) for owner in {owner_of(path) for path, _ in listed} if owner}
     pinned = table.pin()
     live = {file.path for file in pinned.files}
-    if missing := live - {path for path, _ in listed}:
-        listed_now = {path for path, _ in _data_files(table.path)}
-        if lost := missing - listed_now:
-            raise Corruption(f"Dataset {store.name}: live file {min(lost)} is missing from {table.path}. Restore it.")
-    return [
+    missing = live - {path for path, _ in listed}
+    if missing:
+        missing -= {path for path, _ in _data_files(table.path)}
+    left = [
         Leftover(table=table, path=path, size_bytes=size, owner_live=alive.get(owner_of(path) or "", False))
         for path, size in listed
         if path not in live
     ]
+    return left, missing
 
 
 def _data_files(root: Path) -> Iterable[tuple[str, int]]:

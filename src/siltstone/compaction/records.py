@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from siltstone.compaction.candidates import JobKind, UnfinishedJob
+from siltstone.compaction.candidates import Candidate, JobKind, UnfinishedJob
 from siltstone.compaction.failures import Failure
 from siltstone.compaction.jobs import Job
 from siltstone.config import Settings
@@ -34,7 +34,7 @@ from siltstone.eventlog.events import (
     PartitionManifest,
     as_json,
 )
-from siltstone.model.columns import FOLDED_BYTES, FOLDED_FILES, ROWS_REMOVED
+from siltstone.model.columns import APP_FOLD, FOLDED_BYTES, FOLDED_FILES, JOB, ROWS_REMOVED
 from siltstone.model.results import JobResult
 from siltstone.model.tiers import tiers_from_text
 from siltstone.storage.log import LogEntry
@@ -110,6 +110,8 @@ class Owner:
     machine: str
     host: str
     pid: int
+    installation: str = ""
+    """What its machine keeps when it is started anew; empty if nobody can tell."""
 
 
 # ---- to events -----------------------------------------------------------------------------------------------------
@@ -151,12 +153,14 @@ def config_of(job: Job, owner: Owner, *, above: int | None = None) -> JobConfig:
         "bytes": sum(file.size_bytes for file in planned.files),
         "target_bytes": planned.target_bytes,
         "waiting_since_ms": planned.waiting_since_ms,
+        "until": until_of(planned),
         "epoch": "" if job.epoch is None else job.epoch,
         "above": "" if above is None else above,
         "owner": owner.id,
         "machine": owner.machine,
         "host": owner.host,
         "pid": owner.pid,
+        "installation": owner.installation,
     }
     taken = [JobInput(partition_ref=file.path, kind=InputKind.QUERY) for file in planned.files[:MOST_FILES]]
     return JobConfig(
@@ -165,6 +169,11 @@ def config_of(job: Job, owner: Owner, *, above: int | None = None) -> JobConfig:
         args=(str(planned.kind), planned.lane),
         env={name: str(value) for name, value in facts.items()},
     )
+
+
+def until_of(planned: Candidate) -> int:
+    """Return the sequence up to which a fold is to take changes, as far as it was planned; 0 for any other work."""
+    return max((file.order for file in planned.files), default=0) if planned.kind is JobKind.FOLD else 0
 
 
 def job_event(job: Job, status: JobStatus, *, message: str = "", **given: Any) -> JobEvent:  # noqa: ANN401
@@ -254,6 +263,17 @@ def _with_changes(record: "JobRecord", found: Done, report: Mapping[str, Any], c
     return replace(
         found, files_before=found.files_before + files, bytes_before=found.bytes_before + size, bytes_folded=size
     )
+
+
+def is_whole(record: "JobRecord", commits: Sequence[LogEntry]) -> bool:
+    """Tell whether commits of a job are all of it. One that was halved commits its parts one by one, under names of their own."""
+    if any(entry.info.get(JOB) == record.job for entry in commits):
+        return True
+    if record.kind is JobKind.FOLD:
+        reached = max((entry.transactions.get(APP_FOLD, 0) for entry in commits), default=0)
+        return 0 < record.until <= reached
+    taken = {path for entry in commits for path in entry.removes}
+    return 0 < record.planned_files == len(record.files) and taken.issuperset(record.files)
 
 
 def manifests_of(
@@ -347,6 +367,10 @@ class JobRecord:
     bytes: int = 0
     waiting_since_ms: int = 0
     files: tuple[str, ...] = field(default=(), repr=False)
+    planned_files: int = 0
+    """How many files it was to take; `files` names `MOST_FILES` at most."""
+    until: int = 0
+    """Of a fold: the sequence up to which it was to take changes; 0 if nobody wrote that down."""
     scheduled_at: int = 0
     """When it was written down, in nanoseconds."""
     status: JobStatus = JobStatus.SCHEDULED
@@ -425,17 +449,29 @@ def _scheduled(event: Event, payload: JobEvent) -> JobRecord:
             lane=facts["lane"],
             dataset=facts["dataset"],
             period=facts["period"],
-            owner=Owner(id=facts["owner"], machine=facts["machine"], host=facts["host"], pid=int(facts["pid"])),
+            owner=_owner(facts),
             epoch=int(facts["epoch"]) if facts.get("epoch") else None,
             above=int(facts["above"]) if facts.get("above") else None,
             trigger=facts.get("trigger", ""),
             bytes=int(facts.get("bytes", 0)),
             waiting_since_ms=int(facts.get("waiting_since_ms", 0)),
             files=tuple(one.partition_ref for one in payload.config.inputs),
+            planned_files=int(facts.get("files", 0)),
+            until=int(facts.get("until", 0)),
             scheduled_at=event.timestamp,
         )
     except (KeyError, ValueError) as error:
         raise Unreadable(f"job {payload.job_run_id}: its config cannot be read ({error!r})") from error
+
+
+def _owner(facts: Mapping[str, str]) -> Owner:
+    return Owner(
+        id=facts["owner"],
+        machine=facts["machine"],
+        host=facts["host"],
+        pid=int(facts["pid"]),
+        installation=facts.get("installation", ""),
+    )
 
 
 def _moved(record: JobRecord, event: Event, payload: JobEvent) -> JobRecord:

@@ -4,37 +4,39 @@
    have; not if the owner has lost the lease to us, because it may hang for ever, and the commit decides between it and us. Of a
    dead owner's jobs each is either
 
-   * *rolled forward*: the log of its table has a commit of this job, so it is done, and the journal is told; or
+   * *rolled forward*: the log of its table has a commit of this job, so it is done, and the journal is told;
+   * *partly done*: it was halved, and the log has commits of some parts only. The journal is told what these did; what is left
+     is free again; or
    * *abandoned*: there is no such commit, so nothing was changed, and its files are free again.
 
-   Which of the two is read from the commit log alone. Where that cannot be read the job is neither: it is *quarantined*, reported
+   Which of these is read from the commit log alone. Where that cannot be read the job is neither: it is *quarantined*, reported
    each time, and its dataset is left alone.
 2. Datasets: an alteration is finished, what base holds is pruned from `changes`, files of dead owners are swept. One that cannot
    be read is quarantined, and the others go on.
 3. The lake: folders of crashed creates and drops, presences of dead processes.
 
-Records that nobody could settle for 7 days are reported once more and ended as failed, so that they block nothing for ever.
+Records that nobody could settle for 7 days are reported once more and ended as failed, so that they block nothing for ever. A
+cycle whose owner lives is none of these, however old it is.
 
 Recovery can be run at any time, by any number of processes, and can itself crash anywhere: every step is one that the next
-recovery finds done or does. Who is dead: on this machine the presence lock says so, at once; one of a time before the machine was
-started anew is. An owner on another machine is dead if the epoch of its lease is below ours, or after a day.
+recovery finds done or does. Who is dead, `owners` says.
 """
 
-import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from siltstone.clock import Clock, epoch_ns
+from siltstone.clock import Clock
 from siltstone.compaction.candidates import JobKind, UnfinishedJob
 from siltstone.compaction.commits import commits_of
 from siltstone.compaction.journal import Journal, OpenCycle
+from siltstone.compaction.owners import Holder, Life, Owners
 from siltstone.compaction.records import (
-    NS_PER_SECOND,
     RECOVERED,
     JobRecord,
     done_of,
+    is_whole,
     iso,
     job_label,
     manifests_of,
@@ -61,22 +63,19 @@ from siltstone.failpoints import reach
 from siltstone.model.names import DatasetName
 from siltstone.storage.handle import LogMoved
 from siltstone.storage.layout import Layout
-from siltstone.storage.leases import machine
 from siltstone.storage.log import LogEntry
-from siltstone.storage.presence import is_live, sweep_dead
+from siltstone.storage.presence import sweep_dead
 
 if TYPE_CHECKING:
     from siltstone.compaction.compactor import Compactor
 
 STALE_HOURS: Final = 7 * 24.0
 """Records that nobody could settle for so long are reported and ended."""
-SILENT_HOURS: Final = 24.0
-"""An owner on another machine that has not ended its cycle for so long is taken for dead. If it is not, its commits are still
-checked like any other: what it costs is work."""
 SWEEP_HOURS: Final = 1.0
 """How often a process lists all files of a dataset to find orphans, besides once when it starts."""
 
 _NOTHING: Final = "and it has committed nothing"
+_PARTLY: Final = "its process died before the other parts, which are planned anew"
 _NOTHING_OF: Final = {
     JobKind.VACUUM: "and a vacuum can be repeated",
     JobKind.PURGE: "and nothing tells how far it came; ask for the purge again",
@@ -100,8 +99,10 @@ class RecoveryReport:
 
     rolled_forward: tuple[str, ...] = ()
     """Jobs of dead owners that had committed."""
+    partly: tuple[str, ...] = ()
+    """Jobs of dead owners that had committed some of their parts."""
     abandoned: tuple[str, ...] = ()
-    """Jobs of dead owners that had not."""
+    """Jobs of dead owners that had not committed."""
     unfinished: tuple[UnfinishedJob, ...] = ()
     """Jobs that are under way, or of which nobody can tell: nobody else takes their files."""
     quarantined: tuple[Quarantined, ...] = ()
@@ -113,12 +114,14 @@ class RecoveryReport:
     @property
     def did_something(self) -> bool:
         """True if there is something to tell."""
-        return bool(self.rolled_forward or self.abandoned or self.quarantined or self.expired or self.folders_swept)
+        jobs = self.rolled_forward or self.partly or self.abandoned or self.expired
+        return bool(jobs or self.quarantined or self.folders_swept)
 
     def told(self) -> str:
         """Say in a line what was done; empty if nothing was."""
         parts = (
             (len(self.rolled_forward), "jobs rolled forward"),
+            (len(self.partly), "jobs partly done"),
             (len(self.abandoned), "jobs abandoned"),
             (len(self.expired), "records older than 7 days ended"),
             (self.files_swept, "files swept"),
@@ -138,6 +141,7 @@ class RecoveryReport:
 @dataclass(slots=True)
 class _Found:
     rolled_forward: list[str] = field(default_factory=list)
+    partly: list[str] = field(default_factory=list)
     abandoned: list[str] = field(default_factory=list)
     unfinished: list[UnfinishedJob] = field(default_factory=list)
     quarantined: list[Quarantined] = field(default_factory=list)
@@ -148,6 +152,7 @@ class _Found:
     def report(self) -> RecoveryReport:
         return RecoveryReport(
             rolled_forward=tuple(self.rolled_forward),
+            partly=tuple(self.partly),
             abandoned=tuple(self.abandoned),
             unfinished=tuple(self.unfinished),
             quarantined=tuple(self.quarantined),
@@ -161,14 +166,22 @@ class Recovery:
     """Recovers one lake. Keep one for as long as a process runs cycles: it remembers when it has swept."""
 
     def __init__(
-        self, journal: Journal, *, registry: Registry, layout: Layout, compactor: "Compactor", clock: Clock
+        self,
+        journal: Journal,
+        *,
+        registry: Registry,
+        layout: Layout,
+        compactor: "Compactor",
+        clock: Clock,
+        holder: Holder = lambda: None,
     ) -> None:
-        """Take what it looks at."""
+        """Take what it looks at; `holder` says who holds the lease of the lake."""
         self._journal = journal
         self._registry = registry
         self._layout = layout
         self._compactor = compactor
         self._clock = clock
+        self._owners = Owners(layout.work, clock=clock, holder=holder)
         self._swept: dict[Path, float] = {}
 
     def look(self) -> RecoveryReport:
@@ -209,11 +222,13 @@ class Recovery:
     # ---- cycles ----------------------------------------------------------------------------------------------------
 
     def _recover_cycle(self, cycle: OpenCycle, found: _Found, epoch: int | None) -> None:
-        is_old = self._age_hours(cycle.build.created_at) > STALE_HOURS
-        if not is_old and not self._is_dead(cycle, epoch):
-            if not _is_overtaken(cycle, epoch):
-                self._leave(cycle, found)
+        is_old = self._owners.age_hours(cycle.build.created_at) > STALE_HOURS
+        life = self._owners.life(cycle, epoch)
+        if life is Life.LIVES or (life is Life.UNKNOWN and not is_old):
+            self._leave(cycle, found)
             return
+        if life is Life.OVERTAKEN and not is_old:
+            return  # it may still say itself how it ended; its files are free
         judged = _Found()
         payloads: list[Payload] = []
         for record in cycle.jobs:
@@ -241,22 +256,6 @@ class Recovery:
         found.unfinished += [record.unfinished() for record in cycle.jobs if record.status not in ENDED_JOBS]
         found.quarantined += [_unreadable(cycle, run, why) for run, why in cycle.unreadable.items()]
 
-    def _is_dead(self, cycle: OpenCycle, epoch: int | None) -> bool:
-        """Tell whether the owner of a cycle is dead; where no record says whose it is, nobody can tell."""
-        owner = cycle.owner
-        if owner is None:
-            return not cycle.unreadable  # no job at all: nothing is under way
-        if owner.machine == machine():
-            return not is_live(self._layout.work, owner.id)
-        if owner.host == socket.gethostname():
-            return True  # the machine was started anew
-        if _is_overtaken(cycle, epoch):
-            return True
-        return self._age_hours(cycle.build.updated_at) > SILENT_HOURS
-
-    def _age_hours(self, at: int) -> float:
-        return (epoch_ns(self._clock.now()) - at) / NS_PER_SECOND / 3600
-
     def _judge(self, record: JobRecord, judged: _Found, *, is_old: bool) -> list[Payload]:
         """Roll a dead job forward, or abandon it; where nobody can tell it is left as it is until it is old."""
         try:
@@ -272,6 +271,9 @@ class Recovery:
                 )
             )
             return []
+        if commits and record.kind is not JobKind.PURGE and not is_whole(record, commits):
+            judged.partly.append(record.job)
+            return self._made(record, commits, JobStatus.FAILED, f"partly done: {_PARTLY}")
         if commits and record.kind is not JobKind.PURGE:
             judged.rolled_forward.append(record.job)
             return self._made(record, commits, JobStatus.COMPLETED, "rolled forward")
@@ -369,14 +371,8 @@ def recover(
     return found.run(epoch=epoch, sweep_all=True)
 
 
-def _is_overtaken(cycle: OpenCycle, epoch: int | None) -> bool:
-    """Tell whether a cycle ran under a lease that is ours by now."""
-    theirs = cycle.jobs[0].epoch if cycle.jobs else None
-    return epoch is not None and theirs is not None and theirs < epoch
-
-
 def _add(found: _Found, judged: _Found) -> None:
-    for name in ("rolled_forward", "abandoned", "unfinished", "quarantined", "expired"):
+    for name in ("rolled_forward", "partly", "abandoned", "unfinished", "quarantined", "expired"):
         getattr(found, name).extend(getattr(judged, name))
 
 
@@ -430,6 +426,9 @@ def _endings(cycle: OpenCycle, judged: _Found) -> list[Payload]:
         if ref in cycle.open_refs
     ]
     whole = all(refs.values()) and not cycle.unreadable and cycle.build.status is BuildStatus.EXECUTING
-    text = f"its process died; {len(judged.rolled_forward)} jobs rolled forward, {len(judged.abandoned)} abandoned"
+    partly = f"{len(judged.partly)} partly done, " if judged.partly else ""
+    text = (
+        f"its process died; {len(judged.rolled_forward)} jobs rolled forward, {partly}{len(judged.abandoned)} abandoned"
+    )
     payloads.append(BuildRequestEvent(status=BuildStatus.COMPLETED if whole else BuildStatus.FAILED, message=text))
     return payloads

@@ -32,6 +32,7 @@ from siltstone.model.results import (
     Ack,
     AlterReport,
     AppendAck,
+    ClusterEstimate,
     CompactReport,
     DatasetInfo,
     ExportReport,
@@ -82,6 +83,10 @@ class Maintenance(Protocol):
         """Order the rows of every period of a log by several columns at once."""
         ...
 
+    def cluster_estimate(self, store: Store, *, by: Sequence[str] = ()) -> ClusterEstimate:
+        """Say what a clustering would rewrite; nothing is changed."""
+        ...
+
     def estimate(self, store: Store) -> FoldEstimate:
         """Say what a fold would have to do; nothing is changed."""
         ...
@@ -128,11 +133,13 @@ class Dataset:
         *,
         spark: "Callable[[], SparkSession]",
         maintenance: Maintenance,
+        condition: Callable[[str, Sequence[str]], str],
     ) -> None:
-        """Made by `Lake`; nothing is opened yet."""
+        """Made by `Lake`; nothing is opened yet. `condition` checks a condition over columns, and writes it for Spark."""
         self._registration = registration
         self._spark = spark
         self._maintenance = maintenance
+        self._condition = condition
         self._mutex = threading.Lock()
         self._parts = _Parts.of(store)
 
@@ -547,9 +554,7 @@ class Dataset:
         return self._with_snapshot(lambda snapshot: self._matching(where, snapshot))
 
     def _matching(self, where: str, snapshot: Snapshot) -> "DataFrame":
-        from siltstone.model.predicate import check_predicate
-
-        condition = check_predicate(where, self.schema.names)
+        condition = self._condition(where, self.schema.names)
         with self._condition_errors():
             return self.read_at(snapshot, once=True).where(condition)
 
@@ -851,6 +856,14 @@ class Dataset:
         """
         self._may_compact("cluster")
         return self._maintenance.cluster_all(self._store, by=as_names(by))
+
+    def cluster_estimate(self, by: str | Sequence[str] | None = None) -> ClusterEstimate:
+        """Return what `cluster` would rewrite now, and by which columns; nothing is changed and Spark is not started.
+
+        Raises:
+            InvalidRequest: see `cluster`.
+        """
+        return self._maintenance.cluster_estimate(self._store, by=as_names(by))
 
     def vacuum(self, *, retention_hours: float | None = None, dry_run: bool = False) -> VacuumReport:
         """Delete files that were removed longer ago than the retention (at least one hour)."""

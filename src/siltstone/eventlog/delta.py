@@ -45,11 +45,11 @@ from siltstone.storage.tidying import Background
 APP_INDEX: Final = "siltstone.index"
 """The transaction that holds the index of the last event."""
 FOLDED_AT_COMMITS: Final = 32
-"""So many commits of this process are folded into the projection in the background, once nobody appends."""
+"""So many commits of this process, or one of several appends, are folded in the background, once nobody appends."""
 QUIET_SECONDS: Final = 0.1
-"""Nobody appends if nobody did for so long. A fold beside appends fights with them for the interpreter."""
+"""Nobody appends if nobody did for so long. Folding and tidying beside appends fight with them for the interpreter."""
 BEHIND_COMMITS: Final = 4 * FOLDED_AT_COMMITS
-"""Where nobody ever stops appending, who commits folds so many in one go, between two commits."""
+"""Where nobody ever stops appending, who commits folds so many in one go, between two commits, and lets the table be tidied."""
 QUEUED: Final = 1000
 """Appends of one process that may wait before a caller has to."""
 
@@ -176,16 +176,19 @@ class DeltaKeeper:
             commits = self._projection.landed(committed.version, checked, commit_id=committed.commit_id)
             if commits >= BEHIND_COMMITS:
                 self._projection.flush()
-            elif commits >= FOLDED_AT_COMMITS:
-                self._background.start("fold", Path(), self._flush_when_quiet)
+            elif commits >= FOLDED_AT_COMMITS or len(checked.answers) > 1:
+                self._background.start("fold", Path(), self._keep_up_when_quiet)
+                return
             self._place.notice(committed.version)
 
-    def _flush_when_quiet(self) -> str | None:
+    def _keep_up_when_quiet(self) -> str | None:
+        """Fold, and tidy the table, once nobody appends."""
         seen = -1
         while seen != self._groups and not self._is_closing.wait(QUIET_SECONDS):
             seen = self._groups
         try:
             self._projection.flush()
+            self._place.notice(self._place.version())
         except SiltstoneError as error:
             return str(error)
         return None

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from siltstone.compaction.records import JobRecord
     from siltstone.compaction.recovery import Recovery, RecoveryReport
     from siltstone.compaction.statistics import Totals
+    from siltstone.model.lease import LeaseRow
     from siltstone.model.requests import Wish
     from siltstone.scheduler.housework import Crons
+    from siltstone.storage.leases import Leases
 
 
 class LakeCycles:
@@ -296,7 +298,19 @@ class LakeCycles:
             layout=self._layout,
             compactor=self._compactor,
             clock=self._clock,
+            holder=self._lease_holder,
         )
+
+    def _lease_holder(self) -> "LeaseRow | None":
+        from siltstone.storage.leases import COMPACTOR
+
+        return self._watched_leases.holder(COMPACTOR)
+
+    @cached_property
+    def _watched_leases(self) -> "Leases":
+        from siltstone.storage.leases import Leases
+
+        return Leases(self._layout, self.settings, self._clock)
 
     def runner(self) -> "Inline | Pool":
         """Return who does the jobs of cycles, as the setting `jobs` says. Workers are kept warm for a while."""

@@ -3,15 +3,9 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
 
 import sqlglot
 from sqlglot import exp
-
-FORBIDDEN_FUNCTIONS: Final = frozenset(
-    {"java_method", "reflect", "try_reflect", "input_file_name", "input_file_block_start", "input_file_block_length"}
-)
-"""Functions that reach into the process or name its files."""
 
 
 def statements(text: str) -> list[exp.Expr | None]:

@@ -235,6 +235,33 @@ class FoldEstimate(_Plain):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPeriod:
+    """One period and set of partition values of a log, as a clustering would rewrite it."""
+
+    period: str
+    partition: dict[str, str | None]
+    files: int
+    files_after_at_most: int
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterEstimate(_Plain):
+    """What a clustering would rewrite, and by which columns it would order the rows; what is clustered already is left out."""
+
+    dataset: str
+    columns: tuple[str, ...]
+    base_files: int
+    base_bytes: int
+    files: int = 0
+    rows: int = 0
+    bytes: int = 0
+    periods: tuple[ClusterPeriod, ...] = ()
+    dry_run: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AlterReport(_Plain):
     """What changed about a dataset's columns, in words, and what they are now."""
 
@@ -280,6 +307,8 @@ class Status(_Plain):
     fold_bytes_at_most: int
     unreferenced_files: int
     unreferenced_bytes: int
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """What is wrong with files that cannot be read, by their paths below the dataset's folder; rows cannot be read then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ KEPT_TEXTS: Final = 512
 MAX_KEPT_CHARS: Final = 4_000
 """The longest text that is kept; its trees are some hundred times as large."""
 _BEGINS: Final = (TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.L_PAREN)
-_PARSER_ERRORS: Final = (SqlglotError, AttributeError, AssertionError, IndexError, KeyError, TypeError, ValueError)
+PARSER_ERRORS: Final = (SqlglotError, AttributeError, AssertionError, IndexError, KeyError, TypeError, ValueError)
 """What the parser raises for a text that it cannot read: its own errors, and slips of its own for odd ones."""
 
 
@@ -111,9 +111,15 @@ def spark_text(admitted: Admitted, views: Mapping[Source, str], *, common: Calla
         table=of_table,
         common_table=of_common_table,
         parameter=lambda name: literal(admitted.parameters[name]),
+        comma=" CROSS JOIN",
         datasets=_prefixes(admitted.references),
     )
     return writer.write(admitted.checked)
+
+
+def source_of(admitted: Admitted, table: exp.Table) -> Source:
+    """Return the dataset that a table of an admitted query names; it is not a common table expression."""
+    return _source(table, admitted.catalog, admitted.schema)
 
 
 def _read(text: str, catalog: str | None, schema: str | None) -> _Read:
@@ -175,7 +181,7 @@ def _known(tokens: list[Token], text: str) -> exp.Query:
 def _query_of(parse: Callable[[list[Token], str], exp.Expr | None], tokens: list[Token], text: str) -> exp.Query:
     try:
         tree = parse(list(tokens), text)
-    except _PARSER_ERRORS as error:
+    except PARSER_ERRORS as error:
         raise InvalidRequest(f"The query cannot be read{_place(error)}.") from error
     if not isinstance(tree, exp.Query):
         raise InvalidRequest("A query must be exactly one SELECT.")

@@ -19,7 +19,7 @@ from siltstone.errors import InvalidRequest
 from siltstone.model.parsing import quiet
 
 COMMA_JOIN: Final = ","
-"""The kind of a join that is written as a comma: it binds weaker than the word JOIN."""
+"""The kind of a join that is written as a comma: the same as CROSS JOIN, from left to right."""
 MAX_READ_AGAIN: Final = 100
 """How often the parser may read a token again, on average; ordinary queries stay below 5."""
 INTERVAL_UNITS: Final = frozenset(
@@ -109,6 +109,7 @@ class _PlainParser(_BoundedParser):
             TokenType.WHERE,
             TokenType.GROUP_BY,
             TokenType.HAVING,
+            TokenType.QUALIFY,
             TokenType.WINDOW,
             TokenType.ORDER_BY,
             TokenType.LIMIT,

@@ -5,7 +5,6 @@ What rows raise while it runs (an overflow, a division by zero, letters that the
 """
 
 import datetime
-import re
 import secrets
 import threading
 from collections import OrderedDict
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 KEPT_TRANSLATIONS: Final = 256
 _MARK: Final = f"silt_{secrets.token_hex(8)}_"
 """Stands for a table's name in a translation, which outlives the names; nobody can write it into a text by chance."""
-_ODD_QUOTES: Final = re.compile(r"[^\s(,=<>|]''|''[^\s),;=<>|]|[^\s(,=<>|]\"\"|\"\"[^\s),;=<>|]|\\")
 _ODD_TREES: Final = (AttributeError, KeyError, IndexError, TypeError, ValueError, RecursionError)
 """What a rule stumbles over in a tree of a form that it was not made for."""
 
@@ -87,8 +85,6 @@ class Translations:
 
 def _planned(admitted: Admitted, schemas: Mapping[str, pa.Schema], *, max_rows: int) -> HotPlan | str:
     """Translate, or return the reason why not."""
-    if _ODD_QUOTES.search(admitted.text):
-        return "a quote or a backslash inside of text"
     for source in admitted.references:
         if source.raw:
             return f"{source}, which shows raw rows"

@@ -321,7 +321,15 @@ class Router:
         cancellation = Cancellation()
         run.on_cancel(cancellation.cancel)
         left = _left(question.seconds, started)
-        query = SparkQuery(admitted, spark=self._spark, dataset=self._dataset, seconds=left, cancellation=cancellation)
+        query = SparkQuery(
+            admitted,
+            spark=self._spark,
+            dataset=self._dataset,
+            seconds=left,
+            limit=question.seconds,
+            most_pairs=self._settings.query_pairs,
+            cancellation=cancellation,
+        )
         result = query.answer(question.max_rows)
         result = replace(result, table=as_answered(result.table), reason=reason, engine=Engine.SPARK)
         if before == self._states(admitted):  # what was pinned in between is of this state

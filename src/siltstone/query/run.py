@@ -16,14 +16,25 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+from sqlglot import exp
 
 from siltstone.dataset.dataset import SNAPSHOT_TRIES, Dataset
 from siltstone.errors import InvalidRequest, SiltstoneError, Unavailable
 from siltstone.query.admitted import Admitted, Source
-from siltstone.query.gate import spark_text
+from siltstone.query.gate import source_of, spark_text
+from siltstone.query.product import Known, check_product, has_products
 from siltstone.query.result import QueryResult, answered_schema, as_answered_batch
 from siltstone.query.stream import as_batches, batches_of
-from siltstone.storage.spark_failures import away, error_line, is_away, is_missing_file, spark_errors
+from siltstone.storage.spark import ended_out_of_memory
+from siltstone.storage.spark_failures import (
+    away,
+    error_line,
+    is_away,
+    is_missing_file,
+    out_of_memory,
+    says_out_of_memory,
+    spark_errors,
+)
 from siltstone.storage.spark_tags import add_tag, interrupt_tag, remove_tag, stop_tasks_when_ended
 
 if TYPE_CHECKING:
@@ -66,10 +77,16 @@ class SparkQuery:
         spark: "Callable[[], SparkSession]",
         dataset: Callable[[str], Dataset],
         seconds: float = 0.0,
+        limit: float = 0.0,
+        most_pairs: int = 0,
         cancellation: Cancellation | None = None,
     ) -> None:
-        """Say what is asked of whom; `seconds` is the time limit, 0 for none."""
+        """Say what is asked of whom; `most_pairs` is the limit of `query/product.py`, 0 for none.
+
+        `seconds` is what is left of the time limit, 0 for none, and `limit` all of it.
+        """
         self._admitted, self._spark, self._dataset, self._seconds = admitted, spark, dataset, seconds
+        self._limit, self._most_pairs = limit or seconds, most_pairs
         self._cancellation = cancellation or Cancellation()
         self._late = False
 
@@ -84,6 +101,7 @@ class SparkQuery:
         check_max_rows(max_rows)
         started = time.monotonic()
         opened = self._opened()
+        self._check_product(opened)
         session = self._spark()
         failure: Exception | None = None
         for _ in range(SNAPSHOT_TRIES):
@@ -110,6 +128,7 @@ class SparkQuery:
             Unavailable: Spark went away, the time is up, the query was cancelled, or a file disappeared: ask anew.
         """
         opened = self._opened()
+        self._check_product(opened)
         made = self._batches(self._spark(), opened)
         schema = next(made)
         if not isinstance(schema, pa.Schema):
@@ -149,12 +168,25 @@ class SparkQuery:
     def _opened(self) -> dict[str, Dataset]:
         return {str(source.name): self._dataset(str(source.name)) for source in self._admitted.references}
 
+    def _check_product(self, opened: Mapping[str, Dataset]) -> None:
+        """Refuse, before Spark is asked for, what Spark could not be stopped from."""
+        if not self._most_pairs or not has_products(self._admitted.checked):
+            return
+        known = {name: _known(found) for name, found in opened.items()}
+
+        def dataset(table: exp.Table) -> Known:
+            return known[str(source_of(self._admitted, table).name)]
+
+        check_product(self._admitted.checked, dataset, most=self._most_pairs)
+
     def _missing_file(self, error: Exception) -> Exception:
         """Return the error if it means that a file is gone; raise what any other one means."""
         if self._cancellation.asked:
             raise self._ended() from error
         if isinstance(error, FileNotFoundError) or is_missing_file(error):
             return error
+        if says_out_of_memory(str(error)) or (is_away(error) and ended_out_of_memory()):
+            raise out_of_memory() from error
         if is_away(error):
             raise away(error) from error
         raise InvalidRequest(f"Spark refused the query: {error_line(error)}") from error
@@ -162,7 +194,7 @@ class SparkQuery:
     def _ended(self) -> SiltstoneError:
         if self._late:
             return Unavailable(
-                f"The query took longer than {round(self._seconds, 1):g} s and was ended. Ask for less, or raise the limit "
+                f"The query took longer than {self._limit:g} s and was ended. Ask for less, or raise the limit "
                 "(query_seconds)."
             )
         return Unavailable("The query was cancelled.")
@@ -228,13 +260,19 @@ def check_max_rows(max_rows: int) -> None:
         )
 
 
+def _known(dataset: Dataset) -> Known:
+    snapshot = dataset.snapshot()
+    rows = sum(file.rows for file in snapshot.base.files) + snapshot.unfolded_rows
+    return Known(rows=rows, columns=frozenset(name.lower() for name in dataset.schema.names))
+
+
 def _without_places(plan: str) -> str:
     """Hide where files lie: a plan is for whoever may ask, the place of a lake is not."""
     return _PLACE.sub("<files>", plan)
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    return (FileNotFoundError, *spark_errors())
+    return (FileNotFoundError, ConnectionError, *spark_errors())
 
 
 def _rows(frame: "DataFrame", most: int) -> pa.Table:

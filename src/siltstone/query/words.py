@@ -69,6 +69,7 @@ KEYWORDS: Final[dict[str, TokenType]] = {
     "OUTER": TokenType.OUTER,
     "OVER": TokenType.OVER,
     "PARTITION BY": TokenType.PARTITION_BY,
+    "QUALIFY": TokenType.QUALIFY,
     "RANGE": TokenType.RANGE,
     "RECURSIVE": TokenType.RECURSIVE,
     "REGEXP": TokenType.RLIKE,
@@ -137,7 +138,6 @@ REFUSED_WORDS: Final = frozenset(
         "MERGE",
         "OVERWRITE",
         "PIVOT",
-        "QUALIFY",
         "REVOKE",
         "TABLE",
         "TABLESAMPLE",
@@ -147,6 +147,16 @@ REFUSED_WORDS: Final = frozenset(
     }
 )
 """Words of statements and clauses that a query cannot have. As a name, one of them stands in backticks."""
+
+INSTEAD: Final = {
+    "CLUSTER": "Rows come in the order of ORDER BY.",
+    "DISTRIBUTE": "Rows come in the order of ORDER BY.",
+    "PIVOT": "Name each column: sum(x) FILTER (WHERE k = 'a') AS a, with GROUP BY.",
+    "TABLE": "Write SELECT * FROM it.",
+    "TABLESAMPLE": "It has other rows each time. Choose by a hash: WHERE pmod(xxhash64(id), 100) < 10.",
+    "UNPIVOT": "Write LATERAL VIEW stack(2, 'a', a, 'b', b) u AS name, value.",
+}
+"""How some of them are said otherwise."""
 
 OPERATORS: Final[dict[str, TokenType]] = {
     "(": TokenType.L_PAREN,
@@ -298,7 +308,7 @@ def _word(text: str, start: int, word: str) -> tuple[TokenType, str]:
     if upper in REFUSED_WORDS:
         raise InvalidRequest(
             f"A query must be exactly one SELECT; {upper} at {place_at(text, start)} is not allowed in it. "
-            "If it is the name of a column, put it in backticks."
+            f"{INSTEAD.get(upper, '')} If it is the name of a column, put it in backticks.".lstrip()
         )
     return KEYWORDS.get(upper, TokenType.VAR), word
 

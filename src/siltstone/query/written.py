@@ -48,6 +48,8 @@ _BINARY: Final[dict[type[exp.Expr], str]] = {
     exp.Or: "OR",
     exp.Sub: "-",
 }
+_COMPARISONS: Final = (exp.EQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NEQ, exp.NullSafeEQ)
+_PREDICATES: Final = (exp.Between, exp.Escape, exp.ILike, exp.In, exp.Is, exp.Like, exp.Not, exp.RegexpLike)
 _LIKES: Final[dict[type[exp.Expr], str]] = {exp.Like: "LIKE", exp.ILike: "ILIKE", exp.RegexpLike: "RLIKE"}
 _SET_OPERATIONS: Final[dict[type[exp.Expr], str]] = {
     exp.Union: "UNION",
@@ -80,7 +82,7 @@ _JOINS: Final = frozenset(
         COMMA_JOIN,
     }
 )
-_CLAUSES: Final = ("where", "group", "having", "windows", "order", "limit", "offset")
+_CLAUSES: Final = ("where", "group", "having", "qualify", "windows", "order", "limit", "offset")
 _QUERY_PARTS: Final = ("with_", *_CLAUSES)
 _ORDINARY: Final = {"line", "col", "start", "end"}
 MAX_TERMS: Final = 1_000
@@ -98,7 +100,11 @@ class Writer:
     table: Callable[[exp.Table], str]
     common_table: Callable[[exp.CTE], str]
     parameter: Callable[[str], str] = ":{}".format
+    comma: str = COMMA_JOIN
+    """How the comma between two tables is written. Spark has a setting that lets it bind weaker than the word JOIN."""
     datasets: frozenset[tuple[str, str, str]] = frozenset()
+    columns: frozenset[str] = frozenset()
+    """Names, in lower case, that are known to be columns, so that the engine answers none of them itself."""
     functions: set[str] = field(default_factory=set)
     volatile: set[str] = field(default_factory=set)
     parameters: dict[str, Place] = field(default_factory=dict)
@@ -322,7 +328,8 @@ def _join(writer: Writer, node: exp.Expr) -> str:
     name = " ".join([*filter(None, words), "JOIN"]) if words[-1] != COMMA_JOIN else "".join(words)
     if name not in _JOINS:
         raise InvalidRequest(f"{name}{located(node)} is not a join that a query can have. docs/sql.md lists them.")
-    text = f"{'' if name == COMMA_JOIN else ' '}{name} {_relation(writer, node)}"
+    word = writer.comma if name == COMMA_JOIN else f" {name}"
+    text = f"{word} {_relation(writer, node)}"
     if node.args.get("on"):
         text += f" ON {writer.write(node.args['on'])}"
     if node.args.get("using"):
@@ -445,7 +452,7 @@ def _column(writer: Writer, node: exp.Expr) -> str:
     ):
         raise _refused(node)
     names = [part.name.lower() for part in parts if isinstance(part, exp.Identifier)]
-    if len(parts) == 1 and names and names[0] in SESSION_NAMES:
+    if len(parts) == 1 and names and names[0] in SESSION_NAMES - writer.columns:
         raise InvalidRequest(
             f"The name {parts[0].name}{located(node)} asks the engine about itself, which is not allowed. If it is a column, "
             f"put the name of its table before it: t.{parts[0].name}."
@@ -646,11 +653,21 @@ def _binary(writer: Writer, node: exp.Expr) -> str:
     left: exp.Expr = node
     while type(left) in _BINARY:
         _parts(left, "this", "expression", "safe", "typed")
+        if isinstance(left, _COMPARISONS):
+            _check_comparison(left)
         chain.append(f" {_BINARY[type(left)]} {writer.write(left.expression)}")
         left = left.this
         if len(chain) > MAX_TERMS:
             raise InvalidRequest(f"An expression has at most {MAX_TERMS:,} operators in a row. Use IN for many values.")
     return writer.write(left) + "".join(reversed(chain))
+
+
+def _check_comparison(node: exp.Expr) -> None:
+    """Refuse a comparison of a comparison that the parser reads from the right and Spark from the left, or not at all."""
+    if isinstance(node.this, _PREDICATES) or isinstance(node.expression, (*_PREDICATES, *_COMPARISONS)):
+        raise InvalidRequest(
+            f"Two comparisons in a row{located(node)} can be read in two ways. Put one of them in parentheses: (a = b) = c."
+        )
 
 
 def _unary(sign: str) -> "Write":
@@ -793,6 +810,7 @@ WRITERS: Final[dict[type[exp.Expr], Write]] = {
     exp.Paren: _paren,
     exp.Placeholder: _placeholder,
     exp.RespectNulls: _nulls("RESPECT"),
+    exp.Qualify: _clause("QUALIFY"),
     exp.Rollup: _grouping("ROLLUP"),
     exp.Select: _select,
     exp.Star: _star,

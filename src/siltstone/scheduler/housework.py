@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from siltstone.clock import Clock
 from siltstone.config import Settings
-from siltstone.errors import Fenced, SiltstoneError, Unavailable
+from siltstone.errors import Fenced, Unavailable
 from siltstone.model.requests import Ask, Wish
 from siltstone.storage.leases import Lease, Leases
 from siltstone.storage.notes import Notes
@@ -224,7 +224,7 @@ class LeaseWatch:
             self._lease.check()
         except Fenced as error:
             self.lost = error
-        except SiltstoneError:
+        except Exception:  # noqa: BLE001  # whatever the table says, it must not end the thread that watches
             return  # cannot be read just now: commits are checked whatever the lease says
 
 

@@ -237,7 +237,7 @@ class Scheduler:
                 try:
                     self.tick()
                 except Exception as error:  # noqa: BLE001  # the loop outlives whatever happens in a tick
-                    self._trouble = f"{type(error).__name__}: {error}"
+                    self._trouble = _said(error)
                 self._wake.wait(TICK_SECONDS)
         finally:
             self._let_go()
@@ -343,8 +343,8 @@ class Scheduler:
             return WorkResult(work=name, outcome=Outcome.SKIPPED, error="the scheduler was stopped")
         try:
             lease.check()
-        except SiltstoneError as error:
-            return WorkResult(work=name, outcome=Outcome.SKIPPED, error=str(error), error_kind=error.kind)
+        except Exception as error:  # noqa: BLE001  # what cannot be looked at is not ours to work under
+            return WorkResult(work=name, outcome=Outcome.SKIPPED, error=_said(error), error_kind=_kind(error))
         run = Run(
             cycle=number,
             why=why,
@@ -362,8 +362,8 @@ class Scheduler:
                 work=name,
                 outcome=Outcome.FAILED,
                 seconds=self._clock.monotonic_seconds() - started,
-                error=str(error) if isinstance(error, SiltstoneError) else f"{type(error).__name__}: {error}",
-                error_kind=error.kind if isinstance(error, SiltstoneError) else SiltstoneError.kind,
+                error=_said(error),
+                error_kind=_kind(error),
             )
         return WorkResult(
             work=name, outcome=Outcome.DONE, seconds=self._clock.monotonic_seconds() - started, value=value
@@ -380,8 +380,8 @@ class Scheduler:
         with self._leasing:
             try:
                 lease = self._renewed() or self._taken()
-            except SiltstoneError as error:  # a table that cannot be read is no free lease
-                self._waits_because = str(error)
+            except Exception as error:  # noqa: BLE001  # a table that cannot be read is no free lease
+                self._waits_because = _said(error)
                 return None
             if lease is not None:
                 self._waits_because = None
@@ -442,6 +442,15 @@ class Scheduler:
 def _together(works: tuple[Work, ...]) -> list[tuple[Work, ...]]:
     """Return works in their order; neighbours that have the same function are one run."""
     return [tuple(group) for _, group in itertools.groupby(works, key=lambda work: work.run)]
+
+
+def _said(error: Exception) -> str:
+    """Say what went wrong: our own errors are sentences, others need their name."""
+    return str(error) if isinstance(error, SiltstoneError) else f"{type(error).__name__}: {error}"
+
+
+def _kind(error: Exception) -> str:
+    return error.kind if isinstance(error, SiltstoneError) else SiltstoneError.kind
 
 
 def _told(works: tuple[Work, ...]) -> str:

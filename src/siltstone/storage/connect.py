@@ -20,6 +20,7 @@ from siltstone.errors import Unavailable
 from siltstone.storage.jars import spark_home
 from siltstone.storage.jvm import find_java
 from siltstone.storage.launch import APP_NAME, launch_options, local_cores, ui_options
+from siltstone.storage.python_workers import end_python_workers
 
 SERVER_CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 TOKEN_VARIABLE: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105  # its name, not its value
@@ -58,6 +59,10 @@ class ConnectServer:
     def accepts(self) -> bool:
         """Tell whether the server takes connections."""
         return listens(self.port)
+
+    def end_python(self) -> int:
+        """End the Python processes that sessions have left behind; return how many."""
+        return end_python_workers(self._process.pid)
 
     def last_words(self) -> str:
         """Return the end of what the server wrote to its log."""

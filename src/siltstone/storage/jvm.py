@@ -245,6 +245,27 @@ def end_children(spared: Iterable[int] = ()) -> None:
     _signal(doomed, signal.SIGKILL)
 
 
+def is_alive(process: int) -> bool:
+    """Tell whether a process is there; one that has ended and was not waited for is."""
+    with suppress(PermissionError):
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return False
+    return True
+
+
+def ended_with(child: int) -> int | None:
+    """Return the exit code of a child that has ended; None while it runs, or if the system does not tell. Reaps nothing."""
+    if not hasattr(os, "waitid"):
+        return None
+    try:
+        found = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+    return found.si_status if found is not None else None
+
+
 def _signal(processes: Iterable[int], number: signal.Signals) -> None:
     for process in processes:
         with suppress(ProcessLookupError):

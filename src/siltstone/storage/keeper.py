@@ -5,8 +5,9 @@
 1. lock ``keeper.lock`` for life, and write the process id into it;
 2. start the server on 127.0.0.1 with a fresh token, and write ``server.json``;
 3. tell the process that waits on standard output, and let go of it;
-4. watch. Nobody held ``clients.lock`` for the setting `spark_idle_minutes`: remove ``server.json`` while holding that lock
-   alone, and end the server. The server ended by itself, or SIGTERM came: the same, at once.
+4. watch. The last client has gone: end the Python processes that the server keeps for every session. Nobody held
+   ``clients.lock`` for the setting `spark_idle_minutes`: remove ``server.json`` while holding that lock alone, and end the
+   server. The server ended by itself, or SIGTERM came: the same, at once.
 
 A keeper whose folder was deleted serves the clients it has and then ends; one whose ``server.json`` was damaged writes
 it anew. A killed keeper leaves ``server.json`` behind, which nobody trusts without its lock, and takes the server with it.
@@ -90,16 +91,20 @@ class Keeper:
     def watch(self, server: ConnectServer, running: Running) -> None:
         """Return when the server has to end, or has ended; no client can find it any more then."""
         idle_since = self._clock.monotonic_seconds()
+        were_clients = False
         while server.alive():
             now = self._clock.monotonic_seconds()
             if self._alone():
+                if were_clients:
+                    server.end_python()
+                were_clients = False
                 due = now - idle_since >= running.idle_minutes * SECONDS_PER_MINUTE
                 if due or self._orphaned():
                     self._forget()
                     return
                 fcntl.flock(self._clients, fcntl.LOCK_UN)
             else:
-                idle_since = now
+                idle_since, were_clients = now, True
             if not self._orphaned() and read_state(self._folder) != running:
                 write_state(self._folder, running)
             self._clock.sleep(WATCH_SECONDS)

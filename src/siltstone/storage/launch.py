@@ -24,6 +24,7 @@ SESSION_OPTIONS: Final = {
     "spark.sql.datetime.java8API.enabled": "true",  # a pushed-down filter would go through a calendar without ten days of 1582
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.parquet.columnarReaderBatchSize": "1024",  # after so many rows a task looks whether it is to end
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "512",

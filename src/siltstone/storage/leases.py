@@ -32,11 +32,8 @@ import os
 import re
 import socket
 import threading
-import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
@@ -47,6 +44,7 @@ from siltstone.model.lease import LeaseRow, Standing, standing
 from siltstone.model.roles import check_may_compact
 from siltstone.storage.layout import Layout, owner_of
 from siltstone.storage.lease_table import LeaseTable, Seen
+from siltstone.storage.machine import machine
 from siltstone.storage.presence import Presence, is_live
 
 COMPACTOR: Final = "compactor"
@@ -226,13 +224,22 @@ class Lease:
     def check(self) -> None:
         """Do nothing while the lease is ours: a few looks at the disk, for every tick and before every commit.
 
+        A lease is ours until somebody takes it, also if it could not be renewed. But where that has been so for its whole time,
+        and the table cannot be read either, somebody may have taken it and we would not know: then it is lost.
+
         Raises:
-            Fenced: somebody has taken over, or the lease was released.
+            Fenced: somebody has taken over, the lease was released, or it is lost.
             Unavailable: the table cannot be read now.
         """
         with self._mutex:
             self._check_not_over()
-            if not self._table.owns(self._row):
+            try:
+                is_ours = self._table.owns(self._row)
+            except Exception as error:
+                if self._unrenewed_seconds() >= self._row.ttl_seconds:
+                    raise self._lost(f"could not be renewed in its time and cannot be looked up ({error})") from error
+                raise
+            if not is_ours:
                 raise self._lost()
 
     def renew(self) -> None:
@@ -251,8 +258,7 @@ class Lease:
     def renew_if_due(self) -> bool:
         """Renew if a third of the lease's time has passed since the last time; return whether that was done."""
         with self._mutex:
-            passed = self._clock.monotonic_seconds() - self._renewed_seconds
-            if passed < self._row.ttl_seconds / RENEWALS_IN_TIME:
+            if self._unrenewed_seconds() < self._row.ttl_seconds / RENEWALS_IN_TIME:
                 return False
             self.renew()
             return True
@@ -283,7 +289,7 @@ class Lease:
                 if self._over is None:
                     self._write(replace(self._row, expires_at=self._clock.now(), released=True))
                     self._over = "was released"
-            except SiltstoneError as error:
+            except Exception as error:  # noqa: BLE001  # whatever it is, the presence says that we are gone
                 self._over = self._over or f"was let go of, and could not be released ({error})"
             finally:
                 self._presence.close()
@@ -311,6 +317,8 @@ class Lease:
                 return
             except SiltstoneError as error:
                 self.trouble = str(error)
+            except Exception as error:  # noqa: BLE001  # a thread that ends would let the lease run out, and nobody would know why
+                self.trouble = f"Lease {self.name!r} cannot be renewed: {type(error).__name__}: {error}"
             else:
                 self.trouble = None
 
@@ -327,21 +335,12 @@ class Lease:
         if self._over is not None:
             raise Fenced(f"Lease {self.name!r} with epoch {self.epoch} {self._over}. Stop this work.")
 
-    def _lost(self) -> Fenced:
-        self._over = "was taken over by another holder"
+    def _unrenewed_seconds(self) -> float:
+        return self._clock.monotonic_seconds() - self._renewed_seconds
+
+    def _lost(self, why: str = "was taken over by another holder") -> Fenced:
+        self._over = why
         return Fenced(f"Lease {self.name!r} with epoch {self.epoch} {self._over}. Stop this work.")
-
-
-@cache
-def machine() -> str:
-    """Return what all processes that see each other's file locks have in common, and those of another machine do not.
-
-    That is the running kernel: containers share it, and a machine that was started anew cannot see who died with it.
-    """
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return f"{socket.gethostname()}/{uuid.getnode():x}"
 
 
 def _still(before: Seen | None) -> Callable[[int, str | None], bool]:

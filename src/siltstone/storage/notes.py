@@ -12,7 +12,6 @@ Nothing here decides who may commit: that is what leases and epochs are for.
 
 import datetime
 import json
-import os
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ from siltstone.errors import Corruption, Unavailable
 from siltstone.failpoints import reach
 from siltstone.storage.durable import sync_directory, sync_file
 from siltstone.storage.layout import Layout
+from siltstone.storage.machine import process_name
 
 STATUS: Final = "status.json"
 CYCLES: Final = "cycles.json"
@@ -65,7 +65,7 @@ class Notes:
             Unavailable: it cannot be written now; the old one is still there.
         """
         path = self.folder / name
-        draft = path.with_name(f".{name}.{os.getpid()}")
+        draft = path.with_name(f".{name}.{process_name()}")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_draft(draft, json.dumps(note, default=str), durable=self._durable)

@@ -30,7 +30,7 @@ from siltstone.failpoints import reach
 from siltstone.model.requests import MAX_REQUEST_BYTES, Answer, Request, Wish
 from siltstone.storage.durable import sync_directory
 from siltstone.storage.layout import Layout
-from siltstone.storage.leases import machine
+from siltstone.storage.machine import machine, process_name
 from siltstone.storage.notes import write_draft
 from siltstone.storage.presence import Presence, is_live
 
@@ -205,7 +205,7 @@ class Requests:
         Raises:
             Unavailable: it cannot be written now; try again.
         """
-        draft = self._path(answer.id, f"{ANSWER}-{os.getpid()}{DRAFT}")
+        draft = self._path(answer.id, f"{ANSWER}-{process_name()}{DRAFT}")
         reach("request.before_answer")
         try:
             write_draft(draft, answer.to_json(), durable=self._durable)

@@ -130,6 +130,10 @@ class Membership:
         """Tell whether the server that was joined still serves."""
         return keeper_lives(self._folder) and read_state(self._folder) == self.running
 
+    def last_words(self) -> list[str]:
+        """Return the end of the server's log."""
+        return last_lines(self._folder / LOG_FILE, LAST_LINES)
+
     def leave(self) -> None:
         """Let go; the end of the process does the same."""
         if self._handle is not None:

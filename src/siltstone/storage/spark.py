@@ -24,6 +24,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -32,9 +33,10 @@ from urllib.parse import urlsplit
 
 from siltstone.config import Settings
 from siltstone.errors import InvalidRequest, Unavailable
-from siltstone.storage.jvm import children, end_children, filtered_stderr, find_java
+from siltstone.storage.jvm import children, end_children, ended_with, filtered_stderr, find_java, is_alive
 from siltstone.storage.launch import APP_NAME, SESSION_OPTIONS, launch_options, local_cores
 from siltstone.storage.shared_spark import Membership, SharedSpark
+from siltstone.storage.spark_failures import says_out_of_memory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +54,14 @@ LONGEST_BACKOFF_MS: Final = 15_000
 QUERY_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """PySpark's own loggers, on the Python side, that do the same."""
 
+OUT_OF_MEMORY_CODES: Final = (3, 52)
+"""With these a JVM ends for want of memory: the first by `-XX:+ExitOnOutOfMemoryError`, the second by Spark itself."""
+ENDING_SECONDS: Final = 10.0
+"""How long a JVM may take to end that has stopped listening."""
+
 _starting: Final = threading.Lock()
+_own: list[int] = []
+"""The JVM that this process has started for a classic session."""
 _joined: "list[tuple[SparkSession, Membership]]" = []
 """The session on the shared server, if this process has one, and its hold on that server."""
 
@@ -68,6 +77,7 @@ def session(settings: Settings, *, given: "SparkSession | None" = None, role: st
         return given
     with _starting:
         _drop_lost()
+        _require_own()
         running = _running()
         if running is not None:
             return running
@@ -84,6 +94,26 @@ def session(settings: Settings, *, given: "SparkSession | None" = None, role: st
 def shares(settings: Settings) -> bool:
     """Tell whether processes with these settings use the shared server."""
     return settings.spark_shared and not settings.spark_remote and local_cores(settings.spark_master) > 0
+
+
+def ended_out_of_memory() -> bool:
+    """True if the Spark of this process, which no longer answers, has ended because its memory was used up."""
+    if any(says_out_of_memory(line) for _, member in _joined for line in member.last_words()):
+        return True
+    deadline = time.monotonic() + ENDING_SECONDS
+    while _own and ended_with(_own[-1]) is None and is_alive(_own[-1]) and time.monotonic() < deadline:
+        time.sleep(ENDING_SECONDS / 100)
+    return any(ended_with(child) in OUT_OF_MEMORY_CODES for child in _own)
+
+
+def _require_own() -> None:
+    """Say so where the JVM of a classic session is gone: PySpark cannot start a second one in a process."""
+    if any(ended_with(child) is not None or not is_alive(child) for child in _own):
+        why = " for want of memory (the setting spark_memory_mb)" if ended_out_of_memory() else ""
+        raise Unavailable(
+            f"The JVM of this process's Spark session has ended{why}, and a process can have only one. Start the process anew; "
+            "with the setting spark_shared a server is used that is started again by itself."
+        )
 
 
 def _running() -> "SparkSession | None":
@@ -203,12 +233,16 @@ def _start(settings: Settings, role: str) -> "SparkSession":
     others, handler = children(), signal.getsignal(signal.SIGINT)
     with filtered_stderr() as said:
         try:
-            return builder.getOrCreate()
+            started = builder.getOrCreate()
         except KeyboardInterrupt:
             end_children(spared=others)  # the JVM ignores the interrupt, and would outlive us
             raise
         except (PySparkException, OSError) as error:
             failure = error
+        else:
+            fresh = children() - others
+            _own[:] = fresh if len(fresh) == 1 else []
+            return started
         finally:
             _restore(handler)
     raise Unavailable(

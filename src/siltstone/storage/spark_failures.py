@@ -34,6 +34,14 @@ _AWAY: Final = (
     "Error while sending or receiving",
     "Answer from Java side is empty",
 )
+_MEMORY: Final = (
+    "OutOfMemoryError",
+    "Java heap space",
+    "GC overhead limit exceeded",
+    "UNABLE_TO_ACQUIRE_MEMORY",
+    "Not enough memory to build and broadcast",
+    "spark.driver.maxResultSize",
+)
 _DETAILS: Final = re.compile(r'details = "([^"]+?)\.?"')
 """What gRPC says besides its code."""
 _AWAY_CODES: Final = ("UNAVAILABLE", "UNAUTHENTICATED")
@@ -59,6 +67,8 @@ def is_missing_file(error: Exception) -> bool:
 
 def is_away(error: Exception) -> bool:
     """True if Spark itself is gone, or has forgotten the session: whatever was asked is not to blame."""
+    if isinstance(error, ConnectionError):  # so a classic session says that its JVM does not listen
+        return True
     code = getattr(error, "getGrpcStatusCode", None)
     if code is not None and code().name in _AWAY_CODES:
         return True
@@ -75,13 +85,27 @@ def away(error: Exception) -> Unavailable:
     )
 
 
+def says_out_of_memory(text: str) -> bool:
+    """True if what Spark or its JVM said means that memory was used up."""
+    return any(mark in text for mark in _MEMORY)
+
+
+def out_of_memory() -> Unavailable:
+    """Return what to raise when Spark's memory did not do for a query."""
+    return Unavailable(
+        "The query needs more memory than Spark has. Ask for less at a time (filter first, name fewer columns, collect less into "
+        "one row, LIMIT), or give Spark more: the setting spark_memory_mb."
+    )
+
+
 @contextmanager
 def noticing_absence() -> Iterator[None]:
     """Turn Spark's errors into Unavailable where they mean that Spark is gone; others pass."""
     try:
         yield
     except Exception as error:
-        if type(error).__module__.startswith(("pyspark", "py4j")) and is_away(error):
+        ours = isinstance(error, ConnectionError) or type(error).__module__.startswith(("pyspark", "py4j"))
+        if ours and is_away(error):
             raise away(error) from error
         raise
 

@@ -81,10 +81,10 @@ class Tidying:
             interval = self._settings.checkpoint_interval_commits
             if since < interval:
                 return
-            if since < len(table.files()) // LIVE_FILES_PER_COMMIT:
-                return
             now = self._clock.monotonic_seconds()
             if now < self._tidied_at.get(table.path, -math.inf) + PAUSE_SECONDS and since < HURRIED * interval:
+                return
+            if since < len(table.files()) // LIVE_FILES_PER_COMMIT:  # last: it costs by files
                 return
             if self._background.start("tidy", table.path, partial(self._tidy, table, then)):
                 self._last[table.path] = version

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from siltstone.dataset.dataset import Dataset
     from siltstone.lake import Lake
     from siltstone.model.requests import Wish
-    from siltstone.model.results import FoldEstimate
+    from siltstone.model.results import ClusterEstimate, FoldEstimate
 
 All = Annotated[bool, typer.Option("--all", help="Every dataset of the lake.")]
 HANDED: Final = frozenset({"waiting", "handed_over", "holder_gone"})
@@ -324,10 +324,12 @@ def cluster(
     by: Annotated[
         str | None, typer.Option("--by", metavar="A,B", help="The columns; those of the dataset unless given.")
     ] = None,
+    dry_run: DryRun = False,
 ) -> None:
     r"""Order the rows of a log by several columns at once, on Spark: a search by any of them opens few files then.
 
     \b
+    silt cluster web.eu.clicks --dry-run
     silt cluster web.eu.clicks
     silt cluster web.eu.clicks --by at,account
     """
@@ -335,8 +337,11 @@ def cluster(
     from siltstone.model.requests import Ask, Wish
 
     columns = tuple(column.strip() for column in (by or "").split(",") if column.strip())
-    with call.open(spark=True) as lake:
-        lake.dataset(name)
+    with call.open(spark=not dry_run) as lake:
+        dataset = lake.dataset(name)
+        if dry_run:
+            _preview_cluster(call, dataset.cluster_estimate(columns or None))
+            return
         done = _asked(call, lake, Wish(ask=Ask.CLUSTER, names=(name,), by=columns), "Clustering on Spark")
     if call.as_json:
         render.write_json(done.reports())
@@ -345,6 +350,30 @@ def cluster(
             render.write_line(f"{name} {one['period']}: {told_report(dict(one))}")
         render.write_note(f"{render.counted(len(done.reports()), 'period')} clustered.")
     settle(call, done.failures())
+
+
+def _preview_cluster(call: Invocation, found: "ClusterEstimate") -> None:
+    """Show what a clustering would rewrite; no Spark."""
+    if call.as_json:
+        render.write_json(found.to_dict())
+        return
+    columns = ["period", "partition", "files", "files then at most", "rows", "size"]
+    rows = [
+        [
+            one.period,
+            ", ".join(f"{name}={render.cell(value)}" for name, value in one.partition.items()),
+            one.files,
+            one.files_after_at_most,
+            render.number(one.rows),
+            render.size(one.bytes),
+        ]
+        for one in found.periods
+    ]
+    if rows:
+        render.write_table(columns, rows, numbers=columns[2:])
+    what = f"{render.counted(found.files, 'file')} of {found.base_files}, {render.size(found.bytes)}"
+    said = f"would rewrite {what}, ordered by {', '.join(found.columns)}" if rows else "nothing is left to cluster"
+    render.write_line(f"{found.dataset}: {said}.")
 
 
 # ---- vacuum ------------------------------------------------------------------------------------------------------

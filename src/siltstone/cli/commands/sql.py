@@ -1,10 +1,10 @@
 """Asking: sql."""
 
 import sys
-from dataclasses import replace
+import time
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -12,6 +12,7 @@ from siltstone.cli import render
 from siltstone.cli.entered import STANDARD_INPUT
 from siltstone.cli.invocation import Invocation, invocation
 from siltstone.cli.registration import add
+from siltstone.cli.rows_file import write_rows
 from siltstone.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -88,18 +89,29 @@ def sql(  # noqa: PLR0913  # one parameter for each option
         whole = out is not None and max_rows is None
         most = MAX_ROWS if whole else max_rows
         result = lake.sql(text, params=values, engine=engine, max_rows=most, timeout=timeout)
-        if whole and result.truncated:
-            result = replace(result, table=_all_rows(lake, text, values, timeout), truncated=False, engine="spark")
-    if out is not None:
-        _write_file(result, out, chosen)
-    else:
-        _write(call, result, chosen)
-    _note(call, result, chosen, out)
+        facts = _facts(result)
+        if out is not None and whole and result.truncated:
+            del result  # the stream brings these rows, too
+            facts |= _streamed(lake.stream_sql(text, params=values, timeout=timeout or 0.0), out, chosen)
+        elif out is not None:
+            write_rows(result.table.schema, result.table.to_batches(), out, chosen)
+        else:
+            _write(result, chosen)
+    _note(call, facts, chosen, out)
 
 
-def _all_rows(lake: "Lake", text: str, values: dict[str, object], timeout: float | None) -> "pa.Table":
-    """Read an answer that is longer than one call returns."""
-    return lake.stream_sql(text, params=values, timeout=timeout or 0.0).read_all()
+def _streamed(reader: "pa.RecordBatchReader", out: Path, form: Form) -> dict[str, object]:
+    """Write an answer that is longer than one call returns, and return what is to be said of it."""
+    started = time.monotonic()
+    rows = write_rows(reader.schema, reader, out, form)
+    reason = "There are more rows than one answer has."
+    return {
+        "row_count": rows,
+        "truncated": False,
+        "engine": "spark",
+        "reason": reason,
+        "seconds": time.monotonic() - started,
+    }
 
 
 def _form(call: Invocation, form: str | None, out: Path | None, *, as_csv: bool) -> Form:
@@ -149,17 +161,16 @@ def _show_plan(call: Invocation, lake: "Lake", text: str, values: dict[str, obje
     call.answer(data, people)
 
 
-def _write(call: Invocation, result: "QueryResult", form: Form) -> None:
+def _write(result: "QueryResult", form: Form) -> None:
     if form is Form.CSV:
         render.write_csv(result.columns, result.rows)
     elif form is Form.JSON:
         render.write_json(_facts(result) | {"columns": result.columns, "rows": result.rows})
     else:
         render.write_table(result.columns, result.rows)
-    del call
 
 
-def _facts(result: "QueryResult") -> dict[str, object]:
+def _facts(result: "QueryResult") -> dict[str, Any]:
     return {
         "row_count": result.row_count,
         "truncated": result.truncated,
@@ -169,35 +180,13 @@ def _facts(result: "QueryResult") -> dict[str, object]:
     }
 
 
-def _write_file(result: "QueryResult", out: Path, form: Form) -> None:
-    """Write rows to a file.
-
-    Raises:
-        InvalidRequest: the file cannot be written.
-    """
-    try:
-        if form is Form.PARQUET:
-            import pyarrow.parquet as pq
-
-            pq.write_table(result.table, out)
-            return
-        with out.open("w", encoding="utf-8", newline="") as file:
-            if form is Form.CSV:
-                render.write_csv(result.columns, result.rows, file=file)
-            else:
-                rows = [dict(zip(result.columns, row, strict=True)) for row in result.rows]
-                render.write_json(rows, file=file)
-    except OSError as error:
-        raise InvalidRequest(f"{out} cannot be written: {error.strerror or error}.") from error
-
-
-def _note(call: Invocation, result: "QueryResult", form: Form, out: Path | None) -> None:
+def _note(call: Invocation, facts: dict[str, Any], form: Form, out: Path | None) -> None:
     if out is not None and call.as_json:
-        render.write_json(_facts(result) | {"file": str(out)})
-    elif not call.as_json and (out is not None or result.truncated or form is Form.TABLE):
-        more = "; there are more, see --max-rows" if result.truncated else ""
+        render.write_json(facts | {"file": str(out)})
+    elif not call.as_json and (out is not None or facts["truncated"] or form is Form.TABLE):
+        more = "; there are more, see --max-rows" if facts["truncated"] else ""
         where = f" to {out}" if out is not None else ""
-        why = f"{result.engine}, {render.seconds(result.seconds)}"
-        render.write_note(f"{render.counted(result.row_count, 'row')}{where}{more} ({why})")
-        if result.engine == "spark" and result.reason and sys.stderr.isatty():
-            render.write_note(f"Spark: {result.reason}")
+        why = f"{facts['engine']}, {render.seconds(facts['seconds'])}"
+        render.write_note(f"{render.counted(facts['row_count'], 'row')}{where}{more} ({why})")
+        if facts["engine"] == "spark" and facts["reason"] and sys.stderr.isatty():
+            render.write_note(f"Spark: {facts['reason']}")

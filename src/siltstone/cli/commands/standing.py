@@ -1,20 +1,24 @@
 """How datasets stand, and what compaction did last: status."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from siltstone.cli import render
 from siltstone.cli.invocation import OptionalName, chosen, each, invocation, settle
 from siltstone.cli.registration import add
-from siltstone.errors import SiltstoneError
+from siltstone.errors import Corruption, SiltstoneError
 
 if TYPE_CHECKING:
     from siltstone.compaction.recovery import RecoveryReport
     from siltstone.compaction.statistics import Totals
     from siltstone.lake import Lake
     from siltstone.model.results import Status
+
+
+SHOWN: Final = 5
+"""So many broken files are named in a message; `--json` names them all."""
 
 
 def register(app: typer.Typer) -> None:
@@ -32,6 +36,7 @@ def status(context: typer.Context, name: OptionalName = None) -> None:
     call = invocation(context)
     with call.open() as lake:
         found, failures = each(chosen(lake, name, every=name is None), lambda dataset: dataset.status())
+        failures += [_broken(one) for one in found if one.unreadable]
         told = _journal(lake, failures)
     if call.as_json:
         plain = [one.to_dict() | told.of(one.dataset) for one in found]
@@ -42,6 +47,14 @@ def status(context: typer.Context, name: OptionalName = None) -> None:
     elif found:
         _show_status(found[0], told)
     settle(call, failures)
+
+
+def _broken(one: "Status") -> Corruption:
+    named = "; ".join(f"{path} ({why})" for path, why in list(one.unreadable.items())[:SHOWN])
+    more = f" and {len(one.unreadable) - SHOWN} more" if len(one.unreadable) > SHOWN else ""
+    return Corruption(
+        f"Dataset {one.dataset}: {named}{more} cannot be read, and so neither can its rows. Restore what is broken from a copy."
+    )
 
 
 @dataclass(frozen=True, slots=True)

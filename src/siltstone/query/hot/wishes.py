@@ -29,6 +29,7 @@ from siltstone.query.hot.residents import Residents
 from siltstone.query.hot.slot import Slot
 from siltstone.storage.layout import Layout
 from siltstone.storage.log import Mark, file_mark
+from siltstone.storage.machine import installation, machine, process_space
 from siltstone.storage.notes import Notes
 
 TELL_SECONDS: Final = 2.0
@@ -112,7 +113,7 @@ class Wishes:
         """Say what a process holds; where it may not write, nobody learns it."""
         if not may_compact(self._role) or not self._layout.is_lake():
             return
-        about = {"pid": os.getpid(), "host": socket.gethostname(), "at": self._clock.now().isoformat()}
+        about = _this_process() | {"at": self._clock.now().isoformat()}
         with contextlib.suppress(SiltstoneError):
             self._told.write(process + SUFFIX, about | stats.to_dict())
 
@@ -129,7 +130,7 @@ class Wishes:
                 about = self._told.read(path.name)
                 if about is None:
                     continue
-                if about.get("host") == socket.gethostname() and not _lives(about.get("pid")):
+                if _is_dead(about):
                     if may_compact(self._role):
                         self._told.remove(path.name)
                     continue
@@ -142,6 +143,19 @@ def _files(folder: Path) -> list[Path]:
         return [path for path in folder.iterdir() if path.name.endswith(SUFFIX) and not path.name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def _this_process() -> dict[str, Any]:
+    where = {"machine": machine(), "installation": installation(), "space": process_space()}
+    return {"pid": os.getpid(), "host": socket.gethostname()} | where
+
+
+def _is_dead(about: dict[str, Any]) -> bool:
+    """Tell whether a process is known to be dead: by its id where that means something, or its machine was started anew."""
+    if about.get("space") == process_space():
+        return not _lives(about.get("pid"))
+    started_anew = about.get("machine") != machine() and about.get("installation") == installation()
+    return started_anew and installation() != ""
 
 
 def _lives(pid: object) -> bool:

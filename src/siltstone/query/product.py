@@ -1,0 +1,324 @@
+"""How many pairs of rows a query makes Spark compare at a stretch, from the sizes of its tables alone.
+
+A task of Spark looks whether it is to end only where it takes the next batch of a file, a row of a shuffle or of a sort. Between
+two looks it runs through every joined row that one batch leads to. With two tables that is a moment. A third one without an
+equality to the others multiplies it, and then no time limit reaches the task. So such a query is refused before it starts.
+
+1. The tables of a FROM that an equality connects count as one, of the size of the largest.
+2. What remains is multiplied; of the largest dataset only one batch counts.
+3. A condition other than an equality is not known to leave anything out, so it counts for nothing.
+
+It is an estimate that errs on both sides: a table that a filter makes small is counted whole, equal keys that repeat are not
+counted at all. The time limit, not this, is the promise; this keeps what is hopeless from holding a core.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from sqlglot import exp
+
+from siltstone.errors import InvalidRequest
+from siltstone.query.allowed import FUNCTIONS_BY_GROUP, GENERATORS
+from siltstone.query.gate import common_table
+
+BATCH_ROWS: Final = 1024
+"""Rows of a file between two looks (`storage/launch.py`; a session that Siltstone did not make may have 4,096)."""
+NARROWED_ROWS: Final = 10_000
+"""What is grouped, distinct or compared with a constant by = or IN counts as no more rows than this."""
+RECURSIVE_ROWS: Final = 1_000_000
+"""The most rows of a recursive WITH, which Spark itself holds to."""
+ARRAY_ITEMS: Final = 10
+"""What an array counts as whose length is not written in the query."""
+_AGGREGATES: Final = frozenset(FUNCTIONS_BY_GROUP["Aggregates"].split())
+_ONE_SIDED: Final = ("SEMI", "ANTI")
+_Pairs = set[frozenset[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known of a dataset."""
+
+    rows: int
+    columns: frozenset[str]
+    """Its names, in lower case."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """One of the things that a FROM reads."""
+
+    alias: str
+    rows: int
+    scanned: int
+    """Rows of the largest dataset in it: Spark takes them batch by batch. 0 if there is none."""
+    columns: frozenset[str] | None
+    """None if they are not known."""
+
+
+def has_products(query: exp.Query) -> bool:
+    """True if anything in a query reads more than one table, so that it is worth to look at sizes."""
+    return any(select.args.get("joins") or select.args.get("laterals") for select in query.find_all(exp.Select))
+
+
+def check_product(query: exp.Query, dataset: Callable[[exp.Table], Known], *, most: int) -> None:
+    """Refuse a query that compares more pairs of rows at a stretch than `most`; 0 means any number.
+
+    Args:
+        query: the tree that the gate has checked.
+        dataset: what is known of the dataset that a table names.
+        most: the setting `query_pairs`.
+
+    Raises:
+        InvalidRequest: it does; the message names the tables.
+    """
+    sizes = _Sizes(dataset)
+    for select in query.find_all(exp.Select) if most else ():
+        names, pairs = sizes.stretch(select)
+        if pairs > most:
+            raise InvalidRequest(
+                f"Nothing equal connects {', '.join(names)}: each row of one meets every row of the others, about "
+                f"{_about(pairs)} pairs at a stretch, which cannot be interrupted. Join by =, make the tables smaller with = "
+                f"or GROUP BY first, or raise the setting query_pairs (now {most:,})."
+            )
+
+
+def _about(number: int) -> str:
+    """Return a number as people say it.
+
+    >>> _about(1_234_567_890)
+    '10^9'
+    """
+    return f"10^{math.floor(math.log10(number))}"
+
+
+class _Sizes:
+    """The sizes of everything in one query, each looked at once."""
+
+    def __init__(self, dataset: Callable[[exp.Table], Known]) -> None:
+        self._dataset = dataset
+        self._seen: dict[int, _Part] = {}
+
+    def stretch(self, select: exp.Select) -> tuple[list[str], int]:
+        """Return the tables of a SELECT that nothing connects, and how many pairs are compared at a stretch."""
+        groups = self._groups(select)
+        scanned = max((part.scanned for group in groups for part in group), default=0)
+        pairs = math.prod(_rows(group) for group in groups)
+        if scanned:
+            pairs = pairs * min(scanned, BATCH_ROWS) // scanned
+        return [_largest(group).alias for group in groups], pairs if len(groups) > 1 else 0
+
+    def _of(self, query: exp.Expr) -> _Part:
+        """Return what a query gives to the one around it."""
+        found = self._seen.get(id(query))
+        if found is None:
+            self._seen[id(query)] = _Part(alias="", rows=RECURSIVE_ROWS, scanned=0, columns=None)  # for itself
+            found = self._seen[id(query)] = self._looked(query)
+        return found
+
+    def _looked(self, query: exp.Expr) -> _Part:
+        match query:
+            case exp.Subquery():
+                return self._of(query.this)
+            case exp.Union():
+                both = [self._of(query.this), self._of(query.expression)]
+                rows, scanned = sum(part.rows for part in both), max(part.scanned for part in both)
+                return _Part(alias="", rows=rows, scanned=scanned, columns=both[0].columns)
+            case exp.SetOperation():
+                left = self._of(query.this)
+                return _Part(alias="", rows=min(left.rows, NARROWED_ROWS), scanned=0, columns=left.columns)
+            case exp.Select():
+                return self._selected(query)
+            case exp.Values():
+                return _Part(alias="", rows=len(query.expressions), scanned=0, columns=None)
+            case exp.Table():
+                return self._table(query)
+            case _:
+                return _Part(alias="", rows=1, scanned=0, columns=None)
+
+    def _table(self, table: exp.Table) -> _Part:
+        cte = common_table(table)
+        if cte is not None:
+            return self._of(cte.this)
+        known = self._dataset(table)
+        return _Part(alias=table.name, rows=known.rows, scanned=known.rows, columns=known.columns)
+
+    def _selected(self, select: exp.Select) -> _Part:
+        groups = self._groups(select)
+        rows = math.prod(_rows(group) for group in groups)
+        scanned = max((part.scanned for group in groups for part in group), default=0)
+        if select.args.get("group") or select.args.get("distinct"):
+            rows, scanned = min(rows, NARROWED_ROWS), 0
+        elif any(_is_aggregate(node) for node in _own(select.expressions)):
+            rows, scanned = 1, 0
+        limit = select.args.get("limit")
+        if limit is not None and (most := _whole(limit.expression)) is not None:
+            rows, scanned = min(rows, most), 0
+        names = [one.alias_or_name.lower() for one in select.expressions]
+        columns = None if any(one.is_star for one in select.expressions) else frozenset(names)
+        return _Part(alias="", rows=rows, scanned=min(scanned, rows), columns=columns)
+
+    def _groups(self, select: exp.Select) -> list[list[_Part]]:
+        """Return what a SELECT reads, with what equalities connect side by side."""
+        parts, conditions, pairs = self._read(select)
+        where = select.args.get("where")
+        conditions += [where.this] if where is not None else []
+        for condition in conditions:
+            pairs |= _connected(condition, parts)
+        narrowed = {number for condition in conditions for number in _narrowed(condition, parts)}
+        parts = [_narrow(part) if number in narrowed else part for number, part in enumerate(parts)]
+        groups = [{number} for number in range(len(parts))]
+        for pair in pairs:
+            met = [group for group in groups if group & pair]
+            groups = [group for group in groups if not group & pair] + [set().union(*met)]
+        return [[parts[number] for number in group] for group in groups]
+
+    def _read(self, select: exp.Select) -> tuple[list[_Part], list[exp.Expr], _Pairs]:
+        """Return the tables of a FROM, its conditions, and which tables NATURAL or USING connects."""
+        parts: list[_Part] = []
+        conditions: list[exp.Expr] = []
+        pairs: _Pairs = set()
+        for join, item in _items(select):
+            if join is not None and any(word in str(join.args.get("kind")) for word in _ONE_SIDED):
+                continue
+            parts.append(self._part(item))
+            if join is not None and join.args.get("on"):
+                conditions.append(join.args["on"])
+            if join is not None and (join.args.get("using") or join.args.get("method")):
+                pairs.add(frozenset({len(parts) - 2, len(parts) - 1}))
+        made = [one.this for one in select.args.get("laterals") or []]
+        made += [node for node in _own(select.expressions) if _is_generator(node)]
+        parts += [_Part(alias=node.name, rows=_items_of(node), scanned=0, columns=frozenset()) for node in made]
+        return parts, conditions, pairs
+
+    def _part(self, item: exp.Expr) -> _Part:
+        made = item.this if isinstance(item, exp.Lateral) else item
+        if _is_generator(made):
+            return _Part(alias=made.name, rows=_items_of(made), scanned=0, columns=None)
+        found = self._of(made)
+        alias = item.alias_or_name or found.alias
+        return _Part(alias=alias, rows=found.rows, scanned=found.scanned, columns=found.columns)
+
+
+def _items(node: exp.Expr) -> Iterator[tuple[exp.Join | None, exp.Expr]]:
+    """Yield what a FROM reads, each with its join; joins in parentheses are joins like others."""
+    start = node.args.get("from_")
+    if start is not None:
+        yield from _flat(None, start.this)
+    for join in node.args.get("joins") or []:
+        yield from _flat(join, join.this)
+
+
+def _flat(join: exp.Join | None, item: exp.Expr) -> Iterator[tuple[exp.Join | None, exp.Expr]]:
+    inner = item.this if isinstance(item, exp.Subquery) and isinstance(item.this, exp.Table) else item
+    yield join, inner
+    for one in (inner, item) if inner is not item else (item,):
+        for further in one.args.get("joins") or []:
+            yield from _flat(further, further.this)
+
+
+def _rows(group: Iterable[_Part]) -> int:
+    return max([1, *(part.rows for part in group)])
+
+
+def _largest(group: Iterable[_Part]) -> _Part:
+    return max(group, key=lambda part: part.rows)
+
+
+def _narrow(part: _Part) -> _Part:
+    rows = min(part.rows, NARROWED_ROWS)
+    return _Part(alias=part.alias, rows=rows, scanned=min(part.scanned, rows), columns=part.columns)
+
+
+def _connected(condition: exp.Expr, parts: list[_Part]) -> _Pairs:
+    """Return which parts a condition connects by an equality; of alternatives, what each of them connects."""
+    match condition:
+        case exp.Paren():
+            return _connected(condition.this, parts)
+        case exp.And():
+            return _connected(condition.this, parts) | _connected(condition.expression, parts)
+        case exp.Or():
+            return _connected(condition.this, parts) & _connected(condition.expression, parts)
+        case exp.EQ() | exp.NullSafeEQ():
+            sides = [_parts_of(side, parts) for side in (condition.this, condition.expression)]
+            return {frozenset({a, b}) for a in sides[0] for b in sides[1] if a != b}
+        case _:
+            return set()
+
+
+def _narrowed(condition: exp.Expr, parts: list[_Part]) -> set[int]:
+    """Return the parts of which a condition compares something with constants."""
+    match condition:
+        case exp.Paren():
+            return _narrowed(condition.this, parts)
+        case exp.And():
+            return _narrowed(condition.this, parts) | _narrowed(condition.expression, parts)
+        case exp.Or():
+            return _narrowed(condition.this, parts) & _narrowed(condition.expression, parts)
+        case exp.EQ() | exp.NullSafeEQ() if not (
+            condition.this.find(exp.Column) and condition.expression.find(exp.Column)
+        ):
+            return _parts_of(condition, parts)
+        case exp.In() if not condition.args.get("query"):
+            return _parts_of(condition.this, parts)
+        case _:
+            return set()
+
+
+def _parts_of(node: exp.Expr, parts: list[_Part]) -> set[int]:
+    """Return the parts whose columns stand in an expression; of a name that may belong to several, all of them."""
+    found: set[int] = set()
+    for column in node.find_all(exp.Column):
+        qualifier = column.table.lower()
+        for number, part in enumerate(parts):
+            named = part.alias.lower() == qualifier
+            if named if qualifier else part.columns is None or column.name.lower() in part.columns:
+                found.add(number)
+    return found
+
+
+def _own(nodes: Iterable[exp.Expr]) -> Iterator[exp.Expr]:
+    """Yield the nodes of expressions, without those of subqueries in them."""
+    for node in nodes:
+        yield from node.walk(prune=lambda one: isinstance(one, exp.Query))
+
+
+def _is_aggregate(node: exp.Expr) -> bool:
+    return (
+        isinstance(node, exp.Anonymous) and node.name.lower() in _AGGREGATES and not isinstance(node.parent, exp.Window)
+    )
+
+
+def _is_generator(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Anonymous) and node.name.lower() in GENERATORS
+
+
+def _items_of(generator: exp.Expr) -> int:
+    """Return how many rows a function makes of one, as far as numbers in the query say it."""
+    found = 1
+    for node in generator.find_all(exp.Anonymous):
+        numbers = [_whole(argument) for argument in node.expressions]
+        match node.name.lower(), numbers:
+            case "sequence", [int(first), int(last)]:
+                found *= abs(last - first) + 1
+            case "sequence", [int(first), int(last), int(step)] if step:
+                found *= abs((last - first) // step) + 1
+            case "array_repeat" | "repeat", [_, int(times)]:
+                found *= max(1, times)
+            case "stack", [int(times), *_]:
+                found *= max(1, times)
+            case "array", _:
+                found *= max(1, len(numbers))
+            case _:
+                pass
+    return max(found, ARRAY_ITEMS if found == 1 else 1)
+
+
+def _whole(node: exp.Expr | None) -> int | None:
+    """Return a whole number that is written as one."""
+    if isinstance(node, exp.Neg):
+        inner = _whole(node.this)
+        return None if inner is None else -inner
+    text = node.name.rstrip("lLsSyY") if isinstance(node, exp.Literal) and not node.is_string else ""
+    return int(text) if text.isdecimal() else None

@@ -1,0 +1,50 @@
+"""The Python processes of a Spark server: Spark starts a daemon of them for every session that runs Python, and never ends it.
+
+A server that outlives its sessions would gather one of them, of some 50 MB, for every command. Whoever knows that no session
+is left ends them. Spark starts a daemon anew where a session still asks for one that was ended.
+
+Found in ``/proc``; where there is none, nothing is ended, and they go with the server.
+"""
+
+import os
+import signal
+from collections import defaultdict
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+DAEMON: Final = b"pyspark.daemon"
+_PROCESSES: Final = Path("/proc")
+
+
+def end_python_workers(server: int) -> int:
+    """End the Python daemons and workers below a server's process; return how many processes."""
+    daemons = python_daemons(server)
+    for process in daemons:
+        with suppress(ProcessLookupError):  # ended with its parent
+            os.kill(process, signal.SIGTERM)
+    return len(daemons)
+
+
+def python_daemons(server: int) -> list[int]:
+    """Return the Python daemons below a server's process, and their workers, which bear the same name."""
+    return [process for process in _below(server) if DAEMON in _arguments(process)]
+
+
+def _below(root: int) -> list[int]:
+    children: dict[int, list[int]] = defaultdict(list)
+    for folder in _PROCESSES.glob("[0-9]*"):
+        with suppress(OSError, ValueError):  # it has ended
+            after_name = (folder / "stat").read_text().rpartition(")")[2].split()
+            children[int(after_name[1])].append(int(folder.name))
+    found = [root]
+    for process in found:
+        found += children[process]
+    return found[1:]
+
+
+def _arguments(process: int) -> list[bytes]:
+    try:
+        return (_PROCESSES / str(process) / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []

@@ -1,0 +1,109 @@
+"""Rows into a file: whole or not at all, in every form, with a few batches in memory."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from siltstone.cli.rows_file import write_rows
+from siltstone.errors import InvalidRequest, Unavailable
+
+SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("l", pa.list_(pa.int32()))])
+FORMS = ["parquet", "csv", "json"]
+MEMORY_BYTES = 32 * 1024 * 1024
+
+
+def batches(count: int, rows: int = 2) -> Iterator[pa.RecordBatch]:
+    for at in range(count):
+        numbers = range(at * rows, (at + 1) * rows)
+        columns = [list(numbers), [f"it's \n {n}" if n else None for n in numbers], [[n, None] for n in numbers]]
+        yield pa.record_batch(
+            [pa.array(one, field.type) for one, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
+        )
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(found.name for found in folder.iterdir())
+
+
+def read(path: Path, form: str) -> object:
+    if form == "parquet":
+        return pq.read_table(path).to_pylist()
+    return json.loads(path.read_text()) if form == "json" else path.read_text()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_all_rows_of_all_batches_are_written(tmp_path: Path, form: str):
+    out = tmp_path / "rows"
+    rows = [row for batch in batches(2) for row in batch.to_pylist()]
+    assert write_rows(SCHEMA, batches(2), out, form) == len(rows)
+    csv = 'n,s,l\n0,,"[0, null]"\n1,"it\'s \n 1","[1, null]"\n2,"it\'s \n 2","[2, null]"\n3,"it\'s \n 3","[3, null]"\n'
+    assert read(out, form) == (csv if form == "csv" else rows)
+    assert write_rows(SCHEMA, [], out, form) == 0
+    assert read(out, form) == ("n,s,l\n" if form == "csv" else [])
+    assert names(tmp_path) == ["rows"]
+
+
+def test_json_looks_as_on_the_screen(tmp_path: Path):
+    write_rows(SCHEMA, batches(1), tmp_path / "rows", "json")
+    rows = [row for batch in batches(1) for row in batch.to_pylist()]
+    assert (tmp_path / "rows").read_text() == json.dumps(rows, indent=2) + "\n"
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("failure", [Unavailable("Spark went away."), KeyboardInterrupt()])
+def test_what_fails_or_is_interrupted_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, form: str, failure: BaseException
+):
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from batches(3)
+        raise failure
+
+    out = tmp_path / "rows"
+    out.write_text("old")
+    with pytest.raises(type(failure)):
+        write_rows(SCHEMA, failing(), out, form)
+    assert out.read_text() == "old"
+    assert names(tmp_path) == ["rows"]
+
+
+def test_a_link_stays_a_link_and_a_pipe_is_written_to(tmp_path: Path):
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "link").symlink_to("real")
+    write_rows(SCHEMA, [], tmp_path / "link", "csv")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text() == "n,s,l\n"
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_rows(SCHEMA, [], tmp_path / "pipe", "csv")
+        assert os.read(reader, 100) == b"n,s,l\n"
+    finally:
+        os.close(reader)
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path):
+    with pytest.raises(InvalidRequest, match="it is a folder"):
+        write_rows(SCHEMA, [], tmp_path, "csv")
+    with pytest.raises(InvalidRequest, match="no/rows cannot be written: No such file"):
+        write_rows(SCHEMA, [], tmp_path / "no" / "rows", "csv")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_memory_holds_a_few_batches_however_many_come(tmp_path: Path, form: str):
+    seen = [0]
+    one = pa.record_batch([pa.array(range(20_000), pa.int64()), pa.array(["x" * 50] * 20_000)], names=["n", "s"])
+    sent = 60 if form == "parquet" else 2
+    before = pa.total_allocated_bytes()
+
+    def watched() -> Iterator[pa.RecordBatch]:
+        for _ in range(sent):
+            seen.append(pa.total_allocated_bytes() - before)
+            yield pa.record_batch([column.take(pa.array(range(20_000))) for column in one.columns], names=["n", "s"])
+
+    assert write_rows(one.schema, watched(), tmp_path / "rows", form) == sent * 20_000
+    assert max(seen) < MEMORY_BYTES < 60 * one.nbytes
