@@ -7,7 +7,6 @@ background thread after the acknowledgement; `close` waits for them.
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -60,7 +59,8 @@ class Lake(KeptLake):
         self._clock = clock
         self._given = spark
         self._hot: HotCache | None = None
-        self._hot_mutex = threading.Lock()
+        self._queries: Router | None = None
+        self._making = threading.Lock()
         self.lasting = True
         """False in a process that ends at once: its hot cache fills nothing behind answers."""
         self._watcher: Watcher | None = None
@@ -316,9 +316,15 @@ class Lake(KeptLake):
             query_id=query_id,
         )
 
-    @cached_property
+    @property
     def queries(self) -> "Router":
         """Who answers questions: cancels them by id, explains them, keeps their pages."""
+        with self._making:
+            if self._queries is None:
+                self._queries = self._open_queries()
+            return self._queries
+
+    def _open_queries(self) -> "Router":
         from siltstone.query.hot.sources import Sources
         from siltstone.query.router import Router
 
@@ -337,7 +343,7 @@ class Lake(KeptLake):
     @property
     def hot(self) -> "HotCache":
         """The hot cache of this process: datasets as merged rows in memory, without Spark."""
-        with self._hot_mutex:
+        with self._making:
             if self._hot is None:
                 self._hot = self._open_hot()
             return self._hot

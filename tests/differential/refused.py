@@ -3,6 +3,9 @@
 OUTSIDE: dict[str, str] = {
     "SELECT id + 1 FROM lab.d.t": "without a name",
     "SELECT NULL AS x FROM lab.d.t": "nothing but NULL",
+    "SELECT l > 9223372036854775807.5 AS x FROM lab.d.t": "beyond all whole ones",
+    "SELECT id FROM lab.d.t WHERE n BETWEEN -99999999999999999999.9 AND 1": "beyond all whole ones",
+    "SELECT l < 92233720368547758079.5BD AS x FROM lab.d.t": "beyond all whole ones",
     "SELECT rand() AS x FROM lab.d.t": "RAND",
     "SELECT id FROM lab.d.t WHERE n = '1'": "string in one place",
     "SELECT id FROM lab.d.t WHERE z = 1": "string",

@@ -64,6 +64,31 @@ def test_a_repeat_on_unchanged_data_is_found_and_a_write_makes_it_anew(lake: Lak
     assert fresh.rows == [(0, 333), (1, 333), (2, 334)]
 
 
+def test_a_known_text_whose_answer_is_not_kept_sees_every_write(lake_path: Path, lake: Lake):
+    with Lake.open(lake_path, settings=Settings(durable=False, result_cache_mb=0)) as other:
+        for number in range(4):
+            lake.dataset(PEOPLE).upsert([{"id": number, "n": 7}])
+            for _ in range(2):
+                found = other.sql(f"SELECT count(*) AS c FROM {PEOPLE} WHERE n = 7")
+                assert (found.rows, found.cached) == ([(number + 1,)], False)
+
+
+def test_threads_that_ask_first_share_what_answers(lake: Lake):
+    start = threading.Barrier(8)
+    found: list[object] = []
+
+    def first() -> None:
+        start.wait()
+        found.append((lake.queries, lake.hot))
+
+    threads = [threading.Thread(target=first) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(found) == {(lake.queries, lake.hot)}
+
+
 def test_other_values_rows_and_columns_are_other_questions(lake: Lake):
     text = f"SELECT id FROM {PEOPLE} WHERE n = :n ORDER BY id"
     assert lake.sql(text, params={"n": 1}).rows[0] == (1,)

@@ -61,8 +61,11 @@ def change_rows_in(
             rows = rows.append_column(ROW, pa.array(np.arange(rows.num_rows, dtype=np.int64)))
         return rows
 
-    with ThreadPoolExecutor(READ_THREADS) as pool:
-        tables = list(pool.map(read, range(len(files)), files))
+    if len(files) > 1:
+        with ThreadPoolExecutor(READ_THREADS) as pool:
+            tables = list(pool.map(read, range(len(files)), files))
+    else:
+        tables = list(map(read, range(len(files)), files))
     if not tables:
         fields = [schema.field(n) for n in needed if n != ROW_SEQ]
         return pa.schema([*fields, pa.field(SEQ, pa.int64())]).empty_table()

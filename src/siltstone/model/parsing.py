@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 import sqlglot
 from sqlglot import exp
@@ -25,9 +26,11 @@ def quiet() -> Iterator[None]:
     def nothing(_record: logging.LogRecord) -> bool:
         return False
 
-    logger = logging.getLogger("sqlglot")
-    logger.addFilter(nothing)
+    _LOGGER.addFilter(nothing)
     try:
         yield
     finally:
-        logger.removeFilter(nothing)
+        _LOGGER.removeFilter(nothing)
+
+
+_LOGGER: Final = logging.getLogger("sqlglot")

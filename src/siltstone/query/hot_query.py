@@ -8,8 +8,7 @@ import datetime
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, wait
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final
@@ -18,19 +17,17 @@ import pyarrow as pa
 from sqlglot import exp
 
 from siltstone.query.admitted import Admitted, Source
-from siltstone.query.result import as_answered
+from siltstone.query.result import answered_schema, in_form
 from siltstone.query.translate import Outside, Relation, Translated, translate
 from siltstone.query.translate.fragments import GUARD
 
 if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
-
+    from siltstone.query.aside import Aside
     from siltstone.query.hot.cache import Pinned
+    from siltstone.query.hot.readers import Reader
     from siltstone.query.running import Run
 
 KEPT_TRANSLATIONS: Final = 256
-REPEAT_SECONDS: Final = 0.05
-"""How often the engine is told to end: it forgets an interrupt that comes before its work begins."""
 _MARK: Final = f"silt_{secrets.token_hex(8)}_"
 """Stands for a table's name in a translation, which outlives the names; nobody can write it into a text by chance."""
 _ODD_TREES: Final = (AttributeError, KeyError, IndexError, TypeError, ValueError, RecursionError)
@@ -47,6 +44,8 @@ class HotPlan:
 
     translated: Translated
     sources: tuple[Source, ...]
+    schema: pa.Schema
+    """The columns of the answer, in the form that answers have."""
 
     def sql(self, tables: Mapping[str, str]) -> str:
         """Return the SQL with the names that the tables have now."""
@@ -102,7 +101,7 @@ def _planned(admitted: Admitted, schemas: Mapping[str, pa.Schema], *, max_rows: 
         return str(outside)
     except _ODD_TREES:
         return "a form that it does not know"
-    return HotPlan(translated=done, sources=sources)
+    return HotPlan(translated=done, sources=sources, schema=answered_schema(done.schema))
 
 
 def _key(*parts: str) -> tuple[str, ...]:
@@ -141,8 +140,10 @@ def bound(value: object) -> object:
             return value
 
 
-def answer(plan: HotPlan, parameters: Mapping[str, object], view: "Pinned", run: "Run", *, seconds: float) -> pa.Table:
-    """Run a translated question in a reader's transaction.
+def answer(
+    plan: HotPlan, parameters: Mapping[str, object], view: "Pinned", run: "Run", aside: "Aside", *, seconds: float
+) -> pa.Table:
+    """Run a translated question in a reader's transaction, beside the main thread if that is who asks.
 
     Raises:
         HotFailed: the engine, or a guard against what the engines treat differently, refused.
@@ -154,7 +155,7 @@ def answer(plan: HotPlan, parameters: Mapping[str, object], view: "Pinned", run:
     sql = plan.sql(view.tables)
     try:
         with run.watched(view.cursor.interrupt, seconds=seconds):
-            table = heard(lambda: _fetched(view.cursor, sql, values), view.cursor.interrupt)
+            table = aside.do(lambda: _fetched(view.reader, sql, values), interrupt=view.cursor.interrupt)
     except duckdb.InterruptException as error:
         if run.was_ended:
             raise run.ended() from error
@@ -165,38 +166,12 @@ def answer(plan: HotPlan, parameters: Mapping[str, object], view: "Pinned", run:
         if run.was_ended:
             raise run.ended() from error
         raise HotFailed(_why(error)) from error
-    return as_answered(table, plan.translated.schema)
+    return in_form(table, plan.schema)
 
 
-def _fetched(cursor: "DuckDBPyConnection", sql: str, values: Mapping[str, object]) -> pa.Table:
-    found = cursor.sql(sql, params=values) if values else cursor.sql(sql)
+def _fetched(reader: "Reader", sql: str, values: Mapping[str, object]) -> pa.Table:
+    found = reader.cursor.sql(sql, params=values) if values else reader.prepared(sql)
     return found.to_arrow_table()
-
-
-def heard(work: Callable[[], pa.Table], interrupt: Callable[[], object]) -> pa.Table:
-    """Do work that may hold its thread for long, so that Ctrl-C is heard meanwhile.
-
-    Python hears signals on its main thread only, and only between its own steps; the engine waits there without looking while
-    one of its own threads has all the work. So on the main thread another one asks the engine.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        return work()
-    future: Future[pa.Table] = Future()
-    threading.Thread(target=_settle, args=(future, work), name="silt-hot-query", daemon=True).start()
-    try:
-        return future.result()
-    except BaseException:
-        while not future.done():
-            interrupt()
-            wait([future], REPEAT_SECONDS)
-        raise
-
-
-def _settle(future: "Future[pa.Table]", work: Callable[[], pa.Table]) -> None:
-    try:
-        future.set_result(work())
-    except BaseException as error:  # noqa: BLE001  # it is raised where it is waited for
-        future.set_exception(error)
 
 
 def explained(plan: HotPlan, parameters: Mapping[str, object], view: "Pinned") -> str:

@@ -76,13 +76,12 @@ _NAMES: Final = frozenset({TokenType.VAR, TokenType.IDENTIFIER})
 
 def _said(token: Token) -> tuple[str, str]:
     """Return what a token says, whatever its letter case and quotes."""
-    match token.token_type:
-        case TokenType.STRING:
-            return ("string", token.text)
-        case TokenType.NUMBER:
-            return ("number", token.text)
-        case TokenType.VAR | TokenType.IDENTIFIER:
-            upper = token.text.upper()
-            return ("name", f"{upper.removesuffix('S')}S" if upper in INTERVAL_UNITS else upper)
-        case _:
-            return ("word", token.token_type.name)
+    kind = token.token_type
+    if kind in _NAMES:
+        upper = token.text.upper()
+        return ("name", f"{upper.removesuffix('S')}S" if upper in INTERVAL_UNITS else upper)
+    if kind is TokenType.STRING:
+        return ("string", token.text)
+    if kind is TokenType.NUMBER:
+        return ("number", token.text)
+    return ("word", kind.name)

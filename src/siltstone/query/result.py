@@ -75,8 +75,15 @@ def as_answered(table: pa.Table, schema: pa.Schema | None = None) -> pa.Table:
         table: what the engine returned.
         schema: the names and types, where the engine has others of its own; those of the table unless told.
     """
-    wanted = answered_schema(schema or table.schema)
-    columns = [column.cast(kind) for column, kind in zip(table.columns, wanted.types, strict=True)]
+    return in_form(table, answered_schema(schema or table.schema))
+
+
+def in_form(table: pa.Table, wanted: pa.Schema) -> pa.Table:
+    """Return rows with these columns, which have the form that answers have."""
+    columns = [
+        column if column.type.equals(kind) else column.cast(kind)
+        for column, kind in zip(table.columns, wanted.types, strict=True)
+    ]
     return pa.Table.from_arrays(columns, schema=wanted) if columns else table
 
 

@@ -28,6 +28,7 @@ from siltstone.dataset.store import Store
 from siltstone.errors import Gone, InvalidRequest, NotFound, Unavailable
 from siltstone.query import hot_query
 from siltstone.query.admitted import Admitted
+from siltstone.query.aside import Aside
 from siltstone.query.gate import admit
 from siltstone.query.hot.resident import Cold, State, state_of
 from siltstone.query.hot_query import HotFailed, HotPlan, Translations
@@ -129,6 +130,7 @@ class Router:
         self._settings = settings
         self._clock = clock
         self._running = Running()
+        self._aside = Aside()
         self._kept = KeptResults(settings.result_cache_mb * BYTES_PER_MB)
         self._translations = Translations()
         self._admitted: OrderedDict[tuple[str, str | None, str | None], Admitted] = OrderedDict()
@@ -296,7 +298,7 @@ class Router:
             if found is not None and (found.engine == Engine.HOT or question.engine is not Engine.HOT):
                 return replace(found, cached=True)
             left = _left(question.seconds, started)
-            table = hot_query.answer(plan, admitted.parameters, view, run, seconds=left)
+            table = hot_query.answer(plan, admitted.parameters, view, run, self._aside, seconds=left)
         result = QueryResult(
             table=table.slice(0, question.max_rows),
             engine=Engine.HOT,

@@ -92,7 +92,11 @@ ITEMS: Final[tuple[Item, ...]] = (
             ("%, mod, div", "IntDiv Mod", "of other than whole numbers"),
             ("unary -", "Neg", ""),
             ("date + INTERVAL, date - INTERVAL", "", "other units than day, week, month and year; timestamps"),
-            ("= <> < <= > >= <=>", "EQ NEQ LT LTE GT GTE NullSafeEQ NullSafeNEQ", "text with numbers; nested values"),
+            (
+                "= <> < <= > >= <=>",
+                "EQ NEQ LT LTE GT GTE NullSafeEQ NullSafeNEQ",
+                "text with numbers; nested values; literals beyond 64 bits",
+            ),
             ("BETWEEN", "Between", ""),
             ("AND OR NOT", "And Or Not", ""),
             ("IS NULL, IS TRUE, IS FALSE", "Is", ""),

@@ -244,6 +244,9 @@ def tokens_of(text: str) -> list[Token]:
     found: list[Token] = []
     index, ended, lines = 0, None, _Lines(text)
     while index < len(text):
+        if text[index] == " ":
+            index += 1
+            continue
         match = _LEXEME.match(text, index)
         if match is None:
             raise _unreadable(text, index)
@@ -271,8 +274,11 @@ class _Lines:
 
     def __init__(self, text: str) -> None:
         self._text, self._line, self._at, self._begin = text, 1, 0, 0
+        self._one_line = "\n" not in text
 
     def place(self, index: int) -> tuple[int, int]:
+        if self._one_line:
+            return 1, index + 1
         self._line += self._text.count("\n", self._at, index)
         self._begin = max(self._begin, self._text.rfind("\n", self._at, index) + 1)
         self._at = index
@@ -400,6 +406,8 @@ def _hex(text: str, start: int, digits: str) -> str:
 
 
 def _name(text: str, start: int, name: str) -> str:
+    if name.isascii() and name.isidentifier():  # most are, and hold nothing that is looked for below
+        return name
     if not name or "${" in name or any(unicodedata.category(letter) in ("Cc", "Cf", "Cs") for letter in name):
         raise InvalidRequest(
             f"The name in backticks at {place_at(text, start)} cannot be used: it is empty or has characters in it that "

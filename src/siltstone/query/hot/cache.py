@@ -17,7 +17,7 @@ from siltstone.query.hot.fill import Progress
 from siltstone.query.hot.filler import LOOKS, Filler
 from siltstone.query.hot.ledger import CacheStats, Entry
 from siltstone.query.hot.policy import Decision
-from siltstone.query.hot.readers import Moment, end, moment_of
+from siltstone.query.hot.readers import Moment, Reader, moment_of
 from siltstone.query.hot.resident import Cold, Refreshed, Resident, State
 from siltstone.query.hot.residents import Residents
 from siltstone.query.hot.slot import Slot
@@ -44,7 +44,7 @@ class Pinned:
     block's alone; what it has returned is read before the block ends.
     """
 
-    cursor: "DuckDBPyConnection"
+    reader: Reader
     tables: Mapping[str, str]
     """The name of each dataset's table in SQL."""
     schemas: Mapping[str, pa.Schema]
@@ -53,6 +53,11 @@ class Pinned:
     """What its rows are a view of: the key of whatever is kept of an answer."""
     purges: Mapping[str, tuple[str, int]]
     """Its incarnation and epoch: another one means that it was purged or dropped, and nothing older may be kept."""
+
+    @property
+    def cursor(self) -> "DuckDBPyConnection":
+        """The reader's cursor."""
+        return self.reader.cursor
 
 
 class HotCache:
@@ -99,13 +104,13 @@ class HotCache:
         """
         self._check_open()
         self._follow()
-        cursor, moment, view = self._pin(sorted(set(names)))
+        moment, view = self._pin(sorted(set(names)))
         try:
             yield view
         except BaseException:
-            end(cursor)
+            view.reader.end()
             raise
-        self._residents.readers.give(cursor, moment, current=lambda: self._is_current(moment))
+        self._residents.readers.give(view.reader, moment, current=lambda: self._is_current(moment))
 
     def want(self, name: str) -> Decision:
         """Take note that a dataset was missed, and, in a process that lasts, have it filled behind the answer if admitted.
@@ -202,7 +207,7 @@ class HotCache:
             return Decision(resident=False, filling=True, reason="Not resident yet: it is being filled.")
         return self._filler.admission(slot, store, by_name=False)
 
-    def _pin(self, names: Sequence[str]) -> "tuple[DuckDBPyConnection, Moment, Pinned]":
+    def _pin(self, names: Sequence[str]) -> tuple[Moment, Pinned]:
         for _ in range(LOOKS):
             try:
                 return self._pin_once(names)
@@ -210,19 +215,18 @@ class HotCache:
                 self._refill(stale)
         raise Cold(f"{', '.join(names)}: Not resident: changed again and again while it was filled.")
 
-    def _pin_once(self, names: Sequence[str]) -> "tuple[DuckDBPyConnection, Moment, Pinned]":
+    def _pin_once(self, names: Sequence[str]) -> tuple[Moment, Pinned]:
         with ExitStack() as locks:
             found = {name: self._fresh(name, locks) for name in names}
             residents = list(found.values())
-            cursor = self._residents.readers.begin(residents)
             view = Pinned(
-                cursor=cursor,
+                reader=self._residents.readers.begin(residents),
                 tables={name: one.table for name, one in found.items()},
                 schemas={name: one.store.schema for name, one in found.items()},
                 states={name: one.state for name, one in found.items()},
                 purges={name: (one.state.incarnation, one.epoch) for name, one in found.items()},
             )
-            return cursor, moment_of(residents), view
+            return moment_of(residents), view
 
     def _fresh(self, name: str, locks: ExitStack) -> Resident:
         """Return a resident that is fresh, with its lock held by `locks`."""

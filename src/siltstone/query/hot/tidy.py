@@ -3,7 +3,6 @@
 from contextlib import ExitStack
 from typing import Final
 
-from siltstone.query.hot.readers import end
 from siltstone.query.hot.resident import Refreshed, Resident
 from siltstone.query.hot.residents import Residents
 from siltstone.query.hot.slot import Slot
@@ -72,10 +71,11 @@ class Tidier:
                 if slot.resident is not resident:
                     return
                 went, other = slot.went, resident.moved(database)
-                cursor = self._residents.readers.begin([resident])
-            undo.callback(end, cursor)
+                reader = self._residents.readers.begin([resident])
+            undo.callback(reader.end)
             undo.callback(other.writer.close)
             names = names_sql(list(resident.store.schema.names))
+            cursor = reader.cursor
             cursor.execute(f"CREATE TABLE {other.table} AS SELECT {names} FROM {resident.table}")  # noqa: S608
             cursor.execute("COMMIT")
             cursor.execute(f"CHECKPOINT {database}")
@@ -84,7 +84,7 @@ class Tidier:
                 if slot.resident is not resident:
                     return
                 undo.pop_all()
-                end(cursor)
+                reader.end()
                 self._taken(slot, resident, other)
                 slot.went -= went
                 slot.note(size_bytes=size)

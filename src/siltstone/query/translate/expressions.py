@@ -4,6 +4,7 @@ Each rule names the arguments that it knows. One that carries any other is outsi
 otherwise be lost without a sound.
 """
 
+import decimal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
@@ -325,9 +326,43 @@ COMPARISONS: Final[dict[type[exp.Expr], str]] = {
 }
 
 
+_NEARER: Final = {
+    ">": decimal.ROUND_FLOOR,
+    "<=": decimal.ROUND_FLOOR,
+    ">=": decimal.ROUND_CEILING,
+    "<": decimal.ROUND_CEILING,
+}
+_MIRRORED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_DIGITS: Final = decimal.Context(prec=2 * types.MAX_DIGITS)
+_LONGEST: Final = 2**63 - 1
+
+
+def nearer(value: Piece, sign: str, literal: Piece) -> Piece:
+    """Return the literal that says the same with no more digits behind the point than the value has.
+
+    ``n > 2.5`` is ``n > 2`` for whole numbers, and Spark reads it so, too. So the value is compared as it is, not cast row by
+    row, and DuckDB passes over what its least and greatest values rule out.
+
+    Raises:
+        Outside: no whole number is so large: then Spark does not look at the value, not even whether it is null.
+    """
+    if literal.exact is None or value.exact is not None or sign not in _NEARER:
+        return literal
+    if not (types.is_integer(value.kind) or types.is_decimal(value.kind)):
+        return literal
+    scale = value.kind.scale if types.is_decimal(value.kind) else 0
+    if types.is_integer(value.kind) and abs(literal.exact) > _LONGEST:
+        raise Outside("a comparison with a number beyond all whole ones")
+    if literal.kind.scale <= scale:
+        return literal
+    step = decimal.Decimal(1).scaleb(-scale)
+    return number(f"{literal.exact.quantize(step, rounding=_NEARER[sign], context=_DIGITS):f}")
+
+
 def comparison(left: Piece, right: Piece, sign: str) -> Piece:
     """Return a comparison of two values."""
-    left, right = compared(left, right)
+    compared(left, right)  # what Spark would round or refuse is outside
+    left, right = compared(nearer(right, _MIRRORED.get(sign, sign), left), nearer(left, sign, right))
     if not types.is_ordered(left.kind) or left.kind == NULL:
         raise Outside(f"a comparison of {left.kind}")
     return Piece(sql=f"({left.sql} {sign} {right.sql})", kind=BOOLEAN)
@@ -503,8 +538,9 @@ def _cast(to: Expressions, node: exp.Expr) -> Piece:
     if isinstance(node.this, exp.Literal) and not node.this.args["is_string"] and kind == DOUBLE:
         return Piece(sql=cast_sql(text_literal(str(node.this.this)), DOUBLE), kind=DOUBLE)
     inner = to(node.this)
-    if inner.text is not None and types.is_decimal(kind):
-        return converted(number(inner.text), kind)
+    if inner.text is not None and types.is_decimal(kind):  # a suffix (2.5BD) reads as a cast of text
+        literal = number(inner.text)
+        return literal if literal.kind == kind else converted(literal, kind)
     unsure = inner.digits is not None and types.is_integer(kind)  # a suffix (1L) reads as a cast, too
     return replace(converted(inner, kind), name=inner.name, unsure=unsure)
 

@@ -32,6 +32,8 @@ class Piece:
     """How many digits a literal whole number has: Spark gives it as small a decimal as it fits in."""
     unsure: bool = False
     """True if Spark may or may not take a whole number for a literal: its result with decimals has an unknown type."""
+    exact: decimal.Decimal | None = None
+    """The value of a literal number that has a point."""
     text: str | None = None
     """The characters of a literal string: Spark reads a date or a time from them where one is needed."""
 
@@ -176,11 +178,11 @@ def number(text: str) -> Piece:
                 return Piece(sql=sql, kind=kind, name=text, digits=len(str(abs(value))))
         raise Outside("a whole number with more digits than fit")
     if re.fullmatch(r"-?(\d+\.\d*|\.\d+)", text):
-        sign, digits, exponent = decimal.Decimal(text).as_tuple()
+        exact = decimal.Decimal(text)
+        _, digits, exponent = exact.as_tuple()
         scale = -int(exponent)
         kind = types.bounded(max(len(digits), scale), scale)
-        del sign
-        return Piece(sql=cast_sql(text_literal(text), kind), kind=kind, name=text)
+        return Piece(sql=cast_sql(text_literal(text), kind), kind=kind, name=text, exact=exact)
     if re.fullmatch(r"-?(\d+\.?\d*|\.\d+)[eE][+-]?\d+", text):
         return Piece(sql=cast_sql(text_literal(text), DOUBLE), kind=DOUBLE)
     raise Outside(f"the number {text}")
@@ -224,6 +226,6 @@ def _decimal_kind(value: decimal.Decimal) -> pa.DataType:
         raise Outside("a parameter that is no number")
     scale = max(0, -exponent)
     precision = max(len(digits) + max(0, exponent), scale, 1)
-    if precision > types.MAX_DIGITS:
+    if precision > types.MAX_DIGITS or precision - scale > types.LONG_DIGITS:  # see `nearer`: Spark looks at its value
         raise Outside("a parameter with more digits than fit")
     return pa.decimal128(precision, scale)
