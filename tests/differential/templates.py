@@ -360,6 +360,24 @@ TEMPLATES: dict[str, Templates] = {
         ("coalesce, ifnull, nvl", "coalesce(st, st)"),
         (CASE, "CASE WHEN {truth} THEN mp END"),
     ),
+    "mixed": (
+        (CASE, "CASE WHEN {truth} THEN {number} WHEN {truth} THEN {number} ELSE {number} END"),
+        (CASE, "CASE {number} WHEN {number} THEN {day} WHEN {number} THEN {time} END"),
+        ("if, nvl2", "if({truth}, {number}, {edge})"),
+        ("if, nvl2", "nvl2({column}, {day}, {time})"),
+        ("coalesce, ifnull, nvl", "coalesce({number}, {number}, {number})"),
+        ("coalesce, ifnull, nvl", "coalesce({day}, {time})"),
+        ("coalesce, ifnull, nvl", "ifnull(n, {number})"),
+        ("greatest, least", "{most}({number}, {number}, {number})"),
+        ("greatest, least", "{most}({time}, {day})"),
+        ("nullif", "nullif({number}, {number})"),
+        ("IN (values)", "({number} {not}IN ({number}, NULL, {number}))"),
+        ("+ - *", "({whole_leaf} + m - {calm})"),
+        ("+ - *", "({whole} + {long} - {short})"),
+        ("= <> < <= > >= <=>", "({number} {sign} {edge})"),
+        ("year, quarter, month, day, dayofmonth, dayofweek, dayofyear, extract", "{part}({local})"),
+        ("datediff", "datediff({time}, {near})"),
+    ),
     "sum": (
         *(
             ("sum, sum(DISTINCT)", "sum({whole})"),
@@ -544,6 +562,10 @@ TEMPLATES: dict[str, Templates] = {
             "UNION, INTERSECT, EXCEPT, with ALL",
             "SELECT {day} AS x1 FROM lab.d.r{where} {set} SELECT since FROM lab.d.p",
         ),
+        (
+            "UNION, INTERSECT, EXCEPT, with ALL",
+            "SELECT {number} AS x1, {day} AS y1 FROM lab.d.r{where} UNION ALL SELECT {number}, {time} FROM lab.d.r{where}",
+        ),
         ("UNION, INTERSECT, EXCEPT, with ALL", "SELECT {any} AS x1 FROM lab.d.r UNION ALL SELECT NULL FROM lab.d.p"),
         ("EXISTS, IN (SELECT ...)", "SELECT id FROM lab.d.r a WHERE {not}EXISTS (SELECT 1 FROM lab.d.p b WHERE {on})"),
         (
@@ -643,7 +665,7 @@ TEMPLATES: dict[str, Templates] = {
     ),
 }
 PICKED: dict[str, tuple[str, ...]] = {
-    "any": KINDS,
+    "any": (*KINDS, "mixed", "mixed"),
     "number": NUMBERS,
     "ordered": ORDERED,
     "grouped": GROUPED,

@@ -33,6 +33,7 @@ class KeptResults:
         self._bytes = 0
         self._answers: OrderedDict[Hashable, QueryResult] = OrderedDict()
         self._pages: OrderedDict[str, tuple[QueryResult, tuple[str, ...]]] = OrderedDict()
+        self._page_bytes = 0
         self._forgets = 0
         self._seen: dict[str, Hashable] = {}
         self._mutex = threading.Lock()
@@ -70,12 +71,12 @@ class KeptResults:
         with self._mutex:
             if since != self._forgets:
                 return
-            self._pages.pop(result.query_id, None)
+            old = self._pages.pop(result.query_id, None)
             self._pages[result.query_id] = (result, names)
-            size = sum(kept.table.nbytes for kept, _ in self._pages.values())
-            while len(self._pages) > KEPT_PAGES or (size > KEPT_PAGES_BYTES and len(self._pages) > 1):
+            self._page_bytes += result.table.nbytes - (old[0].table.nbytes if old is not None else 0)
+            while len(self._pages) > KEPT_PAGES or (self._page_bytes > KEPT_PAGES_BYTES and len(self._pages) > 1):
                 _, (gone, _) = self._pages.popitem(last=False)
-                size -= gone.table.nbytes
+                self._page_bytes -= gone.table.nbytes
 
     def page(self, query_id: str, number: int, *, size: int) -> QueryResult:
         """Return one page of an answer, counted from 1; one after the last page has no rows.
@@ -114,7 +115,7 @@ class KeptResults:
             self._forgets += 1
             self._answers.clear()
             self._pages.clear()
-            self._bytes = 0
+            self._bytes = self._page_bytes = 0
 
 
 def _is_count(value: object) -> bool:
