@@ -180,6 +180,7 @@ def test_a_change_file_that_was_cut_off(written: Path):
 def test_a_change_file_that_is_gone(written: Path):
     newest(changes_of(written), "data/*.parquet").unlink()
     failed(written, "corruption", 9, "is missing", "status", PEOPLE)
+    failed(written, "corruption", 9, "is missing", "head", PEOPLE)
 
 
 def test_a_registry_file_that_was_cut_off(lake: Path):

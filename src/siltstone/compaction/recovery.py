@@ -343,7 +343,7 @@ class Recovery:
                 self._compactor.catch_up(store)
         except Gone:
             return  # dropped since it was listed
-        except (SiltstoneError, OSError, LogMoved) as error:
+        except Exception as error:  # noqa: BLE001  # whatever is wrong with one dataset keeps no other from its recovery
             name = str(registration.name)
             found.quarantined.append(Quarantined(what=f"dataset {name}", why=str(error), dataset=name))
 

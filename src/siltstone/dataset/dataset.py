@@ -23,9 +23,9 @@ from siltstone.dataset.changes import ChangedMeanwhile, ChangeWriter, check_prod
 from siltstone.dataset.local import latest_per_key, unfolded_rows
 from siltstone.dataset.registry import Registration
 from siltstone.dataset.rows import change_rows, check_keys, to_table
-from siltstone.dataset.store import Snapshot, Store
+from siltstone.dataset.store import Snapshot, Store, files_vanished
 from siltstone.dataset.view import view_frame, view_head, view_table
-from siltstone.errors import Conflict, Gone, InvalidRequest, Unavailable
+from siltstone.errors import Conflict, Gone, InvalidRequest
 from siltstone.model.columns import ACTOR, OP, REASON, SEQ, WRITTEN_AT, Op
 from siltstone.model.names import DatasetName
 from siltstone.model.results import (
@@ -751,7 +751,7 @@ class Dataset:
                 if not _is_spark_error(error) or not is_missing_file(error):
                     raise
                 failure = error
-        raise Unavailable(f"Dataset {self.name}: files kept disappearing while it was read. Try again.") from failure
+        raise files_vanished(self._store) from failure
 
     # ---- columns ---------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from siltstone.clock import Clock
 from siltstone.config import Settings
-from siltstone.errors import Conflict, SiltstoneError, Unavailable
+from siltstone.errors import Conflict, Corruption, SiltstoneError, Unavailable
 from siltstone.model.columns import APP_CONTENT, APP_EPOCH, APP_FOLD, APP_PRUNE, APP_SEQ, SEQ
 from siltstone.model.files import DataFile
 from siltstone.model.names import DatasetName
@@ -108,6 +108,26 @@ def check_columns(store: "Store", snapshot: Snapshot) -> None:
 
 def _same_columns(found: pa.Schema, known: pa.Schema) -> bool:
     return {f.name: f.type for f in found} == {f.name: f.type for f in known}
+
+
+def files_vanished(store: "Store") -> SiltstoneError:
+    """Return why files were not there on every look: one that is live is lost, or each time others were removed."""
+    lost = _not_there(store) & _not_there(store)  # twice: a compaction may remove one between the list and the look
+    if lost:
+        return Corruption(
+            f"Dataset {store.name}: live file {min(lost)} is missing from {store.path}. Restore it from a copy."
+        )
+    return Unavailable(f"Dataset {store.name}: files kept disappearing while it was read. Try again.")
+
+
+def _not_there(store: "Store") -> set[str]:
+    snapshot = store.snapshot()
+    live = (
+        (table.path, file.path)
+        for table, files in ((store.base, snapshot.base.files), (store.changes, snapshot.changes.files))
+        for file in files
+    )
+    return {f"{folder.name}/{path}" for folder, path in live if not (folder / path).exists()}
 
 
 def sequence_of(file: DataFile) -> int:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from siltstone.clock import Clock
 from siltstone.config import Settings
-from siltstone.dataset.store import Store
+from siltstone.dataset.store import Store, files_vanished
 from siltstone.errors import Gone, Unavailable
 from siltstone.query.hot.engine import BYTES_PER_MB, budget_bytes
 from siltstone.query.hot.fill import Progress
@@ -289,7 +289,7 @@ def _look(resident: Resident) -> Refreshed | None:
             continue
         except (duckdb.Error, Unfit) as error:
             raise Cold(f"What is new could not be applied ({str(error).splitlines()[0]}).") from error
-    raise Unavailable(f"Dataset {resident.store.name}: files kept disappearing while it was read. Try again.")
+    raise files_vanished(resident.store)
 
 
 class _Stale(Exception):  # noqa: N818

@@ -6,8 +6,8 @@ from typing import Final
 import pyarrow as pa
 
 from siltstone.clock import Clock
-from siltstone.dataset.store import Snapshot, Store
-from siltstone.errors import SiltstoneError, Unavailable
+from siltstone.dataset.store import Snapshot, Store, files_vanished
+from siltstone.errors import SiltstoneError
 from siltstone.query.hot.engine import give_back
 from siltstone.query.hot.fill import Allowed, Outgrown, Progress, estimate_bytes, fill
 from siltstone.query.hot.ledger import Entry
@@ -79,7 +79,7 @@ class Filler:
                     return self._filled(slot, store.current(), by_name=by_name, progress=progress)
                 except (FileNotFoundError, Moved):
                     continue
-        raise Unavailable(f"Dataset {slot.name}: files kept disappearing while it was read. Try again.")
+        raise files_vanished(self._store(slot.name))
 
     def _filled(self, slot: Slot, store: Store, *, by_name: bool, progress: Progress | None) -> Entry:
         forgets, slot.folder = slot.forgets, store.path
