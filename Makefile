@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml constraints.txt
 	if [ -z "$$python" ]; then echo "Siltstone needs Python 3.11 or newer; none was found on the PATH. Install one and run make setup again." >&2; exit 1; fi; \
 	if [ ! -x $(PYTHON) ]; then "$$python" -m venv $(VENV) || { echo "python -m venv failed; on Debian and Ubuntu install python3-venv." >&2; exit 1; }; fi
 	@echo "Installing packages (a few minutes the first time)"
-	@$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling editables
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling editables setuptools wheel # the last two build PySpark, which comes as source
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
 	@touch $(STAMP)
 
