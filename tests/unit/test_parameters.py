@@ -89,7 +89,7 @@ def test_only_the_value_of_an_object_is_bound(value: object, expected: str):
         ([[1]], "a list of list"),
         (np.int64(1), "cannot be bound"),
         (datetime.time(1), "cannot be bound"),
-        (object(), "cannot be bound"),
+        pytest.param(object(), "cannot be bound", id="an object"),
     ],
     ids=str,
 )
