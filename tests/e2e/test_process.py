@@ -139,9 +139,12 @@ def waiting_bytes(pipe: IO[bytes]) -> int:
 
 
 def interruptible(*call: object) -> "subprocess.Popen[bytes]":
-    """Start a command in a group of its own; a shell's job may ignore interrupts, this one must not."""
+    """Start a command in a group of its own; a shell's job may ignore interrupts, this one must not.
+
+    It refuses no product of tables: that is what keeps Spark busy for as long as a test wants.
+    """
     return subprocess.Popen(
-        ["env", "--default-signal=INT", *COMMAND, *map(str, call)],
+        ["env", "--default-signal=INT", "SILT_QUERY_PAIRS=0", *COMMAND, *map(str, call)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
