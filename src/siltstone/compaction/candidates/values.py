@@ -31,6 +31,11 @@ class JobKind(StrEnum):
     PURGE = "purge"
     """Only ever asked for: no plan of a cycle has one."""
 
+    @property
+    def ends_with_commit(self) -> bool:
+        """True if a job whose commit is in the log is done. A purge commits first and deletes then: nothing tells how far it came."""
+        return self is not JobKind.PURGE
+
 
 class Shape(StrEnum):
     """What kind of table it is: the two kinds of dataset, and logs of events (system tables with small files, too)."""
