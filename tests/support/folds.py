@@ -45,9 +45,7 @@ def fold_by_arrow(
     return snapshot.sequence
 
 
-def land(
-    store: Store, snapshot: Snapshot, files: tuple[DataFile, ...], *, with_prune: bool, job: str = ""
-) -> None:
+def land(store: Store, snapshot: Snapshot, files: tuple[DataFile, ...], *, with_prune: bool, job: str = "") -> None:
     """Commit files as a fold of all of a snapshot into the whole of base."""
     store.base.commit(
         lambda _: Commit(

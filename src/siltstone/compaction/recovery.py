@@ -257,7 +257,7 @@ class Recovery:
         found.quarantined += [_unreadable(cycle, run, why) for run, why in cycle.unreadable.items()]
 
     def _judge(self, record: JobRecord, judged: _Found, *, is_old: bool) -> list[Payload]:
-        """Settle a dead job; where nobody can tell what became of it, whatever the reason, it is left as it is until it is old."""
+        """Settle a dead job; where nobody can tell what became of it, whatever the reason, it is left alone until it is old."""
         settled = _Found()
         try:
             payloads = self._settle(record, settled, is_old=is_old)

@@ -33,7 +33,7 @@ class JobKind(StrEnum):
 
     @property
     def ends_with_commit(self) -> bool:
-        """True if a job whose commit is in the log is done. A purge commits first and deletes then: nothing tells how far it came."""
+        """True if a job is done whose commit is in the log. A purge deletes after it, and nothing tells how much."""
         return self is not JobKind.PURGE
 
 
