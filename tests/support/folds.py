@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from siltstone import Dataset
 from siltstone.clock import SystemClock
-from siltstone.compaction.commit import fold_info, prune
+from siltstone.compaction.commit import fold_info, job_info, prune
 from siltstone.dataset.store import Snapshot, Store
 from siltstone.model.columns import APP_FOLD
 from siltstone.model.files import Commit, CommitKind, DataFile
@@ -28,6 +28,7 @@ def fold_by_arrow(
     shuffled: bool = False,
     statistics: bool | list[str] = True,
     with_prune: bool = True,
+    job: str = "",
 ) -> int:
     """Bring every change into base: sorted by key, or `shuffled` as a foreign writer might leave it; return the watermark."""
     store = dataset._store
@@ -40,11 +41,11 @@ def fold_by_arrow(
     written = tuple(
         _write(dataset, part, row_group_size=group_rows, write_statistics=statistics) for part in parts if part.num_rows
     )
-    land(store, snapshot, written, with_prune=with_prune)
+    land(store, snapshot, written, with_prune=with_prune, job=job)
     return snapshot.sequence
 
 
-def land(store: Store, snapshot: Snapshot, files: tuple[DataFile, ...], *, with_prune: bool) -> None:
+def land(store: Store, snapshot: Snapshot, files: tuple[DataFile, ...], *, with_prune: bool, job: str = "") -> None:
     """Commit files as a fold of all of a snapshot into the whole of base."""
     store.base.commit(
         lambda _: Commit(
@@ -54,7 +55,7 @@ def land(store: Store, snapshot: Snapshot, files: tuple[DataFile, ...], *, with_
             removes=snapshot.base.files,
             transactions={APP_FOLD: snapshot.sequence},
             epoch=snapshot.epoch,
-            info=fold_info(snapshot.changed_ms),
+            info=fold_info(snapshot.changed_ms) | job_info(job),
         )
     )
     if with_prune:

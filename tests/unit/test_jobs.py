@@ -1,6 +1,8 @@
 """Jobs without Spark: what failures are, how batches are halved, who may run beside whom, and what a cycle does with it all."""
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -26,11 +28,13 @@ from siltstone.compaction.attempts import (
 from siltstone.compaction.candidates import Candidate, FileEntry, JobKind, Plan
 from siltstone.compaction.cycle import run_cycle
 from siltstone.compaction.failures import Failure, Symptoms, UnreadableFiles, classify
+from siltstone.compaction.fold import disk_failures, spark_failures
 from siltstone.compaction.jobs import Inline, Job, exclude_each_other
 from siltstone.errors import CommitUnknown, Conflict, Corruption, Fenced, Gone, NotFound, SiltstoneError, Unavailable
 from siltstone.failpoints import arm
 from siltstone.model.columns import APP_EPOCH, JOB
 from siltstone.model.results import JobResult, RollUpReport
+from siltstone.storage import spark
 from siltstone.storage.log import read_entry
 from tests.support.tables import FAST
 
@@ -570,6 +574,36 @@ def test_a_job_that_meets_an_error_of_the_disk_is_classified(lake: Lake) -> None
         done = squash(lake, None)
     assert (done.outcome, done.failure) == ("failed", "disk_full")
     assert isinstance(done.error, str)
+
+
+def met(lake: Lake, error: OSError) -> SiltstoneError:
+    """Return what becomes of an error that a fold meets while it writes."""
+    store = lake._store(NAME)
+    with (
+        pytest.raises(SiltstoneError) as found,
+        spark_failures(store, store.snapshot(), changes=store.snapshot().unfolded),
+        disk_failures(store),
+    ):
+        raise error
+    return found.value
+
+
+def test_a_jvm_that_does_not_listen_any_more_is_no_disk_that_refuses(lake: Lake) -> None:
+    assert "the disk refused" in str(met(lake, OSError(28, "No space left on device")))
+    found = met(lake, ConnectionRefusedError(111, "Connection refused"))
+    assert "the work failed in Spark: [Errno 111] Connection refused." in str(found)
+    assert classify(symptoms_of(found)) is Failure.UNKNOWN
+
+
+def test_a_fold_whose_jvm_ended_for_want_of_memory_is_tried_with_fewer_files(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]) as jvm:
+        monkeypatch.setattr(spark, "_own", [jvm.pid])
+        found = met(lake, ConnectionRefusedError(111, "Connection refused"))
+    assert isinstance(found, Unavailable)
+    failure = classify(symptoms_of(found))
+    assert (failure, failure.recoverable) == (Failure.OUT_OF_MEMORY, True)
 
 
 def test_every_error_of_ours_can_come_back_from_a_worker() -> None:

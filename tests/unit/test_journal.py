@@ -4,6 +4,7 @@ import datetime as dt
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from siltstone.model.results import SquashReport
 from siltstone.storage.layout import Layout
 from siltstone.storage.log import LogEntry
 from tests.support.clocks import FakeClock
+from tests.support.folds import fold_by_arrow
 
 NAME = "shop.web.people"
 SETTINGS = Settings(durable=False, squash_files=0)
@@ -222,6 +224,18 @@ def test_a_commit_of_which_nobody_was_told_is_found(lake: Lake) -> None:
     assert (record.status, record.message, record.done.files_before) == (JobStatus.COMPLETED, "4 files became 1", 4)
 
 
+def test_a_purge_that_stopped_after_its_fold_is_not_written_down_as_done(lake: Lake) -> None:
+    class Stopped(Inline):
+        def run(self, job: Job) -> Any:  # noqa: ANN401
+            fold_by_arrow(lake.dataset(NAME), job=job.id)
+            raise CommitUnknown("whether it landed cannot be seen")
+
+    plan = plan_of(replace(candidate(kind=JobKind.PURGE), dataset=NAME, period="", files=()))
+    run_cycle(plan, Stopped(lake._compactor, lake._store), watchers=[lake._journal])
+    (record,) = lake.jobs()
+    assert (record.status, record.message) == (JobStatus.FAILED, "commit_unknown; of it was done: 0 files became 1")
+
+
 def test_a_job_that_met_what_nobody_expected_is_written_down_as_failed_and_its_cycle_ends(lake: Lake) -> None:
     class Broken(Inline):
         def run(self, job: Job) -> SquashReport:
@@ -280,6 +294,7 @@ def test_commits_are_all_of_a_job_if_they_are_its_own_or_its_parts_together_did_
     assert not is_whole(record(JobKind.ROLL_UP), halved[:1])
     assert is_whole(record(JobKind.ROLL_UP), halved)
     assert not is_whole(record(JobKind.ROLL_UP), [])
+    assert not is_whole(record(JobKind.PURGE, ()), [entry("7-ab", folded=4)]), "it deletes after its fold"
 
 
 def test_followers_of_the_journal_see_every_event_once_and_in_order_while_its_files_come_together(

@@ -168,7 +168,7 @@ def test_neither_order_nor_statistics_decide_what_is_found(lake_path: Path, layo
 @hypothesis_settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32))
 def test_every_key_type_is_found_as_the_whole_view_has_it(
-    kind: Kind, layout: dict[str, bool], seed: int, tmp_path_factory: pytest.TempPathFactory
+    kind: Kind, layout: dict[str, Any], seed: int, tmp_path_factory: pytest.TempPathFactory
 ):
     rng = random.Random(seed)
     dataset = Lake.open(tmp_path_factory.mktemp("lake"), settings=FAST).create("a.b.c", kind.schema, key=kind.key)

@@ -18,7 +18,7 @@ from siltstone.compaction.commit import job_info
 from siltstone.compaction.jobs import Inline, Job
 from siltstone.compaction.journal import Journal
 from siltstone.compaction.records import Owner
-from siltstone.compaction.recovery import Quarantined, RecoveryReport, recover
+from siltstone.compaction.recovery import Quarantined, RecoveryReport
 from siltstone.config import Role, Settings
 from siltstone.errors import Corruption, InvalidRequest
 from siltstone.eventlog.events import BuildStatus, JobEvent, JobStatus, PartitionStatus
@@ -214,14 +214,6 @@ def test_a_dropped_dataset_has_no_commit_and_its_job_is_abandoned(lake: Lake) ->
     assert lake.recover().abandoned == (job.id,)
 
 
-def test_recovery_is_a_function_of_the_parts_of_a_lake(lake: Lake, clock: FakeClock) -> None:
-    begun(lake)
-    report = recover(
-        lake._journal, registry=lake._registry, layout=lake._layout, compactor=lake._compactor, clock=clock
-    )
-    assert len(report.rolled_forward) == 1
-
-
 # ---- owners on other machines ----------------------------------------------------------------------------------------
 
 
@@ -326,18 +318,23 @@ def test_an_owner_on_another_machine_of_the_same_host_name_is_not_taken_for_dead
 # ---- what cannot be read ---------------------------------------------------------------------------------------------
 
 
-def break_log(lake: Lake, name: str) -> bytes:
+def break_log(lake: Lake, name: str, content: bytes = b"{") -> bytes:
     path = max((lake.dataset(name).path / "changes" / "_delta_log").glob("*.json"))
     kept = path.read_bytes()
-    path.write_bytes(b"{")
+    path.write_bytes(content)
     return kept
 
 
+TOO_DEEP = b"[" * 100_000
+"""No reader expects the error that Python raises over it."""
+
+
+@pytest.mark.parametrize("content", [b"{", TOO_DEEP], ids=["expected", "unexpected"])
 def test_a_job_whose_log_cannot_be_read_is_quarantined_until_it_can(
-    lake: Lake, tmp_path: Path, clock: FakeClock
+    lake: Lake, tmp_path: Path, clock: FakeClock, content: bytes
 ) -> None:
     (job,) = begun(lake, names=(NAME,))
-    kept = break_log(lake, NAME)
+    kept = break_log(lake, NAME, content)
     with opened(tmp_path, clock) as again:
         report = again.recover()
         assert (report.rolled_forward, report.abandoned) == ((), ())

@@ -59,14 +59,18 @@ class FakeServer:
     """Stands for a server that lives until it is told otherwise."""
 
     lives: bool = True
-    python_ended: int = 0
+    python: int = 0
+    """How many Python processes its sessions have left."""
 
     def alive(self) -> bool:
         return self.lives
 
     def end_python(self) -> int:
-        self.python_ended += 1
-        return 0
+        ended, self.python = self.python, 0
+        return ended
+
+    def run_python(self) -> None:
+        self.python += 1
 
     def end(self) -> None:
         self.lives = False
@@ -239,13 +243,22 @@ def test_a_keeper_ends_when_nobody_came_for_the_idle_time(place: Path):
 
 def test_a_client_keeps_the_server_however_long_it_stays(place: Path):
     clients: list[int] = []
-    come = [lambda: clients.append(lock(place / CLIENTS_LOCK, fcntl.LOCK_SH))]
-    stay: list[Callable[[], object]] = [lambda: None] * 5000
-    clock = Ticking(*come, *stay, lambda: os.close(clients.pop()))
     server = FakeServer()
+    left: list[int] = []
+    come = [lambda: clients.append(lock(place / CLIENTS_LOCK, fcntl.LOCK_SH)), server.run_python]
+    stay: list[Callable[[], object]] = [lambda: None] * 5000
+    seen = [lambda: left.append(server.python)]
+    clock = Ticking(*come, *stay, *seen, lambda: os.close(clients.pop()), *seen)
     watch(place, server, clock)
     assert clock.monotonic_seconds() > 5000 * 0.5 + 15 * 60
-    assert server.python_ended == 1
+    assert left == [1, 0], "Python is left alone while somebody may use it, and ended at once then"
+
+
+def test_the_python_of_a_client_that_came_and_went_unseen_is_ended_within_seconds(place: Path):
+    server = FakeServer()
+    clock = Ticking(server.run_python, *[lambda: None] * 20, server.end)
+    watch(place, server, clock)
+    assert (server.python, clock.monotonic_seconds()) == (0, 11)
 
 
 def test_a_keeper_whose_server_ended_withdraws_at_once(place: Path):

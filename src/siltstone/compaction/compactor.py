@@ -103,11 +103,10 @@ class Compactor:
         started = store.clock.monotonic_seconds()
         self.recover(store)
         store = store.current()
-        snapshot = store.snapshot()
         if not purge:
-            return self._fold(store, epoch=epoch, job=job, until=until) if snapshot.unfolded else fold_nothing(store)
-        epoch = max(snapshot.epoch, self._leased()) + 1
-        report = self._fold_for_purge(store, epoch=epoch, job=job)
+            return self._fold_any(store, epoch=epoch, job=job, until=until)
+        epoch = max(store.snapshot().epoch, self._leased()) + 1
+        store, report = self._fold_for_purge(store, epoch=epoch, job=job)
         if store.snapshot().epoch < epoch:  # nothing was folded, here or because another fold was quicker
             raise_epoch(store, epoch)
         reach("purge.after_fold")
@@ -116,12 +115,23 @@ class Compactor:
         seconds = store.clock.monotonic_seconds() - started
         return replace(report, purged=True, files_deleted=files, bytes_deleted=size, seconds=seconds)
 
-    def _fold_for_purge(self, store: Store, *, epoch: int, job: str) -> CompactReport:
-        """Fold, and once more where another fold was quicker: who has to forget somebody does not give up for that."""
+    def _fold_for_purge(self, store: Store, *, epoch: int, job: str) -> tuple[Store, CompactReport]:
+        """Fold, and once more where another fold or alteration was quicker: who has to forget somebody does not give up for that.
+
+        Return the store with the columns that were folded, and the report.
+        """
         for _ in range(PURGE_TRIES - 1):
             with suppress(Conflict):
-                return self._fold(store, epoch=epoch, job=job) if store.snapshot().unfolded else fold_nothing(store)
-        return self._fold(store, epoch=epoch, job=job)
+                return store, self._fold_any(store, epoch=epoch, job=job)
+            self.catch_up(store)
+            store = store.current()
+        return store, self._fold_any(store, epoch=epoch, job=job)
+
+    def _fold_any(self, store: Store, *, epoch: int | None, job: str, until: int | None = None) -> CompactReport:
+        """Fold if there is anything to fold: Spark is not asked for otherwise."""
+        if not store.snapshot().unfolded:
+            return fold_nothing(store)
+        return self._fold(store, epoch=epoch, job=job, until=until)
 
     def _fold(self, store: Store, *, epoch: int | None, job: str, until: int | None = None) -> CompactReport:
         if store.spec.is_log:

@@ -36,6 +36,7 @@ from siltstone.model.files import DataFile, KeyRange, may_contain
 from siltstone.model.results import CompactReport, FoldEstimate, OutputFile
 from siltstone.storage.layout import DATA
 from siltstone.storage.parquet import key_ranges
+from siltstone.storage.spark import ended_out_of_memory
 from siltstone.storage.spark_failures import error_line, is_away, is_missing_file, spark_errors
 
 if TYPE_CHECKING:
@@ -208,14 +209,16 @@ def discarding(store: Store, owner: str, *, on: tuple[type[BaseException], ...] 
 
 @contextmanager
 def disk_failures(store: Store) -> Iterator[None]:
-    """Say of which dataset it was that a disk refused something; only before a commit. A file that is gone is another matter.
+    """Say of which dataset it was that a disk refused something; only before a commit.
+
+    A file that is gone is another matter, and so is a JVM that does not listen any more: both are for `spark_failures`.
 
     Raises:
         Unavailable: the disk refused.
     """
     try:
         yield
-    except FileNotFoundError:
+    except (FileNotFoundError, ConnectionError):
         raise
     except OSError as error:
         raise Unavailable(
@@ -378,13 +381,14 @@ def spark_failures(
         except spark_errors() as error:
             if is_missing_file(error) and not _all_there(store, snapshot):
                 raise Conflict(gone) from error
+            told = error_line(error)
             if not is_away(error):
                 said = str(error)
                 named = [file for file in snapshot.base.files if file.path.rsplit("/", 1)[-1] in said]
                 check_readable(store, suspects or named, changes=changes, said=said)
-            raise Unavailable(
-                f"Dataset {store.name}: the work failed in Spark: {error_line(error)} Nothing was changed."
-            ) from error
+            elif ended_out_of_memory():
+                told = "its JVM has ended with an OutOfMemoryError."
+            raise Unavailable(f"Dataset {store.name}: the work failed in Spark: {told} Nothing was changed.") from error
         except Corruption as error:
             if changes and not isinstance(error, UnreadableFiles):
                 check_readable(store, (), changes=changes, said=str(error))

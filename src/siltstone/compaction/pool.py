@@ -174,10 +174,10 @@ class Pool:
     def _settled(self, store: Store, job: Job, before: int, lost: WorkerLost) -> "Report":
         """Look whether a job was committed by a worker that is gone, and tidy up after it.
 
-        Of a purge that says nothing: it commits first and deletes then. It is done again, which finds less to do.
+        Of a purge the log does not tell. It is done again, which finds less to do.
         """
         try:
-            landed = landed_since(store, job.id, before) if job.planned.kind is not JobKind.PURGE else None
+            landed = landed_since(store, job.id, before) if job.planned.kind.ends_with_commit else None
         except (SiltstoneError, OSError, LogMoved, LookupError):
             landed = None  # then its files are gone, and whoever tries again is refused
         with contextlib.suppress(SiltstoneError, OSError, LogMoved):

@@ -267,6 +267,8 @@ def _with_changes(record: "JobRecord", found: Done, report: Mapping[str, Any], c
 
 def is_whole(record: "JobRecord", commits: Sequence[LogEntry]) -> bool:
     """Tell whether commits of a job are all of it. One that was halved commits its parts one by one, under names of their own."""
+    if not record.kind.ends_with_commit:
+        return False
     if any(entry.info.get(JOB) == record.job for entry in commits):
         return True
     if record.kind is JobKind.FOLD:

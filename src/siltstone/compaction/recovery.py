@@ -173,7 +173,7 @@ class Recovery:
         layout: Layout,
         compactor: "Compactor",
         clock: Clock,
-        holder: Holder = lambda: None,
+        holder: Holder,
     ) -> None:
         """Take what it looks at; `holder` says who holds the lease of the lake."""
         self._journal = journal
@@ -257,28 +257,35 @@ class Recovery:
         found.quarantined += [_unreadable(cycle, run, why) for run, why in cycle.unreadable.items()]
 
     def _judge(self, record: JobRecord, judged: _Found, *, is_old: bool) -> list[Payload]:
-        """Roll a dead job forward, or abandon it; where nobody can tell it is left as it is until it is old."""
+        """Settle a dead job; where nobody can tell what became of it, whatever the reason, it is left alone until it is old."""
+        settled = _Found()
         try:
-            commits = self._commits(record)
-        except (SiltstoneError, OSError, LogMoved) as error:
+            payloads = self._settle(record, settled, is_old=is_old)
+        except Exception as error:  # noqa: BLE001  # whatever is wrong with one job keeps no other from its recovery
             if is_old:
                 judged.expired.append(record.job)
                 return _ending(record, JobStatus.FAILED, f"not settled for 7 days: {_safe(error)}")
             judged.unfinished.append(record.unfinished())
             judged.quarantined.append(
                 Quarantined(
-                    what=f"job {record.job}", why=str(error), since=iso(record.scheduled_at), dataset=record.dataset
+                    what=f"job {record.job}", why=_why(error), since=iso(record.scheduled_at), dataset=record.dataset
                 )
             )
             return []
-        if commits and record.kind is not JobKind.PURGE and not is_whole(record, commits):
-            judged.partly.append(record.job)
-            return self._made(record, commits, JobStatus.FAILED, f"partly done: {_PARTLY}")
-        if commits and record.kind is not JobKind.PURGE:
+        _add(judged, settled)
+        return payloads
+
+    def _settle(self, record: JobRecord, judged: _Found, *, is_old: bool) -> list[Payload]:
+        """Roll a job forward, or abandon it, by its commits."""
+        commits = self._commits(record)
+        if is_whole(record, commits):
             judged.rolled_forward.append(record.job)
             return self._made(record, commits, JobStatus.COMPLETED, "rolled forward")
+        if commits and record.kind.ends_with_commit:
+            judged.partly.append(record.job)
+            return self._made(record, commits, JobStatus.FAILED, f"partly done: {_PARTLY}")
         (judged.expired if is_old else judged.abandoned).append(record.job)
-        if commits:  # a purge folds first: nobody can tell what it has deleted by now
+        if commits:  # of a purge, which may have deleted nothing
             return self._made(record, commits, JobStatus.FAILED, "abandoned; ask for the purge again")
         return _ending(
             record, JobStatus.FAILED, f"abandoned: its process died, {_NOTHING_OF.get(record.kind, _NOTHING)}"
@@ -345,7 +352,7 @@ class Recovery:
             return  # dropped since it was listed
         except Exception as error:  # noqa: BLE001  # whatever is wrong with one dataset keeps no other from its recovery
             name = str(registration.name)
-            found.quarantined.append(Quarantined(what=f"dataset {name}", why=str(error), dataset=name))
+            found.quarantined.append(Quarantined(what=f"dataset {name}", why=_why(error), dataset=name))
 
     def _is_due(self, place: Path, *, always: bool) -> bool:
         """Tell whether it is time to list all files of a place: when this process first looks, and then every hour."""
@@ -357,20 +364,6 @@ class Recovery:
         return True
 
 
-def recover(
-    journal: Journal,
-    *,
-    registry: Registry,
-    layout: Layout,
-    compactor: "Compactor",
-    clock: Clock,
-    epoch: int | None = None,
-) -> RecoveryReport:
-    """Recover a lake once; whoever does so before each cycle keeps a `Recovery`."""
-    found = Recovery(journal, registry=registry, layout=layout, compactor=compactor, clock=clock)
-    return found.run(epoch=epoch, sweep_all=True)
-
-
 def _add(found: _Found, judged: _Found) -> None:
     for name in ("rolled_forward", "partly", "abandoned", "unfinished", "quarantined", "expired"):
         getattr(found, name).extend(getattr(judged, name))
@@ -378,6 +371,12 @@ def _add(found: _Found, judged: _Found) -> None:
 
 def _unreadable(cycle: OpenCycle, run: str, why: str) -> Quarantined:
     return Quarantined(what=f"record of job {run}", why=why, since=iso(cycle.build.created_at))
+
+
+def _why(error: Exception) -> str:
+    """Say what an error says; of one that nobody expected its class, too, because its words alone may say nothing."""
+    expected = isinstance(error, SiltstoneError | OSError | LogMoved)
+    return str(error) if expected else f"{type(error).__name__}: {error}"
 
 
 def _safe(error: BaseException) -> str:

@@ -272,7 +272,7 @@ def _without_places(plan: str) -> str:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    return (FileNotFoundError, ConnectionError, *spark_errors())
+    return (FileNotFoundError, *spark_errors())
 
 
 def _rows(frame: "DataFrame", most: int) -> pa.Table:
@@ -282,5 +282,5 @@ def _rows(frame: "DataFrame", most: int) -> pa.Table:
 def _drop(session: "SparkSession", views: Mapping[Source, str]) -> None:
     """Drop the query's views; where Spark is gone, so are they."""
     for view in views.values():
-        with suppress(*spark_errors(), ConnectionError):
+        with suppress(*spark_errors()):
             session.catalog.dropTempView(view)

@@ -5,9 +5,10 @@
 1. lock ``keeper.lock`` for life, and write the process id into it;
 2. start the server on 127.0.0.1 with a fresh token, and write ``server.json``;
 3. tell the process that waits on standard output, and let go of it;
-4. watch. The last client has gone: end the Python processes that the server keeps for every session. Nobody held
-   ``clients.lock`` for the setting `spark_idle_minutes`: remove ``server.json`` while holding that lock alone, and end the
-   server. The server ended by itself, or SIGTERM came: the same, at once.
+4. watch. The last client has gone: end the Python processes that the server keeps for every session; also every 10 s while
+   there is none, because one may have come and gone between two looks. Nobody held ``clients.lock`` for the setting
+   `spark_idle_minutes`: remove ``server.json`` while holding that lock alone, and end the server. The server ended by itself,
+   or SIGTERM came: the same, at once.
 
 A keeper whose folder was deleted serves the clients it has and then ends; one whose ``server.json`` was damaged writes
 it anew. A killed keeper leaves ``server.json`` behind, which nobody trusts without its lock, and takes the server with it.
@@ -41,6 +42,8 @@ from siltstone.storage.shared_spark import (
 
 TOKEN_BYTES: Final = 32
 WATCH_SECONDS: Final = 0.5
+PYTHON_SECONDS: Final = 10.0
+"""How often a keeper without clients looks for Python processes: that lists all processes of the machine."""
 LOCK_TRIES: Final = 100
 """Whoever only asks whether the keeper lives holds its lock for a moment."""
 SECONDS_PER_MINUTE: Final = 60.0
@@ -90,13 +93,14 @@ class Keeper:
 
     def watch(self, server: ConnectServer, running: Running) -> None:
         """Return when the server has to end, or has ended; no client can find it any more then."""
-        idle_since = self._clock.monotonic_seconds()
+        idle_since = python_ended = self._clock.monotonic_seconds()
         were_clients = False
         while server.alive():
             now = self._clock.monotonic_seconds()
             if self._alone():
-                if were_clients:
+                if were_clients or now - python_ended >= PYTHON_SECONDS:
                     server.end_python()
+                    python_ended = now
                 were_clients = False
                 due = now - idle_since >= running.idle_minutes * SECONDS_PER_MINUTE
                 if due or self._orphaned():

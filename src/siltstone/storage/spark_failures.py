@@ -49,14 +49,17 @@ _AWAY_CODES: Final = ("UNAVAILABLE", "UNAUTHENTICATED")
 
 
 def spark_errors() -> tuple[type[Exception], ...]:
-    """Return the classes a failed Spark call raises, on classic and on Connect sessions."""
+    """Return the classes a failed Spark call raises, on classic and on Connect sessions.
+
+    With a ConnectionError a classic session says that its JVM does not listen. It is an OSError, and no disk is to blame.
+    """
     from pyspark.errors import PySparkException
 
     try:
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     except ImportError:
-        return (PySparkException,)
-    return (PySparkException, Py4JError)
+        return (PySparkException, ConnectionError)
+    return (PySparkException, Py4JError, ConnectionError)
 
 
 def is_missing_file(error: Exception) -> bool:
@@ -67,7 +70,7 @@ def is_missing_file(error: Exception) -> bool:
 
 def is_away(error: Exception) -> bool:
     """True if Spark itself is gone, or has forgotten the session: whatever was asked is not to blame."""
-    if isinstance(error, ConnectionError):  # so a classic session says that its JVM does not listen
+    if isinstance(error, ConnectionError):
         return True
     code = getattr(error, "getGrpcStatusCode", None)
     if code is not None and code().name in _AWAY_CODES:

@@ -30,7 +30,7 @@ def stop_tasks_when_ended(session: "SparkSession") -> None:
 
 def remove_tag(session: "SparkSession", tag: str) -> None:
     """Take the tag off this thread; a session that is gone has none."""
-    with suppress(*spark_errors(), ConnectionError):
+    with suppress(*spark_errors()):
         if is_connect(session):
             session.removeTag(tag)
         else:
@@ -39,7 +39,7 @@ def remove_tag(session: "SparkSession", tag: str) -> None:
 
 def interrupt_tag(session: "SparkSession", tag: str) -> None:
     """End what Spark does under a tag; nothing, if it does nothing. From any thread."""
-    with suppress(*spark_errors(), ConnectionError):
+    with suppress(*spark_errors()):
         if is_connect(session):
             session.interruptTag(tag)
         else:

@@ -31,6 +31,11 @@ class JobKind(StrEnum):
     PURGE = "purge"
     """Only ever asked for: no plan of a cycle has one."""
 
+    @property
+    def ends_with_commit(self) -> bool:
+        """True if a job is done whose commit is in the log. A purge deletes after it, and nothing tells how much."""
+        return self is not JobKind.PURGE
+
 
 class Shape(StrEnum):
     """What kind of table it is: the two kinds of dataset, and logs of events (system tables with small files, too)."""
