@@ -5,7 +5,6 @@ is met only by whoever reads all of it: that file is read through here to be sur
 """
 
 from collections.abc import Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from siltstone.compaction.failures import Failure, Symptoms, UnreadableFiles, classify
-from siltstone.dataset.local import READ_THREADS
 from siltstone.dataset.store import Store
 from siltstone.model.files import DataFile
 from siltstone.storage.parquet import strange_columns
@@ -54,20 +52,22 @@ def unreadable_files(
 ) -> dict[str, str]:
     """Return what is wrong with files of base and of changes, by their paths below the dataset's folder; also what is missing.
 
-    Footers are looked at, several at once; files whose names were `said` are read to their end.
+    Footers are looked at; files whose names were `said` are read to their end.
     """
-    given = [_Input(store.base.path, file, store.base_schema) for file in files]
-    given += [_Input(store.changes.path, file, store.change_schema) for file in changes]
-
-    def look(one: _Input) -> str:
-        try:
-            return _reason(one, whole=one.name in said)
-        except FileNotFoundError:
-            return "it is missing"
-
-    with ThreadPoolExecutor(READ_THREADS) as pool:
-        told = list(pool.map(look, given))
-    return {f"{one.root.name}/{one.file.path}": reason for one, reason in zip(given, told, strict=True) if reason}
+    found: dict[str, str] = {}
+    for table, schema, some in (
+        (store.base, store.base_schema, files),
+        (store.changes, store.change_schema, changes),
+    ):
+        for file in some:
+            one = _Input(table.path, file, schema)
+            try:
+                reason = _reason(one, whole=one.name in said)
+            except FileNotFoundError:
+                reason = "it is missing"
+            if reason:
+                found[f"{table.path.name}/{file.path}"] = reason
+    return found
 
 
 def _is_suspicious(said: str) -> bool:
