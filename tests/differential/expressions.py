@@ -259,7 +259,14 @@ EXPRESSIONS: dict[str, list[str]] = {
         "w LIKE '%-%-%'",
         "z LIKE '__'",
     ],
-    "||": ["z || w", "w || '-' || w", "'a' || 'b'", "z || ''"],
+    "||": [
+        "z || w",
+        "w || '-' || w",
+        "'a' || 'b'",
+        "z || ''",
+        "(z || w) || concat('-', (w || z))",
+        "replace(z, 'aa', 'b') || w",
+    ],
     "CASE": [
         "CASE WHEN n > 1 THEN 'big' WHEN n < 0 THEN 'neg' ELSE 'mid' END",
         "CASE n WHEN 1 THEN 10 WHEN 2 THEN 20 END",
@@ -450,6 +457,8 @@ EXPRESSIONS: dict[str, list[str]] = {
         "replace(z, '本', '')",
         "replace(w, 'alp', 'ALPHA')",
         "replace(z, 'zz', 'z')",
+        "replace(replace(z, 'a', ''), 'b', 'c')",
+        "replace(replace(w, 'a', ''), 'l', 'long')",
     ],
     "round": [
         "round(m, 1)",

@@ -10,6 +10,7 @@ is the name of a view that nobody can guess, and so is every common table expres
 elsewhere is found nowhere.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -161,6 +162,11 @@ def _reading(text: str, catalog: str | None, schema: str | None) -> _Read:
 def _one_select(text: str) -> tuple[list[Token], exp.Query]:
     if len(text) > MAX_QUERY_CHARS:
         raise InvalidRequest(f"A query has at most {MAX_QUERY_CHARS:,} characters, this one has {len(text):,}.")
+    half = _HALF.search(text)
+    if half is not None:
+        raise InvalidRequest(
+            f"Character {half.start() + 1:,} of the query is half a character, which no text can hold."
+        )
     tokens = tokens_of(text)
     if not tokens:
         raise InvalidRequest("A query must be exactly one SELECT; this text has none.")
@@ -185,6 +191,9 @@ def _query_of(parse: Callable[[list[Token], str], exp.Expr | None], tokens: list
     if not isinstance(tree, exp.Query):
         raise InvalidRequest("A query must be exactly one SELECT.")
     return tree
+
+
+_HALF: Final = re.compile("[\ud800-\udfff]")
 
 
 def _names(sources: list[Source]) -> frozenset[str]:

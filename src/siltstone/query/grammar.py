@@ -29,8 +29,15 @@ INTERVAL_UNITS: Final = frozenset(
 )
 
 
+AS_WRITTEN: Final = frozenset({"DATE_TRUNC", "TRUNC"})
+"""Functions whose arguments stay as they are: the parser takes 'Y' for YEAR, and Spark does not."""
+
+
 class _BoundedParser(SparkParser):
     """Spark's grammar, read in a time that grows with the text and not with the ways to read it."""
+
+    FUNCTIONS = {name: make for name, make in SparkParser.FUNCTIONS.items() if name not in AS_WRITTEN}
+    ARRAY_CONSTRUCTORS = {}  # array(1, 2)[0] is an item of an array
 
     def __init__(self) -> None:
         super().__init__(dialect=_DIALECT)
@@ -42,6 +49,20 @@ class _BoundedParser(SparkParser):
         if self._curr.token_type is TokenType.L_PAREN and not self._arrow_follows():
             return self._parse_select_or_expression(alias=alias)
         return super()._parse_lambda(alias=alias)
+
+    def _parse_unary(self) -> exp.Expr | None:
+        """Read a sign and what it belongs to: before a number that is cast, as in ``-1::string``, to the number."""
+        kinds = [token.token_type for token in self._tokens[self._index : self._index + 3]]
+        if kinds != [TokenType.DASH, TokenType.NUMBER, TokenType.DCOLON]:
+            return super()._parse_unary()
+        self._advance()
+        read = super()._parse_unary()
+        number = read
+        while isinstance(number, exp.Cast):
+            number = number.this
+        if isinstance(number, exp.Literal):
+            number.replace(exp.Neg(this=number.copy()))
+        return read
 
     def _arrow_follows(self) -> bool:
         at = self._index + 1

@@ -85,7 +85,7 @@ _JOINS: Final = frozenset(
 _CLAUSES: Final = ("where", "group", "having", "qualify", "windows", "order", "limit", "offset")
 _QUERY_PARTS: Final = ("with_", *_CLAUSES)
 _ORDINARY: Final = {"line", "col", "start", "end"}
-MAX_TERMS: Final = 1_000
+MAX_TERMS: Final = 500
 """The most operators in a row, and set operations in a row: each is a level for an engine that reads them by recursion."""
 
 
@@ -710,6 +710,13 @@ def _trim(writer: Writer, node: exp.Expr) -> str:
     return f"TRIM({position}{letters}FROM {writer.write(node.this)})"
 
 
+WITH_UNIT: Final = frozenset({"date_add", "date_diff", "dateadd", "datediff"})
+WITH_UNIT_ARGUMENTS: Final = 3
+UNITS_OF_TIME: Final = frozenset(
+    ["YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "DAYOFYEAR", "HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND"]
+)
+
+
 def _function(writer: Writer, node: exp.Expr) -> str:
     _parts(node, "this", "expressions")
     name = node.name.lower()
@@ -722,7 +729,17 @@ def _function(writer: Writer, node: exp.Expr) -> str:
     writer.functions.add(name)
     if name in VOLATILE:
         writer.volatile.add(name)
-    return f"{name}({writer.all(node.expressions)})"
+    unit, rest = _unit_of(name, node.expressions)
+    return f"{name}({unit}{writer.all(rest)})"
+
+
+def _unit_of(name: str, arguments: list[exp.Expr]) -> tuple[str, list[exp.Expr]]:
+    """Return the unit that stands before two other arguments, as in ``dateadd(DAY, 1, d)``, and the rest."""
+    first = arguments[0] if arguments else None
+    is_unit = isinstance(first, exp.Column) and len(first.parts) == 1 and first.name.upper() in UNITS_OF_TIME
+    if name not in WITH_UNIT or len(arguments) != WITH_UNIT_ARGUMENTS or not is_unit:
+        return "", arguments
+    return f"{arguments[0].name.upper()}, ", arguments[1:]
 
 
 def _distinct(writer: Writer, node: exp.Expr) -> str:

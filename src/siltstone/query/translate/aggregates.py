@@ -1,5 +1,6 @@
 """Functions over many rows: aggregates, and functions over windows."""
 
+import math
 from typing import Final
 
 import pyarrow as pa
@@ -248,15 +249,22 @@ def _frame(spec: exp.Expr) -> str:
     if kind not in ("ROWS", "RANGE"):
         raise Outside(f"a frame of {kind}")
     start = _bound(spec.args.get("start"), spec.args.get("start_side"), kind)
-    end = _bound(spec.args.get("end"), spec.args.get("end_side"), kind) if spec.args.get("end") else "CURRENT ROW"
-    return f"{kind} BETWEEN {start} AND {end}"
+    end = _bound(spec.args.get("end"), spec.args.get("end_side"), kind) if spec.args.get("end") else ("CURRENT ROW", 0)
+    if start[1] > end[1]:
+        raise Outside("a frame that ends before it starts")
+    return f"{kind} BETWEEN {start[0]} AND {end[0]}"
 
 
-def _bound(value: object, side: object, kind: str) -> str:
-    if isinstance(value, str) and value.upper() in ("UNBOUNDED", "CURRENT ROW"):
-        return f"{value.upper()} {str(side or '').upper()}".strip()
+def _bound(value: object, side: object, kind: str) -> tuple[str, float]:
+    """Return a bound of a frame, and how many rows behind the current one it lies."""
+    where = str(side or "").upper()
+    sign = -1 if where == "PRECEDING" else 1
+    if isinstance(value, str) and value.upper() == "CURRENT ROW":
+        return "CURRENT ROW", 0
+    if isinstance(value, str) and value.upper() == "UNBOUNDED":
+        return f"UNBOUNDED {where}", sign * math.inf
     if isinstance(value, exp.Literal) and kind == "ROWS" and str(value.this).isdigit():
-        return f"{value.this} {str(side).upper()}"
+        return f"{value.this} {where}", sign * int(value.this)
     raise Outside("such a bound of a frame")
 
 

@@ -401,6 +401,10 @@ def _is(to: Expressions, node: exp.Expr) -> Piece:
     raise Outside(f"IS {node.expression.key.upper()}")
 
 
+MOST_LISTED: Final = 1_000
+"""Values of one IN; DuckDB takes seconds to read many more."""
+
+
 @rule(exp.In, args="this expressions query")
 def _in(to: Expressions, node: exp.Expr) -> Piece:
     value = to(node.this)
@@ -408,6 +412,8 @@ def _in(to: Expressions, node: exp.Expr) -> Piece:
         if not _only_decides(node):
             raise Outside("IN with a subquery as a value")
         return to.queries.membership(value, node.args["query"], to.scope)
+    if len(node.expressions) > MOST_LISTED:
+        raise Outside(f"IN with more than {MOST_LISTED:,} values")
     pieces, kind = unified([value, *to.each(node.expressions)])
     if not types.is_ordered(kind) or kind == NULL:
         raise Outside(f"IN of {kind}")

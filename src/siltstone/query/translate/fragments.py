@@ -2,6 +2,7 @@
 
 import datetime
 import decimal
+import math
 import re
 from dataclasses import dataclass, replace
 from typing import Final
@@ -184,6 +185,8 @@ def number(text: str) -> Piece:
         kind = types.bounded(max(len(digits), scale), scale)
         return Piece(sql=cast_sql(text_literal(text), kind), kind=kind, name=text, exact=exact)
     if re.fullmatch(r"-?(\d+\.?\d*|\.\d+)[eE][+-]?\d+", text):
+        if math.isinf(float(text)):
+            raise Outside("a number beyond those of double")
         return Piece(sql=cast_sql(text_literal(text), DOUBLE), kind=DOUBLE)
     raise Outside(f"the number {text}")
 

@@ -1,5 +1,6 @@
 """Functions that work on one row."""
 
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import pyarrow as pa
@@ -11,7 +12,9 @@ from siltstone.query.translate.fragments import Piece, cast_sql, converted, guar
 from siltstone.query.translate.outside import Outside
 from siltstone.query.translate.types import BOOLEAN, DATE, INT, LONG, STRING, TIMESTAMP, TIMESTAMP_NTZ
 
-MAX_TEXT_CHARS: Final = 2**31 - 1
+MAX_INT: Final = 2**31 - 1
+LONGEST_BYTES: Final = 64 * 1024
+"""Text that is put together in memory is no longer: rows come by thousands, and DuckDB counts none of it before it is there."""
 
 
 def _text(to: Expressions, node: exp.Expr) -> Piece:
@@ -25,10 +28,12 @@ def _count(node: exp.Expr | None, *, what: str) -> int:
     """Return a literal whole number that is not negative.
 
     Raises:
-        Outside: it is something else.
+        Outside: it is something else, or Spark refuses it.
     """
     if isinstance(node, exp.Literal) and not node.args["is_string"] and str(node.this).isdigit():
-        return min(int(node.this), MAX_TEXT_CHARS)
+        if int(node.this) <= MAX_INT:
+            return int(node.this)
+        raise Outside(f"{what} beyond 32 bits")
     raise Outside(f"{what} that is no plain number")
 
 
@@ -84,18 +89,64 @@ def _replace(to: Expressions, node: exp.Expr) -> Piece:
     if not search.text:
         raise Outside("REPLACE of what is no plain text")
     by = node.args.get("replacement")
-    inner, put = _text(to, node.this).sql, _text(to, by).sql if by is not None else "''"
-    return Piece(sql=f"replace({inner}, {search.sql}, {put})", kind=STRING)
+    inner, put = _text(to, node.this), _text(to, by) if by is not None else _NOTHING
+    sql = f"replace({inner.sql}, {search.sql}, {put.sql})"
+    if _replaces_by_less(node):
+        return Piece(sql=sql, kind=STRING)
+    _check_grows_once(node.this, *([by] if by is not None else []))
+    return Piece(sql=_bounded(f"{_bytes(inner)} * greatest({_bytes(put)}, 1)", sql), kind=STRING)
 
 
-@rule(exp.Concat, args="expressions")
+@rule(exp.Concat, exp.DPipe, args="this expression expressions")
 def _concat(to: Expressions, node: exp.Expr) -> Piece:
-    return Piece(sql=f"({' || '.join(_text(to, part).sql for part in node.expressions)})", kind=STRING)
+    parts = list(_put_together(node))
+    _check_grows_once(*parts)
+    pieces = [_text(to, part) for part in parts]
+    sql = f"({' || '.join(piece.sql for piece in pieces)})"
+    return Piece(sql=_bounded(" + ".join(map(_bytes, pieces)), sql), kind=STRING)
 
 
-@rule(exp.DPipe, args="this expression")
-def _pipe(to: Expressions, node: exp.Expr) -> Piece:
-    return Piece(sql=f"({_text(to, node.this).sql} || {_text(to, node.expression).sql})", kind=STRING)
+_NOTHING: Final = Piece(sql="''", kind=STRING, text="")
+_TOGETHER: Final = (exp.Concat, exp.DPipe)
+
+
+def _put_together(node: exp.Expr) -> Iterator[exp.Expr]:
+    """Yield what is put together, one after the other: `a || b || c` is three, however it is nested."""
+    node = node.unnest()
+    if not isinstance(node, _TOGETHER):
+        yield node
+        return
+    parts = node.expressions if isinstance(node, exp.Concat) else [node.this, node.expression]
+    for part in parts:
+        yield from _put_together(part)
+
+
+def _bytes(piece: Piece) -> str:
+    """Return SQL that says how long a text is; of a literal that is known."""
+    return f"strlen({piece.sql})" if piece.text is None else str(len(piece.text.encode()))
+
+
+def _bounded(size: str, sql: str) -> str:
+    return guarded(f"{size} <= {LONGEST_BYTES}", sql, "text that grows very long")
+
+
+def _replaces_by_less(node: exp.Expr) -> bool:
+    """True if a REPLACE puts no more than it takes away: what comes of it is as long as before, or shorter."""
+    search, by = node.expression, node.args.get("replacement")
+    known = all(isinstance(part, exp.Literal) for part in (search, by) if part is not None)
+    return known and len(by.name.encode() if by is not None else b"") <= len(search.name.encode())
+
+
+def _check_grows_once(*nodes: exp.Expr) -> None:
+    """Refuse text that is put together from text that was: its size would be known only when it is there.
+
+    Raises:
+        Outside: that is so.
+    """
+    for node in nodes:
+        for inner in node.find_all(*_TOGETHER, exp.Replace):
+            if not isinstance(inner, exp.Replace) or not _replaces_by_less(inner):
+                raise Outside("text that is put together from text that was")
 
 
 # ---- numbers --------------------------------------------------------------------------------------------------------
@@ -242,23 +293,28 @@ _TRUNCATED: Final = {
 _OF_DATES: Final = ("YEAR", "QUARTER", "MONTH", "WEEK")
 
 
-@rule(exp.TimestampTrunc, args="this unit")
-def _timestamp_trunc(to: Expressions, node: exp.Expr) -> Piece:
-    unit = str(node.args["unit"]).strip("'").upper()
-    inner = to(node.this)
+def _unit(node: exp.Expr) -> str:
+    """Return the unit that a literal names, as it is written: Spark knows no other word for it."""
+    if not isinstance(node, exp.Literal) or not node.args["is_string"]:
+        raise Outside("a unit that is no plain text")
+    return node.name.upper()
+
+
+def _date_trunc(to: Expressions, unit: exp.Expr, value: exp.Expr) -> Piece:
+    wanted = _unit(unit)
+    inner = to(value)
     if inner.kind == DATE:
         inner = converted(inner, TIMESTAMP)
-    if inner.kind != TIMESTAMP or unit not in _TRUNCATED:
-        raise Outside(f"DATE_TRUNC of {inner.kind} to {unit}")
-    return Piece(sql=cast_sql(f"date_trunc('{_TRUNCATED[unit]}', {inner.sql})", TIMESTAMP), kind=TIMESTAMP)
+    if inner.kind != TIMESTAMP or wanted not in _TRUNCATED:
+        raise Outside(f"DATE_TRUNC of {inner.kind} to {wanted}")
+    return Piece(sql=cast_sql(f"date_trunc('{_TRUNCATED[wanted]}', {inner.sql})", TIMESTAMP), kind=TIMESTAMP)
 
 
-@rule(exp.DateTrunc, args="this unit")
-def _date_trunc(to: Expressions, node: exp.Expr) -> Piece:
-    unit = node.args["unit"].name.upper()
-    if unit not in _OF_DATES:
-        raise Outside(f"TRUNC to {unit}")
-    return Piece(sql=cast_sql(f"date_trunc('{_TRUNCATED[unit]}', {_day(to, node.this).sql})", DATE), kind=DATE)
+def _trunc(to: Expressions, value: exp.Expr, unit: exp.Expr) -> Piece:
+    wanted = _unit(unit)
+    if wanted not in _OF_DATES:
+        raise Outside(f"TRUNC to {wanted}")
+    return Piece(sql=cast_sql(f"date_trunc('{_TRUNCATED[wanted]}', {_day(to, value).sql})", DATE), kind=DATE)
 
 
 # ---- by name --------------------------------------------------------------------------------------------------------
@@ -272,12 +328,18 @@ def _is_not_null(to: Expressions, node: exp.Expr) -> Piece:
     return Piece(sql=f"({to(node).sql} IS NOT NULL)", kind=BOOLEAN)
 
 
-BY_NAME: Final = {"isnull": _is_null, "isnotnull": _is_not_null}
+BY_NAME: Final[dict[str, tuple[int, Callable[..., Piece]]]] = {
+    "isnull": (1, _is_null),
+    "isnotnull": (1, _is_not_null),
+    "date_trunc": (2, _date_trunc),
+    "trunc": (2, _trunc),
+}
+"""By name, how many arguments a function has, and who translates it."""
 
 
 @rule(exp.Anonymous, args="this expressions")
 def _by_name(to: Expressions, node: exp.Expr) -> Piece:
-    found = BY_NAME.get(node.name.lower())
-    if found is None or len(node.expressions) != 1:
+    count, translated = BY_NAME.get(node.name.lower(), (-1, None))
+    if translated is None or len(node.expressions) != count:
         raise Outside(node.name.upper())
-    return found(to, node.expressions[0])
+    return translated(to, *node.expressions)
