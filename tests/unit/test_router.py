@@ -223,6 +223,8 @@ def test_a_plan_names_the_engine_and_no_place(lake: Lake, lake_path: Path):
 def test_a_time_limit_that_is_none_is_refused(lake: Lake, given: dict[str, Any]):
     with pytest.raises(InvalidRequest, match="A time limit is a number of seconds"):
         lake.sql(GROUPED, **given)
+    with pytest.raises(InvalidRequest, match="A time limit is a number of seconds"):
+        lake.stream_sql(GROUPED, **given)
 
 
 @pytest.mark.parametrize(
@@ -269,6 +271,15 @@ def test_a_plan_says_what_asking_would_do(lake: Lake):
     assert lake.explain_sql(GROUPED).engine == lake.sql(GROUPED).engine == "hot"
     with pytest.raises(InvalidRequest, match="STDDEV"):
         lake.explain_sql(f"SELECT stddev(x) AS s FROM {PEOPLE}", engine="hot")
+
+
+def test_a_plan_of_what_spark_would_be_refused_is_refused_alike(lake_path: Path, lake: Lake):
+    del lake
+    product = f"SELECT a.id + 1 FROM {PEOPLE} a, {PEOPLE} b, {PEOPLE} c"
+    with Lake.open(lake_path, settings=Settings(durable=False, query_pairs=1000)) as other:
+        for ask in (other.sql, other.explain_sql):
+            with pytest.raises(InvalidRequest, match="query_pairs"):
+                ask(product)
 
 
 def test_answers_are_kept_within_their_budget(lake_path: Path, lake: Lake):
@@ -333,6 +344,18 @@ def test_a_purge_by_another_process_takes_kept_answers_and_pages(lake: Lake):
         other.drop(PEOPLE)
     with pytest.raises(NotFound):
         lake.queries.page("after", 1)
+
+
+def test_the_query_that_notices_a_purge_keeps_its_own_answer_and_pages(lake: Lake):
+    lake.sql(GROUPED, query_id="before")
+    with Lake.open(lake.path, settings=Settings(durable=False)) as other:
+        base = other.dataset(PEOPLE)._store.base
+        base.commit(lambda parent: Commit(kind=CommitKind.EPOCH, plan_version=parent.version, epoch=7))
+    assert not lake.sql(GROUPED, query_id="noticed").cached
+    assert lake.queries.page("noticed", 1).row_count == 3
+    assert lake.sql(GROUPED).cached
+    with pytest.raises(NotFound):
+        lake.queries.page("before", 1)
 
 
 def test_a_query_that_began_before_a_purge_keeps_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch):

@@ -207,7 +207,8 @@ class Router:
             reason = str(miss)
         if question.engine is Engine.HOT:
             raise InvalidRequest(f"The hot engine cannot answer this: {reason}")
-        text = SparkQuery(admitted, spark=self._spark, dataset=self._dataset).explain()
+        most = self._settings.query_pairs
+        text = SparkQuery(admitted, spark=self._spark, dataset=self._dataset, most_pairs=most).explain()
         return Explanation(engine=Engine.SPARK, reason=reason, datasets=resident, plan=text)
 
     # ---- whose turn it is ----------------------------------------------------------------------------------------
@@ -293,7 +294,7 @@ class Router:
             plan = self._plan(view.schemas, question, admitted)
             key = self._key(question, admitted, view.states)
             for name, purges in view.purges.items():
-                self._kept.notice(name, purges)
+                run.since += self._kept.notice(name, purges)  # what is read now is of after that
             found = self._found(key, admitted)
             if found is not None and (found.engine == Engine.HOT or question.engine is not Engine.HOT):
                 return replace(found, cached=True)
@@ -337,7 +338,7 @@ class Router:
     def _spark_answer(
         self, question: Question, admitted: Admitted, run: Run, started: float, reason: str
     ) -> QueryResult:
-        before = self._states(admitted)
+        before = self._states(admitted, run)
         key = self._key(question, admitted, before)
         found = self._found(key, admitted)
         if found is not None and found.engine == Engine.SPARK:
@@ -362,12 +363,15 @@ class Router:
 
     # ---- keeping -------------------------------------------------------------------------------------------------
 
-    def _states(self, admitted: Admitted) -> dict[str, State]:
+    def _states(self, admitted: Admitted, run: Run | None = None) -> dict[str, State]:
+        """Return what the datasets are; a run that has not read yet outlives what is forgotten because of that look."""
         found = {}
         for name in _names(admitted):
             store = self._store(name).current()
             snapshot = store.snapshot()
-            self._kept.notice(name, (store.incarnation, snapshot.epoch))
+            forgot = self._kept.notice(name, (store.incarnation, snapshot.epoch))
+            if run is not None:
+                run.since += forgot
             found[name] = state_of(store, snapshot)
         return found
 

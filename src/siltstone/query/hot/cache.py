@@ -52,7 +52,10 @@ class Pinned:
     states: Mapping[str, State]
     """What its rows are a view of: the key of whatever is kept of an answer."""
     purges: Mapping[str, tuple[str, int]]
-    """Its incarnation and epoch: another one means that it was purged or dropped, and nothing older may be kept."""
+    """Its incarnation and epoch: another one means that it may have been purged or dropped, and nothing older may be kept.
+
+    No purge leaves the epoch as it was; the first fold or roll-up under a new lease raises it, too.
+    """
 
     @property
     def cursor(self) -> "DuckDBPyConnection":
