@@ -265,8 +265,10 @@ class Lake(KeptLake):
         Spark come while the batches are read. `cancellation` is what another thread can end it by.
         """
         from siltstone.query.gate import admit
+        from siltstone.query.router import check_seconds
         from siltstone.query.run import SparkQuery
 
+        check_seconds(timeout)
         asked = self._question(text, params=params, engine="spark", catalog=catalog, schema=schema)
         admitted = admit(text, parameters=asked.params, catalog=asked.catalog, schema=asked.schema)
         query = SparkQuery(

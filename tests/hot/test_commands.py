@@ -5,6 +5,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,17 @@ def test_what_a_dead_process_said_is_removed_and_what_one_elsewhere_said_stays(l
     (folder / "same-name.json").write_text(json.dumps(dead | {"machine": "another boot", "installation": "another"}))
     assert len(lake.hot_wishes.told()) == 2, "a host name and a process id say nothing of another machine"
     assert {path.name for path in folder.iterdir()} == {"elsewhere.json", "same-name.json"}
+
+
+def test_what_a_process_of_an_older_version_said_goes_after_a_day_of_silence(lake: Lake, dataset: Dataset) -> None:
+    folder = dataset.path.parents[3] / "_system" / "hot" / "processes"
+    folder.mkdir(parents=True)
+    now = lake._clock.now()
+    for name, at in {"old": now - timedelta(hours=25), "new": now - timedelta(hours=23)}.items():
+        note = {"pid": 999999999, "host": socket.gethostname(), "datasets": [], "at": at.isoformat()}
+        (folder / f"{name}.json").write_text(json.dumps(note))
+    assert len(lake.hot_wishes.told()) == 1
+    assert [path.name for path in folder.iterdir()] == ["new.json"]
 
 
 @pytest.mark.usefixtures("dataset")

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from siltstone import Dataset, InvalidRequest, Lake, Unavailable
+from siltstone import Corruption, Dataset, InvalidRequest, Lake, Unavailable
 from siltstone.query.allowed import FUNCTIONS
 from siltstone.query.gate import admit, spark_text
 from siltstone.query.run import Cancellation
@@ -265,3 +265,18 @@ def test_a_stream_tells_what_is_wrong(lake: Lake) -> None:
     cancellation.cancel()
     with pytest.raises(Unavailable, match="was cancelled"):
         reader.read_all()
+
+
+def test_a_live_file_that_is_lost_is_named(lake: Lake, dataset: Dataset) -> None:
+    [lost] = dataset.snapshot().base.files
+    (dataset._store.base.path / lost.path).unlink()
+    text = f"SELECT max(id) FROM {NAME}"
+    with pytest.raises(Corruption, match=f"live file .*{lost.path}"):
+        lake.sql(text, engine="spark")
+    with pytest.raises(Corruption, match=f"live file .*{lost.path}"):
+        lake.stream_sql(text).read_all()
+
+
+def test_a_value_that_speaks_of_memory_is_an_error_of_the_query(lake: Lake) -> None:
+    with pytest.raises(InvalidRequest, match="Spark refused the query: The value 'java"):
+        lake.sql("SELECT CAST('java.lang.OutOfMemoryError' AS INT)", engine="spark")

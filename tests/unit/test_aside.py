@@ -1,15 +1,26 @@
 """Work beside the main thread: one thread for many questions, errors come back, Ctrl-C ends what runs."""
 
+import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from siltstone.query import aside
 from siltstone.query.aside import Aside
+
+TraceFunction = Callable[[FrameType, str, object], Any]
+
+
+def hands() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "silt-hot-query"]
 
 
 def nobody() -> None:
@@ -67,6 +78,36 @@ def test_ctrl_c_interrupts_the_work_until_it_has_ended(wait_seconds: float):
     with pytest.raises(KeyboardInterrupt):
         beside.do(work, interrupt=ended.set)
     assert ended.is_set()
+
+
+@pytest.mark.parametrize("line", range(1, 12))
+def test_ctrl_c_at_any_step_of_handing_work_over_leaves_no_thread_behind(line: int, monkeypatch: pytest.MonkeyPatch):
+    """Raise before the n-th line that the main thread runs in the module, as a signal may."""
+    monkeypatch.setattr(aside, "IDLE_SECONDS", 0.05)
+    beside, lines = Aside(), [0]
+    beside.do(lambda: 1, interrupt=nobody)
+
+    def step(frame: FrameType, event: str, _: object) -> TraceFunction | None:
+        if frame.f_code.co_filename != aside.__file__:
+            return None
+        lines[0] += event == "line"
+        if lines[0] == line:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return step
+
+    before = sys.gettrace()
+    sys.settrace(step)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            beside.do(lambda: 1, interrupt=lambda: None)
+    finally:
+        sys.settrace(before)
+    until = time.monotonic() + 10
+    while (left := hands()) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert left == []
+    assert beside.do(lambda: 7, interrupt=nobody) == 7
 
 
 def test_nothing_of_a_job_that_is_done_is_kept():

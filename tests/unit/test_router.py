@@ -15,7 +15,10 @@ from siltstone.config import Settings
 from siltstone.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from siltstone.model.files import Commit, CommitKind
 from siltstone.query import hot_query, kept
+from siltstone.query.hot import fill as fill_room
+from siltstone.query.hot.types import check_values
 from siltstone.query.result import QueryResult
+from tests.support.folds import fold_by_arrow
 
 PEOPLE = "crm.sales.people"
 GROUPED = f"SELECT n, count(*) AS c FROM {PEOPLE} GROUP BY n ORDER BY n"
@@ -145,6 +148,66 @@ def test_a_dataset_that_is_not_small_is_filled_only_when_hot_is_asked_for(lake_p
         assert other.sql(GROUPED).engine == "hot"
 
 
+@pytest.fixture
+def others_fill(lake: Lake) -> Iterator[None]:
+    """Somebody else fills something that takes long."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def fill() -> None:
+        with lake.hot._residents.filling:
+            begun.set()
+            ended.wait(60)
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    begun.wait()
+    yield
+    ended.set()
+    thread.join()
+
+
+@pytest.mark.usefixtures("others_fill")
+def test_auto_does_not_wait_long_for_what_others_fill(lake: Lake):
+    with pytest.raises(NoSpark):
+        lake.sql(GROUPED, timeout=30)
+    assert lake.queries.running() == []
+
+
+@pytest.mark.usefixtures("others_fill")
+def test_who_waits_for_hot_hears_its_time_limit_and_a_cancellation(lake: Lake):
+    with pytest.raises(Unavailable, match=r"longer than 0\.3 s"):
+        lake.sql(GROUPED, engine="hot", timeout=0.3)
+    timer = threading.Timer(0.3, lake.queries.cancel, ["waits"])
+    timer.start()
+    with pytest.raises(Unavailable, match="cancelled"):
+        lake.sql(GROUPED, engine="hot", query_id="waits")
+    timer.join()
+
+
+def test_a_fill_for_hot_ends_with_its_time(lake: Lake, monkeypatch: pytest.MonkeyPatch):
+    def slow(piece: pa.Table) -> None:
+        threading.Event().wait(0.2)
+        check_values(piece)
+
+    fold_by_arrow(lake.dataset(PEOPLE))
+    monkeypatch.setattr(fill_room, "check_values", slow)
+    with pytest.raises(Unavailable, match=r"longer than 0\.1 s"):
+        lake.sql(GROUPED, engine="hot", timeout=0.1)
+    assert not lake.hot.decide(PEOPLE).resident
+    assert lake.sql(GROUPED, engine="hot").row_count == 3
+
+
+def test_a_question_that_spark_can_answer_drives_nobody_out(lake: Lake, monkeypatch: pytest.MonkeyPatch):
+    lake.sql(GROUPED)
+    lake.create("crm.sales.more", "id BIGINT NOT NULL", key="id").upsert([{"id": 1}])
+    monkeypatch.setattr(fill_room, "BLOCK_BYTES", lake.hot.stats().budget_bytes - 100_000)
+    lake.hot._residents.slot("crm.sales.more").wanted = True  # it is to be filled behind another answer
+    with pytest.raises(NoSpark):
+        lake.sql("SELECT id FROM crm.sales.more")
+    assert lake.hot.decide(PEOPLE).resident
+    assert lake.sql("SELECT id FROM crm.sales.more", engine="hot").rows == [(1,)]
+
+
 def test_unknown_datasets_are_told_without_spark(lake: Lake):
     with pytest.raises(NotFound, match="nobody"):
         lake.sql("SELECT * FROM crm.sales.nobody")
@@ -223,6 +286,8 @@ def test_a_plan_names_the_engine_and_no_place(lake: Lake, lake_path: Path):
 def test_a_time_limit_that_is_none_is_refused(lake: Lake, given: dict[str, Any]):
     with pytest.raises(InvalidRequest, match="A time limit is a number of seconds"):
         lake.sql(GROUPED, **given)
+    with pytest.raises(InvalidRequest, match="A time limit is a number of seconds"):
+        lake.stream_sql(GROUPED, **given)
 
 
 @pytest.mark.parametrize(
@@ -269,6 +334,15 @@ def test_a_plan_says_what_asking_would_do(lake: Lake):
     assert lake.explain_sql(GROUPED).engine == lake.sql(GROUPED).engine == "hot"
     with pytest.raises(InvalidRequest, match="STDDEV"):
         lake.explain_sql(f"SELECT stddev(x) AS s FROM {PEOPLE}", engine="hot")
+
+
+def test_a_plan_of_what_spark_would_be_refused_is_refused_alike(lake_path: Path, lake: Lake):
+    del lake
+    product = f"SELECT a.id + 1 FROM {PEOPLE} a, {PEOPLE} b, {PEOPLE} c"
+    with Lake.open(lake_path, settings=Settings(durable=False, query_pairs=1000)) as other:
+        for ask in (other.sql, other.explain_sql):
+            with pytest.raises(InvalidRequest, match="query_pairs"):
+                ask(product)
 
 
 def test_answers_are_kept_within_their_budget(lake_path: Path, lake: Lake):
@@ -333,6 +407,18 @@ def test_a_purge_by_another_process_takes_kept_answers_and_pages(lake: Lake):
         other.drop(PEOPLE)
     with pytest.raises(NotFound):
         lake.queries.page("after", 1)
+
+
+def test_the_query_that_notices_a_purge_keeps_its_own_answer_and_pages(lake: Lake):
+    lake.sql(GROUPED, query_id="before")
+    with Lake.open(lake.path, settings=Settings(durable=False)) as other:
+        base = other.dataset(PEOPLE)._store.base
+        base.commit(lambda parent: Commit(kind=CommitKind.EPOCH, plan_version=parent.version, epoch=7))
+    assert not lake.sql(GROUPED, query_id="noticed").cached
+    assert lake.queries.page("noticed", 1).row_count == 3
+    assert lake.sql(GROUPED).cached
+    with pytest.raises(NotFound):
+        lake.queries.page("before", 1)
 
 
 def test_a_query_that_began_before_a_purge_keeps_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch):

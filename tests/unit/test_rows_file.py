@@ -1,7 +1,9 @@
 """Rows into a file: whole or not at all, in every form, with a few batches in memory."""
 
+import csv
 import json
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,7 +35,7 @@ def names(folder: Path) -> list[str]:
 def read(path: Path, form: str) -> object:
     if form == "parquet":
         return pq.read_table(path).to_pylist()
-    return json.loads(path.read_text()) if form == "json" else path.read_text()
+    return json.loads(path.read_text(encoding="utf-8")) if form == "json" else path.read_text()
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -41,8 +43,10 @@ def test_all_rows_of_all_batches_are_written(tmp_path: Path, form: str):
     out = tmp_path / "rows"
     rows = [row for batch in batches(2) for row in batch.to_pylist()]
     assert write_rows(SCHEMA, batches(2), out, form) == len(rows)
-    csv = 'n,s,l\n0,,"[0, null]"\n1,"it\'s \n 1","[1, null]"\n2,"it\'s \n 2","[2, null]"\n3,"it\'s \n 3","[3, null]"\n'
-    assert read(out, form) == (csv if form == "csv" else rows)
+    expected = (
+        'n,s,l\n0,,"[0, null]"\n1,"it\'s \n 1","[1, null]"\n2,"it\'s \n 2","[2, null]"\n3,"it\'s \n 3","[3, null]"\n'
+    )
+    assert read(out, form) == (expected if form == "csv" else rows)
     assert write_rows(SCHEMA, [], out, form) == 0
     assert read(out, form) == ("n,s,l\n" if form == "csv" else [])
     assert names(tmp_path) == ["rows"]
@@ -52,6 +56,20 @@ def test_json_looks_as_on_the_screen(tmp_path: Path):
     write_rows(SCHEMA, batches(1), tmp_path / "rows", "json")
     rows = [row for batch in batches(1) for row in batch.to_pylist()]
     assert (tmp_path / "rows").read_text() == json.dumps(rows, indent=2) + "\n"
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["table", "stream"])
+@pytest.mark.parametrize("form", FORMS)
+def test_values_keep_every_character_that_may_end_a_line(tmp_path: Path, form: str, streamed: bool):  # noqa: FBT001
+    values = [f"a{end}b" for end in ("\x85", "\u2028", "\u2029", "\x0b", "\x0c", "\x1c", "\r", "\n", "\r\n")]
+    table = pa.table({"s": values})
+    out = tmp_path / "rows"
+    write_rows(table.schema, table.to_reader() if streamed else table.to_batches(), out, form)
+    if form == "csv":
+        with out.open(encoding="utf-8", newline="") as file:
+            assert list(csv.reader(file)) == [["s"], *([value] for value in values)]
+    else:
+        assert read(out, form) == table.to_pylist()
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -84,6 +102,49 @@ def test_a_link_stays_a_link_and_a_pipe_is_written_to(tmp_path: Path):
         assert os.read(reader, 100) == b"n,s,l\n"
     finally:
         os.close(reader)
+
+
+def test_a_name_that_stands_for_an_open_pipe_is_written_to(tmp_path: Path):
+    reader, writer = os.pipe()
+    (tmp_path / "stdout").symlink_to(f"/dev/fd/{writer}")
+    try:
+        for out in (Path(f"/dev/fd/{writer}"), tmp_path / "stdout"):
+            write_rows(SCHEMA, [], out, "csv")
+            assert os.read(reader, 100) == b"n,s,l\n"
+    finally:
+        os.close(reader)
+        os.close(writer)
+    assert names(tmp_path) == ["stdout"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o666])
+def test_a_file_that_was_there_keeps_its_mode(tmp_path: Path, mode: int):
+    out = tmp_path / "rows"
+    out.touch()
+    out.chmod(mode)
+    write_rows(SCHEMA, batches(1), out, "parquet")
+    assert stat.S_IMODE(out.stat().st_mode) == mode
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="Root may write to any file.")
+def test_a_file_that_may_not_be_written_stays(tmp_path: Path):
+    out = tmp_path / "rows"
+    out.write_text("old")
+    out.chmod(0o400)
+    with pytest.raises(InvalidRequest, match="rows cannot be written: Permission denied"):
+        write_rows(SCHEMA, [], out, "csv")
+    assert out.read_text() == "old"
+
+
+def test_what_goes_wrong_where_rows_come_from_is_not_blamed_on_the_file(tmp_path: Path):
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from batches(1)
+        raise ConnectionResetError("Spark hung up")
+
+    for form in FORMS:
+        with pytest.raises(ConnectionResetError, match="Spark hung up"):
+            write_rows(SCHEMA, failing(), tmp_path / "rows", form)
+    assert names(tmp_path) == []
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path):

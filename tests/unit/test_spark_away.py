@@ -17,6 +17,7 @@ def failure(code: grpc.StatusCode, text: str = "refused") -> SparkConnectGrpcExc
     return SparkConnectGrpcException(message=text, grpc_status_code=code)
 
 
+LOST_TASK = "Job aborted due to stage failure: Lost task 0.0 in stage 0.0 (TID 0) (10.0.0.1 executor driver): "
 AWAY = [
     failure(grpc.StatusCode.UNAVAILABLE),
     failure(grpc.StatusCode.UNAUTHENTICATED),
@@ -57,12 +58,35 @@ def test_a_jvm_that_no_longer_listens_is_away():
         "Job aborted: Lost task 0.0 in stage 1.0: java.lang.OutOfMemoryError: Java heap space",
         "[UNABLE_TO_ACQUIRE_MEMORY] Unable to acquire 65536 bytes of memory, got 0.",
         "Terminating due to java.lang.OutOfMemoryError: GC overhead limit exceeded",
+        "An error occurred while calling o7.collect.\n: java.lang.OutOfMemoryError: Java heap space\n\tat java.base/java.util",
+        "(java.lang.OutOfMemoryError) Java heap space",
+        f"(org.apache.spark.SparkException) {LOST_TASK}org.apache.spark.memory.SparkOutOfMemoryError: [UNABLE_TO_ACQUIRE_MEMORY]",
+        "Job aborted due to stage failure: Total size of serialized results of 3 tasks (1.2 GiB) is bigger than",
+        "Not enough memory to build and broadcast the table to all worker nodes.",
+        "26/07/30 12:00:00 ERROR Executor: Exception in task 0.0\njava.lang.OutOfMemoryError: Java heap space\n\tat a.b",
+        "Something failed.\nCaused by: java.lang.OutOfMemoryError: Java heap space",
+        'Exception in thread "main" java.lang.OutOfMemoryError: Java heap space',
     ],
 )
 def test_what_spark_says_when_memory_is_used_up_is_known(text: str):
     assert says_out_of_memory(text)
     assert not says_out_of_memory("[DIVIDE_BY_ZERO] Division by zero.")
     assert "spark_memory_mb" in str(out_of_memory())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[CAST_INVALID_INPUT] The value 'java.lang.OutOfMemoryError: Java heap space' of the type \"STRING\" cannot be cast.",
+        "[CAST_INVALID_INPUT] The value 'a\njava.lang.OutOfMemoryError: Java heap space' cannot be cast.",
+        f"{LOST_TASK}org.apache.spark.SparkNumberFormatException: [CAST_INVALID_INPUT] The value ': java.lang.OutOfMemoryError'",
+        "[USER_RAISED_EXCEPTION] java.lang.OutOfMemoryError: spark.driver.maxResultSize",
+        'Caused by: java.lang.NumberFormatException: For input string: "Java heap space"',
+        "[UNRESOLVED_COLUMN.WITHOUT_SUGGESTION] A column with name `OutOfMemoryError` cannot be resolved.",
+    ],
+)
+def test_data_that_speaks_of_memory_is_not_taken_for_spark(text: str):
+    assert not says_out_of_memory(text)
 
 
 def test_the_exit_code_of_a_child_is_read_without_taking_it_away():

@@ -64,10 +64,20 @@ def plain(value: Any) -> Any:  # noqa: ANN401
 
 def write_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, file: "TextIO | None" = None) -> None:
     """Write rows as CSV with a header, to standard output unless told; null is an empty field, a nested value is JSON."""
-    writer = csv.writer(file or sys.stdout, lineterminator="\n")
+    writer = csv.writer(_Lines(file or sys.stdout), lineterminator="\r\n")
     writer.writerow(columns)
     for row in rows:
         writer.writerow([_csv_field(value) for value in row])
+
+
+class _Lines:
+    """Lets rows end with a line feed. The writer puts in quotes what has a character of its own row end, so that is both."""
+
+    def __init__(self, file: "TextIO") -> None:
+        self._file = file
+
+    def write(self, row: str) -> None:
+        self._file.write(row.removesuffix("\r\n") + "\n")
 
 
 def _csv_field(value: Any) -> Any:  # noqa: ANN401

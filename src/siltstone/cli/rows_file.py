@@ -1,13 +1,15 @@
 """Rows into a file, a batch at a time: the file is there whole, or what was there before is.
 
 Rows go to a file beside the one that was named, which takes its place when the last row is written and synced. Whatever
-ends the command earlier removes it; a killed process leaves it, under a name that begins with a point.
+ends the command earlier removes it; a killed process leaves it, under a name that begins with a point. A file that was there
+keeps its mode. What is no file (a pipe, a device, standard output) is written to as the rows come.
 """
 
+import errno
 import json
 import os
 import secrets
-import textwrap
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,45 +34,61 @@ def write_rows(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", out: Pa
     """
     writes = {"parquet": _parquet, "csv": _csv, "json": _json}[form]
     counted = _Counted(batches)
-    with _whole(out) as place:
-        writes(schema, counted, place)
+    try:
+        with _whole(out) as place:
+            writes(schema, counted, place)
+    except OSError as error:
+        if error is counted.failure:
+            raise
+        raise InvalidRequest(f"{out} cannot be written: {error.strerror or error}.") from error
     return counted.rows
 
 
 class _Counted:
-    """Batches that pass by, and how many rows they had."""
+    """Batches that pass by, how many rows they had, and what went wrong where they come from."""
 
     def __init__(self, batches: "Iterable[pa.RecordBatch]") -> None:
         self._batches = batches
         self.rows = 0
+        self.failure: OSError | None = None
 
     def __iter__(self) -> "Iterator[pa.RecordBatch]":
-        for batch in self._batches:
+        source = iter(self._batches)
+        while (batch := self._next(source)) is not None:
             self.rows += batch.num_rows
             yield batch
+
+    def _next(self, source: "Iterator[pa.RecordBatch]") -> "pa.RecordBatch | None":
+        try:
+            return next(source, None)
+        except OSError as error:
+            self.failure = error
+            raise
 
 
 @contextmanager
 def _whole(out: Path) -> Iterator[Path]:
     """Give a place to write to; what is there takes its name at the end of the block, and goes if the block fails."""
+    if out.is_dir():
+        raise InvalidRequest(f"{out} cannot be written: it is a folder.")
+    if out.exists() and not out.is_file():  # before links are followed: that of /dev/stdout may end at no path
+        yield out
+        return
     target = out.resolve()
     place = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+    if mode is not None and not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    place.touch(mode=0o666 if mode is None else mode, exist_ok=False)
     try:
-        if target.is_dir():
-            raise InvalidRequest(f"{out} cannot be written: it is a folder.")
-        if target.exists() and not target.is_file():  # a pipe or a device
-            yield target
-            return
-        place.touch(mode=0o666, exist_ok=False)
-        try:
-            yield place
-            with place.open("rb") as file:
-                os.fsync(file.fileno())
-            place.replace(target)
-        finally:
-            place.unlink(missing_ok=True)
-    except OSError as error:
-        raise InvalidRequest(f"{out} cannot be written: {error.strerror or error}.") from error
+        if mode is not None:
+            place.chmod(mode)
+        yield place
+        with place.open("ab") as file:
+            os.fsync(file.fileno())
+        place.replace(target)
+    finally:
+        place.unlink(missing_ok=True)
 
 
 def _parquet(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", place: Path) -> None:
@@ -106,8 +124,11 @@ def _json(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", place: Path)
     with _text(place) as file:
         before = "["
         for row in _rows(batches):
-            shown = json.dumps(render.plain(dict(zip(schema.names, row, strict=True))), ensure_ascii=False, indent=2)
-            file.write(f"{before}\n{textwrap.indent(shown, '  ')}")
+            alone = [render.plain(dict(zip(schema.names, row, strict=True)))]
+            shown = json.dumps(
+                alone, ensure_ascii=False, indent=2
+            )  # an array of its own: only JSON knows where lines begin
+            file.write(before + shown.removeprefix("[").removesuffix("\n]"))
             before = ","
         file.write("[]\n" if before == "[" else "\n]\n")
 

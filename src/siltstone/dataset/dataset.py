@@ -25,7 +25,7 @@ from siltstone.dataset.registry import Registration
 from siltstone.dataset.rows import change_rows, check_keys, to_table
 from siltstone.dataset.store import Snapshot, Store, files_vanished
 from siltstone.dataset.view import view_frame, view_head, view_table
-from siltstone.errors import Conflict, Gone, InvalidRequest
+from siltstone.errors import Conflict, Gone, InvalidRequest, SiltstoneError
 from siltstone.model.columns import ACTOR, OP, REASON, SEQ, WRITTEN_AT, Op
 from siltstone.model.names import DatasetName
 from siltstone.model.results import (
@@ -751,7 +751,11 @@ class Dataset:
                 if not _is_spark_error(error) or not is_missing_file(error):
                     raise
                 failure = error
-        raise files_vanished(self._store) from failure
+        raise self.files_vanished() from failure
+
+    def files_vanished(self) -> SiltstoneError:
+        """Return why files were not there on every look: `Corruption` names a live one that is lost."""
+        return files_vanished(self._store)
 
     # ---- columns ---------------------------------------------------------------------------------------------------
 

@@ -20,13 +20,20 @@ REPEAT_SECONDS: Final = 0.05
 """How often the engine is told to end: it forgets an interrupt that comes before its work begins."""
 
 _T = TypeVar("_T")
+_Jobs = queue.SimpleQueue[Callable[[Callable[[], None]], None]]
+"""What is to be done; each is given what to call when it is done."""
 
 
 class Aside:
-    """Does work on threads of its own, if the main thread asks; any other thread does its work itself."""
+    """Does work on threads of its own, if the main thread asks; any other thread does its work itself.
+
+    Nobody is chosen for a job: it lies where every thread that waits can take it. So whatever is raised on the way leaves no
+    thread that waits for work of its own.
+    """
 
     def __init__(self) -> None:
         """Start with no thread."""
+        self._jobs: _Jobs = queue.SimpleQueue()
         self._idle: list[_Hand] = []
 
     def do(self, work: Callable[[], _T], *, interrupt: Callable[[], object]) -> _T:
@@ -34,9 +41,9 @@ class Aside:
         if threading.current_thread() is not threading.main_thread():
             return work()
         future: Future[_T] = Future()
-        hand = self._hand()
         try:
-            hand.jobs.put(lambda: _settle(future, work, done=lambda: self._idle.append(hand)))
+            self._jobs.put(lambda done: _settle(future, work, done=done))
+            self._have_somebody()
             return _awaited(future)
         except BaseException:
             while not (future.cancel() or future.done()):  # what has not begun does not begin
@@ -44,13 +51,10 @@ class Aside:
                 wait([future], REPEAT_SECONDS)
             raise
 
-    def _hand(self) -> "_Hand":
-        """Return a thread that waits for work, or a new one; in a process that was forked those of its parent are not there."""
-        while self._idle:
-            hand = self._idle.pop()
-            if hand.is_alive():
-                return hand
-        return _Hand(self._idle)
+    def _have_somebody(self) -> None:
+        """Start a thread if none waits; in a process that was forked those of its parent are not there."""
+        if not any(hand.is_alive() for hand in list(self._idle)):
+            _Hand(self._jobs, self._idle)
 
 
 def _awaited(future: "Future[_T]") -> _T:
@@ -78,28 +82,29 @@ def _settle(future: "Future[_T]", work: Callable[[], _T], *, done: Callable[[], 
 class _Hand(threading.Thread):
     """A thread that does one job after another, and goes when none comes. It keeps nothing of a job that is done."""
 
-    def __init__(self, idle: "list[_Hand]") -> None:
+    def __init__(self, jobs: "_Jobs", idle: "list[_Hand]") -> None:
         super().__init__(name="silt-hot-query", daemon=True)
-        self.jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._jobs = jobs
         self._idle = idle
         self.start()
 
     def run(self) -> None:
+        self._wait_again()
         while self._goes_on():
             pass
 
     def _goes_on(self) -> bool:
         try:
-            job = self.jobs.get(timeout=IDLE_SECONDS)
+            job = self._jobs.get(timeout=IDLE_SECONDS)
+            self._idle.remove(self)
         except queue.Empty:
-            return not self._leaves()
-        job()
+            self._idle.remove(self)
+            try:  # one that came before the list was changed: who brought it saw somebody wait
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                return False
+        job(self._wait_again)
         return True
 
-    def _leaves(self) -> bool:
-        """Take itself off the list; False if it was taken from there just now, so that work is on its way."""
-        try:
-            self._idle.remove(self)
-        except ValueError:
-            return False
-        return True
+    def _wait_again(self) -> None:
+        self._idle.append(self)

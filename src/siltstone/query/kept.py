@@ -3,7 +3,9 @@
 A key holds the state of every dataset (incarnation, sequence, content version, columns), so an answer of another state is never
 found: nothing has to be thrown away when data changes. What is not asked for again goes by age when the bytes run out.
 
-What a purge takes from disk must not stay here: everything is forgotten then, and a query that began before keeps nothing.
+What a purge takes from disk must not stay here: everything is forgotten then, and a query that began before keeps nothing. The
+purge of another process is seen by the epoch of a dataset. That rises with the first fold or roll-up under a new lease, too, so
+a compactor that was started anew costs the kept answers once.
 """
 
 import threading
@@ -103,11 +105,13 @@ class KeptResults:
         with self._mutex:
             return self._pages[query_id][1] if query_id in self._pages else ()
 
-    def notice(self, name: str, purges: Hashable) -> None:
-        """Let go of everything if a dataset was purged or dropped since the last look, by whomever."""
-        if self._seen.get(name, purges) != purges:
+    def notice(self, name: str, purges: Hashable) -> bool:
+        """Let go of everything if a dataset may have been purged or dropped since the last look, by whomever; return whether."""
+        changed = self._seen.get(name, purges) != purges
+        if changed:
             self.forget()
         self._seen[name] = purges
+        return changed
 
     def forget(self) -> None:
         """Let go of everything."""

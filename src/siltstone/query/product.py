@@ -14,7 +14,7 @@ counted at all. The time limit, not this, is the promise; this keeps what is hop
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sqlglot import exp
@@ -59,7 +59,7 @@ class _Part:
 
 def has_products(query: exp.Query) -> bool:
     """True if anything in a query reads more than one table, so that it is worth to look at sizes."""
-    return any(select.args.get("joins") or select.args.get("laterals") for select in query.find_all(exp.Select))
+    return any(len([*_items(select), *_made(select)]) > 1 for select in query.find_all(exp.Select))
 
 
 def check_product(query: exp.Query, dataset: Callable[[exp.Table], Known], *, most: int) -> None:
@@ -111,11 +111,18 @@ class _Sizes:
 
     def _of(self, query: exp.Expr) -> _Part:
         """Return what a query gives to the one around it."""
-        found = self._seen.get(id(query))
-        if found is None:
-            self._seen[id(query)] = _Part(alias="", rows=RECURSIVE_ROWS, scanned=0, columns=None)  # for itself
-            found = self._seen[id(query)] = self._looked(query)
-        return found
+        if id(query) not in self._seen:
+            chain = [query]
+            while isinstance(
+                chain[-1], exp.SetOperation
+            ):  # from the first to the last: a long one is too deep to descend
+                chain.append(chain[-1].this)
+            new = [one for one in chain if id(one) not in self._seen]
+            for one in new:
+                self._seen[id(one)] = _Part(alias="", rows=RECURSIVE_ROWS, scanned=0, columns=None)  # for itself
+            for one in reversed(new):
+                self._seen[id(one)] = self._looked(one)
+        return self._seen[id(query)]
 
     def _looked(self, query: exp.Expr) -> _Part:
         match query:
@@ -140,7 +147,7 @@ class _Sizes:
     def _table(self, table: exp.Table) -> _Part:
         cte = common_table(table)
         if cte is not None:
-            return self._of(cte.this)
+            return _renamed(self._of(cte.this), cte)
         known = self._dataset(table)
         return _Part(alias=table.name, rows=known.rows, scanned=known.rows, columns=known.columns)
 
@@ -162,8 +169,6 @@ class _Sizes:
     def _groups(self, select: exp.Select) -> list[list[_Part]]:
         """Return what a SELECT reads, with what equalities connect side by side."""
         parts, conditions, pairs = self._read(select)
-        where = select.args.get("where")
-        conditions += [where.this] if where is not None else []
         for condition in conditions:
             pairs |= _connected(condition, parts)
         narrowed = {number for condition in conditions for number in _narrowed(condition, parts)}
@@ -175,30 +180,54 @@ class _Sizes:
         return [[parts[number] for number in group] for group in groups]
 
     def _read(self, select: exp.Select) -> tuple[list[_Part], list[exp.Expr], _Pairs]:
-        """Return the tables of a FROM, its conditions, and which tables NATURAL or USING connects."""
+        """Return what a SELECT reads, its conditions, and which parts NATURAL, USING or a LATERAL of its own connects."""
         parts: list[_Part] = []
-        conditions: list[exp.Expr] = []
+        where = select.args.get("where")
+        conditions: list[exp.Expr] = [where.this] if where is not None else []
         pairs: _Pairs = set()
         for join, item in _items(select):
             if join is not None and any(word in str(join.args.get("kind")) for word in _ONE_SIDED):
                 continue
+            pairs |= {frozenset({number, len(parts)}) for number in self._correlated(item, parts)}
             parts.append(self._part(item))
             if join is not None and join.args.get("on"):
                 conditions.append(join.args["on"])
             if join is not None and (join.args.get("using") or join.args.get("method")):
                 pairs.add(frozenset({len(parts) - 2, len(parts) - 1}))
-        made = [one.this for one in select.args.get("laterals") or []]
-        made += [node for node in _own(select.expressions) if _is_generator(node)]
+        made = _made(select)
         parts += [_Part(alias=node.name, rows=_items_of(node), scanned=0, columns=frozenset()) for node in made]
         return parts, conditions, pairs
+
+    def _correlated(self, item: exp.Expr, outer: list[_Part]) -> set[int]:
+        """Return which of the parts before it a LATERAL subquery connects with by an equality inside of it."""
+        select = item.this.unnest() if isinstance(item, exp.Lateral) and isinstance(item.this, exp.Subquery) else None
+        if not isinstance(select, exp.Select):
+            return set()
+        inner, conditions, _ = self._read(select)
+        own = frozenset().union(*(part.columns or () for part in inner))
+        known = all(part.columns is not None for part in inner)
+        seen = [replace(part, columns=(part.columns or frozenset()) - own if known else frozenset()) for part in outer]
+        pairs = {pair for condition in conditions for pair in _connected(condition, [*seen, *inner])}
+        return {min(pair) for pair in pairs if min(pair) < len(seen) <= max(pair)}
 
     def _part(self, item: exp.Expr) -> _Part:
         made = item.this if isinstance(item, exp.Lateral) else item
         if _is_generator(made):
             return _Part(alias=made.name, rows=_items_of(made), scanned=0, columns=None)
-        found = self._of(made)
-        alias = item.alias_or_name or found.alias
-        return _Part(alias=alias, rows=found.rows, scanned=found.scanned, columns=found.columns)
+        found = _renamed(self._of(made), item)
+        return replace(found, alias=item.alias_or_name or found.alias)
+
+
+def _renamed(part: _Part, named: exp.Expr) -> _Part:
+    """Return a part with the columns that its alias lists, if it does."""
+    names = [name.lower() for name in named.alias_column_names]
+    return replace(part, columns=frozenset(names)) if names else part
+
+
+def _made(select: exp.Select) -> list[exp.Expr]:
+    """Return the functions of a SELECT that make rows of each row."""
+    views = [one.this for one in select.args.get("laterals") or []]
+    return views + [node for node in _own(select.expressions) if _is_generator(node)]
 
 
 def _items(node: exp.Expr) -> Iterator[tuple[exp.Join | None, exp.Expr]]:
@@ -211,11 +240,19 @@ def _items(node: exp.Expr) -> Iterator[tuple[exp.Join | None, exp.Expr]]:
 
 
 def _flat(join: exp.Join | None, item: exp.Expr) -> Iterator[tuple[exp.Join | None, exp.Expr]]:
-    inner = item.this if isinstance(item, exp.Subquery) and isinstance(item.this, exp.Table) else item
-    yield join, inner
-    for one in (inner, item) if inner is not item else (item,):
-        for further in one.args.get("joins") or []:
-            yield from _flat(further, further.this)
+    if _is_parentheses(item):
+        yield from _flat(join, item.this)
+    else:
+        yield join, item
+    for further in item.args.get("joins") or []:
+        yield from _flat(further, further.this)
+
+
+def _is_parentheses(item: exp.Expr) -> bool:
+    """True if an item of a FROM is one or several others in parentheses, rather than a subquery or a table that it renames."""
+    if not isinstance(item, exp.Subquery) or not isinstance(item.this, exp.Table | exp.Subquery):
+        return False
+    return not item.alias or bool(item.this.args.get("joins")) or _is_parentheses(item.this)
 
 
 def _rows(group: Iterable[_Part]) -> int:
@@ -228,7 +265,7 @@ def _largest(group: Iterable[_Part]) -> _Part:
 
 def _narrow(part: _Part) -> _Part:
     rows = min(part.rows, NARROWED_ROWS)
-    return _Part(alias=part.alias, rows=rows, scanned=min(part.scanned, rows), columns=part.columns)
+    return replace(part, rows=rows, scanned=min(part.scanned, rows))
 
 
 def _connected(condition: exp.Expr, parts: list[_Part]) -> _Pairs:
@@ -237,9 +274,9 @@ def _connected(condition: exp.Expr, parts: list[_Part]) -> _Pairs:
         case exp.Paren():
             return _connected(condition.this, parts)
         case exp.And():
-            return _connected(condition.this, parts) | _connected(condition.expression, parts)
+            return set().union(*(_connected(one, parts) for one in condition.flatten()))
         case exp.Or():
-            return _connected(condition.this, parts) & _connected(condition.expression, parts)
+            return set.intersection(*(_connected(one, parts) for one in condition.flatten()))
         case exp.EQ() | exp.NullSafeEQ():
             sides = [_parts_of(side, parts) for side in (condition.this, condition.expression)]
             return {frozenset({a, b}) for a in sides[0] for b in sides[1] if a != b}
@@ -253,9 +290,9 @@ def _narrowed(condition: exp.Expr, parts: list[_Part]) -> set[int]:
         case exp.Paren():
             return _narrowed(condition.this, parts)
         case exp.And():
-            return _narrowed(condition.this, parts) | _narrowed(condition.expression, parts)
+            return set().union(*(_narrowed(one, parts) for one in condition.flatten()))
         case exp.Or():
-            return _narrowed(condition.this, parts) & _narrowed(condition.expression, parts)
+            return set.intersection(*(_narrowed(one, parts) for one in condition.flatten()))
         case exp.EQ() | exp.NullSafeEQ() if not (
             condition.this.find(exp.Column) and condition.expression.find(exp.Column)
         ):
@@ -267,15 +304,24 @@ def _narrowed(condition: exp.Expr, parts: list[_Part]) -> set[int]:
 
 
 def _parts_of(node: exp.Expr, parts: list[_Part]) -> set[int]:
-    """Return the parts whose columns stand in an expression; of a name that may belong to several, all of them."""
+    """Return the parts whose columns stand in an expression."""
     found: set[int] = set()
     for column in node.find_all(exp.Column):
-        qualifier = column.table.lower()
-        for number, part in enumerate(parts):
-            named = part.alias.lower() == qualifier
-            if named if qualifier else part.columns is None or column.name.lower() in part.columns:
-                found.add(number)
+        found |= _owners([part.name.lower() for part in column.parts], parts)
     return found
+
+
+def _owners(names: list[str], parts: list[_Part]) -> set[int]:
+    """Return the parts that a column may belong to.
+
+    Its names are an alias, a column, and fields of that; without an alias of a part, any of them may be the column.
+    """
+    aliased = {number for number, part in enumerate(parts) if names[1:] and part.alias.lower() == names[0]}
+    return aliased or {
+        number
+        for number, part in enumerate(parts)
+        if part.columns is None or part.alias.lower() in names[:-1] or not part.columns.isdisjoint(names)
+    }
 
 
 def _own(nodes: Iterable[exp.Expr]) -> Iterator[exp.Expr]:

@@ -31,6 +31,7 @@ from siltstone.query.admitted import Admitted
 from siltstone.query.aside import Aside
 from siltstone.query.gate import admit
 from siltstone.query.hot.resident import Cold, State, state_of
+from siltstone.query.hot.residents import Patience
 from siltstone.query.hot_query import HotFailed, HotPlan, Translations
 from siltstone.query.kept import KeptResults
 from siltstone.query.result import QueryResult, as_answered
@@ -49,6 +50,8 @@ KEPT_ADMISSIONS: Final = 256
 MAX_ID_CHARS: Final = 128
 FILLS: Final = 4
 """How often what is not resident is filled for one question: somebody may evict it before it is read."""
+AT_ONCE_WAIT_SECONDS: Final = 2.0
+"""So long a question that Spark can answer waits until what it reads at once has its turn."""
 HARDLY_USED: Final = 0.98
 """With this share of a time limit left it counts as whole: the limit that an error names is then the one that was set."""
 
@@ -207,7 +210,8 @@ class Router:
             reason = str(miss)
         if question.engine is Engine.HOT:
             raise InvalidRequest(f"The hot engine cannot answer this: {reason}")
-        text = SparkQuery(admitted, spark=self._spark, dataset=self._dataset).explain()
+        most = self._settings.query_pairs
+        text = SparkQuery(admitted, spark=self._spark, dataset=self._dataset, most_pairs=most).explain()
         return Explanation(engine=Engine.SPARK, reason=reason, datasets=resident, plan=text)
 
     # ---- whose turn it is ----------------------------------------------------------------------------------------
@@ -266,7 +270,7 @@ class Router:
             try:
                 return self._pinned_answer(question, admitted, run, started)
             except Cold:
-                self._fill_cold(question, admitted)
+                self._fill_cold(question, admitted, run, started)
         try:
             return self._pinned_answer(question, admitted, run, started)
         except Cold as cold:
@@ -275,7 +279,7 @@ class Router:
             raise
 
     def _hot_plan(self, question: Question, admitted: Admitted) -> str:
-        self._fill_cold(question, admitted)
+        self._fill_cold(question, admitted, None, time.monotonic())
         with self._hot().pinned(_names(admitted)) as view:
             plan = self._plan(view.schemas, question, admitted)
             return hot_query.explained(plan, admitted.parameters, view)
@@ -293,7 +297,7 @@ class Router:
             plan = self._plan(view.schemas, question, admitted)
             key = self._key(question, admitted, view.states)
             for name, purges in view.purges.items():
-                self._kept.notice(name, purges)
+                run.since += self._kept.notice(name, purges)  # what is read now is of after that
             found = self._found(key, admitted)
             if found is not None and (found.engine == Engine.HOT or question.engine is not Engine.HOT):
                 return replace(found, cached=True)
@@ -315,8 +319,12 @@ class Router:
         except Outside as outside:
             raise _Miss(f"Outside the hot subset: {outside}.") from outside
 
-    def _fill_cold(self, question: Question, admitted: Admitted) -> None:
-        """Fill what is not resident, if that helps: a question inside the subset, and datasets that are small, or must be hot."""
+    def _fill_cold(self, question: Question, admitted: Admitted, run: Run | None, started: float) -> None:
+        """Fill what is not resident, if that helps: a question inside the subset, and datasets that are small, or must be hot.
+
+        Who asks for hot waits for the fills of others as long as its time lasts, others a moment: Spark is quicker then.
+        """
+        asked = question.engine is Engine.HOT
         names = _names(admitted)
         stores = {name: self._store(name).current() for name in names}
         self._plan({name: store.schema for name, store in stores.items()}, question, admitted)
@@ -327,17 +335,20 @@ class Router:
             decision = cache.decide(name)
             free = decision.filling or (decision.admitted and not decision.evict)
             small = rows <= self._settings.hot_at_once_rows and free
-            if not small and question.engine is not Engine.HOT:
+            if not small and not asked:
                 raise _Miss(f"{name}: {decision.reason}", names=tuple(cold))
+        patience = Patience(
+            seconds=math.inf if asked else AT_ONCE_WAIT_SECONDS, check=lambda: _check_time(question, run, started)
+        )
         for name in cold:
-            cache.fill(name)
+            cache.fill(name, by_name=asked, patience=patience)
 
     # ---- Spark ---------------------------------------------------------------------------------------------------
 
     def _spark_answer(
         self, question: Question, admitted: Admitted, run: Run, started: float, reason: str
     ) -> QueryResult:
-        before = self._states(admitted)
+        before = self._states(admitted, run)
         key = self._key(question, admitted, before)
         found = self._found(key, admitted)
         if found is not None and found.engine == Engine.SPARK:
@@ -362,12 +373,15 @@ class Router:
 
     # ---- keeping -------------------------------------------------------------------------------------------------
 
-    def _states(self, admitted: Admitted) -> dict[str, State]:
+    def _states(self, admitted: Admitted, run: Run | None = None) -> dict[str, State]:
+        """Return what the datasets are; a run that has not read yet outlives what is forgotten because of that look."""
         found = {}
         for name in _names(admitted):
             store = self._store(name).current()
             snapshot = store.snapshot()
-            self._kept.notice(name, (store.incarnation, snapshot.epoch))
+            forgot = self._kept.notice(name, (store.incarnation, snapshot.epoch))
+            if run is not None:
+                run.since += forgot
             found[name] = state_of(store, snapshot)
         return found
 
@@ -436,6 +450,13 @@ def _why_hot(names: tuple[str, ...]) -> str:
 def _rows(store: Store) -> int:
     snapshot = store.snapshot()
     return sum(file.rows for file in snapshot.base.files) + snapshot.unfolded_rows
+
+
+def _check_time(question: Question, run: Run | None, started: float) -> None:
+    """Raise Unavailable if a question is not waited for any more."""
+    if run is not None and run.was_ended:
+        raise run.ended()
+    _left(question.seconds, started)
 
 
 def _left(seconds: float, started: float) -> float:

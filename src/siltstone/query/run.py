@@ -19,7 +19,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from siltstone.dataset.dataset import SNAPSHOT_TRIES, Dataset
-from siltstone.errors import InvalidRequest, SiltstoneError, Unavailable
+from siltstone.errors import Corruption, InvalidRequest, SiltstoneError, Unavailable
 from siltstone.query.admitted import Admitted, Source
 from siltstone.query.gate import source_of, spark_text
 from siltstone.query.product import Known, check_product, has_products
@@ -96,6 +96,7 @@ class SparkQuery:
         Raises:
             InvalidRequest: Spark refuses the query, or `max_rows` is out of bounds.
             NotFound: it names a dataset that does not exist.
+            Corruption: a live file is lost; the message names it.
             Unavailable: Spark went away, the time is up, or the query was cancelled.
         """
         check_max_rows(max_rows)
@@ -117,7 +118,7 @@ class SparkQuery:
                 truncated=table.num_rows > max_rows,
                 seconds=time.monotonic() - started,
             )
-        raise Unavailable("Files kept disappearing while the query ran. Try again.") from failure
+        raise _vanished(opened, "Files kept disappearing while the query ran. Try again.") from failure
 
     def stream(self) -> pa.RecordBatchReader:
         """Return all rows as record batches, which come as they are read; memory holds a few of them at a time.
@@ -125,6 +126,7 @@ class SparkQuery:
         Raises:
             InvalidRequest: Spark refuses the query.
             NotFound: it names a dataset that does not exist.
+            Corruption: a live file is lost; the message names it.
             Unavailable: Spark went away, the time is up, the query was cancelled, or a file disappeared: ask anew.
         """
         opened = self._opened()
@@ -139,18 +141,20 @@ class SparkQuery:
         """Return Spark's plan of the query, without the places of files; no rows are read.
 
         Raises:
-            InvalidRequest: Spark refuses the query.
+            InvalidRequest: Spark refuses the query, or it would be refused as a product of too many rows.
             NotFound: it names a dataset that does not exist.
+            Corruption: a live file is lost; the message names it.
             Unavailable: Spark went away, or the query was cancelled.
         """
         opened = self._opened()
+        self._check_product(opened)
         session = self._spark()
         try:
             with self._running(session), self._asked(session, opened, before="EXPLAIN FORMATTED ") as frame:
                 return _without_places(str(_rows(frame, 1).column(0)[0]))
         except _failures() as error:
             failure = self._missing_file(error)
-            raise Unavailable("A file disappeared while the query was planned. Ask again.") from failure
+            raise _vanished(opened, "A file disappeared while the query was planned. Ask again.") from failure
 
     def _batches(self, session: "SparkSession", opened: Mapping[str, Dataset]) -> Iterator[pa.Schema | pa.RecordBatch]:
         try:
@@ -163,7 +167,7 @@ class SparkQuery:
                     yield as_answered_batch(batch)
         except _failures() as error:
             failure = self._missing_file(error)
-            raise Unavailable("A file disappeared while the rows were read. Ask again.") from failure
+            raise _vanished(opened, "A file disappeared while the rows were read. Ask again.") from failure
 
     def _opened(self) -> dict[str, Dataset]:
         return {str(source.name): self._dataset(str(source.name)) for source in self._admitted.references}
@@ -264,6 +268,12 @@ def _known(dataset: Dataset) -> Known:
     snapshot = dataset.snapshot()
     rows = sum(file.rows for file in snapshot.base.files) + snapshot.unfolded_rows
     return Known(rows=rows, columns=frozenset(name.lower() for name in dataset.schema.names))
+
+
+def _vanished(opened: Mapping[str, Dataset], otherwise: str) -> SiltstoneError:
+    """Return what names a live file that is lost; Unavailable with these words if none is."""
+    found = [dataset.files_vanished() for dataset in opened.values()]
+    return next((error for error in found if isinstance(error, Corruption)), Unavailable(otherwise))
 
 
 def _without_places(plan: str) -> str:

@@ -78,7 +78,7 @@ class Run:
         self.cancelled = False
         self.late = False
         self.since = 0
-        """How often kept answers had been forgotten when it began."""
+        """How often kept answers had been forgotten when it began to read."""
         self._watchman = watchman
         self._listeners: list[Callable[[], object]] = []
         self._mutex = threading.Lock()

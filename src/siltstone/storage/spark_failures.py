@@ -34,14 +34,14 @@ _AWAY: Final = (
     "Error while sending or receiving",
     "Answer from Java side is empty",
 )
-_MEMORY: Final = (
-    "OutOfMemoryError",
-    "Java heap space",
-    "GC overhead limit exceeded",
-    "UNABLE_TO_ACQUIRE_MEMORY",
-    "Not enough memory to build and broadcast",
-    "spark.driver.maxResultSize",
+_MEMORY: Final = re.compile(
+    r"""(?:[^'"`\[]*(?::\ |\)\ |\(|\#\ |due\ to\ )|Exception\ in\ thread\ "[^"]*"\ )?
+    (?:[\w.$]*OutOfMemoryError\b | Java\ heap\ space | GC\ overhead\ limit\ exceeded | \[UNABLE_TO_ACQUIRE_MEMORY
+    | (?:\[_LEGACY_ERROR_TEMP_\d+\]\ )?Not\ enough\ memory\ to\ build\ and\ broadcast
+    | Total\ size\ of\ serialized\ results\ of\ \d+\ tasks)""",
+    re.VERBOSE,
 )
+"""A line that says it of itself; nothing before it is in quotes or has an error condition, and may so be a user's."""
 _DETAILS: Final = re.compile(r'details = "([^"]+?)\.?"')
 """What gRPC says besides its code."""
 _AWAY_CODES: Final = ("UNAVAILABLE", "UNAUTHENTICATED")
@@ -89,8 +89,16 @@ def away(error: Exception) -> Unavailable:
 
 
 def says_out_of_memory(text: str) -> bool:
-    """True if what Spark or its JVM said means that memory was used up."""
-    return any(mark in text for mark in _MEMORY)
+    """True if what Spark or its JVM said means that memory was used up.
+
+    Text may quote data. So a line has to say it where no data can be, and after another error condition nothing counts.
+    """
+    for line in text.splitlines():
+        if _MEMORY.match(line.lstrip()):
+            return True
+        if _CODE.search(line):
+            return False
+    return False
 
 
 def out_of_memory() -> Unavailable:

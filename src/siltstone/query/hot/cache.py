@@ -14,12 +14,12 @@ from siltstone.dataset.store import Store, files_vanished
 from siltstone.errors import Gone, Unavailable
 from siltstone.query.hot.engine import BYTES_PER_MB, budget_bytes
 from siltstone.query.hot.fill import Progress
-from siltstone.query.hot.filler import LOOKS, Filler
+from siltstone.query.hot.filler import LOOKS, UNENDING, Filler
 from siltstone.query.hot.ledger import CacheStats, Entry
 from siltstone.query.hot.policy import Decision
 from siltstone.query.hot.readers import Moment, Reader, moment_of
 from siltstone.query.hot.resident import Cold, Refreshed, Resident, State
-from siltstone.query.hot.residents import Residents
+from siltstone.query.hot.residents import Patience, Residents
 from siltstone.query.hot.slot import Slot
 from siltstone.query.hot.sources import Sources
 from siltstone.query.hot.tidy import Tidier
@@ -52,7 +52,10 @@ class Pinned:
     states: Mapping[str, State]
     """What its rows are a view of: the key of whatever is kept of an answer."""
     purges: Mapping[str, tuple[str, int]]
-    """Its incarnation and epoch: another one means that it was purged or dropped, and nothing older may be kept."""
+    """Its incarnation and epoch: another one means that it may have been purged or dropped, and nothing older may be kept.
+
+    No purge leaves the epoch as it was; the first fold or roll-up under a new lease raises it, too.
+    """
 
     @property
     def cursor(self) -> "DuckDBPyConnection":
@@ -139,17 +142,22 @@ class HotCache:
 
     # ---- filling and letting go ----------------------------------------------------------------------------------
 
-    def fill(self, name: str, *, progress: Progress | None = None) -> Entry:
+    def fill(
+        self, name: str, *, by_name: bool = True, progress: Progress | None = None, patience: Patience = UNENDING
+    ) -> Entry:
         """Fill a dataset now, unless it is resident, and return its figures; others go for it if they must.
 
+        With `by_name` false only such go for it as are asked for less. `patience` says how long others are waited for.
+
         Raises:
-            Cold: it does not fit, or cannot be hot; nothing was changed, or it was stopped when it had outgrown its room.
+            Cold: it does not fit, or cannot be hot; nothing was changed, or it was stopped when it had outgrown its room. Or
+                others are still filled when the patience is at its end.
             NotFound: there is no such dataset.
             Unavailable: the lake was closed.
         """
         self._check_open()
         self._sources.store(name)
-        return self._filler.fill(self._residents.slot(name), by_name=True, progress=progress)
+        return self._filler.fill(self._residents.slot(name), by_name=by_name, progress=progress, patience=patience)
 
     def pin(self, name: str, *, progress: Progress | None = None) -> Entry:
         """Fill a dataset if it is not resident, and never let it go for another one.

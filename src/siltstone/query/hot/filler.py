@@ -13,7 +13,7 @@ from siltstone.query.hot.fill import Allowed, Outgrown, Progress, estimate_bytes
 from siltstone.query.hot.ledger import Entry
 from siltstone.query.hot.policy import Candidate, Decision, admit, size_text
 from siltstone.query.hot.resident import Cold, Resident, has_columns_of
-from siltstone.query.hot.residents import Residents
+from siltstone.query.hot.residents import Patience, Residents
 from siltstone.query.hot.slot import Slot
 from siltstone.query.hot.types import Unfit, columns_sql
 
@@ -22,6 +22,9 @@ LOOKS: Final = 5
 
 UNFIT_SECONDS: Final = 600.0
 """So long after a fill met a value that DuckDB does not take, no question makes another try."""
+
+
+UNENDING: Final = Patience()
 
 
 class Moved(Exception):  # noqa: N818
@@ -63,25 +66,29 @@ class Filler:
         finally:
             slot.wanted = False
 
-    def fill(self, slot: Slot, *, by_name: bool, progress: Progress | None = None) -> Entry:
+    def fill(
+        self, slot: Slot, *, by_name: bool, progress: Progress | None = None, patience: Patience = UNENDING
+    ) -> Entry:
         """Fill a slot, unless it is resident.
 
         Raises:
-            Cold: the dataset is not admitted, cannot be hot, or has outgrown its room.
+            Cold: the dataset is not admitted, cannot be hot, has outgrown its room, or its turn did not come in time.
             NotFound: there is no such dataset.
         """
-        with self._residents.filling:
+        with self._residents.turn(slot, patience):
             for _ in range(LOOKS):
                 store = self._store(slot.name)
                 if slot.is_resident(store.incarnation):
                     return slot.entry
                 try:
-                    return self._filled(slot, store.current(), by_name=by_name, progress=progress)
+                    return self._filled(slot, store.current(), by_name=by_name, progress=progress, patience=patience)
                 except (FileNotFoundError, Moved):
                     continue
         raise files_vanished(self._store(slot.name))
 
-    def _filled(self, slot: Slot, store: Store, *, by_name: bool, progress: Progress | None) -> Entry:
+    def _filled(
+        self, slot: Slot, store: Store, *, by_name: bool, progress: Progress | None, patience: Patience
+    ) -> Entry:
         forgets, slot.folder = slot.forgets, store.path
         snapshot = store.snapshot()
         if not has_columns_of(store, snapshot):
@@ -94,7 +101,7 @@ class Filler:
         started = self._clock.monotonic_seconds()
         slot.note(filling=True)
         try:
-            resident, size = self._table(slot, store, snapshot, progress)
+            resident, size = self._table(slot, store, snapshot, progress, patience)
         finally:
             slot.note(filling=False)
         with slot.lock:
@@ -111,14 +118,16 @@ class Filler:
             with going.lock:
                 self._residents.drop(going, f"Not resident: {slot.name} took its room.")
 
-    def _table(self, slot: Slot, store: Store, snapshot: Snapshot, progress: Progress | None) -> tuple[Resident, int]:
+    def _table(
+        self, slot: Slot, store: Store, snapshot: Snapshot, progress: Progress | None, patience: Patience
+    ) -> tuple[Resident, int]:
         """Fill a table, and return it with the bytes that it takes."""
         engine = self._residents.engine
         room = self._residents.budget_bytes - self._residents.size_bytes
         before = engine.table_bytes()
         database = engine.attach()
         try:
-            allowed = Allowed(size_bytes=room, progress=progress, stopping=self._residents.closing.is_set)
+            allowed = Allowed(size_bytes=room, progress=progress, stopping=lambda: self._stops(patience))
             rows = fill(engine, database, store, snapshot, allowed)
         except BaseException as error:
             engine.detach(database)
@@ -126,6 +135,10 @@ class Filler:
             _blame(slot, store, error, room)
             raise
         return Resident(engine, database, store, snapshot, rows=rows), max(engine.table_bytes() - before, 0)
+
+    def _stops(self, patience: Patience) -> bool:
+        patience.check()
+        return self._residents.closing.is_set()
 
     def _published(self, slot: Slot, resident: Resident, size: int, started: float) -> Entry:
         """Let others see a resident; the lock of its slot is held."""

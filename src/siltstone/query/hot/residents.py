@@ -5,14 +5,32 @@ threads that ask for one dataset fill it once), then the lock of a slot, several
 inside parts. A reader holds the locks of its datasets while it looks whether they are fresh, not while it reads.
 """
 
+import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
 
 from siltstone.query.hot.engine import Engine, give_back
 from siltstone.query.hot.policy import Held
 from siltstone.query.hot.readers import Readers
+from siltstone.query.hot.resident import Cold
 from siltstone.query.hot.slot import Slot
+
+LOOK_SECONDS: Final = 0.05
+"""How often one who waits for its turn looks whether it is to wait on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long somebody waits for the fills of others, and for its own."""
+
+    seconds: float = math.inf
+    """So long for those of others."""
+    check: Callable[[], object] = lambda: None
+    """Raises when there is nothing to wait for any more: its time is up, or it was cancelled."""
 
 
 class Residents:
@@ -59,6 +77,24 @@ class Residents:
         slot.note(resident=False, rows=0, size_bytes=0, evictions=gone, reason=reason, sequence=None)
         self.later(give_back)
         return True
+
+    @contextmanager
+    def turn(self, slot: Slot, patience: Patience) -> Iterator[None]:
+        """Hold `filling` for a slot during a block.
+
+        Raises:
+            Cold: others are still filled when the patience is at its end.
+        """
+        waited = 0.0
+        while not self.filling.acquire(timeout=LOOK_SECONDS):
+            patience.check()
+            waited += LOOK_SECONDS
+            if waited >= patience.seconds:
+                raise Cold(f"Dataset {slot.name}: Not resident yet: others are filled before it.")
+        try:
+            yield
+        finally:
+            self.filling.release()
 
     def later(self, work: Callable[[], None]) -> None:
         """Have something done in the background, one after the other."""

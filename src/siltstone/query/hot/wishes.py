@@ -16,6 +16,7 @@ import contextlib
 import os
 import socket
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +35,8 @@ from siltstone.storage.notes import Notes
 
 TELL_SECONDS: Final = 2.0
 """A process says what it holds at most this often."""
+SILENCE: Final = timedelta(days=1)
+"""So long a process is believed to live of which nothing else is known."""
 SUFFIX: Final = ".json"
 
 
@@ -130,7 +133,7 @@ class Wishes:
                 about = self._told.read(path.name)
                 if about is None:
                     continue
-                if _is_dead(about):
+                if _is_dead(about, self._clock.now()):
                     if may_compact(self._role):
                         self._told.remove(path.name)
                     continue
@@ -150,8 +153,13 @@ def _this_process() -> dict[str, Any]:
     return {"pid": os.getpid(), "host": socket.gethostname()} | where
 
 
-def _is_dead(about: dict[str, Any]) -> bool:
-    """Tell whether a process is known to be dead: by its id where that means something, or its machine was started anew."""
+def _is_dead(about: dict[str, Any], now: datetime) -> bool:
+    """Tell whether a process is known to be dead: by its id where that means something, or its machine was started anew.
+
+    An older version did not say where its processes run; they are taken for dead when they have said nothing for long.
+    """
+    if about.keys().isdisjoint({"space", "machine"}):
+        return not isinstance(about.get("at"), str) or now - datetime.fromisoformat(about["at"]) > SILENCE
     if about.get("space") == process_space():
         return not _lives(about.get("pid"))
     started_anew = about.get("machine") != machine() and about.get("installation") == installation()
