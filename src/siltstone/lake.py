@@ -367,7 +367,9 @@ class Lake(KeptLake):
         return Wishes(self._layout, settings=self.settings, clock=self._clock)
 
     def close(self) -> None:
-        """End the workers, finish background upkeep, and let go of the journal and the hot cache."""
+        """End the queries that run and the workers, finish background upkeep, and let go of the journal and the hot cache."""
+        if self._queries is not None:
+            self._queries.close()
         if self._hot is not None:
             self._hot.close()
         if self._pool is not None:

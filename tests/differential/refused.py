@@ -70,6 +70,7 @@ OUTSIDE: dict[str, str] = {
     "SELECT trunc(t, z) AS x FROM lab.d.t": "no plain text",
     "SELECT replace(replace(z, 'v', 'ww'), 'w', 'xx') AS x FROM lab.d.t": "put together",
     "SELECT upper(z || w) || z AS x FROM lab.d.t": "put together",
+    "SELECT id FROM lab.d.t WHERE abs(-2147483648) IS NOT NULL": "IS NULL of a constant",
     "SELECT left(z, 3000000000) AS x FROM lab.d.t": "beyond 32 bits",
     "SELECT id FROM lab.d.t WHERE d < 1e400": "beyond those of double",
     "SELECT sum(n) OVER (ORDER BY id ROWS BETWEEN 2 FOLLOWING AND 1 FOLLOWING) AS x FROM lab.d.t": "ends before",

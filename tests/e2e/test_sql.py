@@ -69,6 +69,17 @@ def test_rows_come_as_a_table_csv_or_json(asked: Path):
     assert "3 rows; there are more, see --max-rows" in few.err
 
 
+def test_csv_tells_null_from_empty_text(asked: Path):
+    text = f"SELECT '' AS a, nullif(name, name) AS b, ' \"x\"' AS c FROM {PEOPLE} WHERE id = 'p0'"
+    assert silt("--lake", asked, "sql", text, "--csv").out == 'a,b,c\n"",," ""x"""\n'
+
+
+def test_no_file_is_written_into_the_lake(asked: Path):
+    refused = silt("--lake", asked, "--json", "sql", COUNTED, "--out", asked / "rows.csv")
+    assert (refused.code, "lies inside the lake" in refused.error["message"]) == (2, True)
+    assert not (asked / "rows.csv").exists()
+
+
 @pytest.mark.parametrize("ending", ["parquet", "csv", "json"])
 def test_rows_go_into_a_file_by_its_ending(asked: Path, tmp_path: Path, ending: str):
     out = tmp_path / f"rows.{ending}"

@@ -60,6 +60,11 @@ def test_the_core_on_a_connect_session(connect_server: ConnectServer, tmp_path: 
     check(child.value(), way)
 
 
+def test_a_query_on_a_connect_session_of_another_zone_means_the_same(connect_server: ConnectServer, tmp_path: Path):
+    child = Child("tests.support.core:hour_in_new_york", {"path": str(tmp_path)}, remote=connect_server.address)
+    assert child.value() == {"hot": 1, "spark": 1, "zone": "America/New_York"}
+
+
 def test_a_lake_takes_a_session_that_it_is_given(spark: "SparkSession", lake_path: Path):
     from siltstone import Lake
 

@@ -65,3 +65,16 @@ def _plain(table: pa.Table) -> list[list[Any]]:
 
 def _steady(report: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in report.items() if name not in UNSTEADY}
+
+
+def hour_in_new_york(path: str) -> dict[str, Any]:
+    """Ask both engines the hour of a time in a session of another zone; return what they say, and that session's zone."""
+    zone = "spark.sql.session.timeZone"
+    with Lake.open(Path(path) / "lake", settings=Settings.load(durable=False)) as lake:
+        lake.create("a.b.times", "id INT NOT NULL, u TIMESTAMP", key="id").upsert(
+            [{"id": 1, "u": "2026-03-29T01:30:00Z"}]
+        )
+        lake.spark().conf.set(zone, "America/New_York")
+        text = "SELECT hour(u) AS h FROM a.b.times"
+        said = {engine: lake.sql(text, engine=engine).rows[0][0] for engine in ("hot", "spark")}
+        return said | {"zone": lake.spark().conf.get(zone)}

@@ -45,10 +45,10 @@ ALLOWED = [
     "SELECT * FROM (a.b.large a JOIN a.b.mid b ON a.large_id = b.n) x JOIN a.b.large c ON x.small_id = c.small_id",
     "SELECT * FROM a.b.large a, LATERAL (SELECT * FROM a.b.large b WHERE b.large_id = a.small_id) l",
     "SELECT * FROM a.b.large a JOIN LATERAL (SELECT * FROM a.b.mid b JOIN a.b.mid c USING (n) WHERE large_id = b.n) l(x)",
-    "SELECT * FROM a.b.large a, a.b.large b WHERE a.large_id = b.large_id" + " AND a.small_id > 1" * 990,
-    "SELECT * FROM a.b.large a, a.b.large b WHERE a.large_id = b.large_id" + " OR a.large_id = b.large_id" * 990,
-    "SELECT * FROM a.b.small a, (" + " UNION ALL ".join(["SELECT n FROM a.b.small"] * 990) + ") b",
-    "SELECT * FROM a.b.small a, (" + " UNION ".join(["SELECT n FROM a.b.small EXCEPT SELECT 1"] * 490) + ") b",
+    "SELECT * FROM a.b.large a, a.b.large b WHERE a.large_id = b.large_id" + " AND a.small_id > 1" * 490,
+    "SELECT * FROM a.b.large a, a.b.large b WHERE a.large_id = b.large_id" + " OR a.large_id = b.large_id" * 490,
+    "SELECT * FROM a.b.small a, (" + " UNION ALL ".join(["SELECT n FROM a.b.small"] * 490) + ") b",
+    "SELECT * FROM a.b.small a, (" + " UNION ".join(["SELECT n FROM a.b.small EXCEPT SELECT 1"] * 245) + ") b",
 ]
 REFUSED = [
     "SELECT count(*) FROM a.b.small a, a.b.small b, a.b.small c, a.b.small d, a.b.small e",
@@ -70,7 +70,7 @@ REFUSED = [
     "SELECT * FROM a.b.large a, LATERAL (SELECT * FROM a.b.large b WHERE b.large_id > a.small_id) l",
     "SELECT * FROM a.b.large a, LATERAL (SELECT * FROM a.b.large b WHERE b.large_id = small_id) l",
     "SELECT * FROM a.b.large a, a.b.large b WHERE a.info.id = a.large_id",
-    "SELECT * FROM a.b.large a, a.b.large b WHERE a.large_id > b.large_id" + " AND a.small_id > 1" * 990,
+    "SELECT * FROM a.b.large a, a.b.large b WHERE a.large_id > b.large_id" + " AND a.small_id > 1" * 490,
 ]
 
 

@@ -3,7 +3,9 @@
 import math
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +166,20 @@ def others_fill(lake: Lake) -> Iterator[None]:
     yield
     ended.set()
     thread.join()
+
+
+def test_a_lake_that_is_closed_ends_its_queries(lake_path: Path, lake: Lake):
+    del lake
+    endless = f"SELECT sum(a.id * b.id * c.id) AS x FROM {PEOPLE} a, {PEOPLE} b, {PEOPLE} c"
+    with Lake.open(lake_path, settings=Settings(durable=False)) as other, ThreadPoolExecutor(1) as pool:
+        other.sql(GROUPED)
+        asked = pool.submit(other.sql, endless, engine="hot", query_id="endless")
+        while not other.queries.running():
+            time.sleep(0.01)
+        time.sleep(0.2)  # DuckDB works on it
+        other.close()
+        with pytest.raises(Unavailable, match="cancelled"):
+            asked.result(10)
 
 
 @pytest.mark.usefixtures("others_fill")

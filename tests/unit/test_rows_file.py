@@ -4,6 +4,9 @@ import csv
 import json
 import os
 import stat
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -126,14 +129,41 @@ def test_a_file_that_was_there_keeps_its_mode(tmp_path: Path, mode: int):
     assert stat.S_IMODE(out.stat().st_mode) == mode
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="Root may write to any file.")
-def test_a_file_that_may_not_be_written_stays(tmp_path: Path):
-    out = tmp_path / "rows"
-    out.write_text("old")
-    out.chmod(0o400)
-    with pytest.raises(InvalidRequest, match="rows cannot be written: Permission denied"):
-        write_rows(SCHEMA, [], out, "csv")
-    assert out.read_text() == "old"
+AS_NOBODY = """
+import os, sys
+from pathlib import Path
+import pyarrow as pa
+from siltstone.cli.rows_file import write_rows
+schema, out = pa.schema([("n", pa.int64())]), Path(sys.argv[1]) / "rows"
+write_rows(schema, [], out, "csv")
+out.write_text("old")
+out.chmod(0o400)
+if os.getuid() == 0:
+    os.chown(sys.argv[1], 65534, 65534)
+    os.chown(out, 65534, 65534)
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+try:
+    write_rows(schema, [], out, "csv")
+finally:
+    print(out.read_text(), end="")
+"""
+
+
+def test_a_file_that_may_not_be_written_stays():
+    with tempfile.TemporaryDirectory() as folder:  # where another user may look, too
+        call = [sys.executable, "-c", AS_NOBODY, folder]
+        done = subprocess.run(call, capture_output=True, text=True, timeout=60, check=False)
+    assert "rows cannot be written: Permission denied" in done.stderr
+    assert (done.returncode, done.stdout) == (1, "old")
+
+
+@pytest.mark.parametrize("form", ["json", "parquet"])
+def test_two_columns_of_one_name_are_refused_where_one_would_be_lost(tmp_path: Path, form: str):
+    twice = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("a", pa.string())])
+    with pytest.raises(InvalidRequest, match="Two columns have the name a"):
+        write_rows(twice, [], tmp_path / "rows", form)
+    write_rows(twice, [], tmp_path / "rows.csv", "csv")
+    assert names(tmp_path) == ["rows.csv"]
 
 
 def test_what_goes_wrong_where_rows_come_from_is_not_blamed_on_the_file(tmp_path: Path):

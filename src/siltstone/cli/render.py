@@ -5,12 +5,12 @@ data that others wrote: a control character in one is shown escaped, never sent 
 """
 
 import base64
-import csv
 import datetime
 import decimal
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -63,24 +63,18 @@ def plain(value: Any) -> Any:  # noqa: ANN401
 
 
 def write_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, file: "TextIO | None" = None) -> None:
-    """Write rows as CSV with a header, to standard output unless told; null is an empty field, a nested value is JSON."""
-    writer = csv.writer(_Lines(file or sys.stdout), lineterminator="\r\n")
-    writer.writerow(columns)
+    """Write rows as CSV with a header, to standard output unless told.
+
+    Null is an empty field, empty text is `""`, a nested value is JSON. A row of nothing but one null is `""`, too: readers pass
+    over empty lines.
+    """
+    out = file or sys.stdout
+    out.write(",".join(map(_csv_text, columns)) + "\n")
     for row in rows:
-        writer.writerow([_csv_field(value) for value in row])
+        out.write((",".join(map(_csv_field, row)) or '""') + "\n")
 
 
-class _Lines:
-    """Lets rows end with a line feed. The writer puts in quotes what has a character of its own row end, so that is both."""
-
-    def __init__(self, file: "TextIO") -> None:
-        self._file = file
-
-    def write(self, row: str) -> None:
-        self._file.write(row.removesuffix("\r\n") + "\n")
-
-
-def _csv_field(value: Any) -> Any:  # noqa: ANN401
+def _csv_field(value: Any) -> str:  # noqa: ANN401
     ready = plain(value)
     match ready:
         case None:
@@ -88,9 +82,17 @@ def _csv_field(value: Any) -> Any:  # noqa: ANN401
         case bool():
             return str(ready).lower()
         case dict() | list():
-            return json.dumps(ready, ensure_ascii=False)
+            return _csv_text(json.dumps(ready, ensure_ascii=False))
         case _:
-            return ready
+            return _csv_text(str(ready))
+
+
+def _csv_text(text: str) -> str:
+    """Return text as a field: in quotes where it is empty or holds a sign of CSV's own."""
+    return '"' + text.replace('"', '""') + '"' if _CSV_SIGNS.search(text) or not text else text
+
+
+_CSV_SIGNS: Final = re.compile(r'[",\r\n]')
 
 
 def write_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, numbers: Sequence[str] = ()) -> None:

@@ -30,9 +30,12 @@ def write_rows(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", out: Pa
     """Write rows to a file as ``parquet``, ``csv`` or ``json``, and return how many they were.
 
     Raises:
-        InvalidRequest: the file cannot be written.
+        InvalidRequest: the file cannot be written, or would lose a column.
     """
     writes = {"parquet": _parquet, "csv": _csv, "json": _json}[form]
+    twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
+    if twice is not None and form != "csv":
+        raise InvalidRequest(f"Two columns have the name {twice}, and {form} would keep one of them. Name one with AS.")
     counted = _Counted(batches)
     try:
         with _whole(out) as place:
@@ -125,9 +128,7 @@ def _json(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", place: Path)
         before = "["
         for row in _rows(batches):
             alone = [render.plain(dict(zip(schema.names, row, strict=True)))]
-            shown = json.dumps(
-                alone, ensure_ascii=False, indent=2
-            )  # an array of its own: only JSON knows where lines begin
+            shown = json.dumps(alone, ensure_ascii=False, indent=2)  # in brackets: only JSON knows where lines begin
             file.write(before + shown.removeprefix("[").removesuffix("\n]"))
             before = ","
         file.write("[]\n" if before == "[" else "\n]\n")

@@ -588,10 +588,12 @@ class Dataset:
 
         return snapshot_at(self._store, at)
 
-    def read_at(self, snapshot: Snapshot, *, raw: bool = False, once: bool = False) -> "DataFrame":
+    def read_at(
+        self, snapshot: Snapshot, *, raw: bool = False, once: bool = False, session: "SparkSession | None" = None
+    ) -> "DataFrame":
         """Return the frame of `read` for a snapshot that was taken before; its files may be gone by the time it is used."""
         with noticing_absence():
-            return view_frame(self._spark(), self._store, snapshot, raw=raw, once=once)
+            return view_frame(session or self._spark(), self._store, snapshot, raw=raw, once=once)
 
     def to_arrow(self, *, raw: bool = False, at: At | None = None) -> pa.Table:
         """Return the rows of `read` as an Arrow table, without Spark."""

@@ -88,9 +88,10 @@ def _about(number: int) -> str:
     """Return a number as people say it.
 
     >>> _about(1_234_567_890)
-    '10^9'
+    '1.2·10^9'
     """
-    return f"10^{math.floor(math.log10(number))}"
+    zeros = math.floor(math.log10(number))
+    return f"{number / 10**zeros:.1f}·10^{zeros}"
 
 
 class _Sizes:

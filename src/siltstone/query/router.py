@@ -170,6 +170,10 @@ class Router:
         """
         self._running.cancel(query_id)
 
+    def close(self) -> None:
+        """End the queries that run; whoever waits for one gets Unavailable."""
+        self._running.end_all()
+
     def running(self) -> list[str]:
         """Return the ids of the queries that run now."""
         return self._running.ids()

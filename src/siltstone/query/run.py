@@ -25,7 +25,7 @@ from siltstone.query.gate import source_of, spark_text
 from siltstone.query.product import Known, check_product, has_products
 from siltstone.query.result import QueryResult, answered_schema, as_answered_batch
 from siltstone.query.stream import as_batches, batches_of
-from siltstone.storage.spark import ended_out_of_memory
+from siltstone.storage.spark import answering, ended_out_of_memory
 from siltstone.storage.spark_failures import (
     away,
     error_line,
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MAX_ROWS: Final = 100_000
+NO_PLAN: Final = "Error occurred during query planning"
+"""How Spark's plan of a query begins that it cannot plan."""
 _PLACE: Final = re.compile(r"\b(?:file|s3a?|abfss?|gs|hdfs|dbfs|wasbs?):/[^\s,\]\)]*|(?<![\w.])/(?:[\w.=-]+/)+[\w.=-]*")
 """Addresses and paths, as plans show them."""
 INTERRUPT_SECONDS: Final = 0.5
@@ -103,7 +105,7 @@ class SparkQuery:
         started = time.monotonic()
         opened = self._opened()
         self._check_product(opened)
-        session = self._spark()
+        session = self._session()
         failure: Exception | None = None
         for _ in range(SNAPSHOT_TRIES):
             try:
@@ -131,7 +133,7 @@ class SparkQuery:
         """
         opened = self._opened()
         self._check_product(opened)
-        made = self._batches(self._spark(), opened)
+        made = self._batches(self._session(), opened)
         schema = next(made)
         if not isinstance(schema, pa.Schema):
             raise TypeError("a stream begins with its schema")
@@ -148,10 +150,14 @@ class SparkQuery:
         """
         opened = self._opened()
         self._check_product(opened)
-        session = self._spark()
+        session = self._session()
         try:
             with self._running(session), self._asked(session, opened, before="EXPLAIN FORMATTED ") as frame:
-                return _without_places(str(_rows(frame, 1).column(0)[0]))
+                plan = str(_rows(frame, 1).column(0)[0])
+            if plan.startswith(NO_PLAN):  # what is wrong is said only to who asks the query itself
+                with self._running(session), self._asked(session, opened) as frame:
+                    _rows(frame, 0)
+            return _without_places(plan)
         except _failures() as error:
             failure = self._missing_file(error)
             raise _vanished(opened, "A file disappeared while the query was planned. Ask again.") from failure
@@ -168,6 +174,14 @@ class SparkQuery:
         except _failures() as error:
             failure = self._missing_file(error)
             raise _vanished(opened, "A file disappeared while the rows were read. Ask again.") from failure
+
+    def _session(self) -> "SparkSession":
+        """Return where the query is answered; a session that was lost is told by whoever asks it."""
+        found = self._spark()
+        try:
+            return answering(found)
+        except _failures() as error:
+            raise self._missing_file(error) from error
 
     def _opened(self) -> dict[str, Dataset]:
         return {str(source.name): self._dataset(str(source.name)) for source in self._admitted.references}
@@ -214,7 +228,7 @@ class SparkQuery:
         try:
             for number, source in enumerate(self._admitted.references):
                 name = str(source.name)
-                frame = opened[name].read_at(pinned[name], raw=source.raw, once=True)
+                frame = opened[name].read_at(pinned[name], raw=source.raw, once=True, session=session)
                 views[source] = f"silt_{mark}_{number}"
                 frame.createOrReplaceTempView(views[source])
             text = before + spark_text(self._admitted, views, common=f"silt_{mark}_with_{{}}".format)

@@ -30,6 +30,10 @@ class _Watched:
             self.interrupt()
 
 
+CLOSING_SECONDS: Final = 10.0
+"""How long a lake that is closed waits for the queries that it has ended."""
+
+
 class Watchman:
     """One thread that ends what is to end; it comes with the first query and goes when nothing runs for a while."""
 
@@ -129,6 +133,7 @@ class Running:
         self._runs: dict[str, Run] = {}
         self._watchman = Watchman()
         self._mutex = threading.Lock()
+        self._none_left = threading.Condition(self._mutex)
 
     @contextmanager
     def run(self, query_id: str, *, seconds: float) -> Iterator[Run]:
@@ -147,6 +152,7 @@ class Running:
         finally:
             with self._mutex:
                 del self._runs[query_id]
+                self._none_left.notify_all()
 
     def cancel(self, query_id: str) -> None:
         """End a query; whoever waits for it gets Unavailable.
@@ -159,6 +165,15 @@ class Running:
         if run is None:
             raise NotFound(f"No query with the id {query_id!r} is running in this process.")
         run.cancel()
+
+    def end_all(self) -> None:
+        """End every query, and wait for a bounded time until none runs any more."""
+        with self._mutex:
+            runs = list(self._runs.values())
+        for run in runs:
+            run.cancel()
+        with self._none_left:
+            self._none_left.wait_for(lambda: not any(run in runs for run in self._runs.values()), CLOSING_SECONDS)
 
     def ids(self) -> list[str]:
         """Return the ids of the queries that run."""

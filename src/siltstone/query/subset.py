@@ -99,7 +99,7 @@ ITEMS: Final[tuple[Item, ...]] = (
             ),
             ("BETWEEN", "Between", ""),
             ("AND OR NOT", "And Or Not", ""),
-            ("IS NULL, IS TRUE, IS FALSE", "Is", ""),
+            ("IS NULL, IS TRUE, IS FALSE", "Is", "IS NULL of constants that have to be computed"),
             ("IN (values)", "In", "more than 1,000 values"),
             ("LIKE", "Like", "a pattern that is no literal or holds a backslash; ESCAPE; ILIKE; RLIKE"),
             (

@@ -30,11 +30,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
 from siltstone.config import Settings
 from siltstone.errors import InvalidRequest, Unavailable
 from siltstone.storage.jvm import children, end_children, ended_with, filtered_stderr, find_java, is_alive
 from siltstone.storage.launch import APP_NAME, SESSION_OPTIONS, launch_options, local_cores
+from siltstone.storage.progress import is_connect
 from siltstone.storage.shared_spark import Membership, SharedSpark
 from siltstone.storage.spark_failures import says_out_of_memory
 
@@ -64,6 +66,10 @@ _own: list[int] = []
 """The JVM that this process has started for a classic session."""
 _joined: "list[tuple[SparkSession, Membership]]" = []
 """The session on the shared server, if this process has one, and its hold on that server."""
+_beside: "WeakKeyDictionary[SparkSession, SparkSession]" = WeakKeyDictionary()
+"""Sessions for queries, beside those whose settings would give them another meaning."""
+MEANING: Final = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")
+"""Settings of a session that decide what a query says."""
 
 
 def session(settings: Settings, *, given: "SparkSession | None" = None, role: str = "classic") -> "SparkSession":
@@ -89,6 +95,24 @@ def session(settings: Settings, *, given: "SparkSession | None" = None, role: st
             started = _start(settings, role)
         _quieten_pyspark()
         return started
+
+
+def answering(found: "SparkSession") -> "SparkSession":
+    """Return a session in which a query means what it means in memory, too: in UTC, by ANSI rules.
+
+    One that a user brings may have other settings, or get them at any time. Then it is a session beside that one, on the same
+    Spark, and the user's stays as it is.
+    """
+    if all(found.conf.get(name) == SESSION_OPTIONS[name] for name in MEANING):
+        return found
+    with _starting:
+        beside = _beside.get(found)
+        if beside is None:
+            beside = found.cloneSession() if is_connect(found) else found.newSession()  # type: ignore[attr-defined]
+            for name, value in SESSION_OPTIONS.items():
+                beside.conf.set(name, value)
+            _beside[found] = beside
+        return beside
 
 
 def shares(settings: Settings) -> bool:

@@ -91,6 +91,8 @@ def sql(  # noqa: PLR0913  # one parameter for each option
         if explain:
             _show_plan(call, lake, text, values, engine)
             return
+        if out is not None and out.resolve().is_relative_to(lake.path.resolve()):
+            raise InvalidRequest(f"{out} lies inside the lake, where no purge would find it. Name a file outside.")
         whole = out is not None and max_rows is None
         most = MAX_ROWS if whole else max_rows
         result = lake.sql(text, params=values, engine=engine, max_rows=most, timeout=timeout)

@@ -5,9 +5,11 @@ their transaction lasts, and when it goes, it goes whole. DuckDB's allocator ret
 thread of its own; `give_back` asks the others, Arrow's and that of the C library, to do the same.
 """
 
+import contextlib
 import ctypes
 import itertools
 import threading
+import weakref
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -57,6 +59,7 @@ class Engine:
         self._root.execute("SET lock_configuration = true")
         self._numbers = itertools.count(1)
         self._mutex = threading.Lock()
+        self._ending = weakref.finalize(self, _end, self._root)
 
     def cursor(self) -> "DuckDBPyConnection":
         """Return a connection of its own to the same database."""
@@ -84,10 +87,18 @@ class Engine:
         return int(found[0]) if found and found[0] is not None else 0
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Let go of everything; who still reads finishes reading."""
         with self._mutex:
-            self._root.close()
+            self._ending()
         give_back()
+
+
+def _end(root: "DuckDBPyConnection") -> None:
+    """Close a connection; one that works on something goes with it."""
+    import duckdb
+
+    with contextlib.suppress(duckdb.Error):
+        root.close()
 
 
 def give_back() -> None:

@@ -391,10 +391,21 @@ def _not(to: Expressions, node: exp.Expr) -> Piece:
     return Piece(sql=f"(NOT {to.boolean(node.this).sql})", kind=BOOLEAN)
 
 
+def null_test(to: "Expressions", node: exp.Expr) -> Piece:
+    """Return whether a value is NULL; DuckDB knows that of a constant without computing it, and so without its errors.
+
+    Raises:
+        Outside: it is a constant that has to be computed.
+    """
+    if not isinstance(node, exp.Literal | exp.Null) and node.find(exp.Column, exp.Placeholder, exp.Query) is None:
+        raise Outside("IS NULL of a constant")
+    return Piece(sql=f"({to(node).sql} IS NULL)", kind=BOOLEAN)
+
+
 @rule(exp.Is, args="this expression")
 def _is(to: Expressions, node: exp.Expr) -> Piece:
     if isinstance(node.expression, exp.Null):
-        return Piece(sql=f"({to(node.this).sql} IS NULL)", kind=BOOLEAN)
+        return null_test(to, node.this)
     if isinstance(node.expression, exp.Boolean):
         word = "TRUE" if node.expression.this else "FALSE"
         return Piece(sql=f"({to.boolean(node.this).sql} IS {word})", kind=BOOLEAN)

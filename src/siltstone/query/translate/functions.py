@@ -7,7 +7,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from siltstone.query.translate import types
-from siltstone.query.translate.expressions import Expressions, check_negated, rule
+from siltstone.query.translate.expressions import Expressions, check_negated, null_test, rule
 from siltstone.query.translate.fragments import Piece, cast_sql, converted, guarded
 from siltstone.query.translate.outside import Outside
 from siltstone.query.translate.types import BOOLEAN, DATE, INT, LONG, STRING, TIMESTAMP, TIMESTAMP_NTZ
@@ -320,16 +320,12 @@ def _trunc(to: Expressions, value: exp.Expr, unit: exp.Expr) -> Piece:
 # ---- by name --------------------------------------------------------------------------------------------------------
 
 
-def _is_null(to: Expressions, node: exp.Expr) -> Piece:
-    return Piece(sql=f"({to(node).sql} IS NULL)", kind=BOOLEAN)
-
-
 def _is_not_null(to: Expressions, node: exp.Expr) -> Piece:
-    return Piece(sql=f"({to(node).sql} IS NOT NULL)", kind=BOOLEAN)
+    return Piece(sql=f"(NOT {null_test(to, node).sql})", kind=BOOLEAN)
 
 
 BY_NAME: Final[dict[str, tuple[int, Callable[..., Piece]]]] = {
-    "isnull": (1, _is_null),
+    "isnull": (1, null_test),
     "isnotnull": (1, _is_not_null),
     "date_trunc": (2, _date_trunc),
     "trunc": (2, _trunc),
