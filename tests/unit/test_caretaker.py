@@ -237,6 +237,31 @@ def test_what_is_asked_for_is_done_while_paused(bench: Bench):
     assert not caretaker.status().paused
 
 
+def test_a_compactor_for_one_cycle_does_nothing_by_the_clock_however_much_is_overdue(bench: Bench):
+    first = bench.caretaker()
+    bench.clock.pass_time(minutes=1)
+    assert first.step() is not None
+    first.stop()
+    bench.clock.pass_time(days=1)
+    once = bench.caretaker(goes_on=False)
+    assert once.step() is None
+    number = once.trigger()
+    cycle = once.step()
+    assert cycle is not None
+    assert (cycle.number, cycle.failed) == (number, False)
+    assert once.step() is None
+    after = bench.caretaker()
+    once.stop()
+    assert after.step() is None, "what was overdue was a part of that cycle"
+
+
+def test_the_works_of_the_last_cycle_are_told_one_by_one(bench: Bench):
+    caretaker = bench.caretaker(only=["fold", "squash"])
+    bench.clock.pass_time(minutes=1)
+    caretaker.step()
+    assert bench.lake.compactor_overview()["last_cycle"]["works"] == ["fold", "squash"]
+
+
 # ---- the lease -------------------------------------------------------------------------------------------------------
 
 
@@ -255,6 +280,23 @@ def test_a_second_compactor_stands_by_says_who_works_and_takes_over(bench: Bench
     cycle = second.step()
     assert cycle is not None
     assert (cycle.epoch, second.status().state) == (2, State.WAITING)
+
+
+def test_whoever_stops_a_compactor_is_told_who_takes_over(bench: Bench):
+    first, second = bench.caretaker(lake_of(bench.root)), bench.caretaker(lake_of(bench.root))
+    first.start()
+    until(lambda: bench.lake.compactor_overview()["kind"])
+    second.start()
+    until(lambda: "standing_by" in bench.events())
+    told: list[str | None] = []
+    asking = threading.Thread(target=lambda: told.append(lake_of(bench.root).stop_compactor(seconds=60)), daemon=True)
+    asking.start()
+    assert first.wait_until_told_to_stop(60)
+    assert first.stop()
+    asking.join(60)
+    taken = second.status().holder
+    assert taken is not None
+    assert (told, taken.epoch) == ([taken.described()], 2)
 
 
 def test_a_compactor_that_loses_its_lease_in_a_cycle_stops_at_once_and_stands_by(bench: Bench):

@@ -239,6 +239,23 @@ def test_a_trigger_while_a_cycle_runs_or_is_asked_for_is_a_conflict(bench: Bench
     assert scheduler.trigger() == 2
 
 
+def test_a_trigger_while_a_cycle_runs_by_the_clock_comes_after_it(bench: Bench):
+    asked: list[int] = []
+
+    def trigger(_run: Run) -> None:
+        if not asked:
+            asked.append(scheduler.trigger())
+            with pytest.raises(Conflict, match="Cycle 2 is already running"):
+                scheduler.trigger()
+
+    scheduler = bench.scheduler(bench.work("hourly", HOURLY, trigger))
+    bench.clock.pass_time(minutes=10)
+    first, second = scheduler.tick(), scheduler.tick()
+    assert first is not None
+    assert second is not None
+    assert [(first.number, first.why), (second.number, second.why)] == [(1, Why.SCHEDULE), (2, Why.TRIGGER)]
+
+
 def test_an_error_of_one_work_stops_no_other_and_is_recorded(bench: Bench):
     def bad(_run: Run) -> None:
         raise ValueError("no luck")
@@ -425,7 +442,7 @@ def test_an_error_of_the_lease_that_nobody_expected_makes_it_stand_by_and_ends_n
 
 
 def test_a_reader_runs_no_scheduler(bench: Bench):
-    with pytest.raises(InvalidRequest, match="role 'reader' and may not run the scheduler"):
+    with pytest.raises(InvalidRequest, match="role 'reader' and may not run the compactor"):
         bench.scheduler(settings=replace(SETTINGS, role=Role.READER))
 
 

@@ -33,7 +33,8 @@ class KeptLake(LakeCycles):
             names: returns the datasets to look after, asked before each cycle; None means all.
             only: kinds of work and names of tiers; all unless told.
             tell: is told what happens, from other threads.
-            goes_on: false for a single cycle, whose jobs need no process of their own unless the setting `jobs` says so.
+            goes_on: false for a single cycle: nothing runs by the clock beside it, and its jobs need no process of their own
+                unless the setting `jobs` says so.
 
         Raises:
             InvalidRequest: the role may not compact, an unknown work, or settings that contradict each other.
@@ -43,7 +44,13 @@ class KeptLake(LakeCycles):
 
         self._goes_on = goes_on
         return Caretaker(
-            self._housework(), self._office(), crons=self._crons, names=names, only=only, tell=tell, interrupt=interrupt
+            self._housework(),
+            self._office(),
+            crons=self._crons if goes_on else lambda: dict.fromkeys(self._crons()),
+            names=names,
+            only=only,
+            tell=tell,
+            interrupt=interrupt,
         )
 
     def _crons(self) -> dict[str, str | None]:

@@ -22,6 +22,8 @@ from siltstone.storage.notes import STATUS
 from siltstone.storage.requests import Following
 
 POLL_SECONDS: Final = 0.2
+HANDOVER_SECONDS: Final = 3.0
+"""How long to wait for somebody to take over: a compactor that stands by looks each second, and nobody knows whether one does."""
 COMMAND, SERVICE = "command", "compactor"
 """What holds the lease: one call that ends by itself, or a compactor that serves requests."""
 
@@ -75,7 +77,9 @@ class Asking:
         return found if found is not None and found.get("holder") == row.holder else None
 
     def stop(self, *, seconds: float) -> str | None:
-        """Ask the compactor that holds the lease to stop, and wait until it has let go; return who has it then.
+        """Ask the compactor that holds the lease to stop, and wait until it has let go; return who has taken over.
+
+        None if nobody has within `HANDOVER_SECONDS`.
 
         Raises:
             NotFound: nobody holds the lease.
@@ -94,11 +98,18 @@ class Asking:
             while self._clock.monotonic_seconds() < until:
                 now = self._leases.holder(COMPACTOR)
                 if now is None or now.holder != row.holder:
-                    return None if now is None else now.described()
+                    return self._taken_over()
                 self._clock.sleep(POLL_SECONDS)
         finally:
             following.close()
         raise Unavailable(f"{row.described()} has not stopped within {seconds:g} seconds.")
+
+    def _taken_over(self) -> str | None:
+        """Return who has taken the lease, as soon as somebody has; None if nobody does."""
+        until = self._clock.monotonic_seconds() + HANDOVER_SECONDS
+        while (row := self._leases.holder(COMPACTOR)) is None and self._clock.monotonic_seconds() < until:
+            self._clock.sleep(POLL_SECONDS)
+        return row.described() if row is not None else None
 
     # ---- here ----------------------------------------------------------------------------------------------------
 

@@ -176,9 +176,11 @@ class Caretaker:
     def trigger(self, names: Sequence[str] | None = None) -> int:
         """Ask for a cycle of all works, or of the named ones, at once, also while paused; return its number.
 
+        It begins after the cycle that runs by the clock, if one does.
+
         Raises:
             NotFound: there is no work of that name.
-            Conflict: a cycle is already running or asked for, or this compactor stands by.
+            Conflict: another cycle was asked for and has not ended, or this compactor stands by.
             Unavailable: it was stopped.
         """
         number = self._scheduler.trigger(None if names is None else self._variants(names))
@@ -273,7 +275,7 @@ class Caretaker:
             name: cycle.started.isoformat()
             for result in cycle.results
             if result.outcome is not Outcome.SKIPPED
-            for name in result.work.split(", ")
+            for name in result.works
             if name != ASKED
         }
         self._notes.ended(told, settled=settled)
@@ -383,8 +385,9 @@ class Caretaker:
             return
         with self._mutex:
             self._open[request.id] = asked
+        after = frozenset(Why) if asked.refused_from is None else frozenset[Why]()
         try:
-            number = self._scheduler.trigger_work(self._asked(request), after=asked.refused_from is None)
+            number = self._scheduler.trigger_work(self._asked(request), after=after)
         except Conflict as error:
             late = asked.refused_from is not None and self._clock.monotonic_seconds() >= asked.refused_from
             if late and self._scheduler.status().state is not State.STANDING_BY:

@@ -75,6 +75,15 @@ class WorkResult:
     error: str | None = None
     error_kind: str | None = None
 
+    @property
+    def works(self) -> list[str]:
+        """The names of the works that were this one run.
+
+        >>> WorkResult(work="fold, squash", outcome=Outcome.DONE).works
+        ['fold', 'squash']
+        """
+        return self.work.split(", ")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cycle:

@@ -75,7 +75,7 @@ class Scheduler:
         Raises:
             InvalidRequest: the role may not compact, a cron is none, or two works have the same name.
         """
-        check_may_compact(settings.role, doing="run the scheduler")
+        check_may_compact(settings.role, doing="run the compactor")
         self._works = _by_name(works)
         self._leases = leases
         self._settings = settings
@@ -94,7 +94,7 @@ class Scheduler:
         self._paused = False
         self._number: Numbers = itertools.count(next_cycle).__next__ if isinstance(next_cycle, int) else next_cycle
         self._requested: tuple[int, tuple[Work, ...]] | None = None
-        self._running: tuple[int, str | None] | None = None
+        self._running: tuple[int, Why, str | None] | None = None
         self._history: deque[Cycle] = deque(maxlen=HISTORY_CYCLES)
         self._trouble: str | None = None
 
@@ -103,28 +103,30 @@ class Scheduler:
     def trigger(self, names: Iterable[str] | None = None) -> int:
         """Ask for a cycle of all works, or of the named ones, at once, also while paused; return its number.
 
+        It begins after the cycle that runs by the clock, if one does: nobody asked for that one, so nobody can avoid it.
+
         Raises:
             NotFound: there is no work of that name.
-            Conflict: a cycle is already running or asked for, or this scheduler stands by.
-            Unavailable: the scheduler was stopped.
+            Conflict: another cycle was asked for and has not ended, or this compactor stands by.
+            Unavailable: it was stopped.
         """
-        return self.trigger_work(*self._chosen(names))
+        return self.trigger_work(*self._chosen(names), after=frozenset({Why.SCHEDULE}))
 
-    def trigger_work(self, *works: Work, after: bool = False) -> int:
+    def trigger_work(self, *works: Work, after: frozenset[Why] = frozenset()) -> int:
         """Ask for a cycle of these works, which need not be those of the clock; return its number.
 
         Args:
             works: what to run; a cron of theirs is not looked at.
-            after: wait for the cycle that runs now, instead of refusing.
+            after: wait for a cycle that runs now for such a reason, instead of refusing.
 
         Raises:
-            Conflict: a cycle is already running or asked for, or this scheduler stands by.
-            Unavailable: the scheduler was stopped.
+            Conflict: a cycle is already running or asked for, or this compactor stands by.
+            Unavailable: it was stopped.
         """
         self._check_free(after=after)
         if self._held() is None:
             because = (self._waits_because or "it was stopped").rstrip(".")
-            raise Conflict(f"This scheduler stands by: {because}. Ask the one that holds the lease.")
+            raise Conflict(f"This compactor stands by: {because}. Ask the one that holds the lease.")
         with self._changed:
             self._check_free(after=after)
             number = self._number()
@@ -189,7 +191,7 @@ class Scheduler:
                 standing_by_because=self._waits_because,
                 holder=lease.row if lease is not None else None,
                 running_cycle=running[0] if running else None,
-                running_work=running[1] if running else None,
+                running_work=running[2] if running else None,
                 cycles=len(self._history),
                 due={name: found.due_at for name, found in self._timings.items()},
                 trouble=trouble,
@@ -213,7 +215,7 @@ class Scheduler:
             InvalidRequest: it was started before.
         """
         if self._thread is not None or self._stopping.is_set():
-            raise InvalidRequest("This scheduler was started before. Make a new one.")
+            raise InvalidRequest("This compactor was started before. Make a new one.")
         self._thread = threading.Thread(target=self._loop, name="siltstone-scheduler", daemon=True)
         self._thread.start()
 
@@ -295,20 +297,20 @@ class Scheduler:
         if self._requested is not None:
             number, works = self._requested
             self._requested = None
-            self._running = (number, None)
+            self._running = (number, Why.TRIGGER, None)
             return number, Why.TRIGGER, works
         names = () if self._paused else due(self._timings.items(), now)
         if not names:
             return None
         number = self._number()
-        self._running = (number, None)
+        self._running = (number, Why.SCHEDULE, None)
         return number, Why.SCHEDULE, tuple(self._works[name] for name in names)
 
     def _run(self, lease: Lease, now: datetime.datetime, number: int, why: Why, works: tuple[Work, ...]) -> Cycle:
         started, epoch, results = self._clock.monotonic_seconds(), lease.epoch, []
         try:
             for group in _together(works):
-                self._running = (number, _told(group))
+                self._running = (number, why, _told(group))
                 results.append(self._run_one(lease, number, why, group))
                 if results[-1].outcome is not Outcome.SKIPPED:
                     self._settle(group, now)
@@ -340,7 +342,7 @@ class Scheduler:
     def _run_one(self, lease: Lease, number: int, why: Why, works: tuple[Work, ...]) -> WorkResult:
         name = _told(works)
         if self._stopping.is_set():
-            return WorkResult(work=name, outcome=Outcome.SKIPPED, error="the scheduler was stopped")
+            return WorkResult(work=name, outcome=Outcome.SKIPPED, error="the compactor was stopped")
         try:
             lease.check()
         except Exception as error:  # noqa: BLE001  # what cannot be looked at is not ours to work under
@@ -427,11 +429,12 @@ class Scheduler:
             raise InvalidRequest("No work was named. Name some, or leave the names out to run all.")
         return tuple(work for name, work in self._works.items() if name in wanted)
 
-    def _check_free(self, *, after: bool) -> None:
+    def _check_free(self, *, after: frozenset[Why]) -> None:
         with self._changed:
             if self._stopping.is_set():
-                raise Unavailable("This scheduler was stopped. Make a new one.")
-            busy = self._requested if after else self._running or self._requested
+                raise Unavailable("This compactor was stopped. Make a new one.")
+            is_waited_for = self._running is None or self._running[1] in after
+            busy = self._requested if is_waited_for else self._running
             if busy is not None:
                 raise Conflict(f"Cycle {busy[0]} is already running. Wait until it has ended.")
 

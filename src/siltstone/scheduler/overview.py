@@ -70,7 +70,7 @@ def told_cycle(cycle: Cycle) -> Told:
     return {
         "cycle": cycle.number,
         "why": str(cycle.why),
-        "works": [result.work for result in cycle.results],
+        "works": [name for result in cycle.results for name in result.works],
         "jobs": len(done),
         "failed": len(errors) + sum(1 for one in jobs if one.get("error")),
         "errors": errors,

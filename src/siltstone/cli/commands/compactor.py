@@ -254,7 +254,7 @@ def resume(context: typer.Context) -> None:
 
 
 def stop(context: typer.Context) -> None:
-    r"""Ask the compactor that holds the lease to stop, and wait until it has; one that stands by takes over.
+    r"""Ask the compactor that holds the lease to stop, and wait until it has; one that stands by takes over, and is named.
 
     \b
     silt compactor stop
@@ -265,5 +265,5 @@ def stop(context: typer.Context) -> None:
         then = lake.stop_compactor(seconds=STOP_SECONDS)
     call.answer(
         {"stopped": True, "taken_over_by": then},
-        lambda: render.write_line(f"Stopped.{f' Now {then} compacts.' if then else ''}"),
+        lambda: render.write_line(f"Stopped. {f'Now {then} compacts.' if then else 'Nobody has taken over.'}"),
     )
