@@ -255,6 +255,16 @@ def test_a_compactor_for_one_cycle_does_nothing_by_the_clock_however_much_is_ove
     assert after.step() is None, "what was overdue was a part of that cycle"
 
 
+def test_cycles_with_and_without_the_lease_never_have_the_same_number(bench: Bench):
+    caretaker = bench.caretaker()
+    bench.clock.pass_time(minutes=1)
+    found = [bench.lake.run_cycle().cycle, bench.lake.plan().cycle - 1]
+    assert caretaker.step() is not None
+    found += [bench.lake.run_cycle().cycle, bench.lake.ask(CYCLE).cycle or 0] if caretaker.stop() else []
+    assert found == [1, 1, 3, 4]
+    assert caretaker.history()[0].number == 2
+
+
 def test_the_works_of_the_last_cycle_are_told_one_by_one(bench: Bench):
     caretaker = bench.caretaker(only=["fold", "squash"])
     bench.clock.pass_time(minutes=1)

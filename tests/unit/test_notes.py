@@ -1,5 +1,6 @@
 """Notes: small files beside the lease, which people may have edited."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,14 @@ CYCLE = {"cycle": 7, "started": "2026-11-16T10:00:00+00:00", "jobs": 1, "failed"
 @pytest.fixture
 def notes(tmp_path: Path) -> Notes:
     return Notes(Layout.at(tmp_path), durable=False)
+
+
+def test_no_number_is_given_twice_however_many_ask_at_once(notes: Notes) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        found = list(
+            pool.map(lambda _: Notes(Layout.at(notes.folder.parents[1]), durable=False).next_cycle(), range(80))
+        )
+    assert sorted(found) == list(range(1, 81))
 
 
 def test_numbers_go_on_and_what_ran_is_remembered(notes: Notes) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from siltstone.model.requests import Wish
     from siltstone.scheduler.housework import Crons
     from siltstone.storage.leases import Leases
+    from siltstone.storage.notes import Notes
 
 
 class LakeCycles:
@@ -78,14 +79,15 @@ class LakeCycles:
             names: the datasets to look at; all unless told.
             only: kinds of work (``fold``, ``squash``, ``vacuum``, ...) and names of tiers; all unless told.
             force: take what is below its thresholds and too young, too.
-            cycle: the number of the cycle, which says whose turn is first; the next one of the journal unless told.
+            cycle: the number of the cycle, which says whose turn is first; the next one unless told.
 
         Raises:
             InvalidRequest: an unknown tier or kind of work, or settings that contradict each other.
             NotFound: there is no such dataset.
             Corruption, Unavailable: the journal cannot be read, or a dataset that was named.
         """
-        number = self._journal.next_cycle() if cycle is None else cycle
+        coming = max(self._journal.next_cycle(), self._notes.cycles().get("last", 0) + 1)
+        number = coming if cycle is None else cycle
         return self._planned(names, only=only, force=force, cycle=number, unfinished=self._recovery.look().unfinished)
 
     def _planned(
@@ -146,7 +148,7 @@ class LakeCycles:
             only: see `plan`.
             crons: of tiers, by which crons they are due: a dataset where a tier has another one is left out. All unless told.
             force: see `plan`.
-            cycle: see `plan`.
+            cycle: its number, which is then no longer free; the next one unless told, also if there is nothing to do.
             epoch: that of the lease under which the cycle runs; without one each job has its dataset's own.
             watchers: are told of each step.
             stopping: once it says so, no further job is begun.
@@ -157,7 +159,7 @@ class LakeCycles:
         """
         check_may_compact(self.settings.role, doing="run a cycle")
         recovery = self.recover(epoch=epoch)
-        number = self._journal.next_cycle() if cycle is None else cycle
+        number = self._notes.next_cycle(at_least=self._journal.next_cycle()) if cycle is None else cycle
         plan = self._planned(names, only=only, force=force, cycle=number, unfinished=recovery.unfinished, crons=crons)
         return self._carried_out(plan, epoch=epoch, watchers=watchers, stopping=stopping, recovery=recovery)
 
@@ -281,6 +283,12 @@ class LakeCycles:
 
         log = self._journal.log()
         return totals_of(log, kept_at(log)) if log is not None else Totals()
+
+    @cached_property
+    def _notes(self) -> "Notes":
+        from siltstone.storage.notes import Notes
+
+        return Notes(self._layout, durable=self.settings.durable)
 
     @cached_property
     def _journal(self) -> "Journal":

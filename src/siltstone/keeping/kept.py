@@ -144,14 +144,13 @@ class KeptLake(LakeCycles):
     def _office(self) -> "Office":
         from siltstone.scheduler.housework import Office
         from siltstone.storage.leases import Leases
-        from siltstone.storage.notes import Notes
         from siltstone.storage.requests import Requests
 
         durable = self.settings.durable
         return Office(
             leases=Leases(self._layout, self.settings, self._clock),
             requests=Requests(self._layout, clock=self._clock, durable=durable),
-            notes=Notes(self._layout, durable=durable),
+            notes=self._notes,
             settings=self.settings,
             clock=self._clock,
             last_cycle=self._last_cycle,

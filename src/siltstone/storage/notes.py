@@ -3,7 +3,7 @@
 | file | says | written by |
 |---|---|---|
 | ``status.json`` | what the holder of the lease does now | the holder, when it changes |
-| ``cycles.json`` | the number of the last cycle, and when works ran last | the holder, before and after each cycle |
+| ``cycles.json`` | the number of the last cycle, and when works ran last | whoever runs a cycle, before and after it |
 | ``paused.json`` | that nothing is to run by the clock, and who said so | anybody; it stays until somebody resumes |
 
 A crash leaves a file as before or as after, and perhaps a draft, which the next write of that process's successor replaces.
@@ -11,7 +11,10 @@ Nothing here decides who may commit: that is what leases and epochs are for.
 """
 
 import datetime
+import fcntl
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +27,7 @@ from siltstone.storage.machine import process_name
 STATUS: Final = "status.json"
 CYCLES: Final = "cycles.json"
 PAUSED: Final = "paused.json"
+LOCK: Final = ".cycles.lock"
 ENDED: Final = frozenset({"cycle", "started", "jobs", "failed", "errors", "seconds"})
 """What is told of the last cycle, at least."""
 LAST_CYCLE: Final = 2**53
@@ -106,16 +110,36 @@ class Notes:
         return found
 
     def next_cycle(self, *, at_least: int = 1) -> int:
-        """Return the number of the next cycle, which is then taken, whatever becomes of it."""
-        known = self.cycles()
-        number = max(at_least, int(known.get("last", 0)) + 1)
-        self.write(CYCLES, {**known, "last": number})
-        return number
+        """Return the number of the next cycle, which is then taken, whatever becomes of it: nobody gets it again.
+
+        A cycle may run without the lease, so that two processes can ask for a number at once.
+        """
+        with self._alone():
+            known = self.cycles()
+            number = max(at_least, int(known.get("last", 0)) + 1)
+            self.write(CYCLES, {**known, "last": number})
+            return number
 
     def ended(self, cycle: dict[str, Any], *, settled: dict[str, str] | None = None) -> None:
         """Note what came of a cycle, and when works ran last."""
-        known = self.cycles()
-        self.write(CYCLES, {**known, "ended": cycle, "settled": {**known.get("settled", {}), **(settled or {})}})
+        with self._alone():
+            known = self.cycles()
+            self.write(CYCLES, {**known, "ended": cycle, "settled": {**known.get("settled", {}), **(settled or {})}})
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Let one at a time change the note of cycles; a crash lets go. Where the disk has no locks it is as without one."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            opened = (self.folder / LOCK).open("a")
+        except OSError as error:
+            raise Unavailable(
+                f"{self.folder} cannot be written ({error}). Check the disk and its permissions."
+            ) from error
+        with opened:
+            with suppress(OSError):
+                fcntl.flock(opened, fcntl.LOCK_EX)
+            yield
 
 
 def write_draft(path: Path, text: str, *, durable: bool) -> None:
