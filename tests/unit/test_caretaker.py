@@ -16,7 +16,7 @@ from siltstone.compaction.cycle_report import CycleReport
 from siltstone.config import JobPlace, Role, Settings
 from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, SiltstoneError
 from siltstone.lake import Lake
-from siltstone.model.cron import next_after as timing
+from siltstone.cron import next_after as timing
 from siltstone.model.requests import Ask, Wish
 from siltstone.scheduler.caretaker import Caretaker
 from siltstone.scheduler.cycles import Outcome, State

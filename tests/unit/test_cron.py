@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siltstone.errors import InvalidRequest
-from siltstone.model.cron import check_cron, next_after
+from siltstone.cron import check_cron, next_after
 
 
 def at(text: str) -> dt.datetime:

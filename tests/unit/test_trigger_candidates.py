@@ -74,6 +74,19 @@ def test_an_empty_base_and_an_empty_backlog_make_no_share():
     assert (empty.jobs, empty.left_out) == ((), ())
 
 
+@pytest.mark.parametrize(("files", "rows", "size", "after"), [(0, 9, KB, 1), (10, 3, KB, 3), (0, 9, 300 * MB, 3)])
+def test_a_fold_says_how_many_files_it_writes(files: int, rows: int, size: int, after: int):
+    table = keyed(files=BASE[:files], change_files=changes(2), backlog=backlog(rows=rows, size=size))
+    (job,) = planned(table, force=True).jobs
+    assert (job.files_after, job.to_dict()["files_after"]) == (after, after)
+
+
+def test_since_when_a_job_waits_is_iso_text_in_json():
+    (job,) = planned(keyed(files=BASE, backlog=backlog(age_ms=MINUTE_MS)), force=True).jobs
+    assert job.to_dict()["waiting_since"] == (NOW - dt.timedelta(minutes=1)).isoformat(timespec="milliseconds")
+    assert replace(job, waiting_since_ms=0).to_dict()["waiting_since"] is None
+
+
 def test_force_folds_any_backlog():
     assert [job.trigger for job in planned(keyed(files=BASE, backlog=backlog()), force=True).jobs] == ["forced"]
     assert planned(keyed(files=BASE), force=True).jobs == ()
@@ -293,7 +306,8 @@ def test_a_vacuum_is_due_daily():
     assert [job.trigger for job in planned(vacuumed(day)).jobs] == ["24 hours since the last one"]
     assert reasons(planned(vacuumed(day - dt.timedelta(hours=2))), "vacuum") == ["due in 2.0 hours"]
     assert [job.trigger for job in planned(vacuumed(None)).jobs] == ["the first one"]
-    assert len(planned(vacuumed(dt.timedelta(0)), force=True).jobs) == 1
+    assert [job.trigger for job in planned(vacuumed(dt.timedelta(0)), force=True).jobs] == ["forced"]
+    assert [job.trigger for job in planned(vacuumed(None, removed_since=NOW), force=True).jobs] == ["forced"]
     assert planned(vacuumed(day), settings={"vacuum_interval_hours": 25.0}).jobs == ()
     off = planned(vacuumed(day), settings={"vacuum_interval_hours": 0.0}, force=True)
     assert reasons(off, "vacuum") == ["disabled: vacuum_interval_hours is 0"]
@@ -303,7 +317,21 @@ def test_a_vacuum_is_due_daily():
 def test_the_oldest_removed_file_tells_when_the_last_vacuum_was():
     """A vacuum leaves files up to its retention old. Were they enough for the next one, there would be one in every cycle."""
     assert planned(vacuumed(None, removed_since=NOW - dt.timedelta(hours=47))).jobs == ()
-    assert len(planned(vacuumed(None, removed_since=NOW - dt.timedelta(hours=48))).jobs) == 1
+    (job,) = planned(vacuumed(None, removed_since=NOW - dt.timedelta(hours=48))).jobs
+    assert job.trigger == "the oldest file has waited for 48 hours"
+
+
+def test_what_is_not_due_has_no_trigger_and_the_numbers_of_its_files():
+    few = [
+        *planned(events(changes(14))).left_out,
+        *planned(keyed(change_files=changes(14))).left_out,
+        *planned(vacuumed(dt.timedelta(0))).left_out,
+    ]
+    assert [(one.lane, one.trigger, len(one.files), one.reason) for one in few] == [
+        ("events", "", 14, "14 of 32 small files"),
+        ("squash", "", 14, "14 of 32 small files"),
+        ("vacuum", "", 0, "due in 24.0 hours"),
+    ]
 
 
 def test_a_last_vacuum_that_is_still_to_come_says_nothing():

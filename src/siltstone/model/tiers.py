@@ -17,7 +17,7 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, Final
 
 from siltstone.errors import InvalidRequest
-from siltstone.model.cron import check_cron
+from siltstone.cron import check_cron
 from siltstone.model.periods import Granularity
 
 HOUR_SECONDS: Final = 3_600

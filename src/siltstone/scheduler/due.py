@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from siltstone.model.cron import next_after
+from siltstone.cron import next_after
 
 SET_BACK_SECONDS: Final = 60.0
 """A clock that was set back by less is waited for: what ran just now does not run again for a correction of seconds."""

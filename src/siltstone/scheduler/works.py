@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from siltstone.config import Settings
 from siltstone.errors import InvalidRequest
-from siltstone.model.cron import check_cron
+from siltstone.cron import check_cron
 from siltstone.model.tiers import Tier, tiers_from_text
 from siltstone.scheduler.cycles import Run, Work
 

@@ -57,6 +57,7 @@ def folds(table: TableState, settings: Settings, view: View) -> Iterator[Candida
         _bare(table, JobKind.FOLD),
         files=tuple(sorted(table.change_files, key=attrgetter("order", "path"))),
         rows=backlog.rows,
+        files_after=_fold_files(table, settings),
         cost_bytes=_fold_cost(table),
         saved_bytes=backlog.batches * OPEN_COST_BYTES + backlog.size_bytes,
         target_bytes=settings.target_file_bytes,
@@ -96,8 +97,17 @@ def _fold_cost(table: TableState) -> int:
     size = table.backlog.size_bytes
     if table.shape is Shape.LOG or not table.files:
         return size
-    touched = min(len(table.files), table.backlog.rows)
-    return size + total_bytes(table.files) * touched // len(table.files)
+    return size + total_bytes(table.files) * _touched(table) // len(table.files)
+
+
+def _fold_files(table: TableState, settings: Settings) -> int:
+    """Return about how many files a fold writes: each that it touches anew, and more if the size asks for it."""
+    touched = 0 if table.shape is Shape.LOG else _touched(table)
+    return max(touched, files_needed(_fold_cost(table), settings.target_file_bytes))
+
+
+def _touched(table: TableState) -> int:
+    return min(len(table.files), table.backlog.rows)
 
 
 # ---- squash, and event logs ----------------------------------------------------------------------------------------
@@ -123,7 +133,7 @@ def squashes(table: TableState, settings: Settings, view: View, *, fold_due: boo
     elif under_way:
         found = replace(found, reason=f"files of unfinished job {under_way}")
     elif len(run) < many:
-        found = replace(found, reason=_too_few(table.change_files, run, many, view))
+        found = replace(found, trigger="", reason=_too_few(table.change_files, run, many, view))
     elif fold_due:
         found = replace(found, reason="the fold takes these files")
     yield found
@@ -138,13 +148,14 @@ def event_logs(table: TableState, settings: Settings, view: View) -> Iterator[Ca
     taken = small_event_files(
         free, many=many, events=attrgetter("rows"), day=attrgetter("period"), path=attrgetter("path")
     )
-    found = _run_candidate(table, JobKind.EVENTS, taken, target_bytes=settings.target_file_bytes)
-    found = replace(found, files_after=len({file.period for file in taken}))
+    most = max(event_classes(free, events=attrgetter("rows")), key=len, default=[])
+    run = taken or sorted(most, key=attrgetter("path"))
+    found = _run_candidate(table, JobKind.EVENTS, run, target_bytes=settings.target_file_bytes)
+    found = replace(found, files_after=len({file.period for file in run}))
     if not settings.event_log_files:
         found = replace(found, reason="disabled: event_log_files is 0")
     elif not taken:
-        most = max(event_classes(free, events=attrgetter("rows")), key=len, default=[])
-        found = replace(found, reason=_too_few(table.files, most, many, view))
+        found = replace(found, trigger="", reason=_too_few(table.files, run, many, view))
     yield found
 
 
@@ -324,7 +335,10 @@ def vacuums(table: TableState, settings: Settings, view: View) -> Iterator[Candi
     since = vacuumed_at or table.removed_since
     wait_hours = settings.vacuum_interval_hours + (0.0 if vacuumed_at else settings.vacuum_retention_hours)
     due_ms = epoch_ms(since) + round(wait_hours * HOUR_MS) if since else 0
-    trigger = f"{settings.vacuum_interval_hours:g} hours since the last one" if since else "the first one"
+    if vacuumed_at:
+        trigger = f"{settings.vacuum_interval_hours:g} hours since the last one"
+    else:
+        trigger = f"the oldest file has waited for {wait_hours:g} hours" if since else "the first one"
     if table.clustered_at and (not since or table.clustered_at >= since):
         kept_hours = settings.vacuum_retention_hours if since and not vacuumed_at else 0.0
         after_ms = epoch_ms(table.clustered_at) + round(kept_hours * HOUR_MS)
@@ -334,7 +348,9 @@ def vacuums(table: TableState, settings: Settings, view: View) -> Iterator[Candi
         yield replace(found, reason=f"files of unfinished job {job}")
     elif not settings.vacuum_interval_hours:
         yield replace(found, reason="disabled: vacuum_interval_hours is 0")
-    elif due_ms > view.now_ms and not view.force:
-        yield replace(found, reason=f"due in {(due_ms - view.now_ms) / HOUR_MS:,.1f} hours")
-    else:
+    elif due_ms <= view.now_ms:
         yield found
+    elif view.force:
+        yield replace(found, trigger="forced")
+    else:
+        yield replace(found, trigger="", reason=f"due in {(due_ms - view.now_ms) / HOUR_MS:,.1f} hours")

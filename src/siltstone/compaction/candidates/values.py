@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
@@ -146,7 +146,7 @@ class Candidate:
     retention_hours: float | None = None
     """What a vacuum keeps; as the settings say unless told."""
     trigger: str = ""
-    """What made it due."""
+    """What made it due; empty if it is not."""
     reason: str = ""
     """Why it was left out; empty if it is planned."""
 
@@ -172,7 +172,7 @@ class Candidate:
         found: dict[str, Any] = {"kind": str(self.kind), "lane": self.lane}
         found |= {name: getattr(self, name) for name in names}
         found |= {"partition": dict(self.partition), "files": len(self.files), "target_bytes": self.target_bytes}
-        found |= {"score": round(self.score, 3), "waiting_since_ms": self.waiting_since_ms}
+        found |= {"score": round(self.score, 3), "waiting_since": _moment(self.waiting_since_ms)}
         found |= {"planned": self.planned, "trigger": self.trigger, "reason": self.reason}
         return found | ({"paths": [file.path for file in self.files]} if with_files else {})
 
@@ -224,6 +224,10 @@ def _line(candidate: Candidate) -> tuple[str, ...]:
         f"{candidate.score:.2f}" if candidate.saved_bytes else "",
         f"planned: {candidate.trigger}" if candidate.planned else candidate.reason,
     )
+
+
+def _moment(at_ms: int) -> str | None:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds") if at_ms else None
 
 
 _SIZE_BYTES: Final = attrgetter("size_bytes")
