@@ -14,9 +14,9 @@ import pytest
 from siltstone.compaction.candidates import Plan
 from siltstone.compaction.cycle_report import CycleReport
 from siltstone.config import JobPlace, Role, Settings
+from siltstone.cron import next_after as timing
 from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, SiltstoneError
 from siltstone.lake import Lake
-from siltstone.cron import next_after as timing
 from siltstone.model.requests import Ask, Wish
 from siltstone.scheduler.caretaker import Caretaker
 from siltstone.scheduler.cycles import Outcome, State
@@ -420,7 +420,26 @@ def test_what_is_wrong_with_a_request_is_its_answer(bench: Bench):
     bench.caretaker(lake_of(bench.root)).start()
     until(lambda: bench.lake.compactor_overview()["kind"])
     assert Asked(bench.root, replace(CYCLE, only=("nix",))).value().error_kind == "invalid_request"
-    answer = Asked(bench.root, replace(FOLD, names=(NAME, "no.such.one"))).value()
+
+
+def test_a_name_that_is_none_is_refused_before_anybody_is_asked(bench: Bench):
+    for wish in (FOLD, CYCLE, Wish(ask=Ask.VACUUM)):
+        with pytest.raises(NotFound, match=r"There is no dataset no\.such\.one in lake .*silt list"):
+            bench.lake.ask(replace(wish, names=(NAME, "no.such.one")))
+    assert (bench.lake.history(), bench.lake.totals().cycles) == ([], 0)
+
+
+def test_a_dataset_that_is_dropped_before_its_turn_is_the_failure_of_its_job(bench: Bench):
+    lake = lake_of(bench.root)
+    lake.create("a.b.gone", "id BIGINT NOT NULL", key="id")
+    office = lake._office()
+    following = office.requests.ask(replace(FOLD, names=(NAME, "a.b.gone")))
+    lake.drop("a.b.gone")
+    caretaker = bench.caretaker()
+    for _ in range(3):
+        caretaker.step()
+    answer = following.answer()
+    assert answer is not None
     assert [one["error_kind"] for one in answer.results] == [None, "not_found"]
 
 

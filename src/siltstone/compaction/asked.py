@@ -28,7 +28,7 @@ def asked_plan(
 
     Raises:
         InvalidRequest: what is asked for is no work on datasets, a retention is too short, or a dataset cannot be clustered so.
-        NotFound: a dataset that is to be clustered is not there; for any other work its own job says so.
+        NotFound: a dataset that is to be clustered is not there; for any other work its own job says so (`Lake.ask` looks first).
     """
     jobs = tuple(replace(found, trigger=trigger) for name in names for found in _of(wish, name, store, settings))
     return Plan(cycle=cycle, budget_bytes=settings.cycle_bytes, jobs=jobs, left_out=())

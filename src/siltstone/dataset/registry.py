@@ -139,7 +139,7 @@ class Registry:
         self.require_lake()
         found = self._lookup(name)
         if found is None or not found.is_live:
-            raise NotFound(f"There is no dataset {name} in lake {self._layout.root}. `silt list` shows what there is.")
+            raise NotFound(f"There is no dataset {name} in lake {self._layout.root}. silt list shows what there is.")
         return found
 
     def require_lake(self) -> None:

@@ -77,6 +77,7 @@ class KeptLake(LakeCycles):
 
         Raises:
             InvalidRequest: the role may not compact, or what is asked for cannot be. Nothing was changed.
+            NotFound: there is no dataset of a name. Nothing was changed; one that is dropped later is its job's failure.
             Conflict: a cycle was asked for while one is running.
         """
         from siltstone.model.requests import Ask
@@ -84,8 +85,10 @@ class KeptLake(LakeCycles):
 
         self.require()
         check_may_compact(self.settings.role, doing=wish.what)
+        for name in wish.names or ():  # what is wrong with it is said before anybody is asked
+            self._store(name)
         if wish.ask is not Ask.CYCLE:
-            self._asked_plan(wish)  # what is wrong with it is said before anybody is asked
+            self._asked_plan(wish)
         return Asking(self._housework(), self._office()).ask(wish, tell=tell)
 
     def compactor_overview(self) -> dict[str, Any]:
