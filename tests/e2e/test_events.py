@@ -124,3 +124,16 @@ def test_a_projection_can_be_made_anew_and_is_if_it_is_broken(tmp_path: Path) ->
 def test_events_need_no_spark(tmp_path: Path) -> None:
     done = process("events", "append", "-", "--log", f"delta://{tmp_path}/log", stdin=LINES[0], PATH="", JAVA_HOME="")
     assert (done.code, done.out) == (0, "Appended 1 event.\n")
+
+
+def test_the_journal_of_a_lake_is_read_and_never_appended_to(tmp_path: Path) -> None:
+    received = {"build_request_event": {"status_name": "RECEIVED"}}
+    event = json.dumps({"build_request_id": "cycle-000000009999-ab", "event_type": "build_request", **received})
+    (tmp_path / "in.ndjson").write_text(event + "\n", encoding="utf-8")
+    (tmp_path / "link").symlink_to(tmp_path / "lake")
+    for place in ("lake", "link", "lake/x/.."):
+        uri = f"delta://{tmp_path}/{place}/_system/events"
+        for call in (("append", "--event", event), ("import", tmp_path / "in.ndjson")):
+            refused = silt("events", *call, "--log", uri)
+            assert (refused.code, "is the journal of a lake" in refused.err) == (2, True), refused.err
+    assert not (tmp_path / "lake").exists()

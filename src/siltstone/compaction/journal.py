@@ -204,7 +204,7 @@ class Journal:
         log = self.log()
         if log is None:
             return []
-        builds = [b for b in log.builds(limit=MOST_OPEN, statuses=OPEN) if b.build_request_id.startswith(CYCLE)]
+        builds = [b for b in log.builds(limit=MOST_OPEN, statuses=OPEN) if cycle_number(b.build_request_id) is not None]
         return [self._open_cycle(log, build) for build in sorted(builds, key=lambda build: build.first_index)]
 
     def _open_cycle(self, log: EventLog, build: Build) -> OpenCycle:
@@ -237,7 +237,7 @@ class Journal:
         if log is None:
             return []
         runs = log.runs(limit=limit, label_glob=None if dataset is None else job_label(dataset, "*"))
-        order = {run.job_run_id: at for at, run in enumerate(runs) if run.build_request_id.startswith(CYCLE)}
+        order = {run.job_run_id: at for at, run in enumerate(runs) if cycle_number(run.build_request_id) is not None}
         events: dict[str, list[Event]] = {run: [] for run in order}
         for some in _some(list(order), MAX_FILTERS):
             for one in log.events(wanted=Filter(job_run_ids=tuple(some)), at_once=EVENTS_AT_ONCE):

@@ -93,8 +93,21 @@ def _opened(uri: str | None, *, create: bool = False, writes: str = "") -> "Iter
         )
     if uri.strip() == "memory:":
         raise InvalidRequest("A log in memory ends with the command; name one that stays, as sqlite:///builds.db.")
+    if create and _is_journal(uri):
+        raise InvalidRequest(
+            f"{uri} is the journal of a lake: only the lake writes there, and what others append would count as cycles. "
+            "Name a log of your own."
+        )
     with EventLog.open(uri, create=create) as log:
         yield log
+
+
+def _is_journal(uri: str) -> bool:
+    from siltstone.eventlog.address import Backend, parse_address
+    from siltstone.storage.layout import JOURNAL
+
+    found = parse_address(uri)
+    return found.backend is Backend.DELTA and Path(found.path).resolve().match(JOURNAL)
 
 
 # ---- writing -----------------------------------------------------------------------------------------------------
