@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+from siltstone.cron import check_cron
 from siltstone.errors import InvalidRequest
 
 CONFIG_FILE: Final = "silt.toml"
@@ -226,7 +227,17 @@ def _fit(name: str, value: Any) -> Any:  # noqa: ANN401
         raise InvalidRequest(f"Setting {name!r} takes {_WORDS[kind]}, not {value!r}.") from error
     if kind in (int, float):
         _check_number(name, value, fitted)
+    if name.endswith(_CRON):
+        _check_cron(name, str(fitted).strip())
     return fitted
+
+
+def _check_cron(name: str, text: str) -> None:
+    try:
+        if text:  # an empty one: only when it is asked for
+            check_cron(text)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"Setting {name!r}: {error}") from error
 
 
 def _check_number(name: str, given: Any, fitted: float) -> None:  # noqa: ANN401
@@ -282,5 +293,6 @@ _WORDS: Final = {
     JobPlace: f"one of {', '.join(JobPlace)}",
     Role: f"one of {', '.join(Role)}",
 }
+_CRON: Final = "_cron"
 _LARGEST: Final = 10**12
 _DEFAULTS: Final = Settings()

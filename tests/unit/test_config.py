@@ -43,6 +43,16 @@ def test_a_value_that_does_not_fit_is_refused_by_name(name: str, value: Any):  #
         load(**{name: value})
 
 
+@pytest.mark.parametrize("text", ["61 * * * *", "* * *", "often"])
+def test_a_cron_that_is_none_is_refused_by_the_name_of_its_setting(text: str):
+    with pytest.raises(InvalidRequest, match=r"Setting 'fold_cron': '.*' is no cron expression"):
+        load(environment={"SILT_FOLD_CRON": text})
+
+
+def test_an_empty_cron_means_only_when_asked():
+    assert load(environment={"SILT_FOLD_CRON": " "}).fold_cron == " "
+
+
 def test_an_unknown_setting_is_refused_with_the_known_ones():
     with pytest.raises(InvalidRequest, match=r"Unknown setting 'max_row'.*max_rows"):
         load(max_row=1)

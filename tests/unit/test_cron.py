@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.errors import InvalidRequest
 from siltstone.cron import check_cron, next_after
+from siltstone.errors import InvalidRequest
 
 
 def at(text: str) -> dt.datetime:

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, Final
 
-from siltstone.errors import InvalidRequest
 from siltstone.cron import check_cron
+from siltstone.errors import InvalidRequest
 from siltstone.model.periods import Granularity
 
 HOUR_SECONDS: Final = 3_600

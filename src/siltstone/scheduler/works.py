@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from siltstone.config import Settings
-from siltstone.errors import InvalidRequest
 from siltstone.cron import check_cron
+from siltstone.errors import InvalidRequest
 from siltstone.model.tiers import Tier, tiers_from_text
 from siltstone.scheduler.cycles import Run, Work
 
