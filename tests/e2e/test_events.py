@@ -1,12 +1,14 @@
 """`silt events` as a user meets it, on SQLite and on Delta."""
 
 import json
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from siltstone.eventlog.events import event_json
-from tests.e2e.silt import process, silt
+from tests.e2e.silt import COMMAND, process, silt
 from tests.support.histories import history
 
 EVENTS = list(history(120, seed=21))
@@ -60,6 +62,8 @@ def test_where_things_stand() -> None:
     assert silt("events", "builds", "build 0", "--json").data["build_request_id"] == "build 0"
     assert silt("events", "builds", "nothing").code == 3
     assert "there are UNKNOWN, RECEIVED" in silt("events", "builds", "--status", "DONE").err
+    small, large = (silt("events", "builds", "--status", name, "--json").data for name in ("completed", "COMPLETED"))
+    assert small == large
     ref = silt("events", "partitions", "--json").data[0]["partition_ref"]
     assert silt("events", "partitions", ref, "--json").data["partition_ref"] == ref
     assert {run["build_request_id"] for run in silt("events", "jobs", "--build", RUNNING, "--json").data} == {RUNNING}
@@ -77,6 +81,17 @@ def test_where_things_stand() -> None:
 def test_tail_shows_the_last_ones(last: int) -> None:
     lines = silt("events", "tail", "-n", last, "--json").out.splitlines()
     assert [json.loads(line)["index"] for line in lines] == list(range(121 - min(last, 120), 121))
+
+
+@pytest.mark.usefixtures("log")
+def test_ctrl_c_is_how_following_ends() -> None:
+    call = ["env", "--default-signal=INT", *COMMAND, "events", "tail", "-n", "1", "-f"]
+    with subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline()
+        child.send_signal(signal.SIGINT)
+        _, err = child.communicate(timeout=60)
+    assert (child.returncode, err) == (0, "")
 
 
 def test_an_event_may_leave_its_id_and_time_to_us(tmp_path: Path) -> None:

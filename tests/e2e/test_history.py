@@ -1,5 +1,6 @@
 """silt history, silt status and silt compact --cycle tell what cycles did; without Spark."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -68,16 +69,18 @@ def test_what_was_asked_for_by_name_is_found_as_jobs_and_counted() -> None:
     totals = silt("history", "--totals", "--json").data
     assert (totals["cycles"], totals["jobs"]) == (2, 3)
     assert (totals["lanes"]["squash"]["files_before"], totals["lanes"]["vacuum"]["jobs"]) == (3, 2)
-    assert [found["message"] for found in silt("history", "--json").data] == ["2 jobs", "1 jobs"]
+    assert [found["message"] for found in silt("history", "--json").data] == ["2 jobs", "1 job"]
 
 
 def test_status_tells_the_last_job_and_the_last_cycle() -> None:
     cycle()
     found = silt("status", PEOPLE, "--json").data
     assert (found["last_job_status"], found["last_job_message"]) == ("completed", "3 files became 1")
+    assert found["last_job_kind"] == "squash"
     assert (found["jobs"], found["failures"], found["last_cycle_status"]) == (1, 0, "completed")
     shown = silt("status")
-    assert "3 files became 1" in shown.out
+    assert re.search(r"squash completed at \S+Z: 3 files became 1", shown.out)
+    assert "+00:00" not in shown.out
     assert "The last cycle completed at" in shown.err
     assert "last job" in silt("status", PEOPLE).out
 

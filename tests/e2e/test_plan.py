@@ -50,6 +50,7 @@ def test_bad_input_is_told() -> None:
     assert "There is no tier or work 'nothing'" in silt("compact", "--plan", "--only", "nothing").err
     assert "go with --plan" in silt("compact", "--all", "--force").err
     assert "goes with a name" in silt("compact", "--plan", "--purge").err
+    assert "--plan and --cycle exclude each other" in silt("compact", "--plan", "--cycle").err
     assert silt("compact", "--plan", "crm.sales.nobody").code == 3
 
 

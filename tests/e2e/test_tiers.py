@@ -49,3 +49,9 @@ def test_a_log_says_how_it_is_clustered_and_which_duplicates_survive(clicks: str
     refused = silt("create", "web.eu.bad", "--time", "at", "--schema", "at TIMESTAMP, id BIGINT", "--dedup-by", "id")
     assert refused.code == 2
     assert "dedup_by=['id', 'at']" in refused.err
+
+
+def test_a_keyed_dataset_is_said_to_have_no_tiers(lake_path: Path) -> None:
+    silt("--lake", lake_path, "create", "a.b.keyed", "--key", "id", "--schema", "id STRING")
+    assert "is keyed and has no tiers" in silt("--lake", lake_path, "tiers", "a.b.keyed").out
+    assert silt("--lake", lake_path, "--json", "tiers", "a.b.keyed").data == []

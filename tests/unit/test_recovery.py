@@ -106,7 +106,7 @@ def test_a_job_that_had_committed_is_rolled_forward_and_one_that_had_not_is_aban
     done = next(record for record in lake.jobs() if record.job == first.id)
     assert (done.recovered, done.done.files_before, done.done.files_after, done.done.rows) == (True, 3, 1, 3)
     (cycle,) = lake.history()
-    assert (cycle.status, cycle.message) == ("failed", "its process died; 1 jobs rolled forward, 1 abandoned")
+    assert (cycle.status, cycle.message) == ("failed", "its process died; 1 job rolled forward, 1 abandoned")
     log = lake._journal.log()
     assert log is not None
     assert log.partition(first.planned.dataset).status is PartitionStatus.AVAILABLE

@@ -106,6 +106,8 @@ def test_a_new_name_is_a_new_tier_and_needs_its_fields():
         4096 * MB,
         30,
     )
+    with pytest.raises(InvalidRequest, match=r"Tier 'dayly' is new and needs .* Did you mean 'daily'\?"):
+        changed(DEFAULT_TIERS, {"dayly": {"min_files": 3}})
     with pytest.raises(InvalidRequest, match="Tier 'late' is new and needs cron"):
         changed(DEFAULT_TIERS[:3], {"late": fields})
 

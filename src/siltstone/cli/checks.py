@@ -83,9 +83,10 @@ def _packages() -> Check:
 
 
 def _environment() -> Check:
-    """A variable with a slip in its name is ignored everywhere; here it is named."""
-    from siltstone.config import unknown_variables
+    """A variable with a slip in its name is ignored everywhere; here it is named. So is one whose value does not fit."""
+    from siltstone.config import Settings, unknown_variables
 
+    Settings.load()
     unknown = [
         f"{name} is ignored" + (f"; did you mean {nearest}?" if nearest else "")
         for name, nearest in unknown_variables(os.environ).items()

@@ -42,6 +42,7 @@ from siltstone.compaction.records import (
     Owner,
     Unreadable,
     config_of,
+    counted,
     cycle_id,
     cycle_number,
     done_of,
@@ -260,7 +261,7 @@ class Journal:
             self._running = running = self._start(plan.cycle, jobs)
             refs = tuple(dict.fromkeys(_ref(job) for job in jobs))
             graph = graph_of(self._settings, jobs, epoch=jobs[0].epoch)
-            text = f"{len(jobs):,} jobs"
+            text = counted(len(jobs), "job")
             payloads: list[Payload] = [
                 BuildRequestEvent(status=BuildStatus.RECEIVED, requested_partitions=refs, message=text),
                 BuildRequestEvent(status=BuildStatus.PLANNING, message=text),
@@ -487,7 +488,7 @@ def _settled(ref: str, job: str | None, *, failed: bool, message: str = "") -> P
 def _ended(done: int, failed: int, left: int) -> BuildRequestEvent:
     """Return how a cycle has ended: cancelled if jobs were left, failed if one failed."""
     status = BuildStatus.CANCELLED if left else BuildStatus.FAILED if failed else BuildStatus.COMPLETED
-    parts = [f"{done:,} jobs", f"{failed:,} failed" if failed else "", f"{left:,} left" if left else ""]
+    parts = [counted(done, "job"), f"{failed:,} failed" if failed else "", f"{left:,} left" if left else ""]
     return BuildRequestEvent(status=status, message=", ".join(filter(None, parts)))
 
 

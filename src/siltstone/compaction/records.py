@@ -323,14 +323,23 @@ def _of_entry(entry: LogEntry, sha256: Mapping[str, str]) -> dict[str, str]:
 def told(done: Done) -> str:
     """Say in a line what a job did.
 
-    >>> told(Done(files_before=32, files_after=1)), told(Done(files_deleted=3)), told(Done())
-    ('32 files became 1', '3 files deleted', 'nothing to do')
+    >>> told(Done(files_before=32, files_after=1)), told(Done(files_deleted=1)), told(Done())
+    ('32 files became 1', '1 file deleted', 'nothing to do')
     """
     if done.files_deleted:
-        return f"{done.files_deleted:,} files deleted"
+        return f"{counted(done.files_deleted, 'file')} deleted"
     if done.files_before or done.files_after:
-        return f"{done.files_before:,} files became {done.files_after:,}"
+        return f"{counted(done.files_before, 'file')} became {done.files_after:,}"
     return "nothing to do"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> counted(1, "job"), counted(2000, "job")
+    ('1 job', '2,000 jobs')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def safe_error(kind: str | None, text: str) -> str:

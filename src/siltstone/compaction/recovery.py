@@ -35,6 +35,7 @@ from siltstone.compaction.owners import Holder, Life, Owners
 from siltstone.compaction.records import (
     RECOVERED,
     JobRecord,
+    counted,
     done_of,
     is_whole,
     iso,
@@ -426,8 +427,7 @@ def _endings(cycle: OpenCycle, judged: _Found) -> list[Payload]:
     ]
     whole = all(refs.values()) and not cycle.unreadable and cycle.build.status is BuildStatus.EXECUTING
     partly = f"{len(judged.partly)} partly done, " if judged.partly else ""
-    text = (
-        f"its process died; {len(judged.rolled_forward)} jobs rolled forward, {partly}{len(judged.abandoned)} abandoned"
-    )
+    forward = f"{counted(len(judged.rolled_forward), 'job')} rolled forward"
+    text = f"its process died; {forward}, {partly}{len(judged.abandoned)} abandoned"
     payloads.append(BuildRequestEvent(status=BuildStatus.COMPLETED if whole else BuildStatus.FAILED, message=text))
     return payloads

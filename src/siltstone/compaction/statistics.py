@@ -39,7 +39,7 @@ from siltstone.eventlog.reading import parse_event
 from siltstone.eventlog.transitions import ENDED_BUILDS, ENDED_JOBS
 from siltstone.storage.jars import cache_folder
 
-LAYOUT: Final = 2
+LAYOUT: Final = 3
 AT_ONCE: Final = 10_000
 
 
@@ -69,6 +69,8 @@ class Statistics:
     longest_wait_seconds: float = 0.0
     """The longest time that work waited from being due to being begun: the age of the backlog when it was worst."""
     last_job: str | None = None
+    last_lane: str | None = None
+    """The tier or kind of work of the last job."""
     last_status: str | None = None
     last_message: str | None = None
     last_ended_at: str | None = None
@@ -88,7 +90,7 @@ class Statistics:
         for name in _SUMMED:
             setattr(self, name, getattr(self, name) + getattr(done, name))
         self.longest_wait_seconds = max(self.longest_wait_seconds, done.waited_seconds)
-        self.last_job, self.last_status = record.job, record.status.name.lower()
+        self.last_job, self.last_lane, self.last_status = record.job, record.lane, record.status.name.lower()
         self.last_message, self.last_ended_at = record.message, iso(record.ended_at)
 
     def to_dict(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ as JSON, or ``daily.min_files=6; weekly.enabled=yes``. Ages are seconds or text 
 text (``512MB``); a KB has 1,024 bytes.
 """
 
+import difflib
 import json
 import re
 from collections import Counter
@@ -173,7 +174,8 @@ def changed(tiers: Iterable[Tier], changes: Changes) -> tuple[Tier, ...]:
         if not isinstance(given, Mapping):
             raise InvalidRequest(f"Tier {name!r} takes a mapping of its fields, not {given!r}.")
         known[name] = known.get(name, {}) | dict(given)
-    return check_tiers(_tier(name, values) for name, values in known.items())
+    old = [tier for tier in known if tier not in changes]
+    return check_tiers(_tier(name, values, others=old) for name, values in known.items())
 
 
 def check_tiers(tiers: Iterable[Tier]) -> tuple[Tier, ...]:
@@ -284,7 +286,7 @@ def _json_object(text: str) -> dict[str, Any]:
 # ---- one tier from what people write -----------------------------------------------------------------------------
 
 
-def _tier(name: str, values: Mapping[str, Any]) -> Tier:
+def _tier(name: str, values: Mapping[str, Any], *, others: Iterable[str] = ()) -> Tier:
     known = {field.name for field in fields(Tier)}
     unknown = sorted(set(values) - known)
     if unknown:
@@ -293,7 +295,9 @@ def _tier(name: str, values: Mapping[str, Any]) -> Tier:
         raise InvalidRequest(f"Tier {name!r} cannot be renamed to {values['name']!r}; disable it and add a new one.")
     missing = [f.name for f in fields(Tier) if f.default is MISSING and f.name not in values and f.name != "name"]
     if missing:
-        raise InvalidRequest(f"Tier {name!r} is new and needs {', '.join(missing)}.")
+        near = difflib.get_close_matches(name, list(others), n=1)
+        meant = f" Did you mean {near[0]!r}?" if near else ""
+        raise InvalidRequest(f"Tier {name!r} is new and needs {', '.join(missing)}.{meant}")
     fitted = {field: _fit(name, field, value) for field, value in values.items() if field != "name"}
     return Tier(name=name, **fitted)
 

@@ -5,7 +5,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from enum import IntEnum
 from pathlib import Path
@@ -370,12 +370,19 @@ def tail(  # noqa: PLR0913  # one parameter for each filter
         raise InvalidRequest(f"-n must be 0 or more, not {last}.")
     with _opened(log) as opened:
         following = _show_tail(call, opened, last, wanted)
-        while follow:
-            render.flush()
-            time.sleep(FOLLOW_SECONDS)
-            page = opened.page(following, limit=1000, wanted=wanted)
-            _write_tail(call, page.events)
-            following = page.next_index
+        if follow:
+            with suppress(KeyboardInterrupt):  # the way to end it
+                _follow(call, opened, following, wanted)
+
+
+def _follow(call: Invocation, log: "EventLog", following: int, wanted: "Filter") -> None:
+    """Show the events that come, for ever."""
+    while True:
+        render.flush()
+        time.sleep(FOLLOW_SECONDS)
+        page = log.page(following, limit=1000, wanted=wanted)
+        _write_tail(call, page.events)
+        following = page.next_index
 
 
 def _show_tail(call: Invocation, log: "EventLog", last: int, wanted: "Filter") -> int:
@@ -420,14 +427,15 @@ def builds(
     from siltstone.eventlog.events import BuildStatus
 
     call = invocation(context)
-    unknown = [name for name in status or () if name not in BuildStatus.__members__]
+    wanted = [name.upper() for name in status or ()]
+    unknown = [name for name in wanted if name not in BuildStatus.__members__]
     if unknown:
         raise InvalidRequest(f"There is no status {unknown[0]!r}; there are {', '.join(BuildStatus.__members__)}.")
     with _opened(log) as opened:
         found = (
             [opened.build(build)]
             if build is not None
-            else opened.builds(limit=limit, statuses=[BuildStatus[name] for name in status or ()])
+            else opened.builds(limit=limit, statuses=[BuildStatus[name] for name in wanted])
         )
     columns = [BUILD, "status", "asked for", "created", "updated", "message"]
     rows = [

@@ -91,8 +91,10 @@ def compact(  # noqa: PLR0913  # one parameter for each way to compact
     silt compact --cycle --only daily --force
     """
     call = invocation(context)
+    if plan and cycle:
+        raise InvalidRequest("--plan and --cycle exclude each other: --plan only shows what --cycle does.")
     if plan or cycle:
-        if every or purge or squash or dry_run or (plan and cycle):
+        if every or purge or squash or dry_run:
             raise InvalidRequest("--plan or --cycle goes with a name, --only and --force alone.")
         (_plan if plan else _cycle)(call, name, only=only, force=force)
         return

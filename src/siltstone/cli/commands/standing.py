@@ -69,6 +69,7 @@ class _Told:
         one = self.totals.datasets.get(dataset) if self.totals is not None else None
         return {
             "last_job": one.last_job if one else None,
+            "last_job_kind": one.last_lane if one else None,
             "last_job_status": one.last_status if one else None,
             "last_job_message": one.last_message if one else None,
             "last_job_at": one.last_ended_at if one else None,
@@ -85,8 +86,8 @@ class _Told:
         if not found["last_job"]:
             return None
         failed = f"; {found['failures']} of {found['jobs'] + found['failures']} failed" if found["failures"] else ""
-        at = found["last_job_at"].replace("+00:00", "Z")
-        return f"{found['last_job_status']} at {at}: {found['last_job_message']}{failed}"
+        how = f"{found['last_job_kind']} {found['last_job_status']} at {_moment(found['last_job_at'])}"
+        return f"{how}: {found['last_job_message']}{failed}"
 
 
 def _journal(lake: "Lake", failures: list[SiltstoneError]) -> _Told:
@@ -121,7 +122,7 @@ def _show_statuses(found: "list[Status]", told: _Told) -> None:
             render.size(one.base_bytes),
             render.number(one.backlog_rows),
             one.backlog_batches,
-            one.oldest_unfolded_at,
+            _moment(one.oldest_unfolded_at),
             render.size(one.unreferenced_bytes),
             told.last_job(one.dataset),
         ]
@@ -156,7 +157,7 @@ def _show_status(one: "Status", told: _Told) -> None:
             "backlog": f"{backlog}, {render.counted(one.backlog_files, 'file')}, {render.size(one.backlog_bytes)}"
             if one.backlog_rows
             else "none",
-            "staleness": f"base lags {render.seconds(one.stale_seconds)} behind, since {one.oldest_unfolded_at}"
+            "staleness": f"base lags {render.seconds(one.stale_seconds)} behind, since {_moment(one.oldest_unfolded_at)}"
             if one.oldest_unfolded_at
             else "base is up to date",
             "a fold": _told_fold(one),

@@ -50,12 +50,15 @@ def tiers(
             found = lake.dataset(name).set_tiers("; ".join(changes or []), reset=reset)
         else:
             found = lake.dataset(name).tiers()
-    call.answer([tier.to_dict() for tier in found], lambda: _show(found))
+    call.answer([tier.to_dict() for tier in found], lambda: _show(name, found))
 
 
-def _show(found: "tuple[Tier, ...]") -> None:
+def _show(name: str | None, found: "tuple[Tier, ...]") -> None:
     from siltstone.model.tiers import age_text, size_text
 
+    if not found:
+        render.write_line(f"Dataset {name} is keyed and has no tiers; they roll up the periods of logs.")
+        return
     columns = ["tier", "from", "to", "enabled", "age", "files", "target", "files a job", "quiet", "looked at"]
     rows = [
         [
