@@ -368,11 +368,11 @@ def tail(  # noqa: PLR0913  # one parameter for each filter
     wanted = _filter(build, partition, glob, job, run)
     if last < 0:
         raise InvalidRequest(f"-n must be 0 or more, not {last}.")
-    with _opened(log) as opened:
+    ends_it = (KeyboardInterrupt,) if follow else ()
+    with suppress(*ends_it), _opened(log) as opened:
         following = _show_tail(call, opened, last, wanted)
         if follow:
-            with suppress(KeyboardInterrupt):  # the way to end it
-                _follow(call, opened, following, wanted)
+            _follow(call, opened, following, wanted)
 
 
 def _follow(call: Invocation, log: "EventLog", following: int, wanted: "Filter") -> None:
