@@ -1,5 +1,6 @@
 """When a log on Delta folds what its own process has appended: not beside appends, and never too late."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -59,3 +60,27 @@ def test_a_log_that_is_closed_does_not_wait_for_quiet(address: Callable[[str], s
         append(log, FOLDED_AT_COMMITS + 1, "a")
     with EventLog.open(uri) as log:
         assert log.next_index() == FOLDED_AT_COMMITS + 2
+
+
+class Busy(threading.Event):
+    """Somebody appends during the first waits."""
+
+    def __init__(self, keeper: DeltaKeeper, appends: int) -> None:
+        super().__init__()
+        self._keeper = keeper
+        self.appends = appends
+        self.waits = 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        del timeout
+        self.waits += 1
+        self._keeper._groups += self.waits <= self.appends
+        return False
+
+
+def test_it_is_quiet_only_after_a_wait_in_which_nobody_appended(log: EventLog):
+    keeper = log._keeper
+    assert isinstance(keeper, DeltaKeeper)
+    keeper._is_closing = busy = Busy(keeper, appends=3)
+    assert keeper._keep_up_when_quiet() is None
+    assert busy.waits == busy.appends + 1

@@ -184,8 +184,10 @@ class DeltaKeeper:
     def _keep_up_when_quiet(self) -> str | None:
         """Fold, and tidy the table, once nobody appends."""
         seen = -1
-        while seen != self._groups and not self._is_closing.wait(QUIET_SECONDS):
+        while seen != self._groups:
             seen = self._groups
+            if self._is_closing.wait(QUIET_SECONDS):
+                break
         try:
             self._projection.flush()
             self._place.notice(self._place.version())
