@@ -55,7 +55,7 @@ class Database:
         snapshot = " ISOLATION LEVEL REPEATABLE READ READ ONLY" if self._is_postgresql else ""
         with self._turn, self._told(), self._engine.connect() as connection:
             connection.info[VERSION] = self.version
-            connection.exec_driver_sql(f"BEGIN{snapshot}")
+            _say(connection, f"BEGIN{snapshot}")
             try:
                 yield connection
             finally:
@@ -120,9 +120,18 @@ class Database:
 def _roll_back(connection: Connection) -> None:
     """End a transaction; where that fails, as after an interrupt, the connection is thrown away, and what went wrong is told."""
     try:
-        connection.exec_driver_sql("ROLLBACK")
-    except SQLAlchemyError:
+        _say(connection, "ROLLBACK")
+    except (SQLAlchemyError, sqlite3.Error):
         connection.invalidate()
+
+
+def _say(connection: Connection, statement: str) -> None:
+    """Run a statement that answers nothing: in SQLite by the driver itself, since every question needs two of them."""
+    driver = connection.connection.driver_connection
+    if isinstance(driver, sqlite3.Connection):
+        driver.execute(statement)
+    else:
+        connection.exec_driver_sql(statement)
 
 
 def open_database(address: Address, *, create: bool) -> Database:

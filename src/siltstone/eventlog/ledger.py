@@ -13,6 +13,7 @@ they were committed, and are only folded (`fold`).
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain
 from operator import itemgetter
 from typing import Any, Final
@@ -190,24 +191,20 @@ class Ledger:
         wanted = list(values)
         for start in range(0, len(wanted), LOOKED_UP_AT_ONCE):
             some = wanted[start : start + LOOKED_UP_AT_ONCE]
-            columns = [column.name for column in table.c]
-            for row in self._found(table, names, some):
+            found = self._found(table, names, some)
+            columns = [column.name for column in table.c] if found else []
+            for row in found:
                 yield dict(zip(columns, row, strict=True))
 
-    def _found(self, table: Table, names: tuple[str, ...], some: list[Any]) -> Iterable[Sequence[Any]]:
+    def _found(self, table: Table, names: tuple[str, ...], some: list[Any]) -> Sequence[Sequence[Any]]:
         """Look up some rows by their keys: in SQLite by the driver itself, which takes a third of the time."""
         if self._connection.dialect.name != "sqlite":
             columns = [table.c[name] for name in names]
             by = columns[0] if len(columns) == 1 else tuple_(*columns)
-            return self._connection.execute(select(table).where(by.in_(some)))
-        one = "?" if len(names) == 1 else "(?, ?)"
-        listed = ", ".join([one] * len(some))
-        key = names[0] if len(names) == 1 else f"({', '.join(names)})"
-        values = f"({listed})" if len(names) == 1 else f"(VALUES {listed})"
+            return self._connection.execute(select(table).where(by.in_(some))).all()
         given = tuple(some) if len(names) == 1 else tuple(value for pair in some for value in pair)
-        columns_of = ", ".join(column.name for column in table.c)
-        text = f"SELECT {columns_of} FROM {table.name} WHERE {key} IN {values}"  # noqa: S608  # names of our own tables
         driver = self._connection.connection.driver_connection
+        text = _found_text(table, names, len(some))
         found: list[Sequence[Any]] = driver.execute(text, given).fetchall() if driver is not None else []
         return found
 
@@ -246,6 +243,17 @@ class Ledger:
         text = statement.string.replace(f"VALUES {one}", "VALUES " + ", ".join([one] * len(rows)), 1)
         values = map(itemgetter(*names), rows)  # no table of ours has one column only
         self._connection.exec_driver_sql(text, tuple(chain.from_iterable(values)))
+
+
+@lru_cache(maxsize=4 * LOOKED_UP_AT_ONCE)
+def _found_text(table: Table, names: tuple[str, ...], count: int) -> str:
+    """Return the question for so many rows of a table by their keys."""
+    one = "?" if len(names) == 1 else "(?, ?)"
+    listed = ", ".join([one] * count)
+    key = names[0] if len(names) == 1 else f"({', '.join(names)})"
+    values = f"({listed})" if len(names) == 1 else f"(VALUES {listed})"
+    columns = ", ".join(column.name for column in table.c)
+    return f"SELECT {columns} FROM {table.name} WHERE {key} IN {values}"  # noqa: S608  # names of our own tables
 
 
 def _statements(dialect: Dialect) -> dict[str, Any]:

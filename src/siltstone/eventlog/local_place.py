@@ -32,8 +32,8 @@ SWEPT_AFTER_HOURS: Final = 1.0
 SWEEP_EVERY_SECONDS: Final = 600.0
 RECENT_FILES: Final = 256
 """Files of this process whose rows stay in memory, so that bringing them together need not read them."""
-RECENT_BYTES: Final = 64 * 1024
-"""The rows of larger ones do not stay."""
+RECENT_BYTES: Final = 32 * 1024
+"""The rows of larger files do not stay."""
 
 
 class LocalPlace:
@@ -113,12 +113,12 @@ class LocalPlace:
         except OSError as error:
             full.unlink(missing_ok=True)
             raise Unavailable(f"{self.label}: {full.parent} cannot be written ({error}).") from error
-        self._keep_rows(path, rows)
+        if size <= RECENT_BYTES:
+            self._keep_rows(path, rows)
         return size
 
     def _keep_rows(self, path: str, rows: pa.Table) -> None:
-        if rows.nbytes <= RECENT_BYTES:
-            self._recent[path] = rows
+        self._recent[path] = rows
         while len(self._recent) > RECENT_FILES:
             del self._recent[next(iter(self._recent))]
 

@@ -325,7 +325,11 @@ _VERSION: Final = f"SELECT version FROM {PROJECTED.name}"  # noqa: S608
 
 
 def _version(connection: Connection) -> int:
-    return int(connection.exec_driver_sql(_VERSION).scalar_one())
+    driver = connection.connection.driver_connection
+    found = driver.execute(_VERSION).fetchone() if driver is not None else None
+    if found is None:
+        raise Corruption("A projection without a version.")
+    return int(found[0])
 
 
 def _commit_id(connection: Connection) -> str | None:
