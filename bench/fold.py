@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow.parquet as pq
 
 from bench.data import OnePercent, open_dataset
-from bench.measure import Sample, Summary
+from bench.measure import Sample, Summary, interleaved
 from bench.peers import MERGE, MERGE_VECTORS, SparkMerge
 from bench.plan import Run, size_text
 from bench.results import Check, Report, Row, Sense, growth
@@ -21,7 +21,6 @@ FOLD_FSYNC: Final = "fold, fsync"
 COPY: Final = "Spark Parquet copy"
 MERGES: Final = (MERGE, MERGE_VECTORS)
 COPY_AIM: Final = 1.5
-WARM_UPS: Final = 1
 
 
 def bench_fold(run: Run) -> Report:
@@ -58,16 +57,11 @@ def _size(run: Run, rows: int) -> dict[str, Summary]:
         COPY: lambda: _copy(run, rows),
         FOLD_FSYNC: lambda: _fold(run, prepared, durable=True),
     }
-    samples: dict[str, list[Sample]] = {name: [] for name in steps}
     run.say(f"fold: {size_text(rows)} rows, {run.rounds_at(rows)} rounds")
-    for number in range(WARM_UPS + run.rounds_at(rows)):
-        for name, measured in steps.items():
-            sample = measured()
-            if number >= WARM_UPS:
-                samples[name].append(sample)
+    found = interleaved(steps, rounds=run.rounds_at(rows))
     run.stage.discard(prepared)
     source.unlink()
-    return {name: Summary.of(taken) for name, taken in samples.items()}
+    return found
 
 
 def _fold(run: Run, prepared: Path, *, durable: bool) -> Sample:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.data import KEY, NAME, SCHEMA, settings
-from bench.measure import Sample, Summary
+from bench.measure import Sample, Summary, interleaved
 from bench.plan import Run, size_text
 from bench.results import Check, Report, Row, Sense, growth
 from siltstone import Lake
@@ -24,7 +24,6 @@ DELTA_ORDERED: Final = "Spark to Delta, source in order"
 SORTED: Final = "Spark to Delta, sorted"
 AGAINST: Final = {INGEST: DELTA, INGEST_FSYNC: DELTA, INGEST_ORDERED: DELTA_ORDERED}
 BAR: Final = 1.5
-WARM_UPS: Final = 1
 SMALLEST: Final = 1_000_000
 LARGE: Final = 10_000_000
 
@@ -58,14 +57,8 @@ def _size(run: Run, rows: int) -> dict[str, Summary]:
         INGEST_ORDERED: lambda: _ingest(run, ordered, durable=False),
         DELTA_ORDERED: lambda: _delta(run, ordered, is_sorted=False),
     }
-    samples: dict[str, list[Sample]] = {name: [] for name in steps}
     run.say(f"ingest: {size_text(rows)} rows, {run.rounds_at(rows)} rounds")
-    for number in range(WARM_UPS + run.rounds_at(rows)):
-        for name, measured in steps.items():
-            sample = measured()
-            if number >= WARM_UPS:
-                samples[name].append(sample)
-    return {name: Summary.of(taken) for name, taken in samples.items()}
+    return interleaved(steps, rounds=run.rounds_at(rows))
 
 
 def _ingest(run: Run, source: Path, *, durable: bool) -> Sample:

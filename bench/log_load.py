@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.data import NAME, SCHEMA, settings
-from bench.measure import Sample, Summary
+from bench.measure import Sample, Summary, interleaved
 from bench.plan import Run, size_text
 from bench.results import Check, Report, Row, Sense, growth
 from siltstone import Dataset, Lake
@@ -23,7 +23,6 @@ BY_HOUR: Final = "Spark to Delta, by hour"
 AGAINST: Final = (THROUGH, DELTA, BY_HOUR)
 BAR: Final = 1.0
 """What goes straight to base should not take longer than what is written twice."""
-WARM_UPS: Final = 1
 SMALLEST: Final = 1_000_000
 PERIOD_FORMAT: Final = "yyyy-MM-dd'T'HH"
 
@@ -53,14 +52,8 @@ def _size(run: Run, rows: int) -> dict[str, Summary]:
         DELTA: lambda: _delta(run, source, by_hour=False),
         BY_HOUR: lambda: _delta(run, source, by_hour=True),
     }
-    samples: dict[str, list[Sample]] = {name: [] for name in steps}
     run.say(f"log load: {size_text(rows)} rows, {run.rounds_at(rows)} rounds")
-    for number in range(WARM_UPS + run.rounds_at(rows)):
-        for name, measured in steps.items():
-            sample = measured()
-            if number >= WARM_UPS:
-                samples[name].append(sample)
-    return {name: Summary.of(taken) for name, taken in samples.items()}
+    return interleaved(steps, rounds=run.rounds_at(rows))
 
 
 def _loaded(run: Run, source: Path, *, first: bool) -> Sample:

@@ -90,6 +90,17 @@ class Meter:
         return self._jvm
 
 
+def interleaved(steps: Mapping[str, Callable[[], Sample]], *, rounds: int, warm_ups: int = 1) -> dict[str, Summary]:
+    """Let steps take turns, so that a slow moment of the machine meets all of them; the first rounds only warm up."""
+    samples: dict[str, list[Sample]] = {name: [] for name in steps}
+    for number in range(warm_ups + rounds):
+        for name, measured in steps.items():
+            sample = measured()
+            if number >= warm_ups:
+                samples[name].append(sample)
+    return {name: Summary.of(taken) for name, taken in samples.items()}
+
+
 def percentile(times: Sequence[float], share: float) -> float:
     """Return the value below which this share of the times lies.
 
