@@ -401,6 +401,15 @@ def test_a_purge_or_drop_of_the_same_lake_lets_the_rows_go(lake: Lake, dataset: 
 
 
 @pytest.mark.usefixtures("dataset")
+def test_an_answer_that_is_not_read_to_its_end_is_in_nobodys_way(lake: Lake) -> None:
+    lake.hot.fill(NAME)
+    for _ in range(2):  # the second gets the transaction of the first
+        with lake.hot.pinned([NAME]) as hot:
+            assert hot.cursor.sql(f"SELECT n FROM {hot.tables[NAME]}").to_arrow_table().num_rows == 100
+            hot.cursor.execute(f"SELECT n FROM {hot.tables[NAME]}").fetchone()
+
+
+@pytest.mark.usefixtures("dataset")
 def test_threads_that_ask_for_the_same_missing_dataset_fill_it_once(lake: Lake) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: lake.hot.fill(NAME), range(8)))

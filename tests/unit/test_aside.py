@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -66,6 +66,15 @@ def test_a_thread_that_is_not_needed_goes_and_another_one_comes(monkeypatch: pyt
     assert beside.do(lambda: 7, interrupt=nobody) == 7
 
 
+@pytest.fixture
+def hears_ctrl_c() -> Iterator[None]:
+    """A job of a shell may have been started without."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("hears_ctrl_c")
 @pytest.mark.parametrize("wait_seconds", [0.0, 0.001, 0.05])
 def test_ctrl_c_interrupts_the_work_until_it_has_ended(wait_seconds: float):
     beside, ended = Aside(), threading.Event()

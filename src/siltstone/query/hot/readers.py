@@ -54,6 +54,13 @@ class Reader:
             self._prepared.popitem(last=False)
         return found
 
+    def let_go(self) -> None:
+        """Give up an answer that was not read to its end: the next question could not be asked beside it."""
+        import duckdb
+
+        with contextlib.suppress(duckdb.Error):
+            self.cursor.abort()
+
     def end(self) -> None:
         """Roll the transaction back, if it still is one, and close its cursor."""
         import duckdb
@@ -91,6 +98,7 @@ class Readers:
 
         That is asked under the lock of `drop`, which comes after a dataset has moved on: none that is outdated can stay.
         """
+        reader.let_go()
         with self._mutex:
             kept = sum(map(len, self._idle.values())) < MOST_IDLE and current()
             if kept:
