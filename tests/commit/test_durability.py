@@ -13,13 +13,16 @@ from siltstone.clock import SystemClock
 from siltstone.compaction.commit import prune
 from siltstone.compaction.reclaim import purge_files
 from siltstone.config import Settings
+from siltstone.errors import Unavailable
+from siltstone.failpoints import arm
 from siltstone.lake import Lake
 from siltstone.model.columns import APP_FOLD
 from siltstone.model.files import Commit, CommitKind
+from siltstone.storage import upkeep
 from siltstone.storage.layout import LOG, entry_name
 from siltstone.storage.log import LAST_CHECKPOINT
-from siltstone.storage.upkeep import Retention, tidy_log
-from tests.support.tables import FAST, append, append_commit, make_table, open_table, stage
+from siltstone.storage.upkeep import Retention, forget_history, tidy_log, write_checkpoint
+from tests.support.tables import FAST, append, append_commit, ids, make_table, open_table, stage
 
 DURABLE = Settings(durable=True, checkpoint_interval_commits=1_000_000)
 
@@ -202,3 +205,26 @@ def test_a_data_folder_that_a_purge_took_away_is_synced_again_when_it_is_made_an
         syncs.paths.clear()
         people.upsert([{"id": 2}])
     assert kept or store.changes.path in syncs.paths, "a folder without a synced name is lost in a power cut"
+
+
+@pytest.mark.parametrize("tries", [1, upkeep.CHECKPOINT_TRIES])
+def test_a_log_that_is_cleaned_while_a_checkpoint_is_written_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tries: int
+) -> None:
+    table = make_table(tmp_path / "t", appends=3)
+    write_checkpoint(table.path, durable=False)
+    append(table, 4)
+
+    def clean(_: str) -> None:
+        append(table, 5)
+        write_checkpoint(table.path, durable=False)
+        assert forget_history(table.path)
+
+    monkeypatch.setattr(upkeep, "CHECKPOINT_TRIES", tries)
+    with arm("checkpoint.before_write", clean):
+        if tries == 1:
+            with pytest.raises(Unavailable, match="checkpoint cannot be written"):
+                write_checkpoint(table.path, durable=False)
+        else:
+            assert write_checkpoint(table.path, durable=False) == table.version()
+    assert ids(table.path) == [1, 2, 3, 4, 5]

@@ -23,7 +23,7 @@ from siltstone.eventlog.delta import open_delta
 from siltstone.eventlog.events import SCHEMA_VERSION, BuildStatus, Event, Indexed
 from siltstone.eventlog.ledger import Appended, Ledger
 from siltstone.eventlog.queries import Build, Filter, JobRun, Page, Partition, Summary
-from siltstone.eventlog.reading import check_event
+from siltstone.eventlog.reading import check_event, is_plain
 from siltstone.model.roles import check_may_write, may_write
 
 if TYPE_CHECKING:
@@ -204,14 +204,14 @@ class EventLog:
 
     def _checked(self, events: tuple[Event, ...]) -> tuple[Event, ...]:
         check_may_write(self._role, doing="append events")
-        if self.version < SCHEMA_VERSION and self._keeper.look_again() < SCHEMA_VERSION:
+        if self._keeper.version < SCHEMA_VERSION and self._keeper.look_again() < SCHEMA_VERSION:
             raise InvalidRequest(
                 f"Event log {self.uri} has version {self.version}; it can be read, but before anything is appended it needs "
                 f"version {SCHEMA_VERSION}: run silt events migrate. Older versions of Siltstone cannot use it after that."
             )
         if len(events) > MAX_APPENDED:
             raise InvalidRequest(f"{len(events):,} events are too many for one append ({MAX_APPENDED:,}).")
-        return tuple(check_event(event, where=f"Event {event.event_id}") for event in events)
+        return events if all(map(is_plain, events)) else tuple(map(_ruled, events))
 
     # ---- questions -----------------------------------------------------------------------------------------------
 
@@ -384,3 +384,7 @@ class EventLog:
     ) -> None:
         """Close it after the block."""
         self.close()
+
+
+def _ruled(event: Event) -> Event:
+    return check_event(event, where=f"Event {event.event_id}")

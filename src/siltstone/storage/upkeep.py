@@ -16,6 +16,7 @@ A power cut between 1 and 2 can leave a checkpoint that is not readable. Nothing
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,11 +24,14 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from siltstone.clock import Clock
-from siltstone.errors import Corruption, SiltstoneError
+from siltstone.errors import Corruption, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
 from siltstone.storage.durable import sync_directory, sync_file
 from siltstone.storage.layout import LOG, entry_name
 from siltstone.storage.log import LAST_CHECKPOINT, LogListing, check_entries, list_log
+
+CHECKPOINT_TRIES: Final = 5
+"""Each needs somebody who cleans the log in the moment between two looks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +49,12 @@ def tidy_log(table: Path, *, retention: Retention, durable: bool, clock: Clock) 
 
 
 def write_checkpoint(table: Path, *, durable: bool) -> int:
-    """Write and sync a checkpoint of the newest version; return that version."""
-    handle = DeltaTable(table)
-    check_entries(table, parse=False)  # delta-rs would bake an empty entry into the checkpoint, and so hide it
-    reach("checkpoint.before_write")
-    handle.create_checkpoint()
+    """Write and sync a checkpoint of the newest version; return that version.
+
+    Raises:
+        Unavailable: it cannot be written.
+    """
+    handle = _checkpointed(table)
     reach("checkpoint.after_write")
     if durable:
         for name in list_log(table).checkpoints.get(handle.version(), ()):
@@ -57,6 +62,22 @@ def write_checkpoint(table: Path, *, durable: bool) -> int:
         sync_file(table / LOG / LAST_CHECKPOINT)
         sync_directory(table / LOG)
     return handle.version()
+
+
+def _checkpointed(table: Path) -> DeltaTable:
+    """Write a checkpoint; where somebody cleaned the log meanwhile, that on which delta-rs builds may be gone: look again."""
+    failure: DeltaError | None = None
+    for _ in range(CHECKPOINT_TRIES):
+        try:
+            handle = DeltaTable(table)
+            check_entries(table, parse=False)  # delta-rs would bake an empty entry into the checkpoint, and so hide it
+            reach("checkpoint.before_write")
+            handle.create_checkpoint()
+        except DeltaError as error:
+            failure = error
+        else:
+            return handle
+    raise Unavailable(f"{table}: a checkpoint cannot be written ({failure}). Try again.") from failure
 
 
 def clean_log(table: Path, *, retention: Retention, clock: Clock) -> int:
