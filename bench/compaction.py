@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, convert_to_deltalake
 
 from bench.data import settings
-from bench.measure import Sample, Summary
+from bench.measure import Sample, Summary, interleaved
 from bench.plan import Run
 from bench.results import Check, Report, Row, Sense, growth
 from siltstone import Dataset, Lake
@@ -187,16 +187,9 @@ def _shape(run: Run, shape: Shape) -> dict[str, Summary]:
         DUCKDB: lambda: _on_copy(run, plain, _duckdb_copy),
         PLAIN: lambda: _on_copy(run, plain, lambda path: _plain_rewrite(run, path)),
     }
-    samples: dict[str, list[Sample]] = {name: [] for name in steps}
     rounds = min(run.rounds, shape.most_rounds)
     run.say(f"compaction: {shape.what}, {rounds} rounds")
-    warm_ups = WARM_UPS if shape.most_rounds > 1 else 0
-    for number in range(warm_ups + rounds):
-        for name, measured in steps.items():
-            sample = measured()
-            if number >= warm_ups:
-                samples[name].append(sample)
-    return {name: Summary.of(taken) for name, taken in samples.items()}
+    return interleaved(steps, rounds=rounds, warm_ups=WARM_UPS if shape.most_rounds > 1 else 0)
 
 
 def _roll_up(run: Run, prepared: Path) -> Sample:
