@@ -317,7 +317,7 @@ DEEP_LOG = Scenario(
     actors=(
         one_by_one("writer", L2, L3, L4),
         Folder("f1"),
-        Folder("f2", tries=1),
+        Folder("f2"),
         Squasher("squasher", tries=1),
         RollUp("roll-up", tries=1),
         Reader("reader"),

@@ -252,7 +252,7 @@ def test_a_search_that_outgrows_its_bound_is_an_error() -> None:
     ("scenario", "at_least"),
     [
         pytest.param(scenarios.DEEP_KEYED, 400_000, id="keyed-everything"),
-        pytest.param(scenarios.DEEP_LOG, 450_000, id="log-everything"),
+        pytest.param(scenarios.DEEP_LOG, 500_000, id="log-everything"),
         pytest.param(scenarios.DEEP_UNKNOWNS, 100_000, id="unknown-outcomes"),
         pytest.param(scenarios.DEEP_BOUNDED, 250_000, id="bounded-folds"),
         pytest.param(scenarios.DEEP_LISTED, 200_000, id="log-live-files"),
