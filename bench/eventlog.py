@@ -52,6 +52,8 @@ EACH: Final = 60
 UNBROKEN_EACH: Final = 400
 UNBROKEN_ROUNDS: Final = 3
 ROUNDS: Final = 5
+SETTLE_SECONDS: Final = 1.0
+"""Between two measured groups: what a log does once nobody appends is done beside nobody."""
 RATE_BAR: Final = 10.0
 COMMITS: Final = (100, 10_000)
 COMMITS_BAR: Final = 1.5
@@ -272,6 +274,7 @@ def _many_rows(logs: dict[str, EventLog], size: int) -> Iterator[Row]:
             for name, log in logs.items():
                 before = log.next_index()
                 events = [[_received(f"{how}{name}{number}{n}", at) for at in range(EACH)] for n in range(APPENDERS)]
+                time.sleep(SETTLE_SECONDS)
                 started = time.perf_counter()
                 appended(log, events)
                 sample = Sample(seconds=time.perf_counter() - started, python=None, jvm=None)

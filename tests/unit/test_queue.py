@@ -127,3 +127,17 @@ def test_callers_wake_each_other_past_those_that_left():
         assert ticket.is_rung
         ticket.wait()
     assert all(ticket.is_done for ticket in tickets)
+
+
+def test_who_comes_back_does_not_wait_for_those_that_do_not(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("siltstone.storage.queue.LULL_SECONDS", 60.0)
+    monkeypatch.setattr("siltstone.storage.queue.PATIENCE", 1e9)
+    gate = Gate()
+    queue = WriterQueue(gate.commit, bound=50, wait_seconds=10)
+    with ThreadPoolExecutor(10) as pool:
+        running = submit_behind(gate, queue, pool, 10)
+        until(lambda: len(queue._waiting) == 9)
+        gate.open.set()
+        assert [task.result(10) for task in running] == [f"ack {number}" for number in range(10)]
+        assert pool.submit(queue.submit, 10).result(10) == "ack 10"  # eight others of the round have gone
+    assert gate.groups[-1] == [10]

@@ -154,10 +154,16 @@ def open_database(address: Address, *, create: bool) -> Database:
 
 
 def open_projection(path: Path) -> Database:
-    """Open a database that can be made anew from elsewhere: a power cut may take its last commits back, but does not break it."""
+    """Open a database that can be made anew from elsewhere: a power cut may take its last commits back, but does not break it.
+
+    The connection that was used last is used next: a write empties the caches of all others.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     engine = create_engine(
-        URL.create("sqlite", database=str(path)), isolation_level="AUTOCOMMIT", connect_args={"timeout": BUSY_SECONDS}
+        URL.create("sqlite", database=str(path)),
+        isolation_level="AUTOCOMMIT",
+        pool_use_lifo=True,
+        connect_args={"timeout": BUSY_SECONDS},
     )
     event.listen(engine, "connect", _set_up_sqlite)
     event.listen(engine, "connect", _set_up_projection)

@@ -82,17 +82,19 @@ def _day(number: int) -> str:
 
 def to_rows(events: Sequence[Indexed], *, first_index: int) -> pa.Table:
     """Return events, each with its position in the append, as rows of a file; kinds of payloads that none has are left out."""
+    plain = [one.event for one in events]
     columns: dict[str, list[Any]] = {
         POS: [one.index - first_index for one in events],
-        "event_id": [one.event.event_id for one in events],
-        "timestamp": [one.event.timestamp for one in events],
-        "build_request_id": [one.event.build_request_id for one in events],
-        "event_type": [one.event.type._value_ for one in events],
+        "event_id": [event.event_id for event in plain],
+        "timestamp": [event.timestamp for event in plain],
+        "build_request_id": [event.build_request_id for event in plain],
+        "event_type": [event.payload.type._value_ for event in plain],
         APPENDED_AT: [one.appended_at for one in events],
     }
-    for row, one in enumerate(events):
-        column = columns.setdefault(one.event.type.column, [None] * len(events))
-        column[row] = payload_values(one.event.payload)
+    for kind in dict.fromkeys(columns["event_type"]):
+        columns[EventType(kind).column] = [
+            payload_values(event.payload) if event.payload.type._value_ == kind else None for event in plain
+        ]
     schema = _schema_of(frozenset(columns))
     return pa.table([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
 

@@ -27,6 +27,8 @@ PATIENCE: Final = 2.0
 """How long a round waits at most for callers that may come back, in times of what the last commit took."""
 LULL_SECONDS: Final = 0.005
 """A round waits no longer when nobody has come back for so long: in that time the interpreter lets every thread run once."""
+GRACE_SECONDS: Final = 0.0005
+"""The same once all callers of the last round were woken: whoever comes back at once is back by then."""
 
 B = TypeVar("B")
 R = TypeVar("R")
@@ -43,23 +45,23 @@ class _Ticket(Generic[B, R]):
     is_rung: bool = False
     has_left: bool = False
     """True once its caller was interrupted and waits no more."""
-    next: "_Ticket[B, R] | None" = None
-    """Whom the caller wakes when it was woken."""
+    then: Callable[[], None] | None = None
+    """What the caller does when it was woken: it wakes the next one."""
 
     def __post_init__(self) -> None:
         """Hold the bell."""
         self.bell.acquire()
 
     def wait(self) -> None:
-        """Wait until the bell is rung, and ring the next one's."""
+        """Wait until the bell is rung, and pass it on."""
         self.bell.acquire()
         self.pass_on()
 
     def pass_on(self) -> None:
         """Wake the next caller of the round; an interrupt on the way may make it twice, never not at all."""
-        if self.next is not None:
-            self.next.ring()
-            self.next = None
+        if self.then is not None:
+            self.then()
+            self.then = None
 
     @property
     def is_waited_for(self) -> bool:
@@ -134,7 +136,9 @@ class WriterQueue(Generic[B, R]):
         self._pump: int | None = None
         self._pool_mutex = threading.Lock()
         self._expected = 0
-        self._all_back = threading.Event()
+        self._are_all_woken = True
+        self._news = threading.Event()
+        """Rung for who gathers: all are back, or all of the last round were woken."""
         self._patient_until = 0.0
 
     def submit(self, batch: B) -> R:
@@ -180,7 +184,7 @@ class WriterQueue(Generic[B, R]):
             self._waiting.append(ticket)
             leads, self._is_led = not self._is_led, True
             if len(self._waiting) >= self._expected:
-                self._all_back.set()
+                self._news.set()
             return leads
 
     def _has_room(self) -> bool:
@@ -216,11 +220,15 @@ class WriterQueue(Generic[B, R]):
 
     def _gather(self) -> None:
         """Give the callers of the last round time to come back, as long as they keep coming."""
-        before = -1
-        while len(self._waiting) != before and time.monotonic() < self._patient_until:
-            before = len(self._waiting)
-            if self._all_back.wait(LULL_SECONDS):
+        while time.monotonic() < self._patient_until:
+            self._news.clear()  # before the look: what comes after it is heard
+            back, lull = len(self._waiting), GRACE_SECONDS if self._are_all_woken else LULL_SECONDS
+            if back >= self._expected or (not self._news.wait(lull) and len(self._waiting) == back):
                 return
+
+    def _note_all_woken(self) -> None:
+        self._are_all_woken = True
+        self._news.set()
 
     def _leave(self, ticket: _Ticket[B, R], *, leads: bool) -> None:
         """Take back a batch whose caller was interrupted while it waited; one whose round has begun goes its way."""
@@ -265,12 +273,14 @@ class WriterQueue(Generic[B, R]):
             self._expected = len(self._waiting) + len(group)
             self._under_way = 0
             self._room.notify_all()
-            self._all_back.clear()
             for ticket in group:
                 ticket.is_done = True
             waited = [ticket for ticket in group if ticket.is_waited_for and ticket is not own]
             for ticket, following in pairwise(waited):
-                ticket.next = following
+                ticket.then = following.ring
+            self._are_all_woken = not waited
+            if waited:
+                waited[-1].then = self._note_all_woken
         failure: BaseException | None = None
         for ticket in (*waited[:1], *(ticket for ticket in group if not ticket.is_waited_for)):
             try:
