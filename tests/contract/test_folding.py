@@ -1,4 +1,4 @@
-"""When a log on Delta folds what its own process has appended: not beside appends, and never too late."""
+"""When a log on Delta folds what its own process has appended: as long as it can not beside appends, and never too late."""
 
 import threading
 import time
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from siltstone.eventlog import delta, local_place
-from siltstone.eventlog.delta import BEHIND_COMMITS, FOLDED_AT_COMMITS, DeltaKeeper
+from siltstone.eventlog.delta import BEHIND, FAR_BEHIND, FOLDED_AT_COMMITS, DeltaKeeper
 from siltstone.eventlog.log import EventLog
 from tests.support.histories import received
 
@@ -25,7 +25,7 @@ def log(address: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> Itera
 def unfolded(log: EventLog) -> int:
     """Return how many commits were not folded yet; asking the log itself would fold them."""
     assert isinstance(log._keeper, DeltaKeeper)
-    return log._keeper._projection._remembered.commits
+    return log._keeper._projection.backlog.commits
 
 
 def append(log: EventLog, count: int, name: str) -> None:
@@ -42,15 +42,13 @@ def test_what_was_appended_is_folded_once_nobody_appends(log: EventLog):
     assert log.next_index() == FOLDED_AT_COMMITS + 1
 
 
-def test_while_somebody_appends_nothing_is_folded_beside_and_not_too_much_waits(
-    log: EventLog, monkeypatch: pytest.MonkeyPatch
-):
+def test_where_folding_does_not_keep_up_who_appends_folds(log: EventLog, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(delta, "QUIET_SECONDS", HOUR_SECONDS)
-    append(log, BEHIND_COMMITS - 1, "a")
-    assert unfolded(log) == BEHIND_COMMITS - 1
+    append(log, FAR_BEHIND.commits - 1, "a")
+    assert unfolded(log) == FAR_BEHIND.commits - 1
     append(log, 3, "b")
     assert unfolded(log) == 2
-    assert log.next_index() == BEHIND_COMMITS + 3
+    assert log.next_index() == FAR_BEHIND.commits + 3
 
 
 def test_a_log_that_is_closed_does_not_wait_for_quiet(address: Callable[[str], str], monkeypatch: pytest.MonkeyPatch):
@@ -78,9 +76,35 @@ class Busy(threading.Event):
         return False
 
 
-def test_it_is_quiet_only_after_a_wait_in_which_nobody_appended(log: EventLog):
-    keeper = log._keeper
-    assert isinstance(keeper, DeltaKeeper)
+@pytest.fixture
+def keeper(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> DeltaKeeper:
+    """A keeper that folds nothing beside appends until it is told to."""
+    assert isinstance(log._keeper, DeltaKeeper)
+    monkeypatch.setattr(log._keeper._background, "start", lambda *_: False)
+    return log._keeper
+
+
+def test_it_is_quiet_only_after_a_wait_in_which_nobody_appended(keeper: DeltaKeeper):
     keeper._is_closing = busy = Busy(keeper, appends=3)
-    assert keeper._keep_up_when_quiet() is None
+    assert keeper._keep_up() is None
     assert busy.waits == busy.appends + 1
+
+
+def test_while_somebody_appends_little_waits_for_quiet_and_too_much_does_not(log: EventLog, keeper: DeltaKeeper):
+    keeper._is_closing = busy = Busy(keeper, appends=3)
+    append(log, BEHIND.commits - 1, "a")
+    keeper._keep_up()
+    assert (busy.waits, unfolded(log)) == (busy.appends + 1, 0)
+    keeper._is_closing = busy = Busy(keeper, appends=3)
+    append(log, BEHIND.commits, "b")
+    keeper._keep_up()
+    assert (busy.waits, unfolded(log)) == (0, 0)
+
+
+def test_many_events_are_too_much_in_few_commits(log: EventLog, keeper: DeltaKeeper):
+    log.append(*[received(f"a{number}") for number in range(BEHIND.events)])
+    keeper._is_closing = busy = Busy(keeper, appends=3)
+    keeper._keep_up()
+    assert (busy.waits, unfolded(log)) == (0, 0)
+    log.append(*[received(f"b{number}") for number in range(FAR_BEHIND.events)])
+    assert unfolded(log) == 0, "who has appended so many folds them"

@@ -2,7 +2,7 @@
 
 from siltstone.eventlog.events import Indexed
 from siltstone.eventlog.ledger import Checked
-from siltstone.eventlog.remembered import Remembered
+from siltstone.eventlog.remembered import Backlog, Remembered
 from tests.support.histories import received
 
 
@@ -20,15 +20,17 @@ def test_commits_in_a_row_are_one_run_until_it_is_being_folded() -> None:
     remembered = Remembered()
     remembered.add(5, found(1), "a")
     remembered.add(6, found(2), "b")
-    run = remembered.oldest()
+    run = remembered.oldest(until=6)
     assert run is not None
-    assert (run.start, run.end, run.commit_id, remembered.commits) == (5, 6, "b", 2)
-    remembered.add(7, found(3), "c")
-    assert (run.end, remembered.commits, remembered.until) == (6, 3, 7)
-    assert indexes(remembered.over(4, until=7)) == [[1, 2], [3]]
-    assert indexes(remembered.over(6, until=7)) == [[3]]
+    assert (run.start, run.end, run.commit_id, remembered.backlog) == (5, 6, "b", Backlog(commits=2, events=2))
+    remembered.add(7, Checked.nothing(), "moves rows only")
+    remembered.add(8, found(3), "c")
+    assert (run.end, remembered.backlog, remembered.until) == (6, Backlog(commits=4, events=3), 8)
+    assert indexes(remembered.over(4, until=8)) == [[1, 2], [3]]
+    assert indexes(remembered.over(6, until=8)) == [[3]]
     remembered.drop(run)
-    assert indexes(remembered.over(6, until=7)) == [[3]]
+    assert indexes(remembered.over(6, until=8)) == [[3]]
+    assert remembered.oldest(until=6) is None, "who folds what was there does not go on with what has come since"
 
 
 def test_a_projection_below_between_or_a_table_above_them_is_not_answered_from_memory() -> None:
@@ -52,3 +54,9 @@ def test_a_gap_makes_what_lies_before_it_useless() -> None:
     remembered.clear()
     assert not remembered
     assert remembered.until is None
+
+
+def test_many_commits_are_a_backlog_and_so_are_many_events() -> None:
+    bound = Backlog(commits=2, events=10)
+    assert [Backlog(commits=c, events=e).reaches(bound) for c, e in ((1, 9), (2, 2), (1, 10))] == [False, True, True]
+    assert bound.times(4) == Backlog(commits=8, events=40)

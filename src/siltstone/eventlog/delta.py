@@ -9,7 +9,7 @@ Flow of an append:
 4. one commit adds the files and moves the transaction `APP_INDEX`, on which it depends: whoever loses a race against another
    process checks everything anew on the new version;
 5. the appends are acknowledged, and the leader hands the events to the projection, which folds them in the background when they
-   are many and nobody appends; whoever asks, asks there, once it has all.
+   are many, or when nobody appends; whoever asks, asks there, once it has all.
 
 A crash before 4 leaves files of a dead owner, which are swept; after it the events are there, and the next process to ask folds
 them.
@@ -34,6 +34,7 @@ from siltstone.eventlog.ledger import Appended, Checked
 from siltstone.eventlog.local_place import open_local
 from siltstone.eventlog.place import PROPERTY_VERSION, Place
 from siltstone.eventlog.projection import Projection
+from siltstone.eventlog.remembered import Backlog
 from siltstone.eventlog.rows import DAY, FIRST_INDEX, TABLE_SCHEMA, day_of, stats_of, to_rows
 from siltstone.failpoints import reach
 from siltstone.model.files import Commit, CommitKind, Committed, DataFile
@@ -48,8 +49,11 @@ FOLDED_AT_COMMITS: Final = 32
 """So many commits of this process, or one of several appends, are folded in the background, once nobody appends."""
 QUIET_SECONDS: Final = 0.1
 """Nobody appends if nobody did for so long. Folding and tidying beside appends fight with them for the interpreter."""
-BEHIND_COMMITS: Final = 4 * FOLDED_AT_COMMITS
-"""Where nobody ever stops appending, who commits folds so many in one go, between two commits, and lets the table be tidied."""
+BEHIND: Final = Backlog(commits=4 * FOLDED_AT_COMMITS, events=256 * FOLDED_AT_COMMITS)
+"""Where nobody ever stops appending, so much is folded, and the table tidied, beside appends all the same: the database's own
+work, which is most of it, needs no interpreter."""
+FAR_BEHIND: Final = BEHIND.times(4)
+"""Where folding does not keep up, appends wait for it: a bound for memory."""
 QUEUED: Final = 1000
 """Appends of one process that may wait before a caller has to."""
 
@@ -173,18 +177,18 @@ class DeltaKeeper:
             return
         committed, checked = landed
         with suppress(Exception):  # whoever asks finds out, or folds it himself
-            commits = self._projection.landed(committed.version, checked, commit_id=committed.commit_id)
-            if commits >= BEHIND_COMMITS:
+            backlog = self._projection.landed(committed.version, checked, commit_id=committed.commit_id)
+            if backlog.reaches(FAR_BEHIND):
                 self._projection.flush()
-            elif commits >= FOLDED_AT_COMMITS or len(checked.answers) > 1:
-                self._background.start("fold", Path(), self._keep_up_when_quiet)
-                return
-            self._place.notice(committed.version)
+            if backlog.commits >= FOLDED_AT_COMMITS or len(checked.answers) > 1 or backlog.reaches(BEHIND):
+                self._background.start("fold", Path(), self._keep_up)
+            else:
+                self._place.notice(committed.version)
 
-    def _keep_up_when_quiet(self) -> str | None:
-        """Fold, and tidy the table, once nobody appends."""
+    def _keep_up(self) -> str | None:
+        """Fold, and tidy the table, once nobody appends or too much waits."""
         seen = -1
-        while seen != self._groups:
+        while seen != self._groups and not self._projection.backlog.reaches(BEHIND):
             seen = self._groups
             if self._is_closing.wait(QUIET_SECONDS):
                 break

@@ -28,7 +28,7 @@ from siltstone.eventlog.database import Database, open_projection
 from siltstone.eventlog.events import SCHEMA_VERSION, Event, Indexed
 from siltstone.eventlog.ledger import Checked, Ledger
 from siltstone.eventlog.place import Place
-from siltstone.eventlog.remembered import Remembered, Run
+from siltstone.eventlog.remembered import Backlog, Remembered, Run
 from siltstone.eventlog.rows import FIRST_INDEX, from_rows
 from siltstone.eventlog.tables import HEAD, METADATA, PROJECTED, PROJECTION_METADATA
 from siltstone.failpoints import reach
@@ -277,15 +277,21 @@ class Projection:
                 until += 1
                 self._remembered.add(until, Checked.nothing(), added.commit_id or "")
 
-    def landed(self, version: int, checked: Checked, *, commit_id: str) -> int:
-        """Remember what this process has committed, to be folded later; return how many commits that are now."""
+    def landed(self, version: int, checked: Checked, *, commit_id: str) -> Backlog:
+        """Remember what this process has committed, to be folded later; return how much that is now."""
         self._remembered.add(version, checked, commit_id)
-        return self._remembered.commits
+        return self.backlog
+
+    @property
+    def backlog(self) -> Backlog:
+        """What this process has committed and not folded yet."""
+        return self._remembered.backlog
 
     def flush(self) -> None:
-        """Fold what was remembered, unless somebody was quicker; then whoever asks catches up from the files."""
+        """Fold what was remembered until now, unless somebody was quicker; then whoever asks catches up from the files."""
+        until = self._remembered.until
         with self._folding:
-            while (run := self._remembered.oldest()) is not None:
+            while until is not None and (run := self._remembered.oldest(until=until)) is not None:
                 try:
                     self._take_in(run)
                 finally:

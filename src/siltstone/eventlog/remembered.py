@@ -13,6 +13,22 @@ from dataclasses import dataclass
 from siltstone.eventlog.ledger import Checked
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """How much waits to be folded: it costs memory by its events, and whoever asks by both."""
+
+    commits: int
+    events: int
+
+    def reaches(self, other: "Backlog") -> bool:
+        """Tell whether this is as much as the other, by one measure or the other."""
+        return self.commits >= other.commits or self.events >= other.events
+
+    def times(self, factor: int) -> "Backlog":
+        """Return so many times as much."""
+        return Backlog(commits=factor * self.commits, events=factor * self.events)
+
+
 @dataclass(slots=True)
 class Run:
     """Commits from one version of the table to another."""
@@ -37,10 +53,13 @@ class Remembered:
         return bool(self._runs)
 
     @property
-    def commits(self) -> int:
-        """How many commits wait to be folded."""
+    def backlog(self) -> Backlog:
+        """How much waits to be folded."""
         with self._mutex:
-            return sum(run.end - run.start + 1 for run in self._runs)
+            return Backlog(
+                commits=sum(run.end - run.start + 1 for run in self._runs),
+                events=sum(len(run.checked.new) for run in self._runs),
+            )
 
     @property
     def until(self) -> int | None:
@@ -67,10 +86,10 @@ class Remembered:
             end = above[-1].end if above else version
             return [run.checked for run in above] if start == version + 1 and end == until else None
 
-    def oldest(self) -> Run | None:
-        """Return the oldest run, which takes nothing more in."""
+    def oldest(self, *, until: int) -> Run | None:
+        """Return the oldest run, which takes nothing more in; None if it begins after a version."""
         with self._mutex:
-            if not self._runs:
+            if not self._runs or self._runs[0].start > until:
                 return None
             self._runs[0].is_closed = True
             return self._runs[0]
