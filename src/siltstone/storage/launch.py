@@ -145,6 +145,7 @@ def _local_options(cores: int) -> dict[str, str]:
         "spark.sql.shuffle.partitions": str(cores),
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(cores),
         "spark.databricks.delta.snapshotPartitions": str(cores),
+        "spark.buffer.pageSize": "4m",  # each join, sort and sum takes one; Spark's own are up to 64 MB
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "siltstone-warehouse"),
     }
 
