@@ -9,6 +9,7 @@ import pytest
 from siltstone.eventlog import delta, local_place
 from siltstone.eventlog.delta import BEHIND, FAR_BEHIND, FOLDED_AT_COMMITS, DeltaKeeper
 from siltstone.eventlog.log import EventLog
+from siltstone.eventlog.remembered import Run
 from tests.support.histories import received
 
 PATIENCE_SECONDS = 60.0
@@ -99,6 +100,49 @@ def test_while_somebody_appends_little_waits_for_quiet_and_too_much_does_not(log
     append(log, BEHIND.commits, "b")
     keeper._keep_up()
     assert (busy.waits, unfolded(log)) == (0, 0)
+
+
+def test_who_waits_for_quiet_in_vain_tidies_all_the_same(log: EventLog, keeper: DeltaKeeper):
+    append(log, 1, "a")
+    keeper._is_closing = busy = Busy(keeper, appends=delta.QUIET_WAITS)
+    keeper._keep_up()
+    assert (busy.waits, unfolded(log)) == (delta.QUIET_WAITS, 0)
+
+
+@pytest.fixture
+def beside(log: EventLog, keeper: DeltaKeeper, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Somebody appends once more after each of the first three folds; return how many commits then wait."""
+    take_in = keeper._projection._take_in
+    waiting: list[int] = []
+
+    def folded(run: Run) -> None:
+        take_in(run)
+        if len(waiting) < 3:
+            append(log, 1, f"beside{len(waiting)}")
+            waiting.append(unfolded(log))
+
+    monkeypatch.setattr(keeper._projection, "_take_in", folded)
+    return waiting
+
+
+def test_who_asks_folds_what_was_there_and_not_all_that_comes_meanwhile(
+    log: EventLog, keeper: DeltaKeeper, beside: list[int]
+):
+    append(log, 1, "a")
+    keeper._projection.flush()
+    assert (len(beside), unfolded(log)) == (1, 1)
+    assert log.next_index() == 3, (
+        "the second append is folded, the third comes beside it and is for the next one who asks"
+    )
+
+
+def test_in_the_background_everything_is_folded_that_came_meanwhile(
+    log: EventLog, keeper: DeltaKeeper, beside: list[int]
+):
+    append(log, 1, "a")
+    keeper._is_closing = Busy(keeper, appends=0)
+    keeper._keep_up()
+    assert (len(beside), unfolded(log)) == (3, 0)
 
 
 def test_many_events_are_too_much_in_few_commits(log: EventLog, keeper: DeltaKeeper):

@@ -8,8 +8,8 @@ Flow of an append:
 3. the new events are written, one file for each day, into files that no log names yet;
 4. one commit adds the files and moves the transaction `APP_INDEX`, on which it depends: whoever loses a race against another
    process checks everything anew on the new version;
-5. the appends are acknowledged, and the leader hands the events to the projection, which folds them in the background when they
-   are many, or when nobody appends; whoever asks, asks there, once it has all.
+5. the appends are acknowledged, and the leader hands the events to the projection, which folds many of them in the background,
+   if it can once nobody appends; whoever asks, asks there, once it has all.
 
 A crash before 4 leaves files of a dead owner, which are swept; after it the events are there, and the next process to ask folds
 them.
@@ -47,6 +47,8 @@ APP_INDEX: Final = "siltstone.index"
 """The transaction that holds the index of the last event."""
 FOLDED_AT_COMMITS: Final = 32
 """So many commits of this process, or one of several appends, are folded in the background, once nobody appends."""
+QUIET_WAITS: Final = 50
+"""So often quiet is waited for; a log whose readers keep the backlog small is tidied, too."""
 QUIET_SECONDS: Final = 0.1
 """Nobody appends if nobody did for so long. Folding and tidying beside appends fight with them for the interpreter."""
 BEHIND: Final = Backlog(commits=4 * FOLDED_AT_COMMITS, events=256 * FOLDED_AT_COMMITS)
@@ -186,18 +188,23 @@ class DeltaKeeper:
                 self._place.notice(committed.version)
 
     def _keep_up(self) -> str | None:
-        """Fold, and tidy the table, once nobody appends or too much waits."""
-        seen = -1
-        while seen != self._groups and not self._projection.backlog.reaches(BEHIND):
-            seen = self._groups
-            if self._is_closing.wait(QUIET_SECONDS):
-                break
+        """Fold, and tidy the table, once nobody appends or too much waits, until nothing waits."""
         try:
-            self._projection.flush()
-            self._place.notice(self._place.version())
+            while True:
+                self._wait_for_quiet()
+                self._projection.flush()
+                self._place.notice(self._place.version())
+                if not self._projection.backlog.commits:
+                    return None
         except SiltstoneError as error:
             return str(error)
-        return None
+
+    def _wait_for_quiet(self) -> None:
+        """Wait until nobody appends, the log is closed, or too much waits to be folded."""
+        for _ in range(QUIET_WAITS):
+            seen = self._groups
+            if self._projection.backlog.reaches(BEHIND) or self._is_closing.wait(QUIET_SECONDS) or seen == self._groups:
+                return
 
     def _checked(self, batches: Sequence[Sequence[Event]], version: int) -> Checked:
         return self._projection.check(batches, version=version, at=epoch_ns(self._clock.now()))

@@ -107,8 +107,8 @@ class Projection:
     @contextmanager
     def reading(self, version: int | None = None) -> Iterator[Connection]:
         """Ask within one state that has all of a version of the table, the newest one unless told."""
-        self._try_flush()
         until = self._place.version() if version is None else version
+        self._try_flush()  # after the look: what this process has landed by then comes from memory, not from files
         while True:
             with self._asked(until) as connection:
                 if connection is not None:

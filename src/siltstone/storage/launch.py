@@ -42,6 +42,10 @@ SERVER_OPTIONS: Final = {
 }
 """What can be set only where the JVM starts."""
 
+PAGE_SIZE: Final = f"{4 * 1024 * 1024 - 16}b"
+"""What each join, sort and sum takes of a small heap at once; Spark's own pages are up to 64 MB. With its header an array
+of so many bytes fills whole regions of the collector's."""
+
 JOINED_OPTIONS: Final = {"spark.driver.extraJavaOptions": " ", "spark.driver.extraClassPath": os.pathsep}
 """Settings of the user's that come after ours instead of in their place, and what separates the two."""
 
@@ -145,7 +149,7 @@ def _local_options(cores: int) -> dict[str, str]:
         "spark.sql.shuffle.partitions": str(cores),
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(cores),
         "spark.databricks.delta.snapshotPartitions": str(cores),
-        "spark.buffer.pageSize": "4m",  # each join, sort and sum takes one; Spark's own are up to 64 MB
+        "spark.buffer.pageSize": PAGE_SIZE,
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "siltstone-warehouse"),
     }
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Final, Generic, TypeVar
 
@@ -136,6 +137,7 @@ class WriterQueue(Generic[B, R]):
         self._pump: int | None = None
         self._pool_mutex = threading.Lock()
         self._expected = 0
+        self._round = 0
         self._are_all_woken = True
         self._news = threading.Event()
         """Rung for who gathers: all are back, or all of the last round were woken."""
@@ -226,9 +228,11 @@ class WriterQueue(Generic[B, R]):
             if back >= self._expected or (not self._news.wait(lull) and len(self._waiting) == back):
                 return
 
-    def _note_all_woken(self) -> None:
-        self._are_all_woken = True
-        self._news.set()
+    def _note_all_woken(self, number: int) -> None:
+        """Take note that all callers of a round were woken, if no other one was told meanwhile."""
+        if number == self._round:
+            self._are_all_woken = True
+            self._news.set()
 
     def _leave(self, ticket: _Ticket[B, R], *, leads: bool) -> None:
         """Take back a batch whose caller was interrupted while it waited; one whose round has begun goes its way."""
@@ -278,9 +282,10 @@ class WriterQueue(Generic[B, R]):
             waited = [ticket for ticket in group if ticket.is_waited_for and ticket is not own]
             for ticket, following in pairwise(waited):
                 ticket.then = following.ring
+            self._round += 1
             self._are_all_woken = not waited
             if waited:
-                waited[-1].then = self._note_all_woken
+                waited[-1].then = partial(self._note_all_woken, self._round)
         failure: BaseException | None = None
         for ticket in (*waited[:1], *(ticket for ticket in group if not ticket.is_waited_for)):
             try:
