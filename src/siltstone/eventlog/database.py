@@ -7,6 +7,7 @@ acknowledged survives a power cut. Errors of the database become ours here: nobo
 
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -24,6 +25,7 @@ from siltstone.failpoints import reach
 
 BUSY_SECONDS: Final = 30
 """How long a writer waits for another one."""
+WAL_POLL_SECONDS: Final = 0.01
 CONNECT_SECONDS: Final = 10
 POOL_CONNECTIONS: Final = 8
 CACHE_KB: Final = 32 * 1024
@@ -224,13 +226,23 @@ def _engine(address: Address) -> Engine:
 
 
 def _set_up_sqlite(connection: Any, _record: object) -> None:  # noqa: ANN401
-    for statement in (
-        "journal_mode = WAL",
-        "synchronous = FULL",
-        "case_sensitive_like = ON",
-        f"cache_size = -{CACHE_KB}",
-    ):
+    _use_wal(connection)
+    for statement in ("synchronous = FULL", "case_sensitive_like = ON", f"cache_size = -{CACHE_KB}"):
         connection.execute(f"PRAGMA {statement}")
+
+
+def _use_wal(connection: Any) -> None:  # noqa: ANN401
+    """Switch a database to its write-ahead log. SQLite does not wait here for somebody who is doing the same, so this does."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(WAL_POLL_SECONDS)
+        else:
+            return
 
 
 def _set_up_projection(connection: Any, _record: object) -> None:  # noqa: ANN401
