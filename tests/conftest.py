@@ -44,6 +44,7 @@ COVERED = (
     "tests/contract/",
     "tests/unit/test_event_reading.py",
     "tests/unit/test_remembered.py",
+    "tests/unit/test_sqlite_opening.py",
     "tests/e2e/test_events.py",
 )
 """The tests of event logs, whose coverage is measured. Python takes twice as long where lines are counted."""
