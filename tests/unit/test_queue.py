@@ -41,6 +41,14 @@ def submit_behind(gate: Gate, queue: WriterQueue[int, str], pool: ThreadPoolExec
     return [first, *[pool.submit(queue.submit, number) for number in range(1, count)]]
 
 
+def ten_in_two_rounds(gate: Gate, queue: WriterQueue[int, str], pool: ThreadPoolExecutor) -> None:
+    """Let one batch be committed, and then nine together that have waited for it."""
+    running = submit_behind(gate, queue, pool, 10)
+    until(lambda: len(queue._waiting) == 9)
+    gate.open.set()
+    assert [task.result(10) for task in running] == [f"ack {number}" for number in range(10)]
+
+
 def test_a_quiet_queue_commits_each_batch_alone():
     gate = Gate()
     gate.open.set()
@@ -53,10 +61,7 @@ def test_what_waits_behind_a_commit_goes_together_into_the_next():
     gate = Gate()
     queue = WriterQueue(gate.commit, bound=50, wait_seconds=10)
     with ThreadPoolExecutor(10) as pool:
-        running = submit_behind(gate, queue, pool, 10)
-        until(lambda: len(queue._waiting) == 9)
-        gate.open.set()
-        assert [task.result(10) for task in running] == [f"ack {number}" for number in range(10)]
+        ten_in_two_rounds(gate, queue, pool)
     assert [len(group) for group in gate.groups] == [1, 9]
     assert sorted(gate.groups[1]) == list(range(1, 10))
 
@@ -135,9 +140,6 @@ def test_who_comes_back_does_not_wait_for_those_that_do_not(monkeypatch: pytest.
     gate = Gate()
     queue = WriterQueue(gate.commit, bound=50, wait_seconds=10)
     with ThreadPoolExecutor(10) as pool:
-        running = submit_behind(gate, queue, pool, 10)
-        until(lambda: len(queue._waiting) == 9)
-        gate.open.set()
-        assert [task.result(10) for task in running] == [f"ack {number}" for number in range(10)]
+        ten_in_two_rounds(gate, queue, pool)
         assert pool.submit(queue.submit, 10).result(10) == "ack 10"  # eight others of the round have gone
     assert gate.groups[-1] == [10]
