@@ -1,106 +1,257 @@
 """Schemas from text: ``id STRING NOT NULL, amount DECIMAL(10,2), tags ARRAY<STRING>`` in Spark's words.
 
-sqlglot reads the text; this module only maps its types. It is imported when a schema is given as text, and never
-otherwise, because the parser takes a tenth of a second to load.
+::
+
+    columns = column ("," column)*
+    column  = name [":"] type ("NOT NULL" | "NULL" | "COMMENT" text)*
+    type    = word ["(" digits ["," digits] ")"] | "ARRAY<" type ">" | "MAP<" type "," type ">" | "STRUCT<" field ("," field)* ">"
+    field   = name [":"] type
+
+The text is read by this grammar and nothing else. A word that is not in it (DEFAULT, CHECK, a length) is refused by name, because
+a dataset does not store it.
 """
 
-from typing import Final
+import re
+from dataclasses import dataclass
+from typing import Final, NoReturn
 
 import pyarrow as pa
-from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from siltstone.errors import InvalidRequest
-from siltstone.model.parsing import statements
 from siltstone.model.schema import COMMENT, MAX_DECIMAL_DIGITS
 
+_UTC: Final = pa.timestamp("us", tz="UTC")
 _TYPES: Final[dict[str, pa.DataType]] = {
+    "STRING": pa.string(),
     "TEXT": pa.string(),
     "VARCHAR": pa.string(),
-    "CHAR": pa.string(),
-    "STRING": pa.string(),
     "BIGINT": pa.int64(),
+    "LONG": pa.int64(),
     "INT": pa.int32(),
+    "INTEGER": pa.int32(),
     "SMALLINT": pa.int16(),
+    "SHORT": pa.int16(),
     "TINYINT": pa.int8(),
+    "BYTE": pa.int8(),
     "FLOAT": pa.float32(),
+    "REAL": pa.float32(),
     "DOUBLE": pa.float64(),
     "BOOLEAN": pa.bool_(),
+    "BOOL": pa.bool_(),
     "BINARY": pa.binary(),
     "VARBINARY": pa.binary(),
     "DATE": pa.date32(),
-    "TIMESTAMP": pa.timestamp("us", tz="UTC"),
-    "TIMESTAMPTZ": pa.timestamp("us", tz="UTC"),
-    "TIMESTAMPLTZ": pa.timestamp("us", tz="UTC"),
-    "TIMESTAMPNTZ": pa.timestamp("us"),
+    "TIMESTAMP": _UTC,
+    "TIMESTAMPTZ": _UTC,
+    "TIMESTAMP_LTZ": _UTC,
+    "TIMESTAMP_NTZ": pa.timestamp("us"),
 }
+_DECIMALS: Final = ("DECIMAL", "DEC", "NUMERIC")
+_LENGTHS: Final = ("CHAR", "CHARACTER", "NCHAR", "NVARCHAR", "VARCHAR", "STRING", "TEXT")
+_ADVICE: Final = {
+    "DEFAULT": "Write the value with each row. For rows older than an added column, alter takes a default.",
+    "PRIMARY": "Name the key by itself (key=, --key).",
+    "CHECK": "Check rows before they are written.",
+    "WITH": "Write TIMESTAMP.",
+    "WITHOUT": "Write TIMESTAMP_NTZ.",
+}
+"""What to do instead, by the word that is refused."""
+_TOKEN: Final = re.compile(
+    r"""
+    (?P<skip>\s+|--[^\n]*|/\*.*?\*/)
+  | (?P<word>\w+)
+  | `(?P<quoted>(?:[^`]|``)+)`
+  | (?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
+  | (?P<sign>[<>(),:])
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_ESCAPE: Final = re.compile(r"\\(.)|''|\"\"", re.DOTALL)
+_ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r"}
 
 
 def parse_ddl(text: str) -> pa.Schema:
-    """Return the schema that a column list in Spark's dialect declares.
+    """Return the schema that a column list in Spark's words declares.
 
     Raises:
-        InvalidRequest: the text cannot be read or names a type that cannot be stored.
+        InvalidRequest: the text cannot be read, or names what a dataset cannot store.
     """
-    try:
-        parsed = statements(f"CREATE TABLE t ({text}\n)")
-    except SqlglotError as error:
-        raise _unreadable(text) from error
-    create = parsed[0] if len(parsed) == 1 else None
-    if not isinstance(create, exp.Create) or create.args.get("expression") or create.args.get("properties"):
-        raise _unreadable(text)
-    if not isinstance(create.this, exp.Schema):
-        raise _unreadable(text)
-    return pa.schema([_field(column, text) for column in create.this.expressions])
+    return _Parser(text).columns()
 
 
-def _unreadable(text: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"The schema {text!r} cannot be read. Write columns as 'id STRING NOT NULL, amount DECIMAL(10,2), at TIMESTAMP'."
-    )
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    """``word``, ``quoted``, ``text``, ``sign``, or ``end``."""
+    value: str
+
+    @property
+    def upper(self) -> str:
+        """A word in capitals; empty for what is not a word."""
+        return self.value.upper() if self.kind == "word" else ""
 
 
-def _field(column: exp.Expression, text: str) -> pa.Field:
-    if not isinstance(column, exp.ColumnDef) or column.kind is None:
-        raise _unreadable(text)
-    required = any(
-        isinstance(c.kind, exp.NotNullColumnConstraint) and not c.kind.args.get("allow_null")
-        for c in column.constraints
-    )
-    comment = next(
-        (c.kind.this.name for c in column.constraints if isinstance(c.kind, exp.CommentColumnConstraint)), ""
-    )
-    notes = {COMMENT: comment.encode()} if comment else None
-    return pa.field(column.name, _type(column.kind, column.name), nullable=not required, metadata=notes)
+class _Parser:
+    """Reads one text from left to right."""
 
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = self._divided()
+        self._at = 0
 
-def _inner_field(part: exp.Expression, column: str) -> pa.Field:
-    if not isinstance(part, exp.ColumnDef) or part.kind is None:
-        raise InvalidRequest(f"Column {column!r}: its struct cannot be read. Write STRUCT<a: INT, b: STRING>.")
-    if part.constraints:
+    def _divided(self) -> list[_Token]:
+        found: list[_Token] = []
+        at = 0
+        while at < len(self._text):
+            match = _TOKEN.match(self._text, at)
+            if match is None:
+                self._refuse(f"{self._text[at]!r} has no meaning there")
+            if match.lastgroup and match.lastgroup != "skip":
+                found.append(_Token(match.lastgroup, match[match.lastgroup]))
+            at = match.end()
+        return [*found, _Token("end", "")]
+
+    def _refuse(self, why: str) -> NoReturn:
         raise InvalidRequest(
-            f"Column {column!r}: {part.sql('spark')}: NOT NULL is for whole columns, not inside a struct."
+            f"The schema {self._text!r} cannot be read: {why}. Write columns as 'id STRING NOT NULL, amount DECIMAL(10,2), "
+            "at TIMESTAMP'."
         )
-    return pa.field(part.name, _type(part.kind, f"{column}.{part.name}"))
+
+    @property
+    def _next(self) -> _Token:
+        return self._tokens[self._at]
+
+    def _take(self) -> _Token:
+        token = self._tokens[self._at]
+        self._at += 1
+        return token
+
+    def _takes(self, *values: str) -> bool:
+        """Take one of some signs or words, if it comes next."""
+        if self._next.kind in ("sign", "word") and self._next.value.upper() in values:
+            self._at += 1
+            return True
+        return False
+
+    def _expect(self, sign: str, where: str) -> None:
+        if not self._takes(sign):
+            self._refuse(f"{where} lacks {sign!r}")
+
+    def columns(self) -> pa.Schema:
+        """Read all of the text."""
+        fields = [self._column()]
+        while self._takes(","):
+            fields.append(self._column())
+        if self._next.kind != "end":
+            self._refuse(f"{self._next.value!r} does not belong there")
+        return pa.schema(fields)
+
+    def _name(self) -> str:
+        token = self._take()
+        if token.kind not in ("quoted", "word"):
+            what = {"end": "the end", "sign": repr(token.value)}.get(token.kind, "text")
+            self._refuse(f"there is {what} where a column is expected")
+        return token.value.replace("``", "`") if token.kind == "quoted" else token.value
+
+    def _column(self) -> pa.Field:
+        name = self._name()
+        self._takes(":")
+        kind = self._type(name)
+        nullable: bool | None = None
+        comment: str | None = None
+        while self._next.kind in ("word", "quoted"):
+            word = self._take()
+            if word.upper in ("NOT", "NULL") and nullable is None and (word.upper == "NULL" or self._takes("NULL")):
+                nullable = word.upper == "NULL"
+            elif word.upper == "COMMENT" and comment is None and self._next.kind == "text":
+                comment = _unescaped(self._take().value)
+            else:
+                advice = _ADVICE.get(word.upper, "A column has a type, NOT NULL and COMMENT; leave the rest out.")
+                raise InvalidRequest(f"Column {name!r}: {word.value} is not supported. {advice}")
+        notes = {COMMENT: comment.encode()} if comment else None
+        return pa.field(name, kind, nullable=nullable is not False, metadata=notes)
+
+    def _type(self, column: str) -> pa.DataType:
+        token = self._take()
+        word = token.upper
+        if not word:
+            self._refuse(f"column {column!r} has no type")
+        if self._next == _Token("sign", "<"):
+            return self._nested(word, column)
+        digits = self._digits(column)
+        if word in _DECIMALS:
+            return _decimal(digits, column)
+        if digits and (word in _LENGTHS or word in _TYPES):
+            shown = f"{token.value}({', '.join(map(str, digits))})"
+            instead = "STRING" if word in _LENGTHS else word
+            raise InvalidRequest(f"Column {column!r}: the length in {shown} is not supported. Write {instead}.")
+        if word == "DOUBLE":
+            self._takes("PRECISION")
+        if word not in _TYPES:
+            raise InvalidRequest(
+                f"Column {column!r}: type {token.value} cannot be stored. Write columns as 'id STRING, amount DECIMAL(10,2)', "
+                f"with the types {', '.join(_TYPES)}, DECIMAL(p,s), ARRAY<...>, MAP<..., ...> and STRUCT<name: type>."
+            )
+        return _TYPES[word]
+
+    def _digits(self, column: str) -> list[int]:
+        """Read numbers in brackets, if they come next."""
+        if not self._takes("("):
+            return []
+        found: list[int] = []
+        while not found or self._takes(","):
+            token = self._take()
+            if not re.fullmatch("[0-9]{1,9}", token.value) or token.kind != "word":
+                self._refuse(f"the brackets of column {column!r} must hold whole numbers")
+            found.append(int(token.value))
+        self._expect(")", f"the type of column {column!r}")
+        return found
+
+    def _nested(self, word: str, column: str) -> pa.DataType:
+        self._expect("<", f"the type of column {column!r}")
+        match word:
+            case "ARRAY":
+                kind = pa.list_(pa.field("element", self._type(column)))
+            case "MAP":
+                key = self._type(column)
+                self._expect(",", f"the map of column {column!r}")
+                kind = pa.map_(key, self._type(column))
+            case "STRUCT":
+                kind = pa.struct(self._fields(column))
+            case _:
+                self._refuse(f"{word} of column {column!r} holds no other types")
+        self._expect(">", f"the type of column {column!r}")
+        return kind
+
+    def _fields(self, column: str) -> list[pa.Field]:
+        found = [self._field(column)]
+        while self._takes(","):
+            found.append(self._field(column))
+        names = [field.name for field in found]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise InvalidRequest(f"Column {column!r}: its struct has the field {twice!r} twice.")
+        return found
+
+    def _field(self, column: str) -> pa.Field:
+        name = self._name()
+        self._takes(":")
+        kind = self._type(f"{column}.{name}")
+        if self._next.kind == "word":
+            word = " ".join(token.value for token in self._tokens[self._at : self._at + 2] if token.kind == "word")
+            raise InvalidRequest(f"Column {column!r}: {word} is for whole columns, not inside a struct.")
+        return pa.field(name, kind)
 
 
-def _type(kind: exp.DataType, column: str) -> pa.DataType:
-    name = kind.this.name
-    inner = kind.expressions
-    match name:
-        case "DECIMAL":
-            digits = [int(parameter.name) for parameter in inner]
-            precision, scale = (*digits, 0)[:2] if digits else (10, 0)
-            if not 1 <= precision <= MAX_DECIMAL_DIGITS:
-                raise InvalidRequest(f"Column {column!r}: a decimal has 1 to {MAX_DECIMAL_DIGITS} digits.")
-            return pa.decimal128(precision, scale)
-        case "ARRAY" | "LIST" if inner:
-            return pa.list_(pa.field("element", _type(inner[0], column)))
-        case "MAP" if len(inner) == 2:  # noqa: PLR2004
-            return pa.map_(_type(inner[0], column), _type(inner[1], column))
-        case "STRUCT" if inner:
-            return pa.struct([_inner_field(f, column) for f in inner])
-        case _ if name in _TYPES:
-            return _TYPES[name]
-        case _:
-            raise InvalidRequest(f"Column {column!r}: type {kind.sql('spark')} cannot be stored.")
+def _decimal(digits: list[int], column: str) -> pa.DataType:
+    precision, scale, *more = [*digits, *(10, 0)[len(digits) :]]
+    if more or not 1 <= precision <= MAX_DECIMAL_DIGITS:
+        raise InvalidRequest(f"Column {column!r}: a decimal has 1 to {MAX_DECIMAL_DIGITS} digits, as in DECIMAL(10,2).")
+    return pa.decimal128(precision, scale)
+
+
+def _unescaped(text: str) -> str:
+    def plain(match: re.Match[str]) -> str:
+        return _ESCAPED.get(match[1], match[1]) if match[1] else match[0][0]
+
+    return _ESCAPE.sub(plain, text[1:-1])

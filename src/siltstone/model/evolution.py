@@ -154,8 +154,9 @@ def alterations(before: pa.Schema, after: pa.Schema) -> list[str]:
     ['n: integer becomes long', 'm string is added']
     """
     told: list[str] = []
+    known = set(before.names)
     for new in after:
-        if new.name not in before.names:
+        if new.name not in known:
             default = default_text(new)
             told.append(f"{new.name} {type_name(new.type)} is added" + (f", default {default}" if default else ""))
             continue

@@ -36,6 +36,11 @@ class CommitKind(StrEnum):
     LOADS = "loads"
     """Says on base that files are loaded as changes from now on."""
     METADATA = "metadata"
+    RESTORE = "restore"
+    """Fences what was planned before the dataset was restored from a backup."""
+    REPAIR = "repair"
+    FORGET = "forget"
+    """Forgets the oldest marks of producers and loaded files."""
 
     @property
     def moves_rows_only(self) -> bool:
@@ -58,7 +63,8 @@ class Commit:
     """One atomic step of one table.
 
     `plan_version` is the version the files were chosen at: every log entry after it is checked. `depends` are app
-    transactions that must not have moved since then; `epoch` is the lease epoch of the job, if it runs under one;
+    transactions that must not have moved since then; `forgets` are those that the next checkpoint drops, with their values;
+    `epoch` is the lease epoch of the job, if it runs under one;
     `table_actions` change the table itself (its columns, its protocol) and are written as they are.
     """
 
@@ -67,6 +73,7 @@ class Commit:
     adds: tuple[DataFile, ...] = ()
     removes: tuple[DataFile, ...] = ()
     transactions: Mapping[str, int] = field(default_factory=dict)
+    forgets: Mapping[str, int] = field(default_factory=dict)
     depends: frozenset[str] = frozenset()
     epoch: int | None = None
     table_actions: tuple[Mapping[str, Any], ...] = ()

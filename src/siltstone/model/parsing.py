@@ -5,19 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-import sqlglot
-from sqlglot import exp
-
-
-def statements(text: str) -> list[exp.Expr | None]:
-    """Return the statements of a text.
-
-    Raises:
-        sqlglot.errors.SqlglotError: the text cannot be read.
-    """
-    with quiet():
-        return sqlglot.parse(text, dialect="spark")
-
 
 @contextmanager
 def quiet() -> Iterator[None]:

@@ -17,13 +17,36 @@ class _Plain:
 class Ack(_Plain):
     """A write is durable: its sequence and how many rows it carried.
 
-    `applied` is False if an idempotent producer had already written this sequence and nothing was written again;
-    `sequence` is then that of the first time, or None if the producer has since moved on.
+    `applied` is False if nothing was written: an idempotent producer repeats its last sequence, and `sequence` is then that of
+    the first time; or there was no row to write, and `sequence` is None.
     """
 
     sequence: int | None
     rows: int
     applied: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TombstoneAck(Ack):
+    """Tombstones are durable; `rows` counts them.
+
+    `rows_matched` counts the rows that they hid, as of just before the write. It is None where counting would read the
+    whole dataset, and for a write that was applied before.
+    """
+
+    rows_matched: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRecord(_Plain):
+    """Who hid rows, when and why: `keys` tombstones that matched `rows` rows (None: not counted). It outlives them."""
+
+    sequence: int
+    at: str
+    actor: str | None
+    reason: str | None
+    keys: int
+    rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,19 +352,21 @@ class DatasetInfo(_Plain):
     cluster_by: tuple[str, ...] = ()
     dedup_by: tuple[str, ...] = ()
     survivor: str | None = None
+    broken: str | None = None
+    """Why it cannot be read; its columns are then those at creation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry(_Plain):
-    """One commit of one of a dataset's tables.
+    """One commit of one of a dataset's tables, or what is left of one when the log has forgotten it: its audit record.
 
     `rows_removed` is None if another program did not say; `folded_to` is the watermark that a fold set. `foreign` commits were
-    made by another program.
+    made by another program. An audit record alone has the table ``audit`` and no version.
     """
 
     at: str
     table: str
-    version: int
+    version: int | None
     what: str
     first_sequence: int | None
     last_sequence: int | None
@@ -357,6 +382,8 @@ class HistoryEntry(_Plain):
     pid: int | None
     engine: str | None
     foreign: bool
+    audit: tuple[AuditRecord, ...] = ()
+    """Who hid rows by this commit, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,4 +397,43 @@ class ExportReport(_Plain):
     rows: int
     files: int
     bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupReport(_Plain):
+    """What a backup has, and how much of it was copied; the rest was there already.
+
+    `verified` is ``sizes`` or ``full``; `removed` are ids of older backups; `left_out` are datasets that could not be read.
+    """
+
+    id: str
+    path: str
+    taken_at: str
+    datasets: int
+    files: int
+    bytes: int
+    files_copied: int
+    bytes_copied: int
+    dry_run: bool
+    verified: str
+    removed: tuple[str, ...]
+    left_out: dict[str, str]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreReport(_Plain):
+    """What was restored, and where to."""
+
+    id: str
+    path: str
+    target: str
+    taken_at: str
+    datasets: dict[str, int]
+    """Each dataset with its last sequence."""
+    files: int
+    bytes: int
+    dry_run: bool
+    left_out: dict[str, str]
     seconds: float

@@ -9,6 +9,7 @@ import datetime
 import decimal
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -341,11 +342,12 @@ def differences(there: pa.Schema, given: pa.Schema) -> list[str]:
     >>> differences(pa.schema([("a", pa.int64()), ("b", pa.string())]), pa.schema([("a", pa.string()), ("c", pa.string())]))
     ["it has no column 'c'", "it also has column 'b'", "its column 'a' is a long, not a string"]
     """
-    added = [repr(name) for name in given.names if name not in there.names]
-    missing = [repr(name) for name in there.names if name not in given.names]
+    old_names, new_names = set(there.names), set(given.names)
+    added = [repr(name) for name in given.names if name not in old_names]
+    missing = [repr(name) for name in there.names if name not in new_names]
     found = [f"it has no column {', '.join(added)}"] if added else []
     found += [f"it also has column {', '.join(missing)}"] if missing else []
-    for old, new in ((there.field(name), given.field(name)) for name in there.names if name in given.names):
+    for old, new in ((there.field(name), given.field(name)) for name in there.names if name in new_names):
         if old.type != new.type:
             found.append(f"its column {old.name!r} is {a_type(old.type)}, not {a_type(new.type)}")
         elif old.nullable != new.nullable:
@@ -443,7 +445,12 @@ def as_schema(schema: "pa.Schema | str | Any") -> pa.Schema:  # noqa: ANN401
 
         return parse_ddl(schema)
     if hasattr(schema, "jsonValue"):
-        return from_struct_json(schema.jsonValue())
+        given = schema.jsonValue()
+        if re.search(r'"(var)?char\(', json.dumps(given)):
+            raise InvalidRequest(
+                "A schema has a column of type CHAR or VARCHAR; the length is not supported. Use StringType."
+            )
+        return from_struct_json(given)
     raise InvalidRequest(f"A schema is a pyarrow.Schema, a Spark StructType or DDL text, not {type(schema).__name__}.")
 
 

@@ -1,0 +1,25 @@
+"""Arrow tables as frames of other libraries."""
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from siltstone.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+def polars_frame(table: pa.Table) -> "pl.DataFrame":
+    """Return the rows as a Polars frame.
+
+    Raises:
+        InvalidRequest: Polars is not installed.
+    """
+    try:
+        import polars
+    except ImportError as error:
+        raise InvalidRequest("to_polars() needs Polars: pip install 'siltstone[polars]'.") from error
+    found = polars.from_arrow(table)
+    assert isinstance(found, polars.DataFrame)  # noqa: S101  # a table becomes a frame, an array a series
+    return found
