@@ -5,11 +5,12 @@ It ends with its parent, however the parent ends: it holds a pipe whose closing 
 
 import atexit
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
@@ -19,8 +20,9 @@ from siltstone.config import Settings
 from siltstone.errors import Unavailable
 from siltstone.storage.jars import spark_home
 from siltstone.storage.jvm import find_java
-from siltstone.storage.launch import APP_NAME, launch_options, local_cores, ui_options
-from siltstone.storage.python_workers import end_python_workers
+from siltstone.storage.launch import APP_NAME, LOCAL_DIRS, launch_options, local_cores, ui_options
+from siltstone.storage.python_workers import end_python_workers, java_processes
+from siltstone.storage.scratch import Scratch
 
 SERVER_CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 TOKEN_VARIABLE: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105  # its name, not its value
@@ -28,8 +30,22 @@ SERVER_START_SECONDS: Final = 180.0
 SERVER_STOP_SECONDS: Final = 90.0
 """Longer than a JVM takes to write its class archive on the way out."""
 POLL_SECONDS: Final = 0.05
+PROPERTIES: Final = "server.properties"
+_ESCAPES: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
+"""How Java writes these characters in a properties file."""
 LOG_END_BYTES: Final = 16_384
 """How much of a log is read for its last lines."""
+THREADS_SECONDS: Final = 5.0
+THREADS_END: Final = b"JNI global refs"
+"""With this a list of threads ends."""
+STUCK_TASK: Final = re.compile(rb"ERROR Executor: Killed task \d+ could not be stopped within \d+ ms")
+REAPER_OPTIONS: Final = {
+    "spark.task.reaper.enabled": "true",
+    "spark.task.reaper.pollingInterval": "5s",
+    "spark.task.reaper.killTimeout": "30s",
+    "spark.task.reaper.threadDump": "false",
+}
+"""Let Spark write to its log that a task did not end in this time after its kill. Most tasks end within one batch of rows."""
 
 
 class ConnectServer:
@@ -44,10 +60,12 @@ class ConnectServer:
     """
     """Run the server, and end it when standard input closes: a killed parent closes it too."""
 
-    def __init__(self, process: subprocess.Popen[bytes], *, port: int, log: Path, keep_log: bool) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], *, port: int, log: Path, scratch: Scratch) -> None:
         self._process = process
+        self._scratch = scratch
         self._log = log
-        self._keep_log = keep_log
+        self._read = 0
+        """Up to here the log was searched."""
         self.port: Final = port
         self.address: Final = f"sc://127.0.0.1:{port}"
         atexit.register(self.stop)
@@ -64,6 +82,26 @@ class ConnectServer:
         """End the Python processes that sessions have left behind; return how many."""
         return end_python_workers(self._process.pid)
 
+    def has_threads(self, names: Sequence[str], *, clock: Clock) -> bool:
+        """True if the JVM has a thread whose name contains one of these; asks it for its threads, which go into the log."""
+        start = self._log.stat().st_size
+        for process in java_processes(self._process.pid):
+            os.kill(process, signal.SIGQUIT)  # a JVM answers it with a list of its threads
+        deadline = clock.monotonic_seconds() + THREADS_SECONDS
+        while clock.monotonic_seconds() < deadline:
+            clock.sleep(POLL_SECONDS)
+            listed = read_from(self._log, start)
+            if THREADS_END in listed:
+                return any(name.encode() in listed for name in names)
+        return False
+
+    def stuck_task(self) -> bool:
+        """True if Spark has written, since the last call, that a task which it has killed does not end."""
+        written = read_from(self._log, self._read)
+        complete = written[: written.rfind(b"\n") + 1]
+        self._read += len(complete)
+        return STUCK_TASK.search(complete) is not None
+
     def last_words(self) -> str:
         """Return the end of what the server wrote to its log."""
         return " ".join(last_lines(self._log, 5))
@@ -78,8 +116,7 @@ class ConnectServer:
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-        if not self._keep_log:
-            self._log.unlink(missing_ok=True)
+        self._scratch.close()
 
     def __enter__(self) -> Self:
         return self
@@ -95,6 +132,7 @@ def connect_server(
     token: str = "",
     ui_port: int = 0,
     log: Path | None = None,
+    reaper: bool = False,
     clock: Clock | None = None,
 ) -> ConnectServer:
     """Start a local Spark Connect server on 127.0.0.1 and wait until it accepts.
@@ -105,6 +143,7 @@ def connect_server(
         token: what clients must show; without one, whoever reaches the port is served.
         ui_port: where Spark's UI listens; 0 for none.
         log: where it writes what it says; otherwise a file that goes when the server does.
+        reaper: have the log say which killed tasks do not end (`stuck_task`).
         clock: tests hold it still.
 
     Raises:
@@ -112,17 +151,13 @@ def connect_server(
     """
     clock = SystemClock() if clock is None else clock
     port = port or free_port()
-    java = find_java()
-    chosen = {"spark.master": settings.spark_master, "spark.app.name": APP_NAME}
-    chosen |= launch_options(settings, java=java, role="connect") | ui_options(ui_port)
-    chosen |= {"spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.grpc.binding.port": str(port)}
-    command = [str(spark_home() / "bin" / "spark-submit"), "--class", SERVER_CLASS]
-    for name, value in chosen.items():
-        command += ["--conf", f"{name}={value}"]
-    given = {"JAVA_HOME": str(java.home)} | ({TOKEN_VARIABLE: token} if token else {})
-    if local_cores(settings.spark_master):
-        given["SPARK_LOCAL_IP"] = "127.0.0.1"  # Spark's UI listens there, and would everywhere
-    server = _launch(command, given, port=port, log=log)
+    scratch = Scratch(settings, clock=clock)
+    extra = ui_options(ui_port) | (REAPER_OPTIONS if reaper else {})
+    try:
+        server = _started(settings, extra, port=port, token=token, log=log, scratch=scratch)
+    except BaseException:
+        scratch.close()
+        raise
     deadline = clock.monotonic_seconds() + SERVER_START_SECONDS
     while not server.accepts():
         if not server.alive() or clock.monotonic_seconds() > deadline:
@@ -133,12 +168,38 @@ def connect_server(
     return server
 
 
-def _launch(command: list[str], given: dict[str, str], *, port: int, log: Path | None) -> ConnectServer:
+def _started(
+    settings: Settings, extra: Mapping[str, str], *, port: int, token: str, log: Path | None, scratch: Scratch
+) -> ConnectServer:
+    """Start the server's process. Its options are in a file that other users cannot read, unlike a command line."""
+    java = find_java()
+    chosen = {"spark.master": settings.spark_master, "spark.app.name": APP_NAME}
+    chosen |= launch_options(settings, java=java, role="connect", scratch=scratch.folder) | dict(extra)
+    chosen |= {"spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.grpc.binding.port": str(port)}
+    command = [str(spark_home() / "bin" / "spark-submit"), "--properties-file", str(scratch.folder / PROPERTIES)]
+    command += ["--load-spark-defaults", "--class", SERVER_CLASS]
+    (scratch.folder / PROPERTIES).write_text(properties(chosen), encoding="utf-8")
+    given = {"JAVA_HOME": str(java.home)} | ({TOKEN_VARIABLE: token} if token else {})
+    if local_cores(settings.spark_master):
+        given["SPARK_LOCAL_IP"] = "127.0.0.1"  # Spark's UI listens there, and would everywhere
+    return _launch(command, given, port=port, log=log or scratch.folder / "server.log", scratch=scratch)
+
+
+def properties(options: Mapping[str, str]) -> str:
+    """Return Spark options as the text of a Java properties file."""
+    return "".join(f"{_escaped(name, ' =:#!')}={_escaped(value, '')}\n" for name, value in options.items())
+
+
+def _escaped(text: str, special: str) -> str:
+    escaped = "".join(_ESCAPES.get(one, f"\\{one}" if one in special else one) for one in text)
+    return f"\\{escaped}" if escaped.startswith(" ") else escaped
+
+
+def _launch(command: list[str], given: dict[str, str], *, port: int, log: Path, scratch: Scratch) -> ConnectServer:
     """Start the process. A token is in its environment, which other users cannot see, unlike a command line."""
-    path = log or _temporary_log()
-    unwanted = {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE", TOKEN_VARIABLE}
+    unwanted = {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE", LOCAL_DIRS, TOKEN_VARIABLE}
     environment = {name: value for name, value in os.environ.items() if name not in unwanted}
-    with path.open("ab") as output:
+    with log.open("ab") as output:
         process = subprocess.Popen(  # noqa: S603
             ["/bin/sh", "-c", ConnectServer.WRAPPER, "sh", *command],
             env={"PYSPARK_PYTHON": sys.executable} | environment | given,
@@ -147,13 +208,7 @@ def _launch(command: list[str], given: dict[str, str], *, port: int, log: Path |
             stderr=output,
             start_new_session=True,
         )
-    return ConnectServer(process, port=port, log=path, keep_log=log is not None)
-
-
-def _temporary_log() -> Path:
-    descriptor, name = tempfile.mkstemp(prefix="siltstone-connect-", suffix=".log")
-    os.close(descriptor)
-    return Path(name)
+    return ConnectServer(process, port=port, log=log, scratch=scratch)
 
 
 def free_port() -> int:
@@ -168,6 +223,14 @@ def listens(port: int) -> bool:
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         return True
     return False
+
+
+def read_from(log: Path, start: int) -> bytes:
+    """Return what was written to a log from a place on; nothing if it cannot be read."""
+    with suppress(OSError), log.open("rb") as file:
+        file.seek(start)
+        return file.read()
+    return b""
 
 
 def last_lines(log: Path, count: int) -> list[str]:

@@ -5,6 +5,10 @@ link or refuses it in one step, whoever asks. So an entry is there whole or not 
 exactly one succeeds. These are the system calls of delta-rs on a local disk; what it does around them, listing and replaying
 the log twice, took most of the time of a small commit.
 
+Each entry can be checked as whole. Its first line ends with the CRC-32 of all its bytes, and its last line is the transaction
+`APP_COMMITTED`, the entry's own version. A commit is checked against that of its parent, so a commit of another program is
+noticed even after a checkpoint has swallowed its entry.
+
 A crash leaves a draft. Nobody takes its name for an entry (delta-rs names its own the same way), and whoever cleans the log
 removes it.
 """
@@ -13,6 +17,7 @@ import contextlib
 import getpass
 import json
 import os
+import zlib
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -20,7 +25,15 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from siltstone.failpoints import reach
-from siltstone.model.columns import COMMIT_ID, COMMIT_KIND, COMMIT_PID, EXPIRING_APPS, ROWS_REMOVED
+from siltstone.model.columns import (
+    APP_COMMITTED,
+    COMMIT_CRC,
+    COMMIT_ID,
+    COMMIT_KIND,
+    COMMIT_PID,
+    FORGOTTEN_MS,
+    ROWS_REMOVED,
+)
 from siltstone.model.files import Commit, DataFile
 from siltstone.storage.durable import sync_beside
 from siltstone.storage.layout import entry_name, in_log
@@ -55,16 +68,23 @@ def put_entry(
             os.unlink(draft)  # noqa: PTH108
 
 
-def entry_content(commit: Commit, *, commit_id: str, now_ms: int) -> bytes:
-    """Return a commit as the lines of its entry. Transactions that expire carry the time."""
-    return b"".join(_as_json(action).encode() + b"\n" for action in _actions(commit, commit_id, now_ms))
+def entry_content(commit: Commit, *, version: int, commit_id: str, now_ms: int) -> bytes:
+    """Return a commit as the lines of its entry, sealed with their checksum."""
+    actions = _actions(commit, version, commit_id, now_ms)
+    return sealed(b"".join(_as_json(action).encode() + b"\n" for action in actions))
+
+
+def sealed(content: bytes) -> bytes:
+    """Add the checksum of an entry to its first line, which must be its ``commitInfo``."""
+    end = content.index(b"}}\n")
+    return b'%b,"%b":"%08x"%b' % (content[:end], COMMIT_CRC.encode(), zlib.crc32(content), content[end:])
 
 
 _as_json: Final = json.JSONEncoder(separators=(",", ":")).encode
 """The encoder is made once: that takes longer than to use it."""
 
 
-def _actions(commit: Commit, commit_id: str, now_ms: int) -> Iterator[dict[str, Any]]:
+def _actions(commit: Commit, version: int, commit_id: str, now_ms: int) -> Iterator[dict[str, Any]]:
     yield {
         "commitInfo": {
             "timestamp": now_ms,
@@ -85,9 +105,11 @@ def _actions(commit: Commit, commit_id: str, now_ms: int) -> Iterator[dict[str, 
         yield {"add": _added(file, now_ms, data_change=data_change)}
     for file in commit.removes:
         yield {"remove": _removed(file, now_ms, data_change=data_change)}
-    for app, version in sorted(commit.transactions.items()):
-        updated = {"lastUpdated": now_ms} if app.startswith(EXPIRING_APPS) else {}
-        yield {"txn": {"appId": app, "version": version} | updated}
+    for app, number in sorted(commit.transactions.items()):
+        yield {"txn": {"appId": app, "version": number}}
+    for app, number in sorted(commit.forgets.items()):
+        yield {"txn": {"appId": app, "version": number, "lastUpdated": FORGOTTEN_MS}}
+    yield {"txn": {"appId": APP_COMMITTED, "version": version}}
 
 
 @cache

@@ -1,10 +1,12 @@
-"""A table's newest version as its log tells it: what delta-rs read when it opened the table, and the entries since.
+"""A table's newest version as its log tells it: what was read when the table was opened, and the entries since.
 
 delta-rs replays everything since the last checkpoint, and lists the log, each time it is brought up to date. An entry says in a
 few lines what has changed, so it is read once, here, and laid over what is known: files added and removed, transactions set.
-What an entry cannot say in these terms (new metadata, a new protocol) makes the whole useless: the table is opened anew.
+What an entry cannot say in these terms (new metadata, a new protocol, anything of another program) makes the whole useless:
+the table is opened anew, and checked.
 
-Terms. The *opened* version is the one that delta-rs read, the *followed* one the newest whose entry was laid over it.
+Terms. The *opened* version is the one that delta-rs or, for a small log, `replay` read. The *followed* one is the newest whose
+entry was laid over it.
 """
 
 import contextlib
@@ -12,15 +14,19 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from siltstone.errors import Corruption
 from siltstone.model.files import DataFile
 from siltstone.model.schema import from_struct_json
+from siltstone.storage.beneath import check_links, checked
 from siltstone.storage.layout import entry_name, in_log
 from siltstone.storage.log import LogEntry, file_mark, read_entry
+from siltstone.storage.replay import Replayed
 
 
 class LogMoved(Exception):  # noqa: N818
@@ -30,7 +36,7 @@ class LogMoved(Exception):  # noqa: N818
 class Followed:
     """One table at its followed version. Not safe to share between threads; whoever holds it has a mutex."""
 
-    def __init__(self, path: Path, opened: DeltaTable, *, opened_seconds: float) -> None:
+    def __init__(self, path: Path, opened: DeltaTable | Replayed, *, opened_seconds: float) -> None:
         """Start at the version that delta-rs opened, at that time of a clock that never runs backwards."""
         self.opened = opened
         self.opened_seconds = opened_seconds
@@ -61,14 +67,14 @@ class Followed:
 
         Raises:
             LogMoved: an entry needs more than reading, or was cleaned on the way. Open the table anew.
-            Corruption: an entry is empty or broken.
+            Corruption: an entry is empty or damaged.
         """
         while True:
             try:
                 entry = read_entry(self._path, self.version + 1)
             except (FileNotFoundError, NotADirectoryError):
                 break
-            if entry.changes_metadata or entry.changes_protocol:
+            if entry.is_foreign or entry.changes_metadata or entry.changes_protocol:
                 raise LogMoved(f"version {entry.version} changes the table itself")
             self._lay(entry)
         if not self.is_in_place():
@@ -76,6 +82,7 @@ class Followed:
 
     def _lay(self, entry: LogEntry) -> None:
         self._transactions.update(entry.transactions)
+        self._transactions.update(dict.fromkeys(entry.forgotten))
         self._pending.append(entry)
         self._listed = None
         self.version, self._mark = entry.version, entry.mark
@@ -85,7 +92,12 @@ class Followed:
         if self._listed is None:
             if self._files is None:
                 with late_reads():
-                    self._files = {file.path: file for file in live_files(self.opened)}
+                    found = self.opened
+                    listed = found.live_files() if isinstance(found, Replayed) else live_files(found)
+                opened = {file.path: file for file in listed}
+                check_links(self._path, opened)
+                self._files = opened
+            check_links(self._path, {path for entry in self._pending for path in entry.adds})
             for entry in self._pending:
                 for path in entry.removes:
                     self._files.pop(path, None)
@@ -116,13 +128,26 @@ def late_reads() -> Iterator[None]:
 
 
 def live_files(handle: DeltaTable) -> tuple[DataFile, ...]:
-    """Return the live files of the version that delta-rs opened."""
+    """Return the live files of the version that delta-rs opened.
+
+    Raises:
+        Corruption: one of them is not below the table, or the checkpoint holds bytes that are not text.
+    """
+    try:
+        return _listed(handle)
+    except (UnicodeDecodeError, pa.ArrowException) as error:
+        raise Corruption(f"The log of {handle.table_uri} is damaged ({error}). Restore it from a copy.") from error
+
+
+def _listed(handle: DeltaTable) -> tuple[DataFile, ...]:
     actions = pa.table(handle.get_add_actions(flatten=True))
     partitions = [name for name in actions.column_names if name.startswith("partition.")]
     columns: dict[str, list[Any]] = {
         name: actions.column(name).to_pylist()
         for name in ("path", "size_bytes", "num_records", "modification_time", *partitions)
     }
+    for path in columns["path"]:
+        checked(unquote(path))
     return tuple(
         DataFile(
             path=path,

@@ -1,15 +1,15 @@
 """A Delta table as a reader holds it: opened on first use, brought to the newest version before each use.
 
 Refreshing costs a few stats when nothing has happened, and the reading of the new entries when something has (see `follow`).
-delta-rs opens the table only
+The table is opened, by delta-rs or where there is no checkpoint yet by `replay`, only
 
 * the first time, and after whatever the entries cannot tell: new metadata, a new protocol;
 * when the entry of our version is gone or is another one: the log was cleaned past us, or another table lies here;
 * when a new checkpoint is above the last entry that was found: the same, if somebody else cleans in an order of his own;
-* when it was opened a minute ago: so transactions expire, and nothing rests on our own reading for long.
+* when it was opened a minute ago: so nothing rests on our own reading for long.
 
-Invariants: a table with another id, or marked dropped, is Gone; a table of a newer format is refused; an empty log entry is
-Corruption, although delta-rs would open it.
+Invariants: a table with another id, or marked dropped, is Gone; a table of a newer format is refused. A damaged log entry, a
+commit of another program and table features that Siltstone does not write are Corruption, although delta-rs would open them.
 """
 
 import contextlib
@@ -26,17 +26,36 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from siltstone.clock import Clock, epoch_ms
 from siltstone.errors import Corruption, Gone, NotFound, Unavailable
+from siltstone.model.columns import APP_COMMITTED
 from siltstone.model.files import DataFile
 from siltstone.model.spec import PROPERTY_DROPPED, check_properties
+from siltstone.storage import forks
 from siltstone.storage.follow import Followed, LogMoved, late_reads
 from siltstone.storage.layout import LOG, in_log
-from siltstone.storage.log import LAST_CHECKPOINT, Mark, check_entries, file_mark, list_log, removals, transaction_times
+from siltstone.storage.log import (
+    LAST_CHECKPOINT,
+    Mark,
+    check_chain,
+    check_entries,
+    file_mark,
+    list_log,
+    removals,
+    transactions,
+)
+from siltstone.storage.replay import Replayed, replay
+from siltstone.storage.system_errors import log_errors
 from siltstone.storage.upkeep import heal_checkpoint
 
 __all__ = ["LogMoved", "Pinned", "TableHandle"]
 
 OPEN_TRIES: Final = 5
 """An open can meet a log that is being cleaned; the next listing is whole again."""
+FREE_READER_VERSION: Final = 1
+FREE_WRITER_VERSION: Final = 2
+"""Up to these versions a protocol asks nothing that Siltstone does not do."""
+READER_FEATURES: Final = frozenset({"timestampNtz"})
+WRITER_FEATURES: Final = frozenset({"appendOnly", "invariants", "timestampNtz"})
+"""Features that a protocol which lists them may ask for."""
 MS_PER_HOUR: Final = 3_600_000
 FOLLOW_SECONDS: Final = 60.0
 """How long entries are laid over what delta-rs read before it reads the table again."""
@@ -71,10 +90,16 @@ class TableHandle:
         self.label = label
         self._clock = clock
         self._must_exist = must_exist
-        self._mutex = threading.RLock()
+        self._lock = threading.RLock()
         self._followed: Followed | None = None
         self._id: str | None = None
         self._hint: Mark = ()
+
+    @property
+    def _mutex(self) -> "threading.RLock":
+        """The lock of this object. A forked child is refused: the thread that holds it may not be there."""
+        forks.check()
+        return self._lock
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
@@ -96,7 +121,7 @@ class TableHandle:
         Raises:
             LogMoved: the log does not reach back to it any more.
         """
-        with late_reads():
+        with late_reads(), log_errors(self.path / LOG):
             past = Followed(self.path, DeltaTable(self.path, version=version), opened_seconds=0.0)
         found = {app: number for app in apps if (number := past.transaction(app)) is not None}
         return Pinned(version=version, files=past.files(), transactions=found, schema=past.schema)
@@ -127,6 +152,15 @@ class TableHandle:
         """Return an app transaction of the version that was refreshed last."""
         with self._mutex, self._trusted():
             return self._current().transaction(app)
+
+    def newest(self, app: str) -> int | None:
+        """Return an app transaction of the newest version, without listing its files."""
+        with self._mutex:
+            for _ in range(OPEN_TRIES):
+                with contextlib.suppress(LogMoved):
+                    self._refresh()
+                    return self.transaction(app)
+        raise Unavailable(f"{self.label}: its log was cleaned again and again while it was read. Try again.")
 
     def schema(self) -> pa.Schema:
         """Return the schema of the version that was refreshed last."""
@@ -173,20 +207,19 @@ class TableHandle:
             Unavailable: they cannot be listed.
         """
         for _ in range(OPEN_TRIES):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError), log_errors(self.path / LOG):
                 return removals(self.path)
         raise Unavailable(f"{self.label}: its log was cleaned again and again while it was read. Try again.")
 
-    def recent(self, prefix: str, *, within_hours: float) -> set[str]:
-        """Return the app transactions whose name starts so and that were set at most so long ago, read from the newest log.
+    def marks(self, *prefixes: str) -> dict[str, int]:
+        """Return the app transactions whose name has one of these prefixes, read from the newest log.
 
         Raises:
             Unavailable: they cannot be listed.
         """
-        cut_ms = epoch_ms(self._clock.now()) - within_hours * MS_PER_HOUR
         for _ in range(OPEN_TRIES):
             with contextlib.suppress(FileNotFoundError):
-                return {app for app, at_ms in transaction_times(self.path, prefix).items() if at_ms > cut_ms}
+                return transactions(self.path, *prefixes)
         raise Unavailable(f"{self.label}: its log was cleaned again and again while it was read. Try again.")
 
     # ---- following -----------------------------------------------------------------------------------------------
@@ -201,16 +234,18 @@ class TableHandle:
     def _trusted(self) -> Iterator[None]:
         """Use what was followed; if it turns out to be of no more use, the next refresh opens the table anew."""
         try:
-            yield
+            with log_errors(self.path / LOG):
+                yield
         except LogMoved:
             self._followed = None
             raise
 
     def _refresh(self) -> int:
         """Bring what is known to the newest version, and return that."""
-        hint = file_mark(in_log(self.path, LAST_CHECKPOINT))  # first: a commit asks whether it has changed since
-        if not self._follow(hint):
-            self._adopt(self._reopen())
+        with log_errors(self.path / LOG):
+            hint = file_mark(in_log(self.path, LAST_CHECKPOINT))  # first: a commit asks whether it has changed since
+            if not self._follow(hint):
+                self._open_again()
         self._hint = hint
         return self._current().version
 
@@ -227,16 +262,31 @@ class TableHandle:
             return False
         return hint == self._hint or list_log(self.path).newest_checkpoint <= found.version
 
-    def _reopen(self) -> DeltaTable:
+    def _open_again(self) -> None:
+        for _ in range(OPEN_TRIES):
+            with contextlib.suppress(LogMoved):
+                return self._adopt(self._reopen())
+        raise Unavailable(f"{self.label}: its log was cleaned again and again while it was read. Try again.")
+
+    def _reopen(self) -> DeltaTable | Replayed:
         try:
-            return _open(self.path)
+            return _opened(self.path)
         except NotFound as error:
             if self._id is None and not self._must_exist:
                 raise
             raise self._gone() from error
 
-    def _adopt(self, opened: DeltaTable) -> None:
-        """Take a table that delta-rs has opened; refuse it if it is not the one we had, was dropped or is too new."""
+    def _adopt(self, opened: DeltaTable | Replayed) -> None:
+        """Take a table that was just opened; metadata that cannot be understood is Corruption."""
+        try:
+            self._take(opened)
+        except (KeyError, TypeError, ValueError) as error:
+            raise Corruption(
+                f"{self.label}: the metadata of {self.path} cannot be understood ({error!r}). Restore it from a copy."
+            ) from error
+
+    def _take(self, opened: DeltaTable | Replayed) -> None:
+        """Take a table that was just opened; refuse it if it is not the one we had, was dropped or is too new."""
         self._followed = None
         metadata = opened.metadata()
         if self._id is None:
@@ -244,7 +294,35 @@ class TableHandle:
         if str(metadata.id) != self._id or PROPERTY_DROPPED in metadata.configuration:
             raise Gone(f"{self.label} was dropped or re-created. Open the dataset anew.")
         check_properties(metadata.configuration)
-        self._followed = Followed(self.path, opened, opened_seconds=self._clock.monotonic_seconds())
+        found = Followed(self.path, opened, opened_seconds=self._clock.monotonic_seconds())
+        self._check_features(found)
+        check_chain(self.path, committed=found.transaction(APP_COMMITTED), version=found.version)
+        self._followed = found
+
+    def _check_features(self, found: Followed) -> None:
+        """Refuse table features that Siltstone does not write: rows would be shown that are hidden, or values be lost.
+
+        Deletion vectors, column mapping, change data feed and the like all raise the protocol.
+        """
+        protocol = found.protocol
+        reader = protocol.min_reader_version <= FREE_READER_VERSION or (
+            protocol.reader_features is not None and READER_FEATURES.issuperset(protocol.reader_features)
+        )
+        writer = protocol.min_writer_version <= FREE_WRITER_VERSION or (
+            protocol.writer_features is not None and WRITER_FEATURES.issuperset(protocol.writer_features)
+        )
+        if reader and writer:
+            return
+        features = sorted({*(protocol.reader_features or ()), *(protocol.writer_features or ())})
+        raise Corruption(
+            f"{self.label}: another program has raised {self.path} to reader version {protocol.min_reader_version} and writer "
+            f"version {protocol.min_writer_version} ({', '.join(features) or 'no features'}), which Siltstone does not "
+            "support. It is neither read nor written until that is undone: silt doctor --repair does it, silt history shows it."
+        )
+
+
+def _opened(path: Path) -> DeltaTable | Replayed:
+    return replay(path) or _open(path)
 
 
 def _open(path: Path) -> DeltaTable:
@@ -258,7 +336,7 @@ def _open(path: Path) -> DeltaTable:
     for _ in range(OPEN_TRIES):
         try:
             handle = DeltaTable(path)
-            check_entries(path, parse=False)
+            check_entries(path)
         except TableNotFoundError as error:
             raise NotFound(f"There is no Delta table at {path}.") from error
         except FileNotFoundError as error:
@@ -268,7 +346,7 @@ def _open(path: Path) -> DeltaTable:
             if not (path / LOG).is_dir():
                 raise NotFound(f"There is no Delta table at {path}.") from error
             if not heal_checkpoint(path):
-                check_entries(path, parse=True)
+                check_entries(path)
         else:
             return handle
     raise Corruption(f"The log of {path} cannot be read: {_first_line(failure)}. Restore it from a copy.") from failure

@@ -35,6 +35,7 @@ from typing import Final
 from siltstone.config import Settings
 from siltstone.errors import Unavailable
 from siltstone.storage.jvm import find_java
+from siltstone.storage.private import private_folder
 
 DELTA_VERSION: Final = "4.4.0"
 SCALA_VERSION: Final = "2.13"
@@ -53,6 +54,15 @@ def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
     environment = os.environ if environment is None else environment
     root = environment.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "siltstone"
+
+
+def private_cache(name: str) -> Path:
+    """Return a folder of the cache that only its owner can enter, for what holds data of users.
+
+    Raises:
+        Unavailable: it belongs to another user, or cannot be made.
+    """
+    return private_folder(cache_folder() / name, remedy="Set XDG_CACHE_HOME to a folder of your own.")
 
 
 def spark_home() -> Path:

@@ -256,14 +256,19 @@ def is_alive(process: int) -> bool:
 
 
 def ended_with(child: int) -> int | None:
-    """Return the exit code of a child that has ended; None while it runs, or if the system does not tell. Reaps nothing."""
+    """Return how a child ended: its exit code, or the negative number of the signal that killed it. Reaps nothing.
+
+    None while it runs, or if the system does not report it.
+    """
     if not hasattr(os, "waitid"):
         return None
     try:
         found = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return None
-    return found.si_status if found is not None else None
+    if found is None:
+        return None
+    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
 
 def _signal(processes: Iterable[int], number: signal.Signals) -> None:

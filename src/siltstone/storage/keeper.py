@@ -9,6 +9,9 @@
    there is none, because one may have come and gone between two looks. Nobody held ``clients.lock`` for the setting
    `spark_idle_minutes`: remove ``server.json`` while holding that lock alone, and end the server. The server ended by itself,
    or SIGTERM came: the same, at once.
+5. of a server for queries: an operation that a client has interrupted is still at work after `SUSPECT_SECONDS`, or Spark's log
+   says that a killed task does not end. Remove ``server.json`` and end the server, by force after `STUCK_STOP_SECONDS`. Clients
+   get Unavailable or, for reads, ask again; the next one starts another server.
 
 A keeper whose folder was deleted serves the clients it has and then ends; one whose ``server.json`` was damaged writes
 it anew. A killed keeper leaves ``server.json`` behind, which nobody trusts without its lock, and takes the server with it.
@@ -34,9 +37,12 @@ from siltstone.storage.shared_spark import (
     LOG_FILE,
     STATE_FILE,
     Running,
+    ServerRole,
     lock,
     prepare,
     read_state,
+    take_suspects,
+    write_ended,
     write_state,
 )
 
@@ -47,12 +53,27 @@ PYTHON_SECONDS: Final = 10.0
 LOCK_TRIES: Final = 100
 """Whoever only asks whether the keeper lives holds its lock for a moment."""
 SECONDS_PER_MINUTE: Final = 60.0
+SUSPECT_SECONDS: Final = 10.0
+"""Time that an interrupted operation has to end before its server is ended."""
+STUCK_STOP_SECONDS: Final = 3.0
+"""Time that a server has to end whose threads do not: its own clean-up waits for them."""
+THREAD_NAME: Final = "SparkConnectExecuteThread_opId={}"
+"""The name of the thread in which Spark Connect runs an operation."""
 
 
 class Keeper:
     """Serves one place, from its start to its end."""
 
-    def __init__(self, folder: Path, settings: Settings, *, ui: bool, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: Settings,
+        *,
+        ui: bool,
+        role: ServerRole = ServerRole.JOBS,
+        clock: Clock | None = None,
+    ) -> None:
+        self._role = role
         self._folder = folder
         self._settings = settings
         self._clock = SystemClock() if clock is None else clock
@@ -80,7 +101,13 @@ class Keeper:
         """
         token = secrets.token_hex(TOKEN_BYTES)
         ui_port = int(self._settings.spark.get("spark.ui.port", 0)) or free_port() if self._ui else 0
-        server = connect_server(self._settings, token=token, ui_port=ui_port, log=self._folder / LOG_FILE)
+        server = connect_server(
+            self._settings,
+            token=token,
+            ui_port=ui_port,
+            log=self._folder / LOG_FILE,
+            reaper=self._role is ServerRole.QUERIES,
+        )
         running = Running(
             port=server.port,
             token=token,
@@ -91,8 +118,12 @@ class Keeper:
         write_state(self._folder, running)
         return server, running
 
-    def watch(self, server: ConnectServer, running: Running) -> None:
-        """Return when the server has to end, or has ended; no client can find it any more then."""
+    def watch(self, server: ConnectServer, running: Running) -> bool:
+        """Return when the server has to end, or has ended; no client can find it any more then.
+
+        Returns:
+            True if it has to end because a query does not.
+        """
         idle_since = python_ended = self._clock.monotonic_seconds()
         were_clients = False
         while server.alive():
@@ -105,14 +136,31 @@ class Keeper:
                 due = now - idle_since >= running.idle_minutes * SECONDS_PER_MINUTE
                 if due or self._orphaned():
                     self._forget()
-                    return
+                    return False
                 fcntl.flock(self._clients, fcntl.LOCK_UN)
             else:
                 idle_since, were_clients = now, True
             if not self._orphaned() and read_state(self._folder) != running:
                 write_state(self._folder, running)
+            if self._role is ServerRole.QUERIES and self._is_stuck(server, running):
+                write_ended(self._folder, running)
+                self._forget()
+                return True
             self._clock.sleep(WATCH_SECONDS)
         self._forget()
+        return False
+
+    def _is_stuck(self, server: ConnectServer, running: Running) -> bool:
+        """True if a query works on although it was interrupted; the log gets a line about it."""
+        suspects = take_suspects(self._folder, port=running.port, older_seconds=SUSPECT_SECONDS)
+        threads = [THREAD_NAME.format(operation) for operation in suspects]
+        stuck = server.stuck_task() or (bool(threads) and server.has_threads(threads, clock=self._clock))
+        if stuck:
+            sys.stderr.write(
+                "The server is ended: a query that was interrupted does not end. The next command starts another.\n"
+            )
+            sys.stderr.flush()
+        return stuck
 
     def _alone(self) -> bool:
         """Take the clients' lock if no client is there."""
@@ -141,13 +189,14 @@ class Keeper:
 
 def keep(folder: Path, order: dict[str, Any]) -> None:
     """Live a keeper's life."""
-    keeper = Keeper(folder, Settings(**order["settings"]), ui=order["ui"])
+    keeper = Keeper(folder, Settings(**order["settings"]), ui=order["ui"], role=ServerRole(order["role"]))
     os.chdir(folder)  # the caller's folder may go
     server, running = keeper.start()
     with server:
         try:
             _tell("")
-            keeper.watch(server, running)
+            if keeper.watch(server, running):
+                server.stop(seconds=STUCK_STOP_SECONDS)
         finally:
             keeper.withdraw()
 

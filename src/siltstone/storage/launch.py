@@ -33,6 +33,15 @@ SESSION_OPTIONS: Final = {
 }
 """What every session that we make has, a remote one too."""
 
+GUARDED_OPTIONS: Final = {
+    "spark.authenticate": "true",
+    "spark.io.encryption.enabled": "true",
+}
+"""What keeps other users of this machine from Spark's ports and blocks. A local Spark makes its secrets itself, in its memory:
+no command line, variable or file holds them. Shuffle files of a killed Spark cannot be read without them. Traffic is not
+encrypted, because it stays on the loopback interface. With `spark.network.crypto.enabled`, tasks of Connect sessions sometimes
+failed: a request for a class got no answer for 120 s, and then a closed connection."""
+
 SERVER_OPTIONS: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -41,6 +50,9 @@ SERVER_OPTIONS: Final = {
     "spark.ui.showConsoleProgress": "false",
 }
 """What can be set only where the JVM starts."""
+
+LOCAL_DIRS: Final = "SPARK_LOCAL_DIRS"
+"""A variable that wins over the option ``spark.local.dir``."""
 
 PAGE_SIZE: Final = f"{4 * 1024 * 1024 - 16}b"
 """What each join, sort and sum takes of a small heap at once; Spark's own pages are up to 64 MB. With its header an array
@@ -61,8 +73,16 @@ logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
 """
 """The gateway takes the level of its own logger for the whole log, and says so, unless the two agree."""
+EXECUTOR_LOG_SETTINGS: Final = """\
+logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.level = error
+logger.executor.filter.stuck.type = RegexFilter
+logger.executor.filter.stuck.regex = Killed task.*could not be stopped within.*
+logger.executor.filter.stuck.onMatch = ACCEPT
+logger.executor.filter.stuck.onMismatch = DENY
+"""
+"""An executor logs every failed task, which the caller gets as an exception anyway. `connect.STUCK_TASK` is what is left."""
 REPEATED_BY_THE_EXCEPTION: Final = (
-    "org.apache.spark.executor.Executor",
     "org.apache.spark.scheduler.TaskSetManager",
     "org.apache.spark.util.Utils",
     "org.apache.spark.sql.execution.datasources.FileFormatWriter",
@@ -73,10 +93,11 @@ REPEATED_BY_THE_EXCEPTION: Final = (
 """Loggers that print as an error what the caller gets as an exception anyway."""
 
 
-def launch_options(settings: Settings, *, java: Java, role: str) -> dict[str, str]:
+def launch_options(settings: Settings, *, java: Java, role: str, scratch: Path) -> dict[str, str]:
     """Compute the options for a JVM that starts now on this machine: fetches jars, records or uses an archive.
 
-    The role is `connect` for a server, `worker` for that of a job's process, `classic` for any other.
+    The role is `connect` for a server, `worker` for that of a job's process, `classic` for any other. Whatever the JVM
+    writes beside a lake is in the folder `scratch`.
     """
     jars = _jars(settings)
     cache = cache_folder()
@@ -87,7 +108,7 @@ def launch_options(settings: Settings, *, java: Java, role: str) -> dict[str, st
         *("-XX:-UsePerfData", "-Xlog:disable", "-Xlog:all=error:stderr"),
         *_log_options(cache, settings),
     ]
-    return options(settings, jars=jars, java_options=java_options, machine_mb=machine_memory_mb())
+    return options(settings, jars=jars, java_options=java_options, machine_mb=machine_memory_mb(), scratch=scratch)
 
 
 def would_record(settings: Settings, *, java: Java, role: str) -> bool:
@@ -108,15 +129,18 @@ def _archive(java: Java, *, role: str, jars: Sequence[Path]) -> list[str]:
 
 
 def options(
-    settings: Settings, *, jars: Sequence[Path], java_options: Sequence[str], machine_mb: int
+    settings: Settings, *, jars: Sequence[Path], java_options: Sequence[str], machine_mb: int, scratch: Path
 ) -> dict[str, str]:
     """Return every Spark setting of a session that we start, as plain data."""
     cores = local_cores(settings.spark_master)
     chosen = SESSION_OPTIONS | SERVER_OPTIONS
     chosen["spark.driver.memory"] = f"{settings.spark_memory_mb or fitted_memory_mb(machine_mb)}m"
+    java_options = [f"-Djava.io.tmpdir={scratch}", *java_options]
     chosen["spark.driver.extraJavaOptions"] = " ".join(_quoted(option) for option in java_options)
+    chosen["spark.sql.warehouse.dir"] = str(scratch / "warehouse")
     if cores:
-        chosen |= _local_options(cores)
+        chosen |= _local_options(cores) | GUARDED_OPTIONS
+        chosen["spark.local.dir"] = str(scratch)
         chosen["spark.driver.extraClassPath"] = os.pathsep.join(map(str, jars))  # only these an archive can hold
     else:
         chosen["spark.jars"] = ",".join(map(str, jars))  # shipped to the executors
@@ -150,7 +174,6 @@ def _local_options(cores: int) -> dict[str, str]:
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(cores),
         "spark.databricks.delta.snapshotPartitions": str(cores),
         "spark.buffer.pageSize": PAGE_SIZE,
-        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "siltstone-warehouse"),
     }
 
 
@@ -162,7 +185,7 @@ def _log_options(cache: Path, settings: Settings) -> list[str]:
     """Quieten Spark's log, unless the user chose a level: then Spark's own ways apply."""
     if "spark.log.level" in settings.spark:
         return []
-    text = LOG_SETTINGS
+    text = LOG_SETTINGS + EXECUTOR_LOG_SETTINGS
     for number, name in enumerate(REPEATED_BY_THE_EXCEPTION):
         text += f"logger.repeated{number}.name = {name}\nlogger.repeated{number}.level = off\n"
     path = cache / "log4j2.properties"

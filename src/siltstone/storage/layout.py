@@ -5,14 +5,17 @@
     <lake>/
       <catalog>/<schema>/<table>/<incarnation>/base/      compacted rows
       <catalog>/<schema>/<table>/<incarnation>/changes/   everything not yet folded
+      <catalog>/<schema>/<table>/<incarnation>/siltstone-dataset.json   the marker: name and incarnation
       _system/datasets/                                   the registry
       _system/events/                                     the journal: what was done to keep the lake in shape
       _system/leases/                                     who may run compactions
+      _system/audit/                                      who hid rows, and why
       _system/compactor/                                  what it does, whether it is paused, what others ask of it
       _system/work/                                       presence of writers and jobs
 """
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,11 +26,14 @@ from siltstone.model.names import DatasetName
 SYSTEM: Final = "_system"
 JOURNAL: Final = "_system/events"
 """How the lake's own event log is called where datasets have names."""
+REGISTRY: Final = "_system/datasets"
 BASE: Final = "base"
 CHANGES: Final = "changes"
+AUDIT: Final = "audit"
 DATA: Final = "data"
 LOG: Final = "_delta_log"
 _SQUASHED: Final = "squashed-"
+_OWNER: Final = re.compile(r"[0-9a-f]{32}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,7 @@ class Layout:
     @property
     def registry(self) -> Path:
         """The registry's Delta table."""
-        return self.root / SYSTEM / "datasets"
+        return self.root / REGISTRY
 
     @property
     def events(self) -> Path:
@@ -59,6 +65,11 @@ class Layout:
     def leases(self) -> Path:
         """The Delta table of leases."""
         return self.root / SYSTEM / "leases"
+
+    @property
+    def audit(self) -> Path:
+        """Audit records of tombstones, a file for each incarnation."""
+        return self.root / SYSTEM / AUDIT
 
     @property
     def compactor(self) -> Path:
@@ -78,6 +89,18 @@ class Layout:
     def dataset(self, name: DatasetName, incarnation: str) -> Path:
         """The folder of one incarnation of a dataset."""
         return self.root / name.catalog / name.schema / name.table / incarnation
+
+    def link_in(self, path: Path) -> Path | None:
+        """Return the first symbolic link between the lake's folder and a path below it, the path included; None if there is none.
+
+        What lies behind a link is not ours to delete.
+        """
+        inner = self.root
+        for part in path.relative_to(self.root).parts:
+            inner /= part
+            if inner.is_symlink():
+                return inner
+        return None
 
     def is_lake(self) -> bool:
         """True once the first dataset was created."""
@@ -151,3 +174,12 @@ def owner_of(relative: str) -> str | None:
     if len(parts) < 2 or parts[0] != DATA:  # noqa: PLR2004
         return None
     return parts[1].removeprefix(".").split(".")[0]
+
+
+def is_owned(relative: str) -> bool:
+    """True if the path of a data file has the id of an owner, which every writer and job of ours gives it.
+
+    >>> is_owned(f"data/{'ab' * 16}.parquet"), is_owned("data/copy.parquet"), is_owned("notes.txt")
+    (True, False, False)
+    """
+    return bool(_OWNER.match(owner_of(relative) or ""))

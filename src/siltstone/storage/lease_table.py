@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from siltstone.clock import Clock
 from siltstone.config import Settings
@@ -22,6 +21,8 @@ from siltstone.failpoints import reach
 from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.model.lease import LeaseRow
 from siltstone.model.spec import FIRST_FORMAT, PROPERTY_FORMAT
+from siltstone.storage import forks
+from siltstone.storage.checksums import open_parquet
 from siltstone.storage.layout import DATA, Layout, has_versions, owner_of
 from siltstone.storage.parquet import small_file
 from siltstone.storage.presence import is_live
@@ -67,9 +68,15 @@ class LeaseTable:
         self._layout = layout
         self._settings = settings
         self._clock = clock
-        self._mutex = threading.RLock()
+        self._lock = threading.RLock()
         self._seen: dict[str, Seen] = {}
         self._table = self._open()
+
+    @property
+    def _mutex(self) -> "threading.RLock":
+        """The lock of this object; a forked child is refused."""
+        forks.check()
+        return self._lock
 
     def write(self, row: LeaseRow, *, allowed: Callable[[int, str | None], bool]) -> None:
         """Commit one row in the place of the one before it.
@@ -178,7 +185,7 @@ class LeaseTable:
 
     def _read(self, name: str, path: str) -> LeaseRow:
         try:
-            with pq.ParquetFile(self._layout.leases / path) as file:
+            with open_parquet(self._layout.leases / path) as file:
                 [values] = file.read().to_pylist()
             return LeaseRow(name=name, **values)
         except FileNotFoundError:
@@ -228,6 +235,8 @@ class LeaseTable:
 
     def sweep(self) -> None:
         """Delete rows that crashed holders left and no log names; those of the last minutes may be somebody's next commit."""
+        if self._layout.link_in(self._layout.leases / DATA):
+            return
         with contextlib.suppress(OSError, SiltstoneError):
             cut = self._clock.now().timestamp() - self._settings.changes_retention_hours * 3600
             old = [path for path in (self._layout.leases / DATA).iterdir() if path.stat().st_mtime < cut]

@@ -2,12 +2,14 @@
 
 delta-rs opens a zero-length entry without an error and does not look for conflicts that matter to us, so each entry
 since a plan is read here, line by line. Terms: an *entry* is one ``<version>.json``; an entry is *cleaned* if it is
-gone but a checkpoint at or after its version exists, and *missing* otherwise.
+gone but a checkpoint at or after its version exists, and *missing* otherwise. An entry is *sealed* if it carries its
+own checksum, as all of Siltstone do (`entry`); it is *foreign* if another program changed the table with it.
 """
 
 import json
 import os
 import re
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +17,20 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from siltstone.errors import Corruption
-from siltstone.model.columns import COMMIT_ID, COMMIT_KIND
+from siltstone.model.columns import APP_COMMITTED, COMMIT_CRC, COMMIT_ID, COMMIT_KIND, COMMIT_UNDONE, FORGOTTEN_MS
 from siltstone.model.files import CommitKind, DataFile
+from siltstone.storage.beneath import checked
 from siltstone.storage.layout import LOG, entry_name, in_log
 
 LAST_CHECKPOINT: Final = "_last_checkpoint"
 NS_PER_MS: Final = 1_000_000
 _ENTRY: Final = re.compile(r"(\d{20})\.json\Z")
 _DRAFT: Final = re.compile(r"(\d{20})\..+#\d+\Z")
+_TEMPORARY: Final = re.compile(r"_commit_[^/]+\.json\.tmp(#\d+)?\Z")
+"""What delta-rs writes before it renames it to an entry, where the disk knows no links."""
+_SEAL: Final = re.compile(rb',"' + re.escape(COMMIT_CRC.encode()) + rb'":"([0-9a-f]{8})"(?=\}\}\n)')
+_PASSIVE: Final = frozenset({"commitInfo", "txn"})
+"""Actions that change neither rows nor the table itself; a vacuum by another program writes only these."""
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\b.*\.parquet\Z")
 
 Mark = tuple[int, ...]
@@ -33,8 +41,8 @@ Mark = tuple[int, ...]
 class LogEntry:
     """What one commit did, as far as a later commit has to know.
 
-    `files` are the added ones; `removes` says of each removed one when that was, in milliseconds; `updated_ms` has the times of
-    those transactions that carry one.
+    `files` are the added ones; `removes` says of each removed one when that was, in milliseconds; `forgotten` are transactions
+    that are no longer set. `is_foreign` entries change the table and are of another program.
     """
 
     version: int
@@ -42,11 +50,12 @@ class LogEntry:
     adds: frozenset[str]
     removes: Mapping[str, int]
     transactions: Mapping[str, int]
-    updated_ms: Mapping[str, int]
+    forgotten: frozenset[str]
     changes_metadata: bool
     changes_protocol: bool
     commit_id: str | None
     info: Mapping[str, Any]
+    is_foreign: bool = False
     mark: Mark = ()
     removed_bytes: int = 0
 
@@ -55,6 +64,11 @@ class LogEntry:
         """True if the table says the same before and after."""
         kind = self.info.get(COMMIT_KIND)
         return kind in {one.value for one in CommitKind if one.moves_rows_only}
+
+    @property
+    def undone_after(self) -> int:
+        """The version that a repair leads back to; -1 if the entry is not a repair of foreign commits."""
+        return int(self.info.get(COMMIT_UNDONE, -1))
 
     @property
     def at_ms(self) -> int:
@@ -97,10 +111,20 @@ def list_log(table: Path) -> LogListing:
     )
 
 
+def is_checkpoint(name: str) -> bool:
+    """True for the name of a checkpoint, or of the file that points to the last one."""
+    return name == LAST_CHECKPOINT or _CHECKPOINT.match(name) is not None
+
+
 def entry_version(name: str) -> int | None:
     """Return the version whose entry has this name; None if it is the name of something else."""
     found = _ENTRY.match(name)
     return int(found[1]) if found else None
+
+
+def is_draft(name: str) -> bool:
+    """Return whether a file of a log is what a crashed writer left of an entry: it was never committed."""
+    return bool(_DRAFT.match(name) or _TEMPORARY.match(name))
 
 
 def file_mark(path: str | Path) -> Mark:
@@ -120,7 +144,7 @@ def read_entry(table: Path, version: int) -> LogEntry:
 
     Raises:
         FileNotFoundError: it is not there (cleaned, missing, or not yet written).
-        Corruption: it is empty or cannot be parsed.
+        Corruption: it is empty, cut, changed, or cannot be parsed.
     """
     path = in_log(table, entry_name(version))
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123
@@ -133,20 +157,62 @@ def parse_entry(content: bytes, version: int, *, where: str, mark: Mark = ()) ->
     """Read the content of an entry.
 
     Raises:
-        Corruption: it is empty or cannot be parsed.
+        Corruption: it is empty, cut, changed, or cannot be parsed.
     """
+    is_sealed = _check_seal(content, where)
     try:
         actions: list[dict[str, Any]] = [dict(json.loads(line)) for line in content.splitlines() if line.strip()]
     except (TypeError, ValueError) as error:  # not UTF-8, not JSON, or not an object
         raise Corruption(f"Log entry {where} cannot be parsed: {error}. Restore it from a copy.") from error
     if not actions:
         raise Corruption(f"Log entry {where} is empty. Restore it from a copy; nothing was written.")
+    if not is_sealed and any(not action for action in actions):
+        raise Corruption(
+            f"Log entry {where} has a line without an action. Restore it from a copy; nothing was written."
+        )
     try:
-        return _entry(version, actions, mark)
+        found = _entry(version, actions, mark)
+        is_whole = is_sealed or _says_twice_the_same(found.info, actions)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Corruption(
             f"Log entry {where} is not what a Delta log holds: {error!r}. Restore it from a copy."
         ) from error
+    if not is_whole:
+        raise Corruption(
+            f"Log entry {where} is damaged: it contradicts itself. Restore it from a copy; nothing was written."
+        )
+    if not is_sealed and COMMIT_KIND in found.info and len(actions) == 1:
+        raise Corruption(f"Log entry {where} is cut after its first line. Restore it from a copy; nothing was written.")
+    return found
+
+
+def _check_seal(content: bytes, where: str) -> bool:
+    """Compare an entry with the checksum that it carries; return False if it carries none.
+
+    Raises:
+        Corruption: bytes are missing or changed.
+    """
+    found = _SEAL.search(content, 0, content.find(b"\n") + 1)
+    if found is None:
+        return False
+    crc = zlib.crc32(content[found.end() :], zlib.crc32(content[: found.start()]))
+    if crc != int(found[1], 16):
+        raise Corruption(
+            f"Log entry {where} is damaged: its bytes do not match its checksum. Restore it from a copy; nothing was written."
+        )
+    return True
+
+
+def _says_twice_the_same(info: Mapping[str, Any], actions: list[dict[str, Any]]) -> bool:
+    """Compare what delta-rs says twice of a table that it makes: as an action, and as a parameter of the operation."""
+    stated = info.get("operationParameters") or {}
+    named = {"metadata": "metaData", "protocol": "protocol"}
+    return all(
+        json.loads(stated[parameter]) == action[name]
+        for parameter, name in named.items()
+        for action in actions
+        if name in action and isinstance(stated.get(parameter), str)
+    )
 
 
 def _entry(version: int, actions: list[dict[str, Any]], mark: Mark) -> LogEntry:
@@ -157,25 +223,34 @@ def _entry(version: int, actions: list[dict[str, Any]], mark: Mark) -> LogEntry:
         files=files,
         adds=frozenset(file.path for file in files),
         removes={
-            unquote(a["remove"]["path"]): int(a["remove"].get("deletionTimestamp") or 0)
+            checked(unquote(a["remove"]["path"])): int(a["remove"].get("deletionTimestamp") or 0)
             for a in actions
             if "remove" in a
         },
-        transactions={a["txn"]["appId"]: int(a["txn"]["version"]) for a in actions if "txn" in a},
-        updated_ms={a["txn"]["appId"]: int(a["txn"].get("lastUpdated") or 0) for a in actions if "txn" in a},
+        transactions={
+            a["txn"]["appId"]: int(a["txn"]["version"])
+            for a in actions
+            if "txn" in a and a["txn"]["appId"] != APP_COMMITTED and not _is_forgotten(a["txn"])
+        },
+        forgotten=frozenset(a["txn"]["appId"] for a in actions if "txn" in a and _is_forgotten(a["txn"])),
         changes_metadata=any("metaData" in a for a in actions),
         changes_protocol=any("protocol" in a for a in actions),
         commit_id=info.get(COMMIT_ID),
         info=info,
+        is_foreign=COMMIT_KIND not in info and not _PASSIVE.issuperset(key for a in actions for key in a),
         mark=mark,
         removed_bytes=sum(int(a["remove"].get("size") or 0) for a in actions if "remove" in a),
     )
 
 
+def _is_forgotten(transaction: Mapping[str, Any]) -> bool:
+    return transaction.get("lastUpdated") == FORGOTTEN_MS
+
+
 def _added(action: Mapping[str, Any]) -> DataFile:
     stats = json.loads(action.get("stats") or "{}")
     return DataFile(
-        path=unquote(action["path"]),
+        path=checked(unquote(action["path"])),
         size_bytes=int(action.get("size") or 0),
         rows=int(stats.get("numRecords") or 0),
         partition=dict(action.get("partitionValues") or {}),
@@ -235,7 +310,9 @@ def removals(table: Path) -> dict[str, int]:
     """
     listing = list_log(table)
     removes = _checkpointed(table, listing, "remove")
-    found = {unquote(r["path"]): int(r.get("deletionTimestamp") or 0) for r in removes if r["path"] is not None}
+    found = {
+        checked(unquote(r["path"])): int(r.get("deletionTimestamp") or 0) for r in removes if r["path"] is not None
+    }
     for entry in _newer_entries(table, listing):
         found |= entry.removes
         for path in entry.adds:
@@ -243,8 +320,8 @@ def removals(table: Path) -> dict[str, int]:
     return found
 
 
-def transaction_times(table: Path, prefix: str) -> dict[str, int]:
-    """Return the app transactions whose name starts so, all at once, each with its time in milliseconds.
+def transactions(table: Path, *prefixes: str) -> dict[str, int]:
+    """Return the app transactions whose name has one of these prefixes, all at once, without those that are forgotten.
 
     Raises:
         FileNotFoundError: the log was cleaned on the way; look again.
@@ -252,10 +329,12 @@ def transaction_times(table: Path, prefix: str) -> dict[str, int]:
     """
     listing = list_log(table)
     known = _checkpointed(table, listing, "txn")
-    found = {t["appId"]: int(t.get("lastUpdated") or 0) for t in known if t["appId"] is not None}
+    found = {t["appId"]: int(t["version"]) for t in known if t["appId"] is not None and not _is_forgotten(t)}
     for entry in _newer_entries(table, listing):
-        found |= entry.updated_ms
-    return {app: at_ms for app, at_ms in found.items() if app.startswith(prefix)}
+        found |= entry.transactions
+        for app in entry.forgotten:
+            found.pop(app, None)
+    return {app: number for app, number in found.items() if app.startswith(prefixes)}
 
 
 def _newer_entries(table: Path, listing: LogListing) -> Iterator[LogEntry]:
@@ -283,25 +362,102 @@ def _checkpointed(table: Path, listing: LogListing, action: str) -> list[dict[st
     return found
 
 
-def check_entries(table: Path, *, parse: bool) -> None:
-    """Refuse a log whose entries after the newest checkpoint are not all there; with `parse`, read each one.
+def since_own(table: Path, listing: LogListing, *, until: int) -> int:
+    """Return the lowest version up to `until` above the last commit of Siltstone; `until` + 1 if that is its own.
 
-    delta-rs takes an empty entry for an empty commit; a table opened that way would hand out a sequence twice.
+    `check_chain` reads the entries from there on, whatever checkpoints exist. They hold no rows, or are refused.
 
     Raises:
-        Corruption: an entry is empty, unreadable or missing.
+        Corruption: an entry is broken.
+    """
+    first = until + 1
+    for version in reversed([v for v in listing.entries if v <= until]):
+        try:
+            if COMMIT_KIND in read_entry(table, version).info:
+                break
+        except FileNotFoundError:  # cleaned by another process
+            break
+        first = version
+    return first
+
+
+def check_entries(table: Path) -> None:
+    """Refuse a log whose entries after the newest checkpoint are not all there, whole and ours.
+
+    delta-rs takes an empty entry for an empty commit. A table opened that way would hand out a sequence twice.
+
+    Raises:
+        Corruption: an entry is empty, damaged, missing, or of another program.
     """
     listing = list_log(table)
     expected = listing.newest_checkpoint + 1
+    foreign: list[LogEntry] = []
     for version in [v for v in listing.entries if v > listing.newest_checkpoint]:
-        path = table / LOG / entry_name(version)
         if version != expected:
             raise Corruption(f"Log entry {entry_name(expected)} of {table} is missing. Restore it from a copy.")
         try:
-            if path.stat().st_size == 0:
-                raise Corruption(f"Log entry {path} is empty. Restore it from a copy; nothing was written.")
-            if parse:
-                read_entry(table, version)
+            foreign += _foreign_entry(table, version)
         except FileNotFoundError:
             return
         expected += 1
+    if foreign:
+        _check_undone(table, foreign, until=expected - 1)
+
+
+def _foreign_entry(table: Path, version: int) -> list[LogEntry]:
+    """Check one entry, and return it if it is foreign. A sealed one is whole and ours: its actions need not be parsed."""
+    path = in_log(table, entry_name(version))
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+        content = file.readall()
+    if _check_seal(content, path):
+        return []
+    entry = parse_entry(content, version, where=path)
+    return [entry] if entry.is_foreign else []
+
+
+def _check_undone(table: Path, foreign: list[LogEntry], *, until: int) -> None:
+    """Refuse foreign entries that no later repair of ours has undone."""
+    repairs = [
+        entry for entry in entries_between(table, after=foreign[0].version, until=until) if entry.undone_after >= 0
+    ]
+    for entry in foreign:
+        if not any(repair.undone_after < entry.version < repair.version for repair in repairs):
+            check_own(table, entry)
+
+
+def check_own(table: Path | str, entry: LogEntry) -> None:
+    """Refuse an entry of another program that changed the table.
+
+    Siltstone knows neither the keys of its rows nor its table features, so a merged view over it would be a guess.
+
+    Raises:
+        Corruption: it is one.
+    """
+    if entry.is_foreign:
+        what = ", ".join(
+            str(entry.info[name]) for name in ("operation", "engineInfo", "userName") if entry.info.get(name)
+        )
+        raise Corruption(
+            f"Version {entry.version} of table {table} was committed by another program ({what or 'unknown'}). The table is "
+            "neither read nor written until that commit is undone: silt doctor --repair does it, silt history shows it."
+        )
+
+
+def check_chain(table: Path, *, committed: int | None, version: int) -> None:
+    """Refuse a table whose newest version was not committed by Siltstone, though a checkpoint has swallowed the entry.
+
+    `committed` is the version that Siltstone committed last, as the table's own transaction says; None before the first.
+
+    Raises:
+        Corruption: another program committed since, or the entries that would tell were cleaned.
+    """
+    if committed is None or committed == version:
+        return
+    try:
+        for entry in entries_between(table, after=committed, until=version):
+            check_own(table, entry)
+    except LookupError as cleaned:
+        raise Corruption(
+            f"Table {table} is at version {version}, and Siltstone committed version {committed} last. What another program "
+            "did since was cleaned from the log. Restore the table from a copy."
+        ) from cleaned

@@ -26,7 +26,6 @@ from typing import Any, Final
 
 import obstore
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
@@ -38,11 +37,14 @@ from siltstone.errors import CommitUnknown, Conflict, Corruption, NotFound, Silt
 from siltstone.failpoints import reach
 from siltstone.model.columns import COMMIT_KIND
 from siltstone.model.files import Added, Commit, CommitKind, Committed, Live
+from siltstone.storage import forks
+from siltstone.storage.checksums import parse_file
 from siltstone.storage.entry import entry_content
 from siltstone.storage.follow import LogMoved, live_files
 from siltstone.storage.layout import DATA, LOG, entry_name
-from siltstone.storage.log import LogEntry, entry_version, parse_entry
-from siltstone.storage.parquet import small_file
+from siltstone.storage.log import LogEntry, check_own, entry_version, parse_entry
+from siltstone.storage.parquet import READ_ERRORS, small_file
+from siltstone.storage.system_errors import read_failure
 from siltstone.storage.table import declare_invariants
 from siltstone.storage.tidying import Background
 
@@ -156,12 +158,18 @@ class ObjectTable:
         self._label = label
         self._settings = settings
         self._clock = clock
-        self._mutex = threading.RLock()
+        self._lock = threading.RLock()
         self._background = Background()
         opened = self._open()
         self._id = str(opened.metadata().id)
         self._version = opened.version()
         self._tidied = self._version
+
+    @property
+    def _mutex(self) -> "threading.RLock":
+        """The lock of this object; a forked child is refused."""
+        forks.check()
+        return self._lock
 
     @staticmethod
     def create(objects: Objects, schema: pa.Schema, *, partition_by: list[str], properties: Mapping[str, str]) -> None:
@@ -252,7 +260,10 @@ class ObjectTable:
 
     def _entry(self, version: int) -> LogEntry:
         name = entry_name(version)
-        return parse_entry(self._objects.get(f"{LOG}/{name}"), version, where=f"{self._objects.uri}/{LOG}/{name}")
+        content = self._objects.get(f"{LOG}/{name}")
+        entry = parse_entry(content, version, where=f"{self._objects.uri}/{LOG}/{name}")
+        check_own(self._objects.uri, entry)
+        return entry
 
     def live(self) -> Live:
         """Return the newest version's files."""
@@ -272,8 +283,10 @@ class ObjectTable:
             raise
         except OSError as error:
             raise Unavailable(f"{self.label} cannot be reached: {error}") from error
-        with pq.ParquetFile(pa.BufferReader(content)) as opened:
-            return opened.read()
+        try:
+            return parse_file(content)
+        except READ_ERRORS as error:
+            raise read_failure(path, error) from error
 
     # ---- committing ----------------------------------------------------------------------------------------------
 
@@ -314,7 +327,9 @@ class ObjectTable:
 
     def _put_entry(self, tried: Committed) -> bool:
         """Put the entry once; True if it landed, False if another commit took its place."""
-        content = entry_content(tried.commit, commit_id=tried.commit_id, now_ms=epoch_ms(self._clock.now()))
+        content = entry_content(
+            tried.commit, version=tried.version, commit_id=tried.commit_id, now_ms=epoch_ms(self._clock.now())
+        )
         reach("commit.before_entry")
         try:
             self._objects.put(f"{LOG}/{entry_name(tried.version)}", content, anew=True)
@@ -379,7 +394,7 @@ class ObjectTable:
 
     def stage(self, path: str, rows: pa.Table) -> int:
         """Write a file that no log names yet, and return its size."""
-        content = small_file(rows).to_pybytes()
+        content = small_file(rows)
         try:
             self._objects.put(path, content)
         except OSError as error:

@@ -21,10 +21,14 @@ from siltstone.errors import Corruption
 from siltstone.model.columns import BATCH_ID, WRITTEN_AT
 from siltstone.model.evolution import WIDER
 from siltstone.model.files import DataFile, KeyRange
+from siltstone.storage.checksums import add_checksums, open_parquet, with_checksums
+from siltstone.storage.system_errors import read_failure
 
 COMPRESSION: Final = "zstd"
 COMPRESSION_LEVEL: Final = 3
 ROW_GROUP_ROWS: Final = 32_768
+PAGE_CHECKSUMS: Final = "parquet.page.verify-checksum.enabled"
+"""Option of a Spark reader, or of its session, that verifies the checksums of pages."""
 BLOOM_FPP: Final = 0.01
 BLOOM_NDV: Final = 10_000
 MAX_STAT_CHARS: Final = 64
@@ -42,26 +46,42 @@ def bloom_columns(schema: pa.Schema, key: Collection[str]) -> list[str]:
 
 def write_file(table: pa.Table, path: Path, *, key: Collection[str]) -> None:
     """Write one file with the house's options. A crash leaves a part of a file that no log names."""
-    pq.write_table(
-        table,
-        path,
-        row_group_size=ROW_GROUP_ROWS,
-        use_dictionary=[n for n in table.column_names if n != WRITTEN_AT],
-        column_encoding={WRITTEN_AT: "DELTA_BINARY_PACKED"} if WRITTEN_AT in table.column_names else None,
-        **writer_options(table.schema, key, rows=table.num_rows),
-    )
+    footers: list[pq.FileMetaData] = []
+    try:
+        pq.write_table(
+            table,
+            path,
+            row_group_size=ROW_GROUP_ROWS,
+            use_dictionary=[n for n in table.column_names if n != WRITTEN_AT],
+            column_encoding={WRITTEN_AT: "DELTA_BINARY_PACKED"} if WRITTEN_AT in table.column_names else None,
+            metadata_collector=footers,
+            **writer_options(table.schema, key, rows=table.num_rows),
+        )
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):  # Arrow asks for the footer of a file that could not be written
+            raise error.__context__ from None
+        raise
+    add_checksums(path, footers[0])
 
 
-def small_file(table: pa.Table) -> pa.Buffer:
+def small_file(table: pa.Table) -> bytes:
     """Return a few rows that are read whole as the bytes of a file: nothing in it helps to find some of them.
 
     For so few bytes a codec that is quick to set up is better than one that packs well.
     """
     stream = pa.BufferOutputStream()
+    footers: list[pq.FileMetaData] = []
     pq.write_table(
-        table, stream, compression="snappy", use_dictionary=False, write_statistics=False, store_schema=False
+        table,
+        stream,
+        compression="snappy",
+        use_dictionary=False,
+        write_statistics=False,
+        store_schema=False,
+        write_page_checksum=True,
+        metadata_collector=footers,
     )
-    return stream.getvalue()
+    return with_checksums(stream.getvalue(), footers[0])
 
 
 def writer_options(schema: pa.Schema, key: Collection[str], *, rows: int = BLOOM_NDV) -> dict[str, Any]:
@@ -71,6 +91,8 @@ def writer_options(schema: pa.Schema, key: Collection[str], *, rows: int = BLOOM
         "compression": COMPRESSION,
         "compression_level": COMPRESSION_LEVEL,
         "write_page_index": True,
+        "write_page_checksum": True,
+        "max_rows_per_page": ROW_GROUP_ROWS,  # the fewer pages, the fewer headers that no checksum covers
         "store_schema": False,
         "write_time_adjusted_to_utc": True,
         "coerce_timestamps": "us",
@@ -84,6 +106,8 @@ def spark_options(schema: pa.Schema, key: Collection[str]) -> dict[str, str]:
         "compression": COMPRESSION,
         "parquet.compression.codec.zstd.level": str(COMPRESSION_LEVEL),
         "parquet.block.row.count.limit": str(ROW_GROUP_ROWS),
+        "parquet.page.write-checksum.enabled": "true",
+        "parquet.page.row.count.limit": str(ROW_GROUP_ROWS),
         "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     }
     for name in bloom_columns(schema, key):
@@ -112,22 +136,27 @@ def read_footer(path: Path, *, expected: pa.Schema, exact: bool = True) -> Foote
     """
     try:
         size = path.stat().st_size
-        with pq.ParquetFile(path) as file:
+        with open_parquet(path) as file:
             metadata, actual = file.metadata, file.schema_arrow
     except FileNotFoundError as error:
         raise Corruption(f"File {path} is missing; nothing was committed.") from error
-    except (pa.ArrowInvalid, OSError) as error:
-        raise Corruption(f"File {path} is not a readable Parquet file ({error}); nothing was committed.") from error
+    except READ_ERRORS as error:
+        raise read_failure(path, error, "Nothing was committed.") from error
     if told := strange_columns(actual, expected, exact=exact):
         raise Corruption(f"File {path} does not have the expected columns: {told}; nothing was committed.")
     return Footer(size_bytes=size, rows=metadata.num_rows, metadata=metadata)
+
+
+READ_ERRORS: Final = (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError)
+"""What reading a Parquet file raises; text in a damaged footer need not be UTF-8."""
 
 
 def strange_columns(actual: pa.Schema, expected: pa.Schema, *, exact: bool) -> str:
     """Say in which columns a file differs from what is expected; empty if it does not."""
     names = {f.name: f.type for f in expected}
     strange = [f.name for f in actual if f.name not in names]
-    missing = [f.name for f in expected if f.name not in actual.names and (exact or not f.nullable)]
+    there = set(actual.names)
+    missing = [f.name for f in expected if f.name not in there and (exact or not f.nullable)]
     wrong = [
         f"{f.name} ({f.type}, not {names[f.name]})"
         for f in actual

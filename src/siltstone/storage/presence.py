@@ -5,10 +5,14 @@ log names: files of a live owner may become part of a commit at any moment, file
 The lock saves files from deletion; it decides nothing about commits.
 """
 
+import errno
 import fcntl
 import os
+import stat
 from pathlib import Path
 from types import TracebackType
+
+from siltstone.storage.forks import close, own
 
 
 class Presence:
@@ -18,14 +22,16 @@ class Presence:
         """Take the lock; the id must be fresh."""
         self.owner = owner
         self._path = folder / owner
+        self._process = os.getpid()
         folder.mkdir(parents=True, exist_ok=True)
         self._handle: int | None = _lock(self._path)
 
     def close(self) -> None:
         """Let go. A crash does the same, but leaves the empty file for the sweep."""
         if self._handle is not None:
-            self._path.unlink(missing_ok=True)
-            os.close(self._handle)
+            if self._process == os.getpid():  # the file of a forked child is its parent's
+                self._path.unlink(missing_ok=True)
+            close(self._handle)
             self._handle = None
 
     def __enter__(self) -> "Presence":
@@ -40,11 +46,11 @@ class Presence:
 def _lock(path: Path) -> int:
     """Make the file and lock it; a sweep that removed it between the two steps makes us start over."""
     while True:
-        handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         fcntl.flock(handle, fcntl.LOCK_EX)
         try:
             if os.path.samestat(os.fstat(handle), path.stat()):
-                return handle
+                return own(handle)
         except FileNotFoundError:
             pass
         os.close(handle)
@@ -58,9 +64,13 @@ def is_live(folder: Path, owner: str) -> bool:
 def is_locked(path: Path, how: int) -> bool:
     """Tell whether another handle holds a lock that keeps this one from being taken in the way `how`; no file, no lock."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return False
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # a link is not a file of ours; what it stands for is left alone
+            return True
+        raise
     try:
         fcntl.flock(handle, how | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -76,18 +86,22 @@ def sweep_dead(folder: Path) -> int:
 
     Each is removed under its own lock: an owner that locks its file at this moment finds it gone and starts over.
     """
-    if not folder.is_dir():
+    if not folder.is_dir() or folder.is_symlink():
         return 0
     return sum(remove_dead(path) for path in folder.iterdir())
 
 
 def remove_dead(path: Path) -> bool:
-    """Remove one presence file if its owner died; return whether that was done."""
+    """Remove one presence file if its owner died; return whether that was done. A link is left alone."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) or error.errno == errno.ELOOP:  # gone, or a link, which no owner makes
+            return False
+        raise
     try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            return False
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path.unlink(missing_ok=True)
     except BlockingIOError:

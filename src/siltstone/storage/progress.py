@@ -21,7 +21,8 @@ class Progress:
     bytes_read: int
 
 
-Show = Callable[[Progress], None]
+Show = Callable[["Progress | str"], None]
+"""Takes progress, or a line about what goes on instead."""
 
 
 class Watcher:
@@ -36,6 +37,10 @@ class Watcher:
         if is_connect(session) and not any(known is session for known in self._sessions):
             session.registerProgressHandler(self)  # type: ignore[arg-type]  # any callable with these arguments
             self._sessions.append(session)
+
+    def announce(self, text: str) -> None:
+        """Report a step that has no progress."""
+        self._show(text)
 
     def detach(self) -> None:
         """Listen no more."""

@@ -31,6 +31,15 @@ def python_daemons(server: int) -> list[int]:
     return [process for process in _below(server) if DAEMON in _arguments(process)]
 
 
+def java_processes(server: int) -> list[int]:
+    """Return the JVMs below a server's process."""
+    return [process for process in _below(server) if _arguments(process)[:1] and _is_java(_arguments(process)[0])]
+
+
+def _is_java(program: bytes) -> bool:
+    return program.rpartition(b"/")[2] == b"java"
+
+
 def _below(root: int) -> list[int]:
     children: dict[int, list[int]] = defaultdict(list)
     for folder in _PROCESSES.glob("[0-9]*"):

@@ -23,6 +23,8 @@ from itertools import pairwise
 from typing import Final, Generic, TypeVar
 
 from siltstone.errors import Unavailable
+from siltstone.storage import forks
+from siltstone.storage.uninterrupted import Uninterrupted
 
 PATIENCE: Final = 2.0
 """How long a round waits at most for callers that may come back, in times of what the last commit took."""
@@ -44,6 +46,8 @@ class _Ticket(Generic[B, R]):
     bell: threading.Lock = field(default_factory=threading.Lock)
     """Held from the start, let go of when the ticket is done, or is to lead: cheaper than an event."""
     is_rung: bool = False
+    leads: bool = False
+    """True if its caller was the first, and has to lead."""
     has_left: bool = False
     """True once its caller was interrupted and waits no more."""
     then: Callable[[], None] | None = None
@@ -149,16 +153,18 @@ class WriterQueue(Generic[B, R]):
         Raises:
             Unavailable: the queue stayed full for the whole time limit.
         """
+        forks.check()
         ticket: _Ticket[B, R] = _Ticket(batch)
-        leads = self._enter(ticket)
         try:
-            if not leads:
+            if not self._enter(ticket):
                 ticket.wait()
             if not ticket.is_done:
                 self._gather()
-                self._lead(ticket)
+                with Uninterrupted():
+                    self._lead(ticket)
         except BaseException:
-            self._leave(ticket, leads=leads or ticket.is_rung)
+            with Uninterrupted():
+                self._leave(ticket, leads=ticket.leads or ticket.is_rung)
             raise
         if ticket.error is not None:
             raise ticket.error
@@ -173,6 +179,7 @@ class WriterQueue(Generic[B, R]):
         Raises:
             Unavailable: the queue stayed full for the whole time limit.
         """
+        forks.check()
         ticket: _Soon[B, R] = _Soon(batch, lead=self._lead_soon)
         if self._enter(ticket):
             self._lead_soon()
@@ -184,10 +191,10 @@ class WriterQueue(Generic[B, R]):
             if not self._has_room() and threading.get_ident() != self._pump:  # who makes room must not wait for it
                 self._wait_for_room()
             self._waiting.append(ticket)
-            leads, self._is_led = not self._is_led, True
+            ticket.leads, self._is_led = not self._is_led, True  # an interrupt comes before both or after both
             if len(self._waiting) >= self._expected:
                 self._news.set()
-            return leads
+            return ticket.leads
 
     def _has_room(self) -> bool:
         return len(self._waiting) + self._under_way < self._bound

@@ -18,11 +18,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from siltstone.errors import Corruption
 from siltstone.model.files import KeyRange
 from siltstone.model.schema import default_of, filled
+from siltstone.storage.checksums import batches, check_rows, open_parquet
 from siltstone.storage.kept import Visit
-from siltstone.storage.parquet import key_ranges
+from siltstone.storage.parquet import READ_ERRORS, key_ranges
+from siltstone.storage.system_errors import read_failure
 
 FOOTER_GROWTH: Final = 4
 """How much larger a footer is in memory than on disk, roughly."""
@@ -33,13 +34,13 @@ Numbers = np.ndarray[Any, Any]
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Name the file that cannot be read; one that is gone is not broken."""
+    """Name the file that cannot be read. A missing file is not damaged."""
     try:
         yield
     except FileNotFoundError:
         raise
-    except (pa.ArrowException, OSError) as error:
-        raise Corruption(f"File {path} cannot be read ({error}). Restore it from a copy.") from error
+    except READ_ERRORS as error:
+        raise read_failure(path, error) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +76,7 @@ class FileReader:
     schema: pa.Schema
     key: tuple[str, ...]
     visit: Visit
+    verify: bool
 
     def has_footer(self) -> bool:
         """True if the footer is kept."""
@@ -107,6 +109,7 @@ class FileReader:
         if found is None:
             with self._opened() as file:
                 found = file.read_row_group(group, columns=list(names), use_threads=False)
+                check_rows(found.num_rows, file.metadata.row_group(group).num_rows)
             found = self._typed(found, names).combine_chunks()
             if keep:
                 self.visit.keep(self.path, (group, tuple(names)), found, found.nbytes)
@@ -123,9 +126,10 @@ class FileReader:
         if table is None and keep:
             table = self.columns(group, self.schema.names).select(list(names))
         if table is not None:
-            return table.take(pa.array(rows))
+            return _picked(table, rows)
         table = known if known is not None else pa.table({})
-        there = [name for name in names if name in table.column_names]
+        stored = set(table.column_names)
+        there = [name for name in names if name in stored]
         table = table.select(there)
         parts = [table.take(pa.array(rows))] if there else []
         missing = [name for name in names if name not in there]
@@ -144,8 +148,7 @@ class FileReader:
         parts: list[pa.Table] = []
         start = 0
         with self._opened() as file:
-            batches = file.iter_batches(last + 1, row_groups=[group], columns=list(names), use_threads=False)
-            for batch in batches:
+            for batch in batches(file, last + 1, columns=names, groups=[group], use_threads=False):
                 here = rows[(rows >= start) & (rows < start + batch.num_rows)] - start
                 table = pa.Table.from_batches([batch])
                 parts.append(table.take(pa.array(here)))
@@ -162,8 +165,7 @@ class FileReader:
         full = self.root / self.path
         with (
             readable(full),
-            pa.OSFile(str(full)) as source,  # a path would be asked for its file system first
-            pq.ParquetFile(source, metadata=metadata, pre_buffer=False) as file,
+            open_parquet(full, verify=self.verify, metadata=metadata, pre_buffer=False) as file,
         ):
             yield file
 
@@ -172,6 +174,16 @@ class FileReader:
 
     def _schema_of(self, names: Sequence[str]) -> pa.Schema:
         return pa.schema([self.schema.field(name) for name in names])
+
+
+def _picked(table: pa.Table, rows: Numbers) -> pa.Table:
+    """Return rows by their ascending numbers, each once; of more than 2 GiB of text, chunk by chunk."""
+    try:
+        return table.take(pa.array(rows))
+    except pa.ArrowInvalid:  # the chunks of a column are concatenated first, and do not fit
+        chosen = np.zeros(table.num_rows, dtype=bool)
+        chosen[rows] = True
+        return table.filter(pa.array(chosen))
 
 
 def _ranges(metadata: pq.FileMetaData, key: Sequence[str]) -> tuple[tuple[KeyRange, ...], ...]:

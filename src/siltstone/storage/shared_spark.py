@@ -6,9 +6,14 @@ Terms:
 * *keeper*: the process in the background that started the server, and ends it when nobody has used it for a while
   (`keeper.py`). The server ends with its keeper, however that ends.
 * *client*: a process that uses the server.
-* *place*: a folder in the user's cache, readable by its owner only. Settings that need another JVM have another place.
+* *role*: what a server is for. SQL texts run on one for ``queries``, everything else (loads, folds, exports, frames) on one for
+  ``jobs``: a query that cannot be stopped holds up no job, and its server can be ended without ending one.
+* *place*: a folder in the user's cache, readable by its owner only. A role, or settings, that need another JVM have another
+  place.
+* *suspect*: an operation of Spark Connect that was interrupted and has not ended. The keeper ends a server whose suspects do
+  not end.
 
-A place has five files. Locks are file locks (`flock`): whoever dies lets go of them.
+A place has six files, and one for each suspect. Locks are file locks (`flock`): whoever dies lets go of them.
 
 | file | says | locked by |
 |---|---|---|
@@ -17,6 +22,8 @@ A place has five files. Locks are file locks (`flock`): whoever dies lets go of 
 | ``keeper.lock`` | the keeper's process id | the keeper, for its life |
 | ``start.lock`` | | whoever starts a server, until it serves |
 | ``server.log`` | what keeper and server wrote; ``previous.log`` is that of the one before | |
+| ``ended.json`` | the port of the last server that was ended because a query on it was not | |
+| ``suspect-<id>.json`` | operations that a client has interrupted in vain, and on which server | |
 
 Joining:
 
@@ -34,13 +41,16 @@ import hashlib
 import json
 import os
 import platform
+import secrets
 import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, Self
@@ -49,8 +59,10 @@ from siltstone.clock import Clock, SystemClock
 from siltstone.config import Settings
 from siltstone.errors import Conflict, Unavailable
 from siltstone.storage.connect import SERVER_START_SECONDS, SERVER_STOP_SECONDS, TOKEN_VARIABLE, last_lines, listens
+from siltstone.storage.forks import close, own
 from siltstone.storage.jars import DELTA_VERSION, cache_folder
 from siltstone.storage.presence import is_locked
+from siltstone.storage.private import OTHERS, private_folder
 
 FORMAT: Final = 1
 """Part of a place's name: a version that writes other files has other places."""
@@ -65,9 +77,9 @@ LAST_LINES: Final = 10
 START_SECONDS: Final = SERVER_START_SECONDS + 30.0
 """A server's own time to start, and some for its keeper's Python."""
 END_SECONDS: Final = SERVER_STOP_SECONDS + 15.0
-OTHERS: Final = 0o077
-"""The permission bits of everybody but the owner."""
-DECIDING_SETTINGS: Final = ("spark_master", "spark_memory_mb", "spark_jars", "spark_short_run", "spark")
+SUSPECTS: Final = "suspect-*.json"
+ENDED_FILE: Final = "ended.json"
+DECIDING_SETTINGS: Final = ("spark_master", "spark_memory_mb", "spark_jars", "spark_short_run", "scratch_dir", "spark")
 DECIDING_VARIABLES: Final = (
     "JAVA_HOME",
     "SPARK_HOME",
@@ -78,6 +90,13 @@ DECIDING_VARIABLES: Final = (
 )
 DETACH: Final = 'exec 3<&0; "$@" <&3 3<&- &'
 """Run a command that nobody waits for: the shell ends at once, and leaves it to the system."""
+
+
+class ServerRole(StrEnum):
+    """What a shared server is for."""
+
+    QUERIES = "queries"
+    JOBS = "jobs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,13 +125,15 @@ class Running:
         return f"http://127.0.0.1:{self.ui_port}" if self.ui_port else None
 
 
-def place_of(settings: Settings, environment: Mapping[str, str] | None = None) -> Path:
-    """Return the folder of the server that fits: whatever decides about its JVM is part of its name."""
+def place_of(
+    settings: Settings, environment: Mapping[str, str] | None = None, *, role: ServerRole = ServerRole.JOBS
+) -> Path:
+    """Return the folder of the server that fits: its role and what decides about its JVM are part of its name."""
     environment = os.environ if environment is None else environment
     parts: dict[str, Any] = {name: getattr(settings, name) for name in DECIDING_SETTINGS}
     parts["spark"] = sorted(settings.spark.items())
     parts |= {name: environment.get(name, "") for name in DECIDING_VARIABLES}
-    parts |= {"format": FORMAT, "python": sys.executable, "user": os.getuid(), "host": platform.node()}
+    parts |= {"format": FORMAT, "role": role, "python": sys.executable, "user": os.getuid(), "host": platform.node()}
     parts |= {"pyspark": version("pyspark"), "delta": DELTA_VERSION}
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
     return cache_folder(environment) / "connect" / digest
@@ -134,10 +155,20 @@ class Membership:
         """Return the end of the server's log."""
         return last_lines(self._folder / LOG_FILE, LAST_LINES)
 
+    def was_ended(self) -> bool:
+        """True if the keeper has ended the server because a query on it could not be stopped."""
+        return ended_port(self._folder) == self.running.port
+
+    def suspect(self, operations: Sequence[str]) -> Path | None:
+        """Report operations that were interrupted and have not ended; the keeper looks at them after a while."""
+        with suppress(OSError):  # the place is gone, and its server with it
+            return write_suspect(self._folder, Suspect(port=self.running.port, operations=tuple(operations)))
+        return None
+
     def leave(self) -> None:
         """Let go; the end of the process does the same."""
         if self._handle is not None:
-            os.close(self._handle)
+            close(self._handle)
             self._handle = None
 
     def __enter__(self) -> Self:
@@ -150,10 +181,18 @@ class Membership:
 class SharedSpark:
     """The shared server of one place, running or not."""
 
-    def __init__(self, settings: Settings, *, folder: Path | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        role: ServerRole = ServerRole.JOBS,
+        folder: Path | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         self._settings = settings
         self._clock = SystemClock() if clock is None else clock
-        self.folder: Final = place_of(settings) if folder is None else folder
+        self.role: Final = role
+        self.folder: Final = place_of(settings, role=role) if folder is None else folder
 
     @property
     def log(self) -> Path:
@@ -196,7 +235,7 @@ class SharedSpark:
             try:
                 running = self.running() or self._started(ui=ui)
             except BaseException:
-                os.close(handle)
+                close(handle)
                 raise
         return Membership(handle, running, self.folder)
 
@@ -249,7 +288,7 @@ class SharedSpark:
         (self.folder / STATE_FILE).unlink(missing_ok=True)
         with suppress(FileNotFoundError):
             self.log.replace(self.folder / PREVIOUS_LOG)
-        order = json.dumps({"settings": asdict(self._settings), "ui": ui})
+        order = json.dumps({"settings": asdict(self._settings), "ui": ui, "role": self.role})
         command = ["/bin/sh", "-c", DETACH, "sh", sys.executable, "-m", "siltstone.storage.keeper", str(self.folder)]
         environment = {name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE}
         with os.fdopen(os.open(self.log, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as log:
@@ -289,16 +328,8 @@ def prepare(folder: Path) -> None:
     Raises:
         Unavailable: it belongs to somebody else.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for path in (folder.parent, folder):
-        found = path.stat()
-        if found.st_uid != os.getuid():
-            raise Unavailable(
-                f"{path} belongs to another user. Set XDG_CACHE_HOME to a folder of your own, or the setting "
-                "spark_shared to false."
-            )
-        if found.st_mode & OTHERS:
-            path.chmod(0o700)
+        private_folder(path, remedy="Set XDG_CACHE_HOME to a folder of your own, or the setting spark_shared to false.")
 
 
 def read_state(folder: Path) -> Running | None:
@@ -332,6 +363,51 @@ def write_state(folder: Path, running: Running) -> None:
     fresh.replace(folder / STATE_FILE)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """Operations of one server, named by its port, that were interrupted and have not ended."""
+
+    port: int
+    operations: tuple[str, ...]
+
+
+def write_suspect(folder: Path, suspect: Suspect) -> Path:
+    """Leave word for the keeper, and return the file; the keeper sees all of it or nothing."""
+    name = secrets.token_hex(8)
+    fresh = folder / f".suspect.{name}"
+    with os.fdopen(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "w") as file:
+        json.dump(asdict(suspect), file)
+    return fresh.replace(folder / SUSPECTS.replace("*", name))
+
+
+def write_ended(folder: Path, running: Running) -> None:
+    """Let clients know why their server ends."""
+    flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    with suppress(OSError), os.fdopen(os.open(folder / ENDED_FILE, flags, 0o600), "w") as file:
+        json.dump({"port": running.port}, file)
+
+
+def ended_port(folder: Path) -> int | None:
+    """Return the port of the last server that was ended because a query on it was not."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        return int(json.loads((folder / ENDED_FILE).read_text())["port"])
+    return None
+
+
+def take_suspects(folder: Path, *, port: int, older_seconds: float) -> list[str]:
+    """Return the suspects of a server that were reported long enough ago, and forget them; those of other servers, too."""
+    found: list[str] = []
+    for path in sorted(folder.glob(SUSPECTS)):
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            if time.time() - path.stat().st_mtime < older_seconds:  # noqa: TID251  # the time that files have
+                continue
+            data = json.loads(path.read_text())
+            if data["port"] == port:
+                found += map(str, data["operations"])
+            path.unlink()
+    return found
+
+
 def _keeper_pid(folder: Path) -> int | None:
     with suppress(OSError, ValueError):
         return int((folder / KEEPER_LOCK).read_text())
@@ -354,7 +430,7 @@ def lock(path: Path, how: int) -> int:
     except BaseException:
         os.close(handle)
         raise
-    return handle
+    return own(handle)
 
 
 @contextmanager
@@ -363,7 +439,7 @@ def _held(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        os.close(handle)
+        close(handle)
 
 
 @contextmanager

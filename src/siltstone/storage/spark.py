@@ -5,8 +5,8 @@
 1. the session that the caller passed in;
 2. the session that is active in this process;
 3. a Spark Connect session, if the setting `spark_remote` names a server;
-4. a session on the local server that commands share (`shared_spark.py`), unless the setting `spark_shared` says no or
-   `spark_master` names a cluster;
+4. a session on a local server that commands share (`shared_spark.py`), one for queries and another one for jobs, unless the
+   setting `spark_shared` says no or `spark_master` names a cluster;
 5. a session of our own, on the master that the setting `spark_master` names.
 
 PySpark is imported when a session is asked for, never before: a command that needs no Spark must not pay for it.
@@ -26,8 +26,9 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
@@ -35,9 +36,10 @@ from weakref import WeakKeyDictionary
 from siltstone.config import Settings
 from siltstone.errors import InvalidRequest, Unavailable
 from siltstone.storage.jvm import children, end_children, ended_with, filtered_stderr, find_java, is_alive
-from siltstone.storage.launch import APP_NAME, SESSION_OPTIONS, launch_options, local_cores
+from siltstone.storage.launch import APP_NAME, LOCAL_DIRS, SESSION_OPTIONS, launch_options, local_cores
 from siltstone.storage.progress import is_connect
-from siltstone.storage.shared_spark import Membership, SharedSpark
+from siltstone.storage.scratch import Scratch
+from siltstone.storage.shared_spark import Membership, ServerRole, SharedSpark
 from siltstone.storage.spark_failures import says_out_of_memory
 
 if TYPE_CHECKING:
@@ -53,6 +55,9 @@ REMOTE_RETRIES: Final = 8
 """Tries of a call to a server elsewhere, within one or two minutes."""
 LONGEST_BACKOFF_MS: Final = 15_000
 
+START_SECONDS: Final = 5
+"""How long a JVM takes to start on an idle machine, for people."""
+_LOGGER: Final = logging.getLogger("siltstone.spark")
 QUERY_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """PySpark's own loggers, on the Python side, that do the same."""
 
@@ -64,16 +69,42 @@ ENDING_SECONDS: Final = 10.0
 _starting: Final = threading.Lock()
 _own: list[int] = []
 """The JVM that this process has started for a classic session."""
-_joined: "list[tuple[SparkSession, Membership]]" = []
-"""The session on the shared server, if this process has one, and its hold on that server."""
-_beside: "WeakKeyDictionary[SparkSession, SparkSession]" = WeakKeyDictionary()
-"""Sessions for queries, beside those whose settings would give them another meaning."""
+_scratch: list[Scratch] = []
+"""The folder of that JVM."""
+_joined: "list[_Joined]" = []
+"""The sessions of this process on shared servers: at most one for each role."""
+_members: "WeakKeyDictionary[SparkSession, Membership]" = WeakKeyDictionary()
+"""The hold on the shared server of each session, also after the server has ended."""
+_beside: "WeakKeyDictionary[SparkSession, dict[str, SparkSession]]" = WeakKeyDictionary()
+"""Sessions for queries, by the optimiser rules that they exclude, beside those that have other settings."""
+EXCLUDED_RULES: Final = "spark.sql.optimizer.excludedRules"
+UNION_RULE: Final = "org.apache.spark.sql.catalyst.optimizer.PushProjectionThroughUnion"
+"""Optimiser rule that fails ("key not found") on a correlated subquery in a SELECT over a union, as merged views are."""
 MEANING: Final = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")
 """Settings of a session that decide what a query says."""
 
 
-def session(settings: Settings, *, given: "SparkSession | None" = None, role: str = "classic") -> "SparkSession":
-    """Return the session to work with; see the module's text for which one that is. A JVM that is started gets the `role`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Joined:
+    """A session on a shared server, and the hold on that server."""
+
+    session: "SparkSession"
+    member: Membership
+    server: ServerRole
+
+
+def session(
+    settings: Settings,
+    *,
+    given: "SparkSession | None" = None,
+    role: str = "classic",
+    server: ServerRole = ServerRole.JOBS,
+    announce: Callable[[str], object] | None = None,
+) -> "SparkSession":
+    """Return the session to work with; see the module's text for which one that is.
+
+    A JVM that is started gets the `role`; of the shared servers it is the one for `server`. `announce` gets a line before a
+    JVM is started, and so does the log.
 
     Raises:
         InvalidRequest: the setting `spark_remote` is no Spark Connect address.
@@ -85,34 +116,51 @@ def session(settings: Settings, *, given: "SparkSession | None" = None, role: st
         _drop_lost()
         _require_own()
         running = _running()
-        if running is not None:
+        if running is not None and not (shares(settings) and any(one.session is running for one in _joined)):
             return running
         if settings.spark_remote:
             started = _join(settings)
         elif shares(settings):
-            started = _join_shared(settings)
+            found = next((one.session for one in _joined if one.server is server), None)
+            started = found or _join_shared(settings, server, announce)
         else:
+            _announce(announce, f"Starting Spark, about {START_SECONDS} s")
             started = _start(settings, role)
         _quieten_pyspark()
         return started
 
 
-def answering(found: "SparkSession") -> "SparkSession":
+def answering(found: "SparkSession", *, subqueries: bool = False) -> "SparkSession":
     """Return a session in which a query means what it means in memory, too: in UTC, by ANSI rules.
 
     One that a user brings may have other settings, or get them at any time. Then it is a session beside that one, on the same
-    Spark, and the user's stays as it is.
+    Spark, and the user's stays as it is. A query with `subqueries` in expressions gets a session without `UNION_RULE`.
     """
-    if all(found.conf.get(name) == SESSION_OPTIONS[name] for name in MEANING):
+    rules = excluded = found.conf.get(EXCLUDED_RULES, "") or ""
+    if subqueries and UNION_RULE not in excluded:
+        rules = f"{excluded},{UNION_RULE}".lstrip(",")
+    if rules == excluded and all(found.conf.get(name) == SESSION_OPTIONS[name] for name in MEANING):
         return found
     with _starting:
-        beside = _beside.get(found)
-        if beside is None:
-            beside = found.cloneSession() if is_connect(found) else found.newSession()  # type: ignore[attr-defined]
-            for name, value in SESSION_OPTIONS.items():
-                beside.conf.set(name, value)
-            _beside[found] = beside
-        return beside
+        besides = _beside.setdefault(found, {})
+        if rules not in besides:
+            made = _cloned(found) if is_connect(found) else found.newSession()
+            for name, value in {**SESSION_OPTIONS, EXCLUDED_RULES: rules}.items():
+                made.conf.set(name, value)
+            besides[rules] = made
+            if found in _members:
+                _members[made] = _members[found]
+        return besides[rules]
+
+
+def _cloned(found: "SparkSession") -> "SparkSession":
+    """Return a session beside one of Spark Connect, on a channel of its own with the same limits."""
+    client = found.client
+    with _past_proxies() if found in _members else nullcontext():
+        made: SparkSession = found.cloneSession()  # type: ignore[attr-defined]
+    made.client.set_retry_policies(list(client.get_retry_policies()))
+    atexit.register(_release, made)
+    return made
 
 
 def shares(settings: Settings) -> bool:
@@ -122,12 +170,17 @@ def shares(settings: Settings) -> bool:
 
 def ended_out_of_memory() -> bool:
     """True if the Spark of this process, which no longer answers, has ended because its memory was used up."""
-    if any(says_out_of_memory(line) for _, member in _joined for line in member.last_words()):
+    if any(says_out_of_memory(line) for one in _joined for line in one.member.last_words()):
         return True
-    deadline = time.monotonic() + ENDING_SECONDS
+    return jvm_ended_with(seconds=ENDING_SECONDS) in OUT_OF_MEMORY_CODES
+
+
+def jvm_ended_with(*, seconds: float = 0.0) -> int | None:
+    """Return how the JVM of this process's classic session ended, as `ended_with`; one that runs gets some time to end."""
+    deadline = time.monotonic() + seconds
     while _own and ended_with(_own[-1]) is None and is_alive(_own[-1]) and time.monotonic() < deadline:
         time.sleep(ENDING_SECONDS / 100)
-    return any(ended_with(child) in OUT_OF_MEMORY_CODES for child in _own)
+    return ended_with(_own[-1]) if _own else None
 
 
 def _require_own() -> None:
@@ -138,6 +191,13 @@ def _require_own() -> None:
             f"The JVM of this process's Spark session has ended{why}, and a process can have only one. Start the process anew; "
             "with the setting spark_shared a server is used that is started again by itself."
         )
+
+
+def is_running(server: ServerRole = ServerRole.QUERIES) -> bool:
+    """True if this process has a session, of shared servers one for that role; PySpark is not imported to find out."""
+    if _joined:
+        return any(one.server is server for one in _joined)
+    return bool(_own) or ("pyspark" in sys.modules and _running() is not None)
 
 
 def _running() -> "SparkSession | None":
@@ -152,15 +212,16 @@ def _running() -> "SparkSession | None":
 
 
 def interrupt() -> None:
-    """End what this process runs on Spark now, if it has a session; whoever waits for it gets an error."""
+    """End the jobs that this process runs on Spark now, if it has a session; their callers get an error."""
     if "pyspark" not in sys.modules:
         return
     from pyspark.errors import PySparkException
 
     running = _running()
-    if running is not None:
+    jobs = [one.session for one in _joined if one.server is ServerRole.JOBS]
+    for found in jobs or ([] if running is None or _joined else [running]):
         with suppress(PySparkException):  # a server that is away runs nothing of ours
-            running.interruptAll()
+            found.interruptAll()
 
 
 def _join(settings: Settings) -> "SparkSession":
@@ -181,13 +242,47 @@ def _join(settings: Settings) -> "SparkSession":
     return joined
 
 
-def _join_shared(settings: Settings) -> "SparkSession":
-    """Join the shared server; its options are those of the settings already, they are part of what names it."""
-    member = SharedSpark(settings).join()
+def _announce(announce: Callable[[str], object] | None, text: str) -> None:
+    _LOGGER.info(text)
+    if announce is not None:
+        announce(text)
+
+
+def _join_shared(
+    settings: Settings, server: ServerRole, announce: Callable[[str], object] | None = None
+) -> "SparkSession":
+    """Join a shared server; its options are those of the settings already, they are part of what names it."""
+    shared = SharedSpark(settings, role=server)
+    if shared.running() is None:
+        _announce(announce, f"Starting Spark for {server}, about {START_SECONDS} s; later commands join it")
+    member = shared.join()
     with _past_proxies():
         joined = _connected(member.running.connection, retries=LOCAL_RETRIES)
-    _joined.append((joined, member))
+    _joined.append(_Joined(session=joined, member=member, server=server))
+    _members[joined] = member
     return joined
+
+
+@contextmanager
+def suspected(found: "SparkSession", operations: Sequence[str]) -> Iterator[None]:
+    """Report operations that were interrupted to the keeper of their shared server, until they have ended with the block.
+
+    A process that ends before leaves its report: the keeper looks at the server itself.
+    """
+    member = _members.get(found)
+    report = member.suspect(operations) if member is not None else None
+    try:
+        yield
+    finally:
+        if report is not None:
+            with suppress(OSError):
+                report.unlink(missing_ok=True)
+
+
+def was_ended(found: "SparkSession") -> bool:
+    """True if the server of a session was ended because a query on it could not be stopped."""
+    member = _members.get(found)
+    return member is not None and member.was_ended()
 
 
 def _connected(address: str, *, retries: int) -> "SparkSession":
@@ -195,7 +290,7 @@ def _connected(address: str, *, retries: int) -> "SparkSession":
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
-    joined = SparkSession.builder.remote(address).getOrCreate()
+    joined = SparkSession.builder.remote(address).create()  # a process may have one on each of two servers
     joined.client.set_retry_policies([DefaultPolicy(max_retries=retries, max_backoff=LONGEST_BACKOFF_MS)])
     atexit.register(_release, joined)  # runs before PySpark's own, which would ask a server that is gone
     return joined
@@ -224,10 +319,10 @@ def _release(session: "SparkSession") -> None:
 
 def _drop_lost() -> None:
     """Leave a shared server that has ended, so that its session is not taken for one that works."""
-    for joined, member in [one for one in _joined if not one[1].alive()]:
-        _release(joined)
-        member.leave()
-        _joined.remove((joined, member))
+    for lost in [one for one in _joined if not one.member.alive()]:
+        _release(lost.session)
+        lost.member.leave()
+        _joined.remove(lost)
 
 
 def _require_listener(address: str) -> None:
@@ -252,10 +347,11 @@ def _start(settings: Settings, role: str) -> "SparkSession":
     if local_cores(settings.spark_master):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the tasks' Python is ours, with its packages
     builder = SparkSession.builder.master(settings.spark_master).appName(APP_NAME)
-    for name, value in launch_options(settings, java=java, role=role).items():
+    scratch = _own_scratch(settings)
+    for name, value in launch_options(settings, java=java, role=role, scratch=scratch.folder).items():
         builder = builder.config(name, value)
     others, handler = children(), signal.getsignal(signal.SIGINT)
-    with filtered_stderr() as said:
+    with filtered_stderr() as said, _without_local_dirs():
         try:
             started = builder.getOrCreate()
         except KeyboardInterrupt:
@@ -273,6 +369,25 @@ def _start(settings: Settings, role: str) -> "SparkSession":
         f"Spark did not start on {settings.spark_master}: {_first_line(failure)} {' '.join(list(said)[-3:])} "
         "Check the settings spark_master, spark_memory_mb and spark."
     ) from failure
+
+
+def _own_scratch(settings: Settings) -> Scratch:
+    """Return the folder of this process's JVM, which is removed when the process ends."""
+    if not _scratch:
+        _scratch.append(Scratch(settings))
+        atexit.register(_scratch[0].close)
+    return _scratch[0]
+
+
+@contextmanager
+def _without_local_dirs() -> Iterator[None]:
+    """Start a JVM without ``SPARK_LOCAL_DIRS``, which would win over the scratch folder."""
+    before = os.environ.pop(LOCAL_DIRS, None)
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ[LOCAL_DIRS] = before
 
 
 def _restore(handler: object) -> None:

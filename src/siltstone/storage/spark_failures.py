@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from siltstone.errors import Unavailable
+from siltstone.errors import Corruption, Unavailable
 
 MAX_LINE_CHARS: Final = 500
 _MISSING: Final = (
@@ -20,6 +20,14 @@ _MISSING: Final = (
     "FileNotFoundError",
     "PATH_NOT_FOUND",
 )
+_DAMAGED: Final = ("FAILED_READ_FILE", "CANNOT_READ_FILE_FOOTER", "CRC checksum verification failed")
+_NOT_DAMAGED: Final = (
+    "Permission denied",
+    "Too many open files",
+    "OutOfMemoryError",
+    "PARQUET_COLUMN_DATA_TYPE_MISMATCH",
+)
+_DATA_FILE: Final = re.compile(r"[^\s:'\",;()]+\.parquet")
 _CAUSED_BY: Final = "Caused by: "
 _PYTHON_ERROR: Final = re.compile(r"(\w+\.)*\w*(Error|Exception): ")
 _CLASS: Final = re.compile(r"^(: |\()?(\w+\.)+\w+(: |\) |$)")
@@ -33,6 +41,8 @@ _AWAY: Final = (
     "SparkContext was shut down",
     "Error while sending or receiving",
     "Answer from Java side is empty",
+    "Channel closed",
+    "closed channel",
 )
 _MEMORY: Final = re.compile(
     r"""(?:[^'"`\[]*(?::\ |\)\ |\(|\#\ |due\ to\ )|Exception\ in\ thread\ "[^"]*"\ )?
@@ -52,6 +62,7 @@ def spark_errors() -> tuple[type[Exception], ...]:
     """Return the classes a failed Spark call raises, on classic and on Connect sessions.
 
     With a ConnectionError a classic session says that its JVM does not listen. It is an OSError, and no disk is to blame.
+    With a ValueError gRPC says that the channel of a Connect session was closed; see `is_away`.
     """
     from pyspark.errors import PySparkException
 
@@ -66,6 +77,22 @@ def is_missing_file(error: Exception) -> bool:
     """True if a file or version that a frame was pinned to is gone: a new snapshot is called for."""
     text = str(error)
     return any(mark in text for mark in _MISSING)
+
+
+def damage(error: Exception) -> Corruption | None:
+    """Return what to raise if a task met a damaged file of ours; None if the error is about something else."""
+    text = str(error)
+    if not any(mark in text for mark in _DAMAGED) or any(mark in text for mark in _NOT_DAMAGED):
+        return None
+    line = error_line(error)
+    files = dict.fromkeys(_DATA_FILE.findall(text))
+    named = "" if any(file in line for file in files) else " ".join(["", *files])  # the line of a lost task is left out
+    return Corruption(f"A data file is damaged{named}: {line} Restore it from a copy.")
+
+
+def names_data_file(error: Exception) -> bool:
+    """True if what Spark raised names a data file."""
+    return _DATA_FILE.search(str(error)) is not None
 
 
 def is_away(error: Exception) -> bool:

@@ -37,10 +37,14 @@ def remove_tag(session: "SparkSession", tag: str) -> None:
             session.sparkContext.removeJobTag(tag)
 
 
-def interrupt_tag(session: "SparkSession", tag: str) -> None:
-    """End what Spark does under a tag; nothing, if it does nothing. From any thread."""
+def interrupt_tag(session: "SparkSession", tag: str) -> list[str]:
+    """End what Spark does under a tag; nothing, if it does nothing. From any thread.
+
+    Returns:
+        The operations of a Connect session that were interrupted, each once in all calls.
+    """
     with suppress(*spark_errors()):
         if is_connect(session):
-            session.interruptTag(tag)
-        else:
-            session.sparkContext.cancelJobsWithTag(tag)
+            return session.interruptTag(tag)
+        session.sparkContext.cancelJobsWithTag(tag)
+    return []

@@ -34,25 +34,24 @@ from siltstone.clock import Clock, epoch_ms
 from siltstone.config import Settings
 from siltstone.errors import CommitUnknown, Conflict, Corruption, Fenced, Unavailable
 from siltstone.failpoints import reach
-from siltstone.model.columns import APP_EPOCH, COMMIT_ID, COMMIT_KIND
+from siltstone.model.columns import APP_EPOCH, COMMIT_KIND, COMMIT_UNDONE
 from siltstone.model.files import Commit, CommitKind, Committed, DataFile
 from siltstone.model.schema import to_struct_json, type_name
 from siltstone.storage.durable import SyncedLog, sync_directory, sync_file
 from siltstone.storage.entry import entry_content, put_entry
 from siltstone.storage.follow import Followed
-from siltstone.storage.handle import LogMoved, Pinned, TableHandle
+from siltstone.storage.handle import WRITER_FEATURES, LogMoved, Pinned, TableHandle
 from siltstone.storage.layout import LOG, entry_name, has_versions, in_log
 from siltstone.storage.log import LAST_CHECKPOINT, LogEntry, entries_between, file_mark, list_log, read_entry
+from siltstone.storage.replay import Replayed
 from siltstone.storage.turn import TURN, Turn
+from siltstone.storage.undo import metadata_action, plan_undo
+from siltstone.storage.uninterrupted import Uninterrupted, raise_noted
 from siltstone.storage.upkeep import Retention
 from siltstone.storage.verified import VerifiedFiles
 
 __all__ = ["TURN", "Parent", "Pinned", "Table"]
 
-FREE_WRITER_VERSION: Final = 2
-"""Up to here a protocol asks nothing of a writer that this one does not do."""
-WRITER_FEATURES: Final = frozenset({"appendOnly", "invariants", "timestampNtz"})
-"""What a protocol that names its features may ask for."""
 BACKOFF_SECONDS: Final = 0.01
 BACKOFF_MAX_SECONDS: Final = 0.5
 _NO_HOOKS: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
@@ -190,7 +189,7 @@ class Table(TableHandle):
         except _Unchanged:
             return None
 
-    def _adopt(self, opened: DeltaTable) -> None:
+    def _adopt(self, opened: DeltaTable | Replayed) -> None:
         before = self._followed.schema if self._followed is not None else None
         super()._adopt(opened)
         if before is None or not before.equals(self._current().schema, check_metadata=True):
@@ -200,23 +199,44 @@ class Table(TableHandle):
         """Change the table's properties as a commit of its own; return the version."""
 
         def prepare(parent: int) -> _Attempt:
-            handle = self._reopen()
-            if handle.version() != parent:
-                raise LogMoved(f"version {handle.version()} came meanwhile")
-            return _Attempt(
-                Commit(kind=CommitKind.METADATA, plan_version=parent),
-                lambda commit_id: handle.alter.set_table_properties(
-                    dict(properties),
-                    raise_if_not_exists=False,
-                    commit_properties=CommitProperties(
-                        max_commit_retries=0,
-                        custom_metadata={COMMIT_ID: commit_id, COMMIT_KIND: CommitKind.METADATA.value},
-                    ),
-                    post_commithook_properties=_NO_HOOKS,
-                ),
-            )
+            action = metadata_action(self._current().opened)
+            changed = action | {"configuration": {**action["configuration"], **properties}}
+            commit = Commit(kind=CommitKind.METADATA, plan_version=parent, table_actions=({"metaData": changed},))
+            return _Attempt(commit, lambda commit_id: self._write_entry(parent + 1, commit, commit_id))
 
         return self._land(prepare).version
+
+    def undo_foreign(self) -> int:
+        """Undo, by one commit, what another program has committed since Siltstone did; return its version.
+
+        A crash leaves the damage, or the table as Siltstone left it.
+
+        Raises:
+            Conflict: there is nothing to undo, or another process was first. Nothing was changed.
+            Corruption: it cannot be undone.
+            Unavailable: the disk refused.
+        """
+        with self._mutex, self._turn():
+            now_ms = epoch_ms(self._clock.now())
+            plan = plan_undo(self.path, now_ms=now_ms)
+            commit = Commit(
+                kind=CommitKind.REPAIR,
+                plan_version=plan.version,
+                table_actions=plan.actions,
+                info={COMMIT_UNDONE: str(plan.good)},
+            )
+            landed = Committed(version=plan.version + 1, commit_id=self._clock.new_id(), commit=commit)
+            reach("commit.before_entry")
+            try:
+                self._write_entry(landed.version, commit, landed.commit_id)
+            except FileExistsError as error:
+                raise Conflict(f"{self.label}: another process was first; nothing was changed.") from error
+            except OSError as error:
+                raise Unavailable(f"{self.label}: the repair could not be written ({error}).") from error
+            reach("commit.after_entry")
+            self._followed = None
+            self._acknowledge(landed)
+            return landed.version
 
     def _land(self, prepare: Callable[[int], _Attempt]) -> Committed:
         """Try until the commit lands, is refused, or time runs out."""
@@ -225,7 +245,7 @@ class Table(TableHandle):
         tried: list[Committed] = []
         with self._mutex:
             while True:
-                with self._turn():
+                with Uninterrupted(), self._turn():
                     parent = self._refresh()
                     landed = self._landed_late(tried, commit_id)
                     if landed is None and (attempt := self._prepared(prepare, parent)) is not None:
@@ -234,6 +254,7 @@ class Table(TableHandle):
                 if landed is not None:
                     self._acknowledge(landed)
                     return landed
+                raise_noted()
                 if self._clock.monotonic_seconds() > deadline:
                     raise Unavailable(
                         f"{self.label}: other writers won {len(tried)} times in a row; nothing was written. Try again later."
@@ -242,7 +263,6 @@ class Table(TableHandle):
 
     def _prepared(self, prepare: Callable[[int], _Attempt], parent: int) -> _Attempt | None:
         """Build and check the next try; None if the log was cleaned under it, so that it has to be refreshed."""
-        self._check_protocol()
         try:
             attempt = prepare(parent)
         except LogMoved:
@@ -330,7 +350,7 @@ class Table(TableHandle):
         raise Unavailable(f"{self.label}: the commit could not be written ({error}); nothing was changed.") from error
 
     def _write_entry(self, version: int, commit: Commit, commit_id: str) -> None:
-        content = entry_content(commit, commit_id=commit_id, now_ms=epoch_ms(self._clock.now()))
+        content = entry_content(commit, version=version, commit_id=commit_id, now_ms=epoch_ms(self._clock.now()))
         beside = self._verified.unsynced(commit.adds)
         put_entry(
             self.path,
@@ -345,18 +365,6 @@ class Table(TableHandle):
             self._synced_log.note_written(version)
 
     # ---- checks --------------------------------------------------------------------------------------------------
-
-    def _check_protocol(self) -> None:
-        """Refuse a table that a stranger has raised to a protocol whose rules for writers are not kept here."""
-        found = self._current().protocol
-        if found.min_writer_version <= FREE_WRITER_VERSION or (
-            found.writer_features is not None and WRITER_FEATURES.issuperset(found.writer_features)
-        ):
-            return
-        raise Corruption(
-            f"{self.label}: another program has raised {self.path} to writer version {found.min_writer_version} "
-            f"({found.writer_features or 'no features'}), which Siltstone does not write. Restore it from a copy."
-        )
 
     def _check(self, commit: Commit, parent: int) -> Commit:
         """Refuse a commit that what has happened since its plan makes wrong."""
@@ -474,17 +482,7 @@ def declare_invariants(table: DeltaTable) -> None:
 
 def _evolved(found: Followed, wanted: pa.Schema) -> tuple[Mapping[str, Any], ...]:
     """Return the actions that give a table other columns, and the features they need."""
-    metadata = found.opened.metadata()
-    action = {
-        "id": str(metadata.id),
-        "name": metadata.name,
-        "description": metadata.description,
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": json.dumps(to_struct_json(wanted), separators=(",", ":")),
-        "partitionColumns": list(metadata.partition_columns),
-        "createdTime": metadata.created_time,
-        "configuration": dict(metadata.configuration),
-    }
+    action = metadata_action(found.opened) | {"schemaString": json.dumps(to_struct_json(wanted), separators=(",", ":"))}
     listed = found.protocol.writer_features
     if listed is None and any(type_name(f.type).find("timestamp_ntz") >= 0 for f in wanted):
         features = {"readerFeatures": ["timestampNtz"], "writerFeatures": sorted(WRITER_FEATURES)}

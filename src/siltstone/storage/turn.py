@@ -1,7 +1,7 @@
 """The turn: a short advisory lock that orders the tries of several processes at one table.
 
 It saves work and decides nothing: who does not get it within a second tries without it, and a commit is right either way.
-A crash lets go of it.
+A crash lets go of it. Whoever takes it is `uninterrupted`: an interrupt between the lock and its block would leave it taken.
 """
 
 import fcntl
@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Final
 
 from siltstone.clock import Clock
+from siltstone.storage.forks import close, own
 
 TURN: Final = "_turn"
 TURN_SECONDS: Final = 1.0
@@ -25,7 +26,7 @@ class Turn:
     def __init__(self, table: Path, *, clock: Clock) -> None:
         """Open the table's turn file, making it if need be; an OSError says that the table cannot be written."""
         self._clock = clock
-        self._handle = os.open(f"{table}/{TURN}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+        self._handle = own(os.open(f"{table}/{TURN}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666))
 
     def __enter__(self) -> None:
         """Wait for the turn among the processes of this machine, for a bounded time."""
@@ -41,4 +42,4 @@ class Turn:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self._handle)
+        close(self._handle)

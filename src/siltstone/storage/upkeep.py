@@ -8,7 +8,8 @@ Flow of `tidy_log`, each step safe to crash after:
 
 The cost of opening a table grows with the entries in ``_delta_log``, so a busy table keeps few of them: an entry is expired
 by age or, where `max_entries` is set, by number. The entry of the kept checkpoint's own version always stays: nobody, delta-rs
-included, commits on top of a version whose entry is gone.
+included, commits on top of a version whose entry is gone. Entries above the last commit of Siltstone stay, too: they prove that
+another program, as by a vacuum, has changed nothing since.
 
 A power cut between 1 and 2 can leave a checkpoint that is not readable. Nothing was cleaned on its account, so
 `heal_checkpoint` deletes it, and the entries it stood for are read again.
@@ -28,7 +29,8 @@ from siltstone.errors import Corruption, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
 from siltstone.storage.durable import sync_directory, sync_file
 from siltstone.storage.layout import LOG, entry_name
-from siltstone.storage.log import LAST_CHECKPOINT, LogListing, check_entries, list_log
+from siltstone.storage.log import LAST_CHECKPOINT, LogListing, check_entries, list_log, since_own
+from siltstone.storage.system_errors import is_panic
 
 CHECKPOINT_TRIES: Final = 5
 """Each needs somebody who cleans the log in the moment between two looks."""
@@ -66,15 +68,21 @@ def write_checkpoint(table: Path, *, durable: bool) -> int:
 
 def _checkpointed(table: Path) -> DeltaTable:
     """Write a checkpoint; where somebody cleaned the log meanwhile, that on which delta-rs builds may be gone: look again."""
-    failure: DeltaError | None = None
+    failure: Exception | None = None
     for _ in range(CHECKPOINT_TRIES):
         try:
             handle = DeltaTable(table)
-            check_entries(table, parse=False)  # delta-rs would bake an empty entry into the checkpoint, and so hide it
+            check_entries(table)  # delta-rs would bake a damaged entry into the checkpoint, and so hide it
             reach("checkpoint.before_write")
             handle.create_checkpoint()
-        except DeltaError as error:
+        except (DeltaError, FileNotFoundError) as error:
             failure = error
+        except OSError as error:
+            raise Unavailable(f"{table}: a checkpoint cannot be written ({error}).") from error
+        except BaseException as error:
+            if not is_panic(error):
+                raise
+            raise Unavailable(f"{table}: a checkpoint cannot be written ({error}).") from error
         else:
             return handle
     raise Unavailable(f"{table}: a checkpoint cannot be written ({failure}). Try again.") from failure
@@ -88,7 +96,10 @@ def clean_log(table: Path, *, retention: Retention, clock: Clock) -> int:
 
 
 def forget_history(table: Path) -> int:
-    """Delete every entry and checkpoint below the newest checkpoint, whatever its age. For a purge alone."""
+    """Delete every entry and checkpoint below the newest checkpoint, whatever its age. For a purge alone.
+
+    Entries of other programs above the last commit of Siltstone stay; they hold no rows.
+    """
     listing = list_log(table)
     for name in listing.drafts:
         if int(name[:20]) == listing.newest_checkpoint:  # that version is taken, so this is nobody's next entry
@@ -120,7 +131,8 @@ def _delete_below(table: Path, listing: LogListing, floor: int) -> int:
 
     The order is relied on: who finds the entry of its own version still there knows that none above it was cleaned.
     """
-    names = [entry_name(v) for v in listing.entries if v < floor]
+    until = min(floor, since_own(table, listing, until=max(listing.entries, default=floor)))
+    names = [entry_name(v) for v in listing.entries if v < until]
     names += [name for v in sorted(listing.checkpoints) if v < floor for name in listing.checkpoints[v]]
     names += [name for name in listing.drafts if int(name[:20]) < floor]
     for name in names:
@@ -167,10 +179,13 @@ def _drop_dangling_hint(table: Path, listing: LogListing) -> bool:
 
 
 def _readable(path: Path) -> bool:
+    """True if a checkpoint is a Parquet file with rows. One that the system does not let this process read raises."""
     try:
         with pq.ParquetFile(path) as file:
             return bool(file.metadata.num_rows > 0)
-    except (pa.ArrowInvalid, OSError):
+    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno is not None and not isinstance(error, IsADirectoryError):
+            raise
         return False
 
 

@@ -1,0 +1,89 @@
+"""Errors of the operating system and of native code, as errors of ours.
+
+A file that cannot be opened or read is not damaged: permission, open files, memory and disks are about this process or machine.
+These are Unavailable, and the file is left alone. What is read and makes no sense is Corruption.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from siltstone.errors import Corruption, SiltstoneError, Unavailable
+
+PANIC: Final = "PanicException"
+"""Name of what Python gets when native Rust code (delta-rs) panics. It is a BaseException that no module exports."""
+
+
+def is_panic(error: BaseException) -> bool:
+    """True if native code has panicked."""
+    return type(error).__name__ == PANIC
+
+
+def read_failure(path: str | Path, error: BaseException, state: str = "") -> SiltstoneError:
+    """Return the error of a file that could not be read. `state` says what was not changed."""
+    also = f" {state}" if state else ""
+    reason = next(iter(str(error).splitlines()), type(error).__name__)
+    if isinstance(error, MemoryError):
+        return Unavailable(
+            f"File {path} cannot be read: not enough memory (MemoryError: {reason}).{also} Read fewer rows or columns at a "
+            "time, or give the process more memory."
+        )
+    if isinstance(error, FileNotFoundError):
+        return Corruption(f"File {path} is missing.{also} Restore it from a copy.")
+    if isinstance(error, PermissionError):
+        return _denied(path, also)
+    if isinstance(error, OSError) and error.errno is not None:
+        return Unavailable(
+            f"File {path} cannot be read: {os.strerror(error.errno)}.{also} The file may be sound: mend that and try again."
+        )
+    return Corruption(f"File {path} is damaged: {reason}.{also} Restore it from a copy.")
+
+
+def _denied(path: str | Path, also: str = "") -> Unavailable:
+    return Unavailable(
+        f"File {path} cannot be read: Permission denied for user {os.geteuid()}.{also} Check its owner and mode."
+    )
+
+
+@contextmanager
+def log_errors(log: Path) -> Iterator[None]:
+    """Read a table's log. What is not there raises as it is: the caller knows what that means.
+
+    Raises:
+        Unavailable: the operating system does not let this process read it.
+        Corruption: native code has panicked over it.
+    """
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except MemoryError as error:
+        raise read_failure(log, error) from error
+    except OSError as error:
+        raise _refused(log, error) from error
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise Corruption(f"The log {log} cannot be read: {_line(error)}. Restore it from a copy.") from error
+
+
+def _refused(log: Path, error: OSError) -> SiltstoneError:
+    """Return why a log cannot be read. Errors of native code have no number, so the files are looked at."""
+    if isinstance(error, PermissionError) and error.filename:
+        return _denied(error.filename)
+    try:
+        denied = next((path for path in sorted(log.iterdir()) if not os.access(path, os.R_OK)), None)
+    except PermissionError:
+        denied = log
+    except OSError:
+        denied = None
+    if denied is not None:
+        return _denied(denied)
+    reason = os.strerror(error.errno) if error.errno is not None else _line(error)
+    return Unavailable(f"The log {log} cannot be read: {reason}. Its files may be sound: mend that and try again.")
+
+
+def _line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
