@@ -14,12 +14,13 @@ A crash between 1 and 2 leaves columns that nobody sees; `finish` takes the seco
 import pyarrow as pa
 
 from siltstone.dataset.store import Store
+from siltstone.dataset.values import MISFITS, accepted, reader, shown, text_reader
 from siltstone.errors import InvalidRequest
 from siltstone.failpoints import reach
 from siltstone.model.columns import RESERVED_PREFIX
 from siltstone.model.evolution import Alteration, alterations, altered
 from siltstone.model.results import AlterReport
-from siltstone.model.schema import describe, own_columns
+from siltstone.model.schema import a_type, describe, own_columns
 
 
 def alter(store: Store, alteration: Alteration, *, dry_run: bool = False) -> AlterReport:
@@ -28,6 +29,7 @@ def alter(store: Store, alteration: Alteration, *, dry_run: bool = False) -> Alt
     Raises:
         InvalidRequest: the alteration is not possible. Nothing was changed.
     """
+    _check_defaults(alteration)
     finish(store)
     _refuse_arrangement(store, alteration)
     before = own_columns(store.base.pin().schema)
@@ -44,12 +46,30 @@ def alter(store: Store, alteration: Alteration, *, dry_run: bool = False) -> Alt
     )
 
 
+def _check_defaults(alteration: Alteration) -> None:
+    """Judge defaults of added columns by the rules of every other value: Arrow and Spark would read some texts differently."""
+    added = {field.name: field.type for field in alteration.add}
+    for name, default in alteration.defaults.items():
+        kind = added.get(name)
+        if default is None or kind is None or pa.types.is_nested(kind) or pa.types.is_binary(kind):
+            continue  # refused by name, if it is to be refused
+        read = text_reader(kind) if isinstance(default, str) else reader(kind)
+        try:
+            pa.array([read(default)], kind)
+        except MISFITS as error:
+            raise InvalidRequest(
+                f"Column {name!r}: the default {shown(default)} is not {a_type(kind)}. Accepted: {accepted(kind)}. "
+                "Nothing was changed."
+            ) from error
+
+
 def finish(store: Store) -> bool:
     """Take the second step of an alteration that was cut off after the first; return whether there was one."""
     ahead = own_columns(store.changes.pin().schema)
     here = own_columns(store.base.pin().schema)
-    new = pa.schema([f for f in ahead if f.name not in here.names])
-    wider = {f.name: f.type for f in ahead if f.name in here.names and f.type != here.field(f.name).type}
+    known = set(here.names)
+    new = pa.schema([f for f in ahead if f.name not in known])
+    wider = {f.name: f.type for f in ahead if f.name in known and f.type != here.field(f.name).type}
     if not new.names and not wider:
         return False
     step = Alteration(add=new, widen=wider)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 import pyarrow as pa
 
-from siltstone.dataset import arrange_worker
+from siltstone.dataset import arrange_worker, values
 from siltstone.dataset.arrange_worker import Gathering, Part, Reading, Share, Spreading
 from siltstone.dataset.groups import file_rows
 from siltstone.dataset.store import Store
@@ -131,11 +131,13 @@ class FrameRows:
 
     def sampled(self, key: tuple[str, ...], work: Work) -> pa.Table:
         """Let Spark read the key columns."""
-        return answers(self.frame.select(*key), work, arrange_worker.SAMPLED, modules=(arrange_worker,))
+        return answers(self.frame.select(*key), work, arrange_worker.SAMPLED, modules=(arrange_worker, values))
 
     def spread(self, work: Work) -> pa.Table:
         """Let Spark read the rows."""
-        return answers(self.frame.withColumn(IS_BAD, self.bad), work, arrange_worker.SPREAD, modules=(arrange_worker,))
+        return answers(
+            self.frame.withColumn(IS_BAD, self.bad), work, arrange_worker.SPREAD, modules=(arrange_worker, values)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +176,7 @@ class FileRows:
         )
         tasks = list(self._tasks())
         numbers = self.spark.range(0, len(tasks), 1, numPartitions=len(tasks))
-        return answers(numbers, arrange_worker.over_files(work, tasks, reading), said, modules=(arrange_worker,))
+        return answers(numbers, arrange_worker.over_files(work, tasks, reading), said, modules=(arrange_worker, values))
 
     def _tasks(self) -> Iterator[list[Part]]:
         """Yield what each task reads: parts of large files, several small ones together."""
@@ -279,7 +281,7 @@ def _gather(
     ]
     job = Gathering(target=target, key=key, runs=spread.runs, ranges=ranges)
     work = arrange_worker.gatherer(shares, job)
-    found = [data for _, data in in_numbered_tasks(spark, len(shares), work, modules=(arrange_worker,))]
+    found = [data for _, data in in_numbered_tasks(spark, len(shares), work, modules=(arrange_worker, values))]
     if not all(found):
         return None
     return Arranged(names=[name for data in found for name in data.decode().split("\n")], rows=sum(spread.counts))

@@ -1,6 +1,6 @@
 """What a sorted load does inside Spark's Python workers: sample keys, spread rows over ranges of keys, gather each range.
 
-`arrange` sends this module and `task_files` to the workers by value: it imports nothing else but pyarrow, numpy and the
+`arrange` sends this module, `task_files` and `values` to the workers by value: it imports nothing else but pyarrow, numpy and the
 standard library. Rows come from Spark, or a task reads its parts of Parquet files itself. A spreading task writes one *run*:
 an Arrow file with a batch for each range of keys, as many times over as its rows filled its memory. A gathering task reads
 its ranges, one after the other, from all runs, and sorts each in memory.
@@ -15,7 +15,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from siltstone.dataset.task_files import (
     PIECE_BYTES,
@@ -28,6 +27,8 @@ from siltstone.dataset.task_files import (
     piece_rows,
     unpacked,
 )
+from siltstone.dataset.values import outside_years
+from siltstone.storage.checksums import batches, open_parquet
 
 SAMPLE_KEYS: Final = 8192
 """A task keeps no more keys than this."""
@@ -68,8 +69,8 @@ def over_files(
 ) -> Callable[[Batches], Batches]:
     """Return the work that reads the parts of the tasks whose numbers Spark gives it, and does the same to their rows."""
 
-    def run(batches: Batches) -> Batches:
-        for batch in batches:
+    def run(numbers: Batches) -> Batches:
+        for batch in numbers:
             for number in batch.column(0).to_pylist():
                 yield from work(rows for part in tasks[number] for rows in _read(part, reading))
 
@@ -77,24 +78,23 @@ def over_files(
 
 
 def _read(part: Part, reading: Reading) -> Batches:
-    with pq.ParquetFile(part.path) as file:
+    with open_parquet(part.path) as file:
         groups = range(file.num_row_groups * part.number // part.of, file.num_row_groups * (part.number + 1) // part.of)
         stored = file.schema_arrow.names
         wanted = [name for name in reading.schema.names if name in stored]
         columns = None if len(wanted) == len(stored) else wanted
         if groups:
             rows = piece_rows(file) // 2
-            for batch in file.iter_batches(max(1, rows), row_groups=list(groups), columns=columns, use_threads=False):
+            for batch in batches(file, max(1, rows), columns=columns, groups=groups, use_threads=False):
                 yield _fitted(batch, reading)
 
 
 def _fitted(batch: pa.RecordBatch, reading: Reading) -> pa.RecordBatch:
     """Return rows with the wanted columns, and whether they are bad: one of them or all, Spark finds out which."""
+    have = set(batch.schema.names)
     try:
         columns = [
-            batch.column(field.name).cast(field.type)
-            if field.name in batch.schema.names
-            else pa.nulls(batch.num_rows, field.type)
+            batch.column(field.name).cast(field.type) if field.name in have else pa.nulls(batch.num_rows, field.type)
             for field in reading.schema
         ]
         rows = pa.RecordBatch.from_arrays(columns, schema=reading.schema)
@@ -111,6 +111,8 @@ def _all_good(rows: pa.RecordBatch, reading: Reading) -> bool:
         return False
     for column in rows.columns:
         column.validate(full=True)  # raises where text is not UTF-8, inside of structs and lists, too
+        if outside_years(column):
+            return False
     keys = [rows.column(name) for name in reading.key if pa.types.is_string(reading.schema.field(name).type)]
     return all((pc.max(pc.binary_length(column)).as_py() or 0) <= reading.max_key_bytes for column in keys)
 

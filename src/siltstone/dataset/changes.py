@@ -2,7 +2,8 @@
 
 Flow of a batch:
 
-1. stage: the rows become the file ``changes/data/<batch>.parquet`` (or several, written by Spark's executors);
+1. stage: the rows become the file ``changes/data/<batch>.parquet``, and ``<batch>.1.parquet`` and so on for a large batch (or
+   files written by Spark's executors); ``_pos`` counts on through the files of a batch;
 2. verify: the footer is read back and the file synced, beside other writers;
 3. queue: the leader of the round reads n = "siltstone.seq" and commits k files with sequences n+1..n+k, setting that
    transaction to n+k; a lost race reads n again and rewrites nothing, because the number lives in the log.
@@ -13,20 +14,22 @@ round, or nothing of it.
 
 import json
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from siltstone.dataset.loaded import known_apps
+from siltstone.dataset.local import read_file
+from siltstone.dataset.marks import ACK as _ACK
+from siltstone.dataset.marks import loaded_marks
+from siltstone.dataset.relation import check_pruned, check_watermark
 from siltstone.dataset.store import Store, sequence_of
-from siltstone.errors import Conflict, Corruption, Gone, InvalidRequest, Unavailable
+from siltstone.errors import Conflict, Corruption, Gone, InvalidRequest, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
-from siltstone.model.columns import APP_PRODUCER, APP_PRUNE, APP_SEQ, OP, SEQ, TOMBSTONES, Op
+from siltstone.model.columns import APP_FOLD, APP_PRODUCER, APP_PRUNE, APP_SEQ, OP, SEQ, TOMBSTONES, Op
 from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.model.results import Ack
 from siltstone.storage.layout import DATA
@@ -36,7 +39,6 @@ from siltstone.storage.table import Parent
 
 MAX_SEQUENCE: Final = 2**63 - 1
 MAX_PRODUCER_CHARS: Final = 200
-_ACK: Final = "/ack"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,33 +63,65 @@ class _AllApplied(Exception):  # noqa: N818
     """Every batch of the round was applied before; there is nothing to commit."""
 
 
+class _PrunedMeanwhile(Exception):  # noqa: N818
+    """Changes were pruned above the watermark that was read: base was folded since, or is older than `changes`."""
+
+    def __init__(self, sequence: int) -> None:
+        """Take the sequence up to which changes were pruned."""
+        super().__init__(sequence)
+        self.sequence = sequence
+
+
 class ChangeWriter:
     """The write side of one dataset in one process."""
 
     def __init__(self, store: Store) -> None:
         """Start with an empty queue."""
         self._store = store
-        self._queue: WriterQueue[Batch, Ack] = WriterQueue(
+        self._queue: WriterQueue[Batch, Ack | InvalidRequest] = WriterQueue(
             self._commit, bound=store.settings.writer_queue_batches, wait_seconds=store.settings.commit_timeout_seconds
         )
 
-    def write(self, rows: pa.Table, *, batch_id: str, producer: str | None = None, sequence: int | None = None) -> Ack:
-        """Stage and commit one batch of change rows; return when it is durable."""
+    def write(
+        self,
+        parts: Iterable[pa.Table],
+        *,
+        batch_id: str,
+        producer: str | None = None,
+        sequence: int | None = None,
+        planned_at: int | None = None,
+    ) -> Ack:
+        """Stage each part of one batch as a file, and commit the files with one sequence; return when they are durable.
+
+        Raises:
+            ChangedMeanwhile: a key of the batch was changed above the sequence `planned_at`; nothing was written.
+        """
         number = check_producer(producer, sequence)
-        tombstones = pc.sum(pc.equal(rows.column(OP), Op.TOMBSTONE.value)).as_py() or 0
         self._store.changes.check_there()  # a dropped dataset is Gone before a file is written
         with self._store.presence(batch_id):
-            file = self._stage(rows, f"{DATA}/{batch_id}.parquet")
-            reach("upsert.after_stage")
-            return self.submit(
-                Batch(
-                    files=(file,),
-                    rows=rows.num_rows,
-                    tombstones=tombstones,
-                    producer=producer,
-                    producer_sequence=number or 0,
+            staged = self._staged(parts, batch_id)
+            batch = replace(staged, producer=producer, producer_sequence=number or 0, planned_at=planned_at)
+            return self.submit(batch)
+
+    def _staged(self, parts: Iterable[pa.Table], batch_id: str) -> Batch:
+        """Write the files of a batch. On failure the files that exist are removed; a crash leaves them to the sweep."""
+        batch = Batch(files=(), rows=0)
+        try:
+            for number, rows in enumerate(parts):
+                suffix = f".{number}" if number else ""
+                file = self._stage(rows, f"{DATA}/{batch_id}{suffix}.parquet")
+                hidden = pc.sum(pc.equal(rows.column(OP), Op.TOMBSTONE.value)).as_py() or 0
+                batch = replace(
+                    batch,
+                    files=(*batch.files, file),
+                    rows=batch.rows + file.rows,
+                    tombstones=batch.tombstones + hidden,
                 )
-            )
+                reach("upsert.after_stage")
+        except (SiltstoneError, OSError):
+            self._discard(batch)
+            raise
+        return batch
 
     def _stage(self, rows: pa.Table, relative: str) -> DataFile:
         path = self._store.changes.path / relative
@@ -109,6 +143,8 @@ class ChangeWriter:
         try:
             self._store.changes.verify(batch.files, expected=self._store.change_schema)
             ack = self._queue.submit(batch)
+            if isinstance(ack, InvalidRequest):
+                raise ack
         except (Conflict, Corruption, Gone, InvalidRequest, Unavailable):
             self._discard(batch)
             raise
@@ -119,52 +155,81 @@ class ChangeWriter:
             raise ChangedMeanwhile
         return ack
 
+    def note(self, producer: str | None, sequence: int | None) -> None:
+        """Record the sequence of a producer's write that has no rows, so that its next sequence leaves no gap."""
+        number = check_producer(producer, sequence)
+        if producer is not None:
+            self.submit(Batch(files=(), rows=0, producer=producer, producer_sequence=number or 0))
+
     def _discard(self, batch: Batch) -> None:
         for file in batch.files:
             Path(self._store.changes.path / file.path).unlink(missing_ok=True)
 
-    def _commit(self, batches: Sequence[Batch]) -> list[Ack]:
-        acks: list[Ack] = []
+    def _commit(self, batches: Sequence[Batch]) -> list[Ack | InvalidRequest]:
+        acks: list[Ack | InvalidRequest] = []
+        watermark = self._store.base.newest(APP_FOLD) or 0
 
         def build(parent: Parent) -> Commit:
             acks.clear()
+            self._check_relation(parent, watermark)
             return self._round(parent, batches, acks)
 
         try:
             committed = self._store.changes.commit(build)
         except _AllApplied:
             return acks
+        except _PrunedMeanwhile as pruned:
+            check_pruned(self._store.name, pruned=pruned.sequence, watermark=self._store.base.newest(APP_FOLD) or 0)
+            return self._commit(batches)
         self._store.note_commit(self._store.changes, committed.version)
         return acks
 
-    def _changed_since(self, parent: Parent, batch: Batch, planned_at: int) -> bool:
-        """True if a key of the batch was changed above a sequence, or if that cannot be seen any more."""
-        if (parent.transaction(APP_SEQ) or 0) <= planned_at:
-            return False
+    def _check_relation(self, parent: Parent, watermark: int) -> None:
+        """Refuse a parent that is older than base, whose watermark was read before; and a base older than what was pruned.
+
+        Raises:
+            Corruption: the next sequence would be invisible.
+            _PrunedMeanwhile: base has to be read again to tell.
+        """
+        check_watermark(self._store.name, sequence=parent.transaction(APP_SEQ) or 0, watermark=watermark)
+        pruned = parent.transaction(APP_PRUNE) or 0
+        if pruned > watermark:
+            raise _PrunedMeanwhile(pruned)
+
+    def _changed_since(self, parent: Parent, batch: Batch, planned_at: int, *, before: Sequence[DataFile]) -> bool:
+        """True if a key of the batch was changed above a sequence, or if that cannot be seen any more.
+
+        `before` are the files of batches that come before it in the same commit.
+        """
         if (parent.transaction(APP_PRUNE) or 0) > planned_at:
             return True
         key = list(self._store.spec.key)
-        newer = [file for file in parent.files() if sequence_of(file) > planned_at]
+        newer = [*(file for file in parent.files() if sequence_of(file) > planned_at), *before]
+        if not newer:
+            return False
         changed, own = (self._keys(files, key) for files in (newer, batch.files))
         return bool(own.join(changed, key, join_type="left semi").num_rows)
 
     def _keys(self, files: Sequence[DataFile], key: list[str]) -> pa.Table:
         wanted = pa.schema([self._store.schema.field(name).with_nullable(True) for name in key])  # noqa: FBT003
-        tables = [pq.read_table(self._store.changes.path / file.path, columns=key, partitioning=None) for file in files]
-        return pa.concat_tables([table.select(key).cast(wanted) for table in tables]).combine_chunks()
+        folder, verify = self._store.changes.path, self._store.settings.verify_checksums
+        tables = [read_file(folder / file.path, wanted, key, verify=verify) for file in files]
+        return pa.concat_tables(tables).combine_chunks()
 
-    def _round(self, parent: Parent, batches: Sequence[Batch], acks: list[Ack]) -> Commit:
-        """Give each batch its sequence on this parent; repeats of a producer get their first acknowledgement back.
+    def _round(self, parent: Parent, batches: Sequence[Batch], acks: list[Ack | InvalidRequest]) -> Commit:
+        """Give each batch its sequence on this parent; a repeat of a producer's last gets its first acknowledgement back.
 
-        A batch of which any file was loaded meanwhile is not applied: its loader plans anew.
+        A producer's sequence that is neither the last nor the next is refused, and the others of the round are not. A batch
+        of which any file was loaded meanwhile is not applied: its loader plans anew.
         """
         sequence = parent.transaction(APP_SEQ) or 0
         adds: list[DataFile] = []
         tombstones = 0
         transactions: dict[str, int] = {}
-        remembered = known_apps(self._store.changes, self._store) if any(batch.loaded for batch in batches) else set()
+        remembered = loaded_marks(self._store.changes) if any(batch.loaded for batch in batches) else set()
         for batch in batches:
-            if batch.planned_at is not None and self._changed_since(parent, batch, batch.planned_at):
+            planned_at = batch.planned_at
+            if planned_at is not None and self._changed_since(parent, batch, planned_at, before=adds):
                 acks.append(_CHANGED)
                 continue
             if batch.loaded & (remembered | transactions.keys()):
@@ -173,26 +238,41 @@ class ChangeWriter:
             app = f"{APP_PRODUCER}{batch.producer}"
             if batch.producer is not None:
                 last = transactions.get(app, parent.transaction(app))
-                if last is not None and batch.producer_sequence <= last:
+                if last == batch.producer_sequence:
                     first = transactions.get(app + _ACK, parent.transaction(app + _ACK))
-                    known = first if batch.producer_sequence == last else None
-                    acks.append(Ack(sequence=known, rows=batch.rows, applied=False))
+                    acks.append(Ack(sequence=first, rows=batch.rows, applied=False))
                     continue
-            sequence += 1
+                if last is not None and batch.producer_sequence != last + 1:
+                    acks.append(self._out_of_order(batch, last))
+                    continue
+            if batch.files:  # every sequence has a file: a missing one is a lost one
+                sequence += 1
             if batch.producer is not None:
                 transactions |= {app: batch.producer_sequence, app + _ACK: sequence}
-            transactions |= dict.fromkeys(batch.loaded, 1)
+            transactions |= dict.fromkeys(batch.loaded, sequence)
             adds += [replace(file, partition={SEQ: str(sequence)}) for file in batch.files]
             tombstones += batch.tombstones
-            acks.append(Ack(sequence=sequence, rows=batch.rows))
-        if not adds:
+            acks.append(Ack(sequence=sequence if batch.files else None, rows=batch.rows, applied=bool(batch.files)))
+        if not adds and not transactions:
             raise _AllApplied
         return Commit(
             kind=CommitKind.APPEND,
             plan_version=parent.version,
             adds=tuple(adds),
-            transactions=transactions | {APP_SEQ: sequence},
+            transactions=transactions | ({APP_SEQ: sequence} if adds else {}),
             info={TOMBSTONES: str(tombstones)} if tombstones else {},
+        )
+
+    def _out_of_order(self, batch: Batch, last: int) -> InvalidRequest:
+        """Return the error for a producer's sequence that is neither its last nor its next."""
+        given = batch.producer_sequence
+        why = "is older: whether it was ever written is not known" if given < last else f"leaves a gap after {last}"
+        following = (
+            f"Send {last + 1} next" if last < MAX_SEQUENCE else "There is no next sequence: choose another producer"
+        )
+        return InvalidRequest(
+            f"Dataset {self._store.name}: sequence {given} of producer {batch.producer!r} {why}. The last one that was written "
+            f"is {last}. Nothing was written. {following}, or repeat {last} for its first acknowledgement."
         )
 
 

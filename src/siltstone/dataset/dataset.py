@@ -19,19 +19,25 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from siltstone.clock import utc_text
+from siltstone.dataset.as_python import python_rows
 from siltstone.dataset.changes import ChangedMeanwhile, ChangeWriter, check_producer
-from siltstone.dataset.local import latest_per_key, unfolded_rows
+from siltstone.dataset.local import HEAD_BATCH_ROWS, latest_per_key, unfolded_rows
 from siltstone.dataset.registry import Registration
-from siltstone.dataset.rows import change_rows, check_keys, to_table
+from siltstone.dataset.rows import change_rows, check_keys, file_parts, to_table
 from siltstone.dataset.store import Snapshot, Store, files_vanished
-from siltstone.dataset.view import view_frame, view_head, view_table
-from siltstone.errors import Conflict, Gone, InvalidRequest, SiltstoneError
+from siltstone.dataset.view import view_count, view_frame, view_head, view_table
+from siltstone.errors import Conflict, Corruption, Gone, InvalidRequest, SiltstoneError, Unavailable
+from siltstone.failpoints import reach
 from siltstone.model.columns import ACTOR, OP, REASON, SEQ, WRITTEN_AT, Op
+from siltstone.model.frames import polars_frame
 from siltstone.model.names import DatasetName
+from siltstone.model.preview import cell, html_table
 from siltstone.model.results import (
     Ack,
     AlterReport,
     AppendAck,
+    AuditRecord,
     ClusterEstimate,
     CompactReport,
     DatasetInfo,
@@ -43,19 +49,33 @@ from siltstone.model.results import (
     RollUpReport,
     SquashReport,
     Status,
+    TombstoneAck,
     VacuumReport,
 )
 from siltstone.model.roles import check_may_compact, check_may_write
-from siltstone.model.schema import as_schema, as_type, describe, fingerprint
+from siltstone.model.schema import as_schema, as_type, describe, fingerprint, type_name
 from siltstone.model.spec import Kind, Spec, as_names
-from siltstone.storage.spark_failures import error_line, is_away, is_missing_file, noticing_absence, spark_errors
+from siltstone.storage.checksums import batches
+from siltstone.storage.spark_failures import (
+    damage,
+    error_line,
+    is_away,
+    is_missing_file,
+    noticing_absence,
+    spark_errors,
+)
+from siltstone.storage.turn import Turn
+from siltstone.storage.uninterrupted import Uninterrupted
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
     from pyspark.sql import DataFrame, SparkSession
 
     from siltstone.dataset.ingest import Loader
     from siltstone.dataset.intake import Intake
     from siltstone.dataset.producer import Producer
+    from siltstone.dataset.update import Given, Missing
     from siltstone.model.tiers import Changes, Tier
 
 T = TypeVar("T")
@@ -64,6 +84,10 @@ At = int | str | datetime.datetime
 
 SNAPSHOT_TRIES: Final = 5
 """A reader that meets a removed file takes a new snapshot; five purges during one read mean something else is wrong."""
+UPDATE_PAUSE_SECONDS: Final = 0.05
+"""The longest pause before an update that was overtaken begins again."""
+MAX_HTML_COLUMNS: Final = 50
+"""Columns of a dataset that a notebook shows."""
 MAX_LOOKUP_KEYS: Final = 100_000
 """More keys than this touch most of a dataset: that is a join, not a lookup."""
 
@@ -100,6 +124,22 @@ class Maintenance(Protocol):
         ...
 
 
+class Conditions(Protocol):
+    """What conditions on rows mean; the query layer implements it."""
+
+    def for_spark(self, where: str, columns: Sequence[str]) -> str:
+        """Check a condition over columns, and return it as Spark is to get it."""
+        ...
+
+    def columns(self, where: str, schema: pa.Schema) -> list[str]:
+        """Return the columns that a condition names."""
+        ...
+
+    def rows(self, table: pa.Table, where: str) -> pa.Table:
+        """Return the rows of a table for which a condition holds, without Spark."""
+        ...
+
+
 @dataclass(frozen=True)
 class _Parts:
     """What works on a dataset as long as its columns stay the same."""
@@ -133,13 +173,13 @@ class Dataset:
         *,
         spark: "Callable[[], SparkSession]",
         maintenance: Maintenance,
-        condition: Callable[[str, Sequence[str]], str],
+        conditions: "Conditions",
     ) -> None:
-        """Made by `Lake`; nothing is opened yet. `condition` checks a condition over columns, and writes it for Spark."""
+        """Made by `Lake`; nothing is opened yet."""
         self._registration = registration
         self._spark = spark
         self._maintenance = maintenance
-        self._condition = condition
+        self._conditions = conditions
         self._mutex = threading.Lock()
         self._parts = _Parts.of(store)
 
@@ -161,6 +201,30 @@ class Dataset:
     @property
     def _store(self) -> Store:
         return self._now().store
+
+    def __repr__(self) -> str:
+        return f"<Dataset {self.name}, {self._kind_text()}>"
+
+    def _repr_html_(self) -> str:
+        names = ("column", "type", "nullable")
+        try:
+            schema = self.schema
+        except (SiltstoneError, OSError) as error:
+            return html_table(names, (), caption=f"Dataset {self.name}: {error}")
+        shown = [
+            [cell(f.name), type_name(f.type), "yes" if f.nullable else "no"] for f in list(schema)[:MAX_HTML_COLUMNS]
+        ]
+        if len(schema) > MAX_HTML_COLUMNS:
+            shown.append([f"… {len(schema) - MAX_HTML_COLUMNS} more", "", ""])
+        return html_table(names, shown, caption=f"Dataset {self.name}, {self._kind_text()}")
+
+    def _kind_text(self) -> str:
+        return f"a log by {self.spec.time}" if self.spec.is_log else f"keyed by {', '.join(self.key)}"
+
+    @property
+    def registration(self) -> Registration:
+        """The row of the registry that this handle was opened with."""
+        return self._registration
 
     @property
     def name(self) -> DatasetName:
@@ -207,34 +271,29 @@ class Dataset:
 
     def info(self) -> DatasetInfo:
         """Return what this dataset is."""
-        found, schema = self._registration, self.schema
-        return DatasetInfo(
-            name=str(found.name),
-            kind=found.spec.kind.value,
-            key=found.spec.key,
-            subject=found.spec.subject,
-            fingerprint=fingerprint(schema),
-            incarnation=found.incarnation,
-            created_at=found.at.isoformat(timespec="seconds"),
-            columns=describe(schema),
-            time=found.spec.time,
-            partition_by=found.spec.partition_by,
-            sort_by=found.spec.sort_by,
-            cluster_by=found.spec.clustered_by,
-            dedup_by=found.spec.dedup_by,
-            survivor=str(found.spec.survivor) if found.spec.dedup_by else None,
-        )
+        return info_of(self._registration, self.schema)
 
     # ---- writing -------------------------------------------------------------------------------------------------
 
-    def upsert(self, rows: Any, *, producer: str | None = None, sequence: int | None = None) -> Ack:  # noqa: ANN401
+    def upsert(
+        self,
+        rows: Any,  # noqa: ANN401
+        *,
+        order_by: str | Sequence[str] | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+    ) -> Ack:
         """Insert or replace whole rows by key, and return when they are durable.
 
         Args:
             rows: a list of dicts, an Arrow table, a pandas or a Spark frame. Columns that are left out become null.
-                If a key appears twice the last one wins.
+                If a key appears twice the last one wins; a Spark frame has no order, so there it is refused. Any number of
+                rows is one commit.
+            order_by: of several rows with one key the last by these columns wins, null first. Rows of a Spark frame that are
+                equal in them, and differ elsewhere, are refused; of other rows the last one wins.
             producer: with `sequence`, makes the write idempotent: a sequence that was applied is not applied again.
-            sequence: the producer's own number of this write; it must grow.
+            sequence: the producer's own number of this write. The first may be any; each later one is one more than the last.
+                A repeat of the last returns its first acknowledgement, every other number is refused.
 
         Raises:
             InvalidRequest: the rows do not fit the dataset. Nothing is written.
@@ -243,19 +302,97 @@ class Dataset:
         self._may_write("upsert into")
         self._require(Kind.KEYED, "upsert", "Append to it (append, silt append).")
         parts = self._now()
+        order = as_names(order_by)
         if _is_spark_frame(rows):
-            return self._write_frame(parts, rows, producer=producer, sequence=sequence)
+            return self._write_frame(parts, rows, producer=producer, sequence=sequence, order_by=order)
         table = to_table(rows, parts.store.schema, dataset=str(self.name))
-        self._check_batch(table, parts.store)
+        if order:
+            from siltstone.dataset.latest import check_order, last_last
+
+            check_order(parts.store, order)
+            table = last_last(table, order)
+        self._check_batch(table)
         return _write(parts, table, Op.UPSERT, producer=producer, sequence=sequence)
 
-    def _write_frame(self, parts: _Parts, rows: Any, *, producer: str | None, sequence: int | None) -> Ack:  # noqa: ANN401
+    def _write_frame(
+        self,
+        parts: _Parts,
+        rows: Any,  # noqa: ANN401
+        *,
+        producer: str | None,
+        sequence: int | None,
+        order_by: tuple[str, ...] = (),
+    ) -> Ack:
         """Write a user's Spark frame as one batch."""
         from siltstone.dataset.fits import check_frame
 
         with noticing_absence():
             frame = check_frame(rows, parts.store.schema, dataset=str(self.name))
-            return parts.loader.write_frame(frame, producer=producer, sequence=sequence)
+            return parts.loader.write_frame(frame, producer=producer, sequence=sequence, order_by=order_by)
+
+    def update(
+        self,
+        rows: Any,  # noqa: ANN401
+        *,
+        missing: str = "error",
+        producer: str | None = None,
+        sequence: int | None = None,
+    ) -> Ack:
+        """Change some columns of rows by key, and return when that is durable. Columns that are left out keep their values.
+
+        Concurrent updates of one row never lose each other's columns: a row that was changed since it was read is read again.
+
+        Args:
+            rows: a list of dicts, an Arrow table, a pandas or Polars frame, with the key and the columns to change. Each dict
+                may name other columns; None sets a column to null. Of a repeated key the later rows change the earlier ones.
+            missing: ``error`` refuses a key that no row has, ``insert`` writes a new row for it.
+            producer: see `upsert`.
+            sequence: see `upsert`.
+
+        Raises:
+            InvalidRequest: the rows do not fit, or there are too many keys. Nothing is written.
+            NotFound: a key has no row. Nothing is written.
+            Conflict: other writers changed the rows again and again. Nothing is written.
+        """
+        from siltstone.dataset.update import given_rows, missing_of
+
+        self._may_write("update")
+        self._require(Kind.KEYED, "rows to update", "Append to it (append, silt append).")
+        check_producer(producer, sequence)
+        if _is_spark_frame(rows):
+            raise InvalidRequest(f"Dataset {self.name}: update takes rows of this process. Join read() and use upsert.")
+        how = missing_of(missing)
+        store = self._parts.store
+        deadline = store.clock.monotonic_seconds() + store.settings.commit_timeout_seconds
+        while True:
+            parts = self._now()
+            given = given_rows(rows, parts.store.schema, self.key, dataset=str(self.name))
+            self._check_lookup(given.keys.num_rows)
+            with suppress(ChangedMeanwhile), _update_turn(parts.store):
+                return self._update(parts, given, how, producer=producer, sequence=sequence)
+            if store.clock.monotonic_seconds() > deadline:
+                raise Conflict(
+                    f"Dataset {self.name}: other writers keep changing these rows. Nothing was written. Try again."
+                )
+            store.clock.sleep(UPDATE_PAUSE_SECONDS * store.clock.jitter())
+
+    def _update(
+        self, parts: _Parts, given: "Given", missing: "Missing", *, producer: str | None, sequence: int | None
+    ) -> Ack:
+        from siltstone.dataset.lookup import lookup
+        from siltstone.dataset.update import check_missing, merged
+
+        store, name = parts.store, str(self.name)
+        since = store.reads.forgets
+
+        def current(snapshot: Snapshot) -> tuple[int, pa.Table]:
+            found = lookup(store, snapshot, given.keys, columns=store.schema.names, raw=False, since=since)
+            return snapshot.sequence, found
+
+        planned_at, rows = self._with_snapshot(current)
+        check_missing(given, rows, self.key, missing=missing, dataset=name)
+        table = to_table(merged(given, rows, store.schema, self.key), store.schema, dataset=name)
+        return _write(parts, table, Op.UPSERT, producer=producer, sequence=sequence, planned_at=planned_at)
 
     def append(
         self,
@@ -312,8 +449,9 @@ class Dataset:
 
         table, refused = (make(rows), ()) if at_most == 0 else good_rows(rows, make, dataset=name, at_most=at_most)
         if table is None:
+            parts.writer.note(producer, sequence)
             return AppendAck(sequence=None, rows=0, applied=False, refused=refused)
-        self._check_batch(table, store)
+        self._check_batch(table)
         return _appended(_write(parts, table, Op.APPEND, producer=producer, sequence=sequence), refused)
 
     def producer(self, *, rows: int = 10_000, seconds: float = 60.0, bytes: int = 8 * 1024 * 1024) -> "Producer":  # noqa: A002
@@ -346,10 +484,13 @@ class Dataset:
         reason: str | None = None,
         producer: str | None = None,
         sequence: int | None = None,
-    ) -> Ack:
+    ) -> TombstoneAck:
         """Hide the rows of these keys at once; the next fold drops them and a purge removes them from disk.
 
         A log hides by subject: all rows with these values that were appended before, and none that are appended later.
+
+        With an actor or a reason an audit record is written: both, the time, the sequence, how many keys and rows, and no key. It
+        outlives fold and purge, and `history` shows it.
 
         Args:
             keys: key values; for a composite key tuples or dicts of its columns. Arrow and pandas work too. For a log values
@@ -357,41 +498,74 @@ class Dataset:
             where: instead of keys, a condition in Spark's words. Spark finds the keys of the rows that it holds for now, and
                 only these are written: what the condition says is kept nowhere. If it holds for none, nothing is written. A
                 row that is changed meanwhile is looked at again.
-            actor: who asked for it, kept with the tombstone until it is folded.
-            reason: why, kept with it too.
+            actor: who requested it. Do not name a person whose rows are hidden.
+            reason: why; the same holds.
             producer: see `upsert`.
             sequence: see `upsert`.
         """
         self._may_write("hide rows of")
         if (keys is None) == (where is None):
             raise InvalidRequest(f"Dataset {self.name}: name the keys or a condition (where), one of the two.")
-        if where is not None:
-            self._require(Kind.KEYED, "key to find by a condition", "Name values of its subject columns.")
-            check_producer(producer, sequence)
+        check_producer(producer, sequence)
+        hidden = _Hidden(actor=actor, reason=reason, producer=producer, sequence=sequence)
+        ack = self._hide_matching(where, hidden) if where is not None else self._hide(keys, hidden)
+        self._note_hidden(ack, hidden)
+        return ack
 
-            def hide(snapshot: Snapshot) -> Ack:
-                with self._condition_errors():
-                    keys = self._matching(where, snapshot).select(*self.key)
-                    return self._now().loader.tombstone_frame(
-                        keys,
-                        planned_at=snapshot.sequence,
-                        actor=actor,
-                        reason=reason,
-                        producer=producer,
-                        sequence=sequence,
-                    )
-
-            for _ in range(SNAPSHOT_TRIES):
-                with suppress(ChangedMeanwhile):  # a row that was changed since may not match any more
-                    return self._with_snapshot(hide)
-            raise Conflict(
-                f"Dataset {self.name}: rows that match are changed again and again while they are looked for. "
-                "Nothing was hidden. Try again."
-            )
+    def _hide(self, keys: Any, hidden: "_Hidden") -> TombstoneAck:  # noqa: ANN401
         parts = self._now()
         table = self._hidden_by(keys, parts.store.schema)
-        self._check_batch(table, parts.store)
-        return _write(parts, table, Op.TOMBSTONE, actor=actor, reason=reason, producer=producer, sequence=sequence)
+        self._check_batch(table)
+        matched = self._count_hidden(table)
+        ack = _write(parts, table, Op.TOMBSTONE, **hidden.__dict__)
+        return _hid(ack, matched)
+
+    def _hide_matching(self, where: str, hidden: "_Hidden") -> TombstoneAck:
+        self._require(Kind.KEYED, "key to find by a condition", "Name values of its subject columns.")
+
+        def hide(snapshot: Snapshot) -> Ack:
+            with self._condition_errors():
+                keys = self._matching(where, snapshot).select(*self.key)
+                return self._now().loader.tombstone_frame(keys, planned_at=snapshot.sequence, **hidden.__dict__)
+
+        for _ in range(SNAPSHOT_TRIES):
+            with suppress(ChangedMeanwhile):  # a row that was changed since may not match any more
+                ack = self._with_snapshot(hide)
+                return _hid(ack, ack.rows)
+        raise Conflict(
+            f"Dataset {self.name}: rows that match are changed again and again while they are looked for. "
+            "Nothing was hidden. Try again."
+        )
+
+    def _count_hidden(self, table: pa.Table) -> int | None:
+        """Count the rows that these keys or subjects have now; None where that would read much, or files are damaged."""
+        with suppress(Corruption, Unavailable):  # rows can be hidden without it
+            if not self.spec.is_log:
+                few = table.num_rows <= MAX_LOOKUP_KEYS
+                return self._get(table, list(self.key), raw=False).num_rows if few else None
+            from siltstone.dataset.log_view import count_named
+
+            return self._with_snapshot(lambda snapshot: count_named(self._store, snapshot, table))
+        return None
+
+    def _note_hidden(self, ack: TombstoneAck, hidden: "_Hidden") -> None:
+        """Append the audit record. If that fails, the next fold or squash does it from the change rows."""
+        if not ack.applied or ack.sequence is None or (hidden.actor is None and hidden.reason is None):
+            return
+        from siltstone.dataset.audit import append
+
+        store = self._parts.store
+        record = AuditRecord(
+            sequence=ack.sequence,
+            at=utc_text(store.clock.now(), timespec="milliseconds"),
+            actor=hidden.actor,
+            reason=hidden.reason,
+            keys=ack.rows,
+            rows=ack.rows_matched,
+        )
+        with suppress(Unavailable):
+            append(store, [record])
+        reach("tombstone.after_audit")
 
     def _hidden_by(self, values: Any, schema: pa.Schema) -> pa.Table:  # noqa: ANN401
         if not self.spec.is_log:
@@ -400,14 +574,9 @@ class Dataset:
 
         return tombstone_table(values, schema, self.spec.subject, dataset=str(self.name))
 
-    def _check_batch(self, table: pa.Table, store: Store) -> None:
+    def _check_batch(self, table: pa.Table) -> None:
         if not table.num_rows:
             raise InvalidRequest(f"Dataset {self.name}: the batch is empty; nothing was written.")
-        if table.num_rows > store.settings.upsert_rows:
-            raise InvalidRequest(
-                f"Dataset {self.name}: {table.num_rows} rows are too many for one call ({store.settings.upsert_rows}). "
-                "Pass a Spark frame or use ingest."
-            )
         check_keys(table, self.key, dataset=str(self.name))
 
     def key_table(self, keys: Any) -> pa.Table:  # noqa: ANN401
@@ -422,7 +591,7 @@ class Dataset:
 
     def _key_table(self, keys: Any, schema: pa.Schema) -> pa.Table:  # noqa: ANN401
         key_schema = pa.schema([schema.field(name) for name in self.key])
-        return to_table(self._key_rows(keys), key_schema, dataset=str(self.name))
+        return to_table(self._key_rows(keys), key_schema, dataset=str(self.name), any_year=True)
 
     def _key_rows(self, keys: Any) -> Any:  # noqa: ANN401
         if isinstance(keys, str | bytes) or not isinstance(keys, Sequence):
@@ -441,7 +610,7 @@ class Dataset:
             )
         return dict(zip(self.key, values, strict=True))
 
-    def ingest(  # one parameter for each way to load
+    def ingest(  # noqa: PLR0913  # one parameter for each way to load
         self,
         paths: str | Path | Sequence[str | Path],
         *,
@@ -449,31 +618,64 @@ class Dataset:
         order_by: str | Sequence[str] | None = None,
         quarantine: str | Path | None = None,
         again: bool = False,
+        delimiter: str | None = None,
+        quote: str | None = None,
+        encoding: str | None = None,
+        header: bool | None = None,
+        null_text: str | Sequence[str] | None = None,
+        date_format: str | None = None,
+        timestamp_format: str | None = None,
+        decimal_comma: bool | None = None,
     ) -> LoadReport:
         """Load files on Spark: straight to base while the dataset is empty, as one change batch otherwise, and into a log always.
 
         Files that were loaded before, by the SHA-256 of their bytes, are left out.
 
         Args:
-            paths: files, folders or globs of Parquet, CSV (with a header line), JSON or NDJSON files, text also as ``.gz`` or
+            paths: files, folders or globs of Parquet, CSV, JSON or NDJSON files, text also as ``.gz`` or
                 ``.bz2``. Folders named ``column=value`` above a file are columns.
             format: ``parquet``, ``csv``, ``json`` or ``ndjson``, if the names do not tell.
             order_by: which of several rows with one key wins: the last by these columns. Without it such a load is
                 refused. Not for logs, which keep them all.
             quarantine: a folder for files and rows that are bad; the good ones are loaded. Without it they refuse the load.
             again: load files that were loaded before too; nothing is hashed then.
+            delimiter: of CSV files, the character between fields; default: a comma.
+            quote: the character around fields; default: the double quote. Empty: quotes mean nothing.
+            encoding: how text is encoded, by Python's name; default: ``utf-8``.
+            header: whether the first line names the columns; default: yes. Without it fields are the dataset's columns in order.
+            null_text: the field, or fields, that are null; default: the empty one.
+            date_format: the form of dates as `strptime` has it, ``%d.%m.%Y``; default: ISO 8601.
+            timestamp_format: the form of times, ``%d.%m.%Y %H:%M:%S``; default: ISO 8601.
+            decimal_comma: numbers have a comma instead of a point; default: no.
 
         Raises:
             NotFound: nothing is at the path.
-            InvalidRequest: a file cannot be read or does not fit. Nothing is loaded.
+            InvalidRequest: a file cannot be read or does not fit, or an option is not valid. Nothing is loaded.
         """
         self._may_write("load into")
+        from siltstone.dataset.csv_options import csv_form
+
+        form = csv_form(
+            delimiter=delimiter,
+            quote=quote,
+            encoding=encoding,
+            header=header,
+            null_text=null_text,
+            date_format=date_format,
+            timestamp_format=timestamp_format,
+            decimal_comma=decimal_comma,
+        )
         given = (paths,) if isinstance(paths, str | Path) else tuple(paths)
         parts = self._now()  # a dropped dataset is Gone before Spark starts
         from siltstone.dataset.intake import Wanted
 
         wanted = Wanted(
-            paths=given, format_name=format, order_by=as_names(order_by), quarantine=quarantine, again=again
+            paths=given,
+            format_name=format,
+            order_by=as_names(order_by),
+            quarantine=quarantine,
+            again=again,
+            form=form,
         )
         with noticing_absence():
             return parts.intake(self._spark).take_files(wanted)
@@ -554,7 +756,7 @@ class Dataset:
         return self._with_snapshot(lambda snapshot: self._matching(where, snapshot))
 
     def _matching(self, where: str, snapshot: Snapshot) -> "DataFrame":
-        condition = self._condition(where, self.schema.names)
+        condition = self._conditions.for_spark(where, self.schema.names)
         with self._condition_errors():
             return self.read_at(snapshot, once=True).where(condition)
 
@@ -578,6 +780,8 @@ class Dataset:
         except spark_errors() as error:
             if is_missing_file(error) or is_away(error):
                 raise
+            if damaged := damage(error):
+                raise damaged from error
             raise InvalidRequest(f"Dataset {self.name}: Spark refused the condition: {error_line(error)}") from error
 
     def snapshot(self, at: At | None = None) -> Snapshot:
@@ -595,9 +799,59 @@ class Dataset:
         with noticing_absence():
             return view_frame(session or self._spark(), self._store, snapshot, raw=raw, once=once)
 
-    def to_arrow(self, *, raw: bool = False, at: At | None = None) -> pa.Table:
-        """Return the rows of `read` as an Arrow table, without Spark."""
-        return self._with_snapshot(lambda snapshot: view_table(self._store, snapshot, raw=raw), at=at)
+    def to_arrow(
+        self,
+        *,
+        columns: str | Sequence[str] | None = None,
+        where: str | None = None,
+        raw: bool = False,
+        at: At | None = None,
+    ) -> pa.Table:
+        """Return the rows of `read` as an Arrow table, without Spark.
+
+        Args:
+            columns: the columns to return, in this order (default: all). Others are not read.
+            where: a condition on one row in Spark's words, with the functions that `sql` has. It is applied to the merged rows.
+            raw: tombstones are not applied.
+            at: an earlier moment, as for `read`.
+
+        Raises:
+            InvalidRequest: a column is not there, or the condition cannot be read or needs Spark; then use `matching`.
+        """
+        store = self._store
+        names = store.schema.names if columns is None else as_names(columns)
+        self._check_columns(names, store.schema)
+        if where is None:
+            return self._with_snapshot(lambda snapshot: view_table(store, snapshot, raw=raw, columns=names), at=at)
+        needed = list(dict.fromkeys([*names, *self._conditions.columns(where, store.schema)]))
+        rows = self._with_snapshot(lambda snapshot: view_table(store, snapshot, raw=raw, columns=needed), at=at)
+        return self._conditions.rows(rows, where).select(names)
+
+    def to_pandas(
+        self, *, columns: str | Sequence[str] | None = None, where: str | None = None, at: At | None = None
+    ) -> "pd.DataFrame":
+        """Return the rows of `to_arrow` as a pandas frame, all of them."""
+        return self.to_arrow(columns=columns, where=where, at=at).to_pandas()
+
+    def to_polars(
+        self, *, columns: str | Sequence[str] | None = None, where: str | None = None, at: At | None = None
+    ) -> "pl.DataFrame":
+        """Return the rows of `to_arrow` as a Polars frame, all of them.
+
+        Raises:
+            InvalidRequest: Polars is not installed; or see `to_arrow`.
+        """
+        return polars_frame(self.to_arrow(columns=columns, where=where, at=at))
+
+    def count(self, *, where: str | None = None, at: At | None = None) -> int:
+        """Return how many rows there are, or for how many a condition holds, without Spark.
+
+        Raises:
+            InvalidRequest: see `to_arrow`; `count_matching` counts on Spark.
+        """
+        if where is not None:
+            return int(self.to_arrow(columns=self._conditions.columns(where, self.schema), where=where, at=at).num_rows)
+        return self._with_snapshot(lambda snapshot: view_count(self._store, snapshot), at=at)
 
     def head(self, rows: int = 10, *, raw: bool = False, at: At | None = None) -> pa.Table:
         """Return the first rows of `to_arrow`, reading little more than those.
@@ -639,16 +893,20 @@ class Dataset:
         self._check_columns(names, store.schema)
         table = self._key_table(keys, store.schema)
         check_keys(table, self.key, dataset=str(self.name))
-        if table.num_rows > MAX_LOOKUP_KEYS:
-            raise InvalidRequest(
-                f"Dataset {self.name}: {table.num_rows} keys are too many for one lookup ({MAX_LOOKUP_KEYS}). "
-                "Join read() or to_arrow() with them."
-            )
+        self._check_lookup(table.num_rows)
         since = store.reads.forgets
         return self._with_snapshot(lambda snapshot: lookup(store, snapshot, table, columns=names, raw=raw, since=since))
 
+    def _check_lookup(self, keys: int) -> None:
+        if keys > MAX_LOOKUP_KEYS:
+            raise InvalidRequest(
+                f"Dataset {self.name}: {keys} keys are too many for one lookup ({MAX_LOOKUP_KEYS}). "
+                "Join read() or to_arrow() with them."
+            )
+
     def _check_columns(self, names: Sequence[str], schema: pa.Schema) -> None:
-        unknown = [name for name in names if name not in schema.names]
+        known = set(schema.names)
+        unknown = [name for name in names if name not in known]
         if unknown:
             raise InvalidRequest(
                 f"Dataset {self.name} has no column {', '.join(map(repr, unknown))}. It has {', '.join(schema.names)}."
@@ -664,7 +922,7 @@ class Dataset:
             hidden = self._tombstone_rows(snapshot, columns)
             names = {WRITTEN_AT: "deleted_at", ACTOR: "actor", REASON: "reason", SEQ: "sequence"}
             rows = hidden.select([*columns, SEQ]).rename_columns([names.get(n, n) for n in [*columns, SEQ]])
-            return list(rows.to_pylist())
+            return python_rows(rows)
 
         return self._with_snapshot(listed)
 
@@ -702,7 +960,7 @@ class Dataset:
         """Return the commits to this dataset that its logs still know, newest first."""
         from siltstone.dataset.history import history
 
-        return history(self._store, limit)
+        return history(self._parts.store, limit)  # also of a dataset that is refused: history shows why
 
     def export(
         self,
@@ -758,6 +1016,20 @@ class Dataset:
     def files_vanished(self) -> SiltstoneError:
         """Return why files were not there on every look: `Corruption` names a live one that is lost."""
         return files_vanished(self._store)
+
+    def damaged_file(self) -> str | None:
+        """Return the first live file that is damaged, by its path below the dataset; each is read to its end."""
+        store = self._store
+        snapshot = store.snapshot()
+        for table, files in ((store.changes, snapshot.unfolded), (store.base, snapshot.base.files)):
+            for file in files:
+                try:
+                    with store.opened(table.path / file.path) as opened:
+                        for _ in batches(opened, HEAD_BATCH_ROWS):
+                            continue
+                except (OSError, pa.ArrowException):
+                    return f"{table.path.name}/{file.path}"
+        return None
 
     # ---- columns ---------------------------------------------------------------------------------------------------
 
@@ -891,20 +1163,57 @@ def _write(
     sequence: int | None,
     actor: str | None = None,
     reason: str | None = None,
+    planned_at: int | None = None,
 ) -> Ack:
     """Write one batch of checked rows."""
     store = parts.store
-    batch_id = store.clock.new_id()
-    rows = change_rows(
-        table,
-        op=op,
-        schema=store.change_schema,
-        batch_id=batch_id,
-        written_at=store.clock.now(),
-        actor=actor,
-        reason=reason,
+    batch_id, written_at = store.clock.new_id(), store.clock.now()
+    changes = (
+        change_rows(
+            part,
+            op=op,
+            schema=store.change_schema,
+            batch_id=batch_id,
+            written_at=written_at,
+            first_position=first,
+            actor=actor,
+            reason=reason,
+        )
+        for first, part in file_parts(table, max_rows=store.settings.upsert_rows)
     )
-    return parts.writer.write(rows, batch_id=batch_id, producer=producer, sequence=sequence)
+    return parts.writer.write(changes, batch_id=batch_id, producer=producer, sequence=sequence, planned_at=planned_at)
+
+
+@contextmanager
+def _update_turn(store: Store) -> Iterator[None]:
+    """Let updates of a dataset come one after the other, for speed only: the commit decides which one is right.
+
+    The turn of base orders them. Writers of `changes` do not take it, and a fold waits for it a second at most.
+    """
+    try:
+        turn = Turn(store.base.path, clock=store.clock)
+    except OSError as error:
+        raise Unavailable(
+            f"Dataset {store.name}: {store.base.path} cannot be written ({error}); nothing was changed."
+        ) from error
+    with Uninterrupted(), turn:
+        yield
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Hidden:
+    """What a call of `tombstone` says besides the rows."""
+
+    actor: str | None
+    reason: str | None
+    producer: str | None
+    sequence: int | None
+
+
+def _hid(ack: Ack, matched: int | None) -> TombstoneAck:
+    return TombstoneAck(
+        sequence=ack.sequence, rows=ack.rows, applied=ack.applied, rows_matched=matched if ack.applied else None
+    )
 
 
 def _appended(ack: Ack, refused: tuple[RefusedRow, ...] = ()) -> AppendAck:
@@ -917,3 +1226,24 @@ def _is_spark_frame(rows: Any) -> bool:  # noqa: ANN401
 
 def _is_spark_error(error: Exception) -> bool:
     return type(error).__module__.startswith(("pyspark", "py4j")) and isinstance(error, spark_errors())
+
+
+def info_of(found: Registration, schema: pa.Schema, *, broken: str | None = None) -> DatasetInfo:
+    """Return what a registered dataset is, with these columns; `broken` says why it cannot be read."""
+    return DatasetInfo(
+        name=str(found.name),
+        kind=found.spec.kind.value,
+        key=found.spec.key,
+        subject=found.spec.subject,
+        fingerprint=fingerprint(schema),
+        incarnation=found.incarnation,
+        created_at=utc_text(found.at, timespec="seconds"),
+        columns=describe(schema),
+        time=found.spec.time,
+        partition_by=found.spec.partition_by,
+        sort_by=found.spec.sort_by,
+        cluster_by=found.spec.clustered_by,
+        dedup_by=found.spec.dedup_by,
+        survivor=str(found.spec.survivor) if found.spec.dedup_by else None,
+        broken=broken,
+    )

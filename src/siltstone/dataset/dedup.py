@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from siltstone.dataset.local import read_file
 from siltstone.dataset.store import Snapshot, Store
@@ -60,7 +59,9 @@ def survivors(rows: pa.Table, store: Store) -> pa.Table:
     else:
         _, kept = np.unique(numbers[::-1], return_index=True)
         kept = rows.num_rows - 1 - kept
-    return rows.take(pa.array(np.sort(kept)))
+    chosen = np.zeros(rows.num_rows, dtype=bool)
+    chosen[kept] = True
+    return rows.filter(pa.array(chosen))
 
 
 def equal_to_any(rows: pa.Table, others: Sequence[pa.Table], columns: Sequence[str]) -> Flags:
@@ -87,7 +88,8 @@ def _numbered(tables: Sequence[pa.Table], columns: Sequence[str]) -> list[Number
 def near_keys(store: Store, snapshot: Snapshot) -> list[pa.Table]:
     """Return the columns that decide about duplicates, and the subject among them, of base files that can hold Δ's times."""
     return [
-        read_file(store.base.path / file.path, store.schema, _in_order(store)) for file in near_files(store, snapshot)
+        read_file(store.base.path / file.path, store.schema, _in_order(store), verify=store.settings.verify_checksums)
+        for file in near_files(store, snapshot)
     ]
 
 
@@ -110,7 +112,7 @@ def _times(store: Store, file: DataFile) -> list[Range]:
     """Return the ranges of time in a change file; tombstones have none."""
     assert store.spec.time is not None  # noqa: S101  # it is a log
     path = store.changes.path / file.path
-    with readable(path), pq.ParquetFile(path) as parquet:
+    with readable(path), store.opened(path) as parquet:
         metadata = parquet.metadata
     try:
         found = zip(key_ranges(metadata, store.spec.time), key_ranges(metadata, OP), strict=True)

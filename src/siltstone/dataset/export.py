@@ -4,15 +4,18 @@ Flow, with T the target and W = ``.T.<owner>.export`` beside it (``.T.<owner>.li
 
 1. Spark writes ``W/data``; its side files go, every Parquet footer is read back, rows must be as many as were counted;
 2. for a Delta table, ``W`` becomes one: version 0 has the user's columns, one commit of the one commit path adds the files;
-3. all is synced;
+3. a marker lists every file of the export, and all is synced;
 4. with `overwrite`, the old T steps aside as ``.T.<owner>.old``;
 5. W (or its data) is renamed to T: the one moment that counts; then what stepped aside is deleted.
 
 A crash before 5 leaves no T, or the old one, and a hidden folder beside it; between 4 and 5 the old one is that hidden folder.
 The next export to T deletes such folders of dead owners, after its own step 5.
+
+`overwrite` replaces nothing but an export: T must have the marker, and no file that the marker does not list.
 """
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -33,10 +36,10 @@ from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.model.results import ExportReport
 from siltstone.model.schema import type_name
 from siltstone.storage.durable import sync_directory, sync_file
-from siltstone.storage.layout import DATA, LOG, local_folder
+from siltstone.storage.layout import DATA, local_folder
 from siltstone.storage.parquet import data_file
 from siltstone.storage.presence import Presence, is_live, remove_dead
-from siltstone.storage.spark_failures import error_line, is_missing_file, spark_errors
+from siltstone.storage.spark_failures import damage, error_line, is_missing_file, spark_errors
 from siltstone.storage.table import TURN, Table
 from siltstone.storage.upkeep import Retention
 
@@ -53,6 +56,8 @@ CSV_OPTIONS: Final = {
 }
 """Values come back as they were: quotes doubled, blanks kept, microseconds kept; null is an empty field, no text is ``""``."""
 MAX_FILES: Final = 100_000
+MARKER: Final = ".siltstone-export.json"
+"""Lists the files of an export. Engines and shells pass over names that begin with a dot."""
 _SIDE: Final = re.compile(r"\.(?P<name>.+)\.(?P<owner>[0-9a-f]{32})\.(export|old|live)\Z")
 
 
@@ -118,22 +123,51 @@ def _check_place(path: Path, lake: Path) -> None:
 
 
 def _check_replaceable(path: Path, *, overwrite: bool) -> None:
-    """An empty folder may be used; a full one only by `overwrite`, and only if it looks like an export."""
+    """An empty folder may be used; a full one only by `overwrite`, and only if all that it holds is an export."""
     found = sorted(path.iterdir()) if path.is_dir() else []
     if found and not overwrite:
         raise InvalidRequest(f"Export target {path} is not empty. Name another folder, or pass overwrite.")
-    strange = [one for one in found if not _is_of_export(one)]
-    if strange:
+    if not found:
+        return
+    listed = _listed(path)
+    if listed is None:
         raise InvalidRequest(
-            f"Export target {path} holds {strange[0].name!r}, which is not of an export; it is not overwritten. "
-            "Delete it yourself, or name another folder."
+            f"Export target {path} has no list of files that an export wrote ({MARKER}); it is not overwritten. Delete the "
+            "folder yourself, or name another one."
         )
+    for inner in _inside(path):
+        if inner not in listed:
+            raise InvalidRequest(
+                f"Export target {path} holds {inner!r}, which no export wrote; it is not overwritten. Delete it yourself, or "
+                "name another folder."
+            )
 
 
-def _is_of_export(path: Path) -> bool:
-    if path.is_dir():
-        return path.name in (LOG, DATA)
-    return path.suffix in (".parquet", ".csv") and not path.is_symlink()
+def _listed(folder: Path) -> set[str] | None:
+    """Return the files that the marker of an export lists, itself included; None if there is no marker."""
+    marker = folder / MARKER
+    try:
+        if marker.is_symlink():
+            return None
+        return {MARKER, *map(str, json.loads(marker.read_text())["files"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _inside(folder: Path) -> Iterator[str]:
+    """List every file, link and empty folder below a folder, by its path there; no link is followed."""
+    for place, folders, names in os.walk(folder):
+        here = Path(place)
+        links = [name for name in folders if (here / name).is_symlink()]
+        empty = [] if folders or names else [""]
+        for name in (*names, *links, *empty):
+            yield (here / name).relative_to(folder).as_posix()
+
+
+def _write_marker(store: Store, snapshot: Snapshot, export: Export, ready: Path) -> None:
+    """List the files of an export; without the list no later export replaces it."""
+    known = {"dataset": str(store.name), "format": export.format.value, "sequence": snapshot.sequence}
+    (ready / MARKER).write_text(json.dumps(known | {"files": sorted(_inside(ready))}))
 
 
 def export_snapshot(spark: "SparkSession", store: Store, snapshot: Snapshot, export: Export) -> ExportReport:
@@ -156,6 +190,8 @@ def export_snapshot(spark: "SparkSession", store: Store, snapshot: Snapshot, exp
                 reach("export.after_commit")
             else:
                 ready = work / DATA
+            _write_marker(store, snapshot, export, ready)
+            reach("export.after_marker")
             _sync(ready, durable=store.settings.durable)
             _put_in_place(ready, export, owner)
         except BaseException:
@@ -232,6 +268,8 @@ def _failures(store: Store) -> Iterator[None]:
     except spark_errors() as error:
         if is_missing_file(error):
             raise FileNotFoundError(error_line(error)) from error
+        if damaged := damage(error):
+            raise damaged from error
         raise Unavailable(
             f"Dataset {store.name}: the export failed in Spark: {error_line(error)} Nothing was exported."
         ) from error
@@ -321,7 +359,9 @@ def _sweep(target: Path) -> None:
         sides = [side for path in target.parent.iterdir() if (side := _SIDE.match(path.name))]
         for owner in {side["owner"] for side in sides if side["name"] == target.name}:
             shown = _side(target, owner, "live")
-            if not is_live(target.parent, shown.name):
+            if shown.is_file() and not is_live(
+                target.parent, shown.name
+            ):  # without it nothing proves that we made them
                 shutil.rmtree(_side(target, owner, "export"), ignore_errors=True)
                 shutil.rmtree(_side(target, owner, "old"), ignore_errors=True)
                 remove_dead(shown)

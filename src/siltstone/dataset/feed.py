@@ -21,8 +21,8 @@ from siltstone.dataset.local import unfolded_rows
 from siltstone.dataset.store import Snapshot, Store, sequence_of
 from siltstone.dataset.travel import LOOKS, all_there
 from siltstone.errors import InvalidRequest, NotFound, Unavailable
-from siltstone.model.columns import APP_PRUNE, SEQ
-from siltstone.model.files import DataFile
+from siltstone.model.columns import APP_PRUNE, COMMIT_KIND, SEQ
+from siltstone.model.files import CommitKind, DataFile
 from siltstone.model.points import as_sequence
 from siltstone.storage.handle import LogMoved
 from siltstone.storage.log import readable_entries
@@ -57,14 +57,15 @@ def changes_since(store: Store, since: object) -> Snapshot:
 def _kept(store: Store, since: int) -> tuple[DataFile, ...]:
     """Return every file that holds changes above the sequence, pruned ones too.
 
-    What was live at the oldest version that can be opened, and all that was appended later, is each change once: a squash, which
-    both removes and adds, brings nothing new.
+    What was live at the oldest version that can be opened, and all that was appended later, is each change once: a squash, and
+    what undoes a commit of another program, bring nothing new.
     """
     entries = readable_entries(store.changes.path)
     if not entries:
         raise LogMoved(f"{store.changes.path} has no entries that can be read")
     oldest = store.changes.at(entries[0].version, APP_PRUNE)
-    files = (*oldest.files, *(file for entry in entries[1:] if not entry.removes for file in entry.files))
+    appends = (entry for entry in entries[1:] if entry.info.get(COMMIT_KIND) == CommitKind.APPEND)
+    files = (*oldest.files, *(file for entry in appends for file in entry.files))
     lost = [sequence_of(file) for file in files if not all_there(store.changes, [file])]
     floor = max(oldest.transactions.get(APP_PRUNE, 0), *lost, 0)
     if since < floor:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 def check_names(names: Sequence[str], schema: pa.Schema, *, dataset: str) -> str | None:
     """Say what is wrong with a file's column names; None if nothing is."""
-    unknown = [name for name in names if name not in schema.names]
+    known = set(schema.names)
+    unknown = [name for name in names if name not in known]
     if unknown:
         columns = ", ".join(map(repr, unknown))
         return f"has column {columns}, which dataset {dataset} does not have ({', '.join(schema.names)})"
@@ -81,12 +82,13 @@ def check_frame(frame: "DataFrame", schema: pa.Schema, *, dataset: str) -> "Data
     from siltstone.model.schema import from_struct_json
 
     given = from_struct_json(frame.schema.jsonValue())
-    unknown = [name for name in given.names if name not in schema.names]
+    known, there = set(schema.names), set(given.names)
+    unknown = [name for name in given.names if name not in known]
     if unknown:
         raise InvalidRequest(
             f"Dataset {dataset} has no column {', '.join(map(repr, unknown))}. It has {', '.join(schema.names)}."
         )
-    missing = [f.name for f in schema if not f.nullable and f.name not in given.names]
+    missing = [f.name for f in schema if not f.nullable and f.name not in there]
     if missing:
         raise InvalidRequest(
             f"Dataset {dataset}: the frame lacks column {', '.join(map(repr, missing))}, which must not be null."

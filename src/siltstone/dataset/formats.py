@@ -6,16 +6,16 @@ Flow:
 2. `read_files` makes one frame of the good ones.
 
 A frame has the dataset's columns and three marks: ``_unread``, why a row could not be read (null if it could), ``_text``, what
-stood there, and ``_file``. Rows of Parquet can always be read. A frame of JSON is parsed by `json_worker` in Spark's tasks,
-because Spark's own JSON reader rounds, casts and drops in silence.
+stood there, and ``_file``. Rows of Parquet can always be read. Frames of JSON and CSV are parsed by `json_worker` and
+`csv_worker` in Spark's tasks, because Spark's own readers round, cast, guess and drop in silence.
 """
 
-import codecs
 import csv
-import io
+import re
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
@@ -23,27 +23,28 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from siltstone.dataset import json_worker, values
+from siltstone.dataset import csv_worker, json_worker, quick_texts, values
 from siltstone.dataset.arrange import ParquetFile
+from siltstone.dataset.csv_worker import PLAIN, START, CsvForm
 from siltstone.dataset.fits import check_names, check_type, fitted
 from siltstone.dataset.frames import spark_schema
 from siltstone.dataset.json_worker import FILE, TEXT, UNREAD
 from siltstone.dataset.sources import Format, Partition, Source, open_text, partition_of, partition_value
+from siltstone.dataset.tasks import Work
 from siltstone.errors import InvalidRequest
 from siltstone.model.evolution import WIDER
 from siltstone.model.schema import a_type
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 MAX_NAMED: Final = 20
 """So many bad files an error names; the others are counted."""
 MAX_JSON_BYTES: Final = 256 * 1024 * 1024
 """A JSON file is read whole by one task; larger ones belong into lines (NDJSON)."""
 PATTERN_CHARACTERS: Final = "[]{}*?\\"
-READ_BYTES: Final = 4 * 1024 * 1024
 MAX_HEADER_BYTES: Final = 1024 * 1024
-CSV_MISFIT: Final = "a field does not fit its column, or there are too many or too few fields"
+_LINE_END: Final = re.compile(rb"[\r\n]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,9 @@ class Checked:
     bad: tuple[BadFile, ...] = ()
     rows: int = 0
     plain_files: tuple[ParquetFile, ...] = ()
-    """The same files, if anybody who reads Parquet reads the same rows from them as Spark."""
+    """The same files, if every reader of Parquet reads the same rows from them as Spark."""
+    form: CsvForm = PLAIN
+    """How CSV files are written."""
 
     def refuse_bad(self) -> None:
         """Refuse the load if a file is bad, and name the first ones.
@@ -95,22 +98,21 @@ class _Found:
     is_plain: bool = False
 
 
-class _Bad(Exception):  # noqa: N818
+class BadContent(Exception):  # noqa: N818
     """A file cannot be loaded; the text says why."""
 
 
 # ---- looking into files --------------------------------------------------------------------------------------------
 
 
-def check_files(source: Source, schema: pa.Schema, *, dataset: str) -> Checked:
-    """Look into every file; what is wrong with one does not keep the others from their turn.
-
-    Raises:
-        InvalidRequest: the format cannot carry a column of the dataset.
-    """
-    if source.format in (Format.JSON, Format.NDJSON):
-        _refuse_binary(schema)
-    look = {Format.PARQUET: _look_parquet, Format.CSV: _look_csv, Format.JSON: _look_json, Format.NDJSON: _look_lines}
+def check_files(source: Source, schema: pa.Schema, *, dataset: str, form: CsvForm = PLAIN) -> Checked:
+    """Look into every file; what is wrong with one does not keep the others from their turn."""
+    look: dict[Format, Callable[[Path, pa.Schema, str], _Found]] = {
+        Format.PARQUET: _look_parquet,
+        Format.CSV: partial(_look_csv, form=form),
+        Format.JSON: _look_json,
+        Format.NDJSON: _look_lines,
+    }
     first: tuple[Path, _Found] | None = None
     good: list[Path] = []
     bad: list[BadFile] = []
@@ -122,7 +124,7 @@ def check_files(source: Source, schema: pa.Schema, *, dataset: str) -> Checked:
             _check_partition(found.partition, schema, dataset)
             if first is not None:
                 _check_alike(found, first)
-        except _Bad as error:
+        except BadContent as error:
             bad.append(BadFile(path=file, reason=str(error)))
             continue
         first = first or (file, found)
@@ -138,27 +140,22 @@ def check_files(source: Source, schema: pa.Schema, *, dataset: str) -> Checked:
         bad=tuple(bad),
         rows=rows,
         plain_files=tuple(plain) if len(plain) == len(good) else (),
+        form=form,
     )
-
-
-def _refuse_binary(schema: pa.Schema) -> None:
-    for field in schema:
-        if "binary" in str(field.type):
-            raise InvalidRequest(
-                f"Column {field.name!r} is {a_type(field.type)}; JSON cannot carry that. Load Parquet."
-            )
 
 
 def _check_alike(found: _Found, first: tuple[Path, _Found]) -> None:
     other = first[1]
     if found.partition.names != other.partition.names:
-        raise _Bad(f"lies in folders of other columns ({', '.join(found.partition.names) or 'none'}) than {first[0]}")
+        raise BadContent(
+            f"lies in folders of other columns ({', '.join(found.partition.names) or 'none'}) than {first[0]}"
+        )
     if found.columns.names != other.columns.names and (
         set(found.columns.names) != set(other.columns.names) or not found.columns.metadata
     ):
-        raise _Bad(f"has other columns than {first[0]}")
+        raise BadContent(f"has other columns than {first[0]}")
     if found.columns.metadata and any(found.columns.field(f.name).type != f.type for f in other.columns):
-        raise _Bad(f"has columns of other types than {first[0]}")
+        raise BadContent(f"has columns of other types than {first[0]}")
 
 
 def _look_parquet(file: Path, schema: pa.Schema, dataset: str) -> _Found:
@@ -166,7 +163,7 @@ def _look_parquet(file: Path, schema: pa.Schema, dataset: str) -> _Found:
         footer = pq.read_metadata(file)
         found = footer.schema.to_arrow_schema()
     except (pa.ArrowException, OSError) as error:
-        raise _Bad(f"is not a readable Parquet file: {str(error).rstrip('.')}") from error
+        raise BadContent(f"is not a readable Parquet file: {str(error).rstrip('.')}") from error
     partition = partition_of(file)
     _refuse(check_names(_apart(found.names, partition), schema, dataset=dataset))
     for field in found:
@@ -190,53 +187,41 @@ def _as_stored(field: pa.Field, schema: pa.Schema) -> pa.Field:
     return pa.field(field.name, field.type if field.type in WIDER else wanted.type)
 
 
-def _look_csv(file: Path, schema: pa.Schema, dataset: str) -> _Found:
+def _look_csv(file: Path, schema: pa.Schema, dataset: str, *, form: CsvForm) -> _Found:
     partition = partition_of(file)
-    names = csv_header(file)
+    names = csv_header(file, form)
+    if not form.header:
+        folders = set(partition.names)
+        names = [name for name in schema.names if name not in folders]
     _refuse(check_names(_apart(names, partition), schema, dataset=dataset))
-    for field in [schema.field(name) for name in names]:
-        if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
-            raise _Bad(f"has column {field.name!r}, which is {a_type(field.type)}; CSV cannot carry that")
-    _check_utf8(file)
     return _Found(pa.schema([schema.field(name) for name in names]), partition)
 
 
-def _check_utf8(file: Path) -> None:
-    """Refuse a file that is not UTF-8: Spark's reader would put other letters into its place, in keys, too."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    done = 0
-    try:
-        with open_text(file) as handle:
-            while piece := handle.read(READ_BYTES):
-                decoder.decode(piece)
-                done += len(piece)
-        decoder.decode(b"", final=True)
-    except UnicodeDecodeError as error:
-        raise _Bad(f"is not UTF-8, near byte {done + error.start}. Convert it before loading") from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise _Bad(f"is not a readable CSV file: {str(error).rstrip('.')}") from error
-
-
-def csv_header(file: Path) -> list[str]:
-    """Return the names in a CSV file's first line.
+def csv_header(file: Path, form: CsvForm = PLAIN) -> list[str]:
+    """Return the fields of a CSV file's first line.
 
     Raises:
-        _Bad: there is none, or it cannot be read.
+        BadContent: there is none, or it cannot be read.
     """
     try:
         with open_text(file) as handle:
             start = handle.readline(MAX_HEADER_BYTES)
-        return next(csv.reader(io.StringIO(start.decode("utf-8-sig"), newline="")))
-    except StopIteration as error:
-        raise _Bad("is empty; a CSV file starts with its column names") from error
-    except (UnicodeDecodeError, csv.Error, OSError, EOFError) as error:
-        raise _Bad(f"is not a readable CSV file: {str(error).rstrip('.')}") from error
+        if not start:
+            raise BadContent("is empty; a CSV file starts with its column names" if form.header else "is empty")
+        line = _LINE_END.split(start, maxsplit=1)[0].decode(form.encoding)
+        return next(form.fields([line.removeprefix(csv_worker.BYTE_ORDER_MARK)]))
+    except UnicodeDecodeError as error:
+        raise BadContent(
+            f"is not {form.encoding.upper()}: {error.reason} at byte {error.start}. Say its encoding"
+        ) from error
+    except (csv.Error, OSError, EOFError, zlib.error) as error:
+        raise BadContent(f"is not a readable CSV file: {str(error).rstrip('.')}") from error
 
 
 def _look_json(file: Path, schema: pa.Schema, dataset: str) -> _Found:
     size = file.stat().st_size
     if size > MAX_JSON_BYTES:
-        raise _Bad(f"has {size} bytes; a JSON file may have {MAX_JSON_BYTES}. Write one object a line (.ndjson)")
+        raise BadContent(f"has {size} bytes; a JSON file may have {MAX_JSON_BYTES}. Write one object a line (.ndjson)")
     return _look_lines(file, schema, dataset)
 
 
@@ -247,8 +232,9 @@ def _look_lines(file: Path, schema: pa.Schema, dataset: str) -> _Found:
         with open_text(file) as handle:
             handle.read(1)
     except (OSError, EOFError) as error:
-        raise _Bad(f"is not readable: {error}") from error
-    rest = [field for field in schema if field.name not in partition.names]
+        raise BadContent(f"is not readable: {error}") from error
+    folders = set(partition.names)
+    rest = [field for field in schema if field.name not in folders]
     _refuse(check_names([*[field.name for field in rest], *partition.names], schema, dataset=dataset))
     return _Found(pa.schema(rest), partition)
 
@@ -257,13 +243,13 @@ def _apart(names: Sequence[str], partition: Partition) -> list[str]:
     """Return the columns of a file and of its folders, which must not share one."""
     twice = [name for name in partition.names if name in names]
     if twice:
-        raise _Bad(f"has column {', '.join(map(repr, twice))}, which its folder names too")
+        raise BadContent(f"has column {', '.join(map(repr, twice))}, which its folder names too")
     return [*names, *partition.names]
 
 
 def _refuse(reason: str | None) -> None:
     if reason is not None:
-        raise _Bad(reason)
+        raise BadContent(reason)
 
 
 def _check_partition(partition: Partition, schema: pa.Schema, dataset: str) -> None:
@@ -272,21 +258,20 @@ def _check_partition(partition: Partition, schema: pa.Schema, dataset: str) -> N
         field = schema.field(name)  # the names are known by now
         value = partition_value(text)
         if not text or (value is None and not field.nullable):
-            raise _Bad(f"lies in a folder without a value for column {name!r}")
+            raise BadContent(f"lies in a folder without a value for column {name!r}")
         if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
-            raise _Bad(f"lies in a folder for column {name!r}, which is {a_type(field.type)}; no folder can name that")
+            raise BadContent(
+                f"lies in a folder for column {name!r}, which is {a_type(field.type)}; no folder can name that"
+            )
         if value is not None and not _is_value(value, field.type):
-            raise _Bad(
+            raise BadContent(
                 f"lies in a folder {name}={value}, which is not {a_type(field.type)}, as column {name!r} of {dataset} is"
             )
 
 
 def _is_value(text: str, kind: pa.DataType) -> bool:
     try:
-        if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
-            pa.scalar(values.read_value(text, kind), kind)
-        else:
-            pa.scalar(text).cast(kind)
+        pa.scalar(values.text_reader(kind)(text), kind)
     except values.MISFITS:
         return False
     return True
@@ -344,41 +329,59 @@ def _parquet(spark: "SparkSession", checked: Checked, root: Path, files: Sequenc
 def _csv(spark: "SparkSession", checked: Checked, root: Path, files: Sequence[str]) -> "DataFrame":
     from pyspark.sql import functions as F
 
-    own = f"{spark_schema(checked.columns)}, {TEXT} string"
-    frame = (
-        spark.read.schema(_columns(own, checked))
-        .options(header="true", mode="PERMISSIVE", columnNameOfCorruptRecord=TEXT, multiLine="false", escape='"')
-        .options(enforceSchema="true", **_options(checked, root))  # headers were compared file by file
-        .csv(list(files))
+    start = F.col("_metadata.file_block_start").alias(START)
+    texts = _texts(spark, checked, root, files, start)
+    job = csv_worker.CsvJob(
+        schema=checked.columns, rules=_rules(checked), form=checked.form, passed=checked.partition_names
     )
-    unread = F.when(F.col(TEXT).isNotNull(), F.lit(CSV_MISFIT))
-    return frame.withColumn(UNREAD, unread).withColumn(FILE, F.col("_metadata.file_path"))
+    return _parsed(texts, csv_worker.in_tasks(job), checked)
 
 
 def _json(spark: "SparkSession", checked: Checked, root: Path, files: Sequence[str]) -> "DataFrame":
-    from pyspark import cloudpickle
+    whole = checked.format is Format.JSON
+    job = json_worker.JsonJob(
+        schema=checked.columns, rules=_rules(checked), whole=whole, passed=checked.partition_names
+    )
+    return _parsed(_texts(spark, checked, root, files, whole=whole), json_worker.in_tasks(job), checked)
+
+
+def _texts(
+    spark: "SparkSession", checked: Checked, root: Path, files: Sequence[str], *more: "Column", whole: bool = False
+) -> "DataFrame":
+    """Return the lines of the files as bytes, or each file whole, with the file and what its folders say."""
     from pyspark.sql import functions as F
 
-    whole = checked.format is Format.JSON
-    texts = (
+    return (
         spark.read.schema(_columns("value string", checked))
         .options(**_options(checked, root))
         .text(list(files), wholetext=whole)
         .select(
             F.col("value").cast("binary").alias(TEXT),
             F.col("_metadata.file_path").alias(FILE),
+            *more,
             *[F.col(f"`{name}`") for name in checked.partition_names],
         )
     )
-    job = json_worker.JsonJob(
-        schema=checked.columns,
-        called={field.name: a_type(field.type) for field in checked.columns},
-        whole=whole,
-        passed=checked.partition_names,
-    )
-    for module in (json_worker, values):  # the tasks need pyarrow, and nothing of ours
+
+
+def _rules(checked: Checked) -> dict[str, str]:
+    """Return what a refusal says of a value, by column."""
+    form = checked.form
+    formats = {"date_format": form.date_format, "timestamp_format": form.timestamp_format}
+    return {
+        field.name: f"is not {a_type(field.type)}. Accepted: {values.accepted(field.type, **formats)}"
+        for field in checked.columns
+    }
+
+
+def _parsed(texts: "DataFrame", work: Work, checked: Checked) -> "DataFrame":
+    """Return the rows that tasks make of texts."""
+    from pyspark import cloudpickle
+
+    for module in (csv_worker, json_worker, quick_texts, values):  # the tasks need pyarrow, and nothing of ours
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    return texts.mapInArrow(json_worker.in_tasks(job), spark_schema(json_worker.output(job)))
+    columns = json_worker.output(checked.columns, checked.partition_names)
+    return texts.mapInArrow(work, spark_schema(columns))
 
 
 def _decoded(frame: "DataFrame", checked: Checked) -> "DataFrame":

@@ -1,6 +1,7 @@
 """A dataset's files and rows as Spark frames, and how rows are joined by key: what reads and folds are made of."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -9,6 +10,7 @@ from siltstone.dataset.store import Snapshot, Store, sequence_of
 from siltstone.model.columns import POS, ROW_SEQ, SEQ
 from siltstone.model.files import DataFile
 from siltstone.model.schema import default_text, to_struct_json, type_name
+from siltstone.storage.parquet import PAGE_CHECKSUMS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -52,6 +54,16 @@ def arrow_frame(spark: "SparkSession", table: pa.Table) -> "DataFrame":
     )
 
 
+def scan(spark: "SparkSession", store: Store, schema: pa.Schema, paths: Sequence[Path]) -> "DataFrame":
+    """Return the rows of exactly these files of the dataset. Spark verifies the checksums of their pages.
+
+    Spark cannot verify what else they hold: this process does, once for each file.
+    """
+    store.check_files(paths)
+    verify = str(store.settings.verify_checksums).lower()
+    return spark.read.schema(scan_schema(schema)).option(PAGE_CHECKSUMS, verify).parquet(*map(str, paths))
+
+
 def base_frame(spark: "SparkSession", store: Store, snapshot: Snapshot) -> "DataFrame":
     """Return base, pinned to the snapshot: to exactly its files, or, where they are many, to its version.
 
@@ -60,6 +72,9 @@ def base_frame(spark: "SparkSession", store: Store, snapshot: Snapshot) -> "Data
     """
     if len(snapshot.base.files) <= LISTED_FILES or any(default_text(f) is not None for f in store.schema):
         return files_frame(spark, store, snapshot.base.files)
+    if store.settings.verify_checksums:
+        store.check_files([store.base.path / file.path for file in snapshot.base.files])
+        spark.conf.set(PAGE_CHECKSUMS, "true")  # Delta hands options of a read to no scan, but those of the session
     return spark.read.format("delta").option("versionAsOf", snapshot.base.version).load(str(store.base.path))
 
 
@@ -67,7 +82,7 @@ def files_frame(spark: "SparkSession", store: Store, files: Sequence[DataFile]) 
     """Return the rows of exactly these base files."""
     if not files:
         return spark.createDataFrame([], spark_schema(store.schema))
-    return spark.read.schema(scan_schema(store.schema)).parquet(*[str(store.base.path / file.path) for file in files])
+    return scan(spark, store, store.schema, [store.base.path / file.path for file in files])
 
 
 def changes_frame(spark: "SparkSession", store: Store, snapshot: Snapshot) -> "DataFrame":
@@ -78,11 +93,8 @@ def changes_frame(spark: "SparkSession", store: Store, snapshot: Snapshot) -> "D
     from pyspark.sql import functions as F
 
     files = snapshot.unfolded
-    rows = (
-        spark.read.schema(scan_schema(store.change_schema))
-        .parquet(*[str(store.changes.path / file.path) for file in files])
-        .withColumn("_name", F.col("_metadata.file_name"))
-    )
+    scanned = scan(spark, store, store.change_schema, [store.changes.path / file.path for file in files])
+    rows = scanned.withColumn("_name", F.col("_metadata.file_name"))
     names = spark.createDataFrame(
         [(file.path.rsplit("/", 1)[-1], sequence_of(file)) for file in files], f"_name string, {SEQ} long"
     )
@@ -124,3 +136,10 @@ def join_side(changed: "DataFrame", *, broadcast: bool) -> "DataFrame":
     from pyspark.sql import functions as F
 
     return F.broadcast(changed) if broadcast else changed.hint("shuffle_hash")
+
+
+def kept_on_disk(frame: "DataFrame") -> "DataFrame":
+    """Return the frame as Spark computes it once."""
+    from pyspark import StorageLevel
+
+    return frame.persist(StorageLevel.DISK_ONLY)

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from siltstone.dataset.frames import scan_schema
+from siltstone.dataset.frames import scan
 from siltstone.dataset.store import Store
 from siltstone.errors import Corruption, Unavailable
 from siltstone.model.columns import PERIOD
 from siltstone.model.files import DataFile
+from siltstone.storage.checksums import add_checksums
 from siltstone.storage.parquet import data_file, spark_options
 
 if TYPE_CHECKING:
@@ -144,6 +145,7 @@ def moved_files(store: Store, folder: str) -> Iterator[tuple[str, str]]:
 
 def described(store: Store, relative: str, group: Group) -> DataFile:
     """Verify a written file, and describe it for the commit."""
+    add_checksums(store.base.path / relative)
     return data_file(
         store.base.path,
         relative,
@@ -163,7 +165,7 @@ def written_groups(spark: "SparkSession", store: Store, paths: Sequence[str]) ->
 
     if not paths:
         return {}
-    rows = spark.read.schema(scan_schema(store.base_schema)).parquet(*[str(store.base.path / path) for path in paths])
+    rows = scan(spark, store, store.base_schema, [store.base.path / path for path in paths])
     named = with_period(rows.withColumn(_NAME, F.col("_metadata.file_name")), store)
     by_name = {Path(path).name: path for path in paths}
     found: dict[str, Group] = {}

@@ -1,19 +1,24 @@
 """What happened to a dataset, as the logs of its two tables tell it, newest first.
 
-Each commit says what it did and which process did it: the name of the system user and the process id, nothing of the rows or
-of a tombstone's actor. `base` remembers commits for `base_retention_hours`, `changes` far fewer; a purge forgets them.
+Each commit says what it did and which process did it: the name of the system user and the process id, nothing of the rows.
+`base` remembers commits for `base_retention_hours`, `changes` far fewer; a purge forgets them. Audit records of tombstones
+outlive all of that: each is shown with its commit, and alone once the log has forgotten the commit.
 """
 
+import contextlib
 import datetime
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from siltstone.clock import utc_text
+from siltstone.dataset.audit import at_sequences, records
 from siltstone.dataset.store import Store
-from siltstone.errors import InvalidRequest
+from siltstone.errors import Corruption, InvalidRequest
 from siltstone.model.columns import APP_FOLD, COMMIT_KIND, COMMIT_PID, ROWS_REMOVED, SEQ, TOMBSTONES
 from siltstone.model.files import CommitKind
-from siltstone.model.results import HistoryEntry
+from siltstone.model.results import AuditRecord, HistoryEntry
 from siltstone.model.spec import Kind
-from siltstone.storage.layout import CHANGES
+from siltstone.storage.layout import AUDIT, CHANGES
 from siltstone.storage.log import LogEntry, list_log, read_entry
 from siltstone.storage.table import Table
 
@@ -27,14 +32,59 @@ def history(store: Store, limit: int | None = None) -> list[HistoryEntry]:
     """
     if limit is not None and (isinstance(limit, bool) or limit < 1):
         raise InvalidRequest(f"Dataset {store.name}: limit must be at least 1, not {limit!r}.")
-    store.snapshot()
+    with contextlib.suppress(Corruption):  # history shows which commit of another program is the reason
+        store.snapshot()
     written = "upsert" if store.spec.kind is Kind.KEYED else "append"
     timed = [pair for table in (store.changes, store.base) for pair in _timed(table, limit, written=written)]
+    timed = _with_audit(timed, records(store))
     timed.sort(key=lambda pair: pair[0], reverse=True)
     return [entry for _, entry in timed[:limit]]
 
 
-def _timed(table: Table, limit: int | None, *, written: str) -> Iterator[tuple[tuple[int, int], HistoryEntry]]:
+Timed = tuple[tuple[int, int], HistoryEntry]
+"""An entry with its order: its time, then its version."""
+
+
+def _with_audit(timed: Sequence[Timed], found: Sequence[AuditRecord]) -> list[Timed]:
+    """Give each audit record to the commit of its sequence; one whose commit is forgotten becomes an entry."""
+    shown: set[int] = set()
+    entries: list[Timed] = []
+    for order, entry in timed:
+        if entry.table == CHANGES and entry.tombstones and entry.first_sequence and entry.last_sequence:
+            own = at_sequences(found, entry.first_sequence, entry.last_sequence)
+            shown |= {record.sequence for record in own}
+            entries.append((order, replace(entry, audit=own)))
+        else:
+            entries.append((order, entry))
+    return entries + [_alone(record) for record in found if record.sequence not in shown]
+
+
+def _alone(record: AuditRecord) -> Timed:
+    at_ms = int(datetime.datetime.fromisoformat(record.at).timestamp() * 1000)
+    return (at_ms, record.sequence), HistoryEntry(
+        at=record.at,
+        table=AUDIT,
+        version=None,
+        what="tombstone",
+        first_sequence=record.sequence,
+        last_sequence=record.sequence,
+        folded_to=None,
+        rows_added=0,
+        rows_removed=0,
+        tombstones=record.keys,
+        files_added=0,
+        files_removed=0,
+        bytes_added=0,
+        bytes_removed=0,
+        who=None,
+        pid=None,
+        engine=None,
+        foreign=False,
+        audit=(record,),
+    )
+
+
+def _timed(table: Table, limit: int | None, *, written: str) -> Iterator[Timed]:
     """Yield entries with what orders them: their time, never before that of an older version; then the version."""
     versions = list_log(table.path).entries
     latest_ms = 0
@@ -52,7 +102,7 @@ def _told(entry: LogEntry, table: str, *, written: str) -> HistoryEntry:
     tombstones = _number(entry, TOMBSTONES) or 0
     sequences = [int(file.partition[SEQ] or 0) for file in entry.files if file.partition.get(SEQ)]
     return HistoryEntry(
-        at=datetime.datetime.fromtimestamp(entry.at_ms / 1000, datetime.UTC).isoformat(timespec="milliseconds"),
+        at=utc_text(datetime.datetime.fromtimestamp(entry.at_ms / 1000, datetime.UTC), timespec="milliseconds"),
         table=table,
         version=entry.version,
         what=_what(entry, table, written, only_tombstones=tombstones == rows),

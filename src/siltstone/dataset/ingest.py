@@ -34,8 +34,10 @@ from siltstone.dataset.arrange import (
     sorted_by_spark,
 )
 from siltstone.dataset.changes import Batch, ChangeWriter, check_producer
+from siltstone.dataset.csv_worker import UNCLOSED
 from siltstone.dataset.dedup import RANK, ranked
 from siltstone.dataset.fits import fitted
+from siltstone.dataset.frames import kept_on_disk
 from siltstone.dataset.groups import (
     GROUP,
     described,
@@ -50,6 +52,7 @@ from siltstone.dataset.json_worker import FILE, TEXT, UNREAD
 from siltstone.dataset.judged import (
     BAD,
     COPIES,
+    bad_examples,
     bad_reason,
     counts_of,
     duplicate_examples,
@@ -57,7 +60,8 @@ from siltstone.dataset.judged import (
     told_rows,
     unread_examples,
 )
-from siltstone.dataset.loaded import known_apps
+from siltstone.dataset.latest import check_order, last_frame
+from siltstone.dataset.marks import loaded_marks
 from siltstone.dataset.quarantine import Quarantine
 from siltstone.dataset.store import Snapshot, Store, check_columns
 from siltstone.dataset.written import attempt_folder, collect_files, discard, house_settings, write_frame
@@ -111,6 +115,8 @@ class Load:
     tombstone: Tombstone | None = None
     quarantine: Quarantine | None = None
     loaded: frozenset[str] = frozenset()
+    encoding: str = "utf-8"
+    """The encoding of the files, for messages about their lines."""
     check_source: Callable[[], None] = lambda: None
     """Called right before the commit; raises if what was read is no longer what was looked at."""
 
@@ -189,17 +195,26 @@ class Loader:
                 f"Dataset {self._store.name} is a log and keeps every row; there is nothing for order_by to choose from."
             )
 
-    def write_frame(self, frame: "DataFrame", *, producer: str | None, sequence: int | None) -> Ack:
-        """Write a user's frame as one change batch; the last of several rows with one key wins, a log keeps them all."""
+    def write_frame(
+        self, frame: "DataFrame", *, producer: str | None, sequence: int | None, order_by: tuple[str, ...] = ()
+    ) -> Ack:
+        """Write a user's frame as one change batch. A log keeps all rows; repeated keys need an order, or are refused.
+
+        A crash before the commit leaves files of a dead owner for the sweep.
+        """
         sequence = check_producer(producer, sequence)
-        with self._store.presence() as owner:
-            written, folder = self._write_changes(Load(frame=frame, refuse_duplicates=False), owner)
-            try:
-                ack = self._commit_changes(written.files, producer=producer, sequence=sequence)
-            except (Conflict, InvalidRequest):
-                discard(self._store.changes.path, folder)
-                raise
-        return ack
+        check_order(self._store, order_by)
+        kept = kept_on_disk(frame)  # it is read more than once, and might have other rows the next time
+        try:
+            with self._store.presence() as owner:
+                written, folder = self._write_changes(Load(frame=kept, order_by=order_by), owner)
+                try:
+                    return self._commit_changes(written.files, producer=producer, sequence=sequence)
+                except (Conflict, InvalidRequest):
+                    discard(self._store.changes.path, folder)
+                    raise
+        finally:
+            kept.unpersist()
 
     def tombstone_frame(
         self,
@@ -224,9 +239,12 @@ class Loader:
             written, folder = self._write_changes(load, owner)
             if not written.files:
                 discard(self._store.changes.path, folder)
+                self._writer.note(producer, sequence)
                 return Ack(sequence=None, rows=0, applied=False)
             try:
-                return self._commit_changes(written.files, producer=producer, sequence=number, planned_at=planned_at)
+                return self._commit_changes(
+                    written.files, producer=producer, sequence=number, planned_at=planned_at, hides=True
+                )
             except (Conflict, InvalidRequest):
                 discard(self._store.changes.path, folder)
                 raise
@@ -290,7 +308,7 @@ class Loader:
         except InvalidRequest:
             discard(table.path, folder)
             raise
-        if load.loaded and load.loaded & (known_apps(store.base, store) | known_apps(store.changes, store)):
+        if load.loaded and load.loaded & (loaded_marks(store.base) | loaded_marks(store.changes)):
             discard(table.path, folder)
             raise LoadedMeanwhile
 
@@ -326,7 +344,7 @@ class Loader:
     def _write_changes(self, load: Load, owner: Presence) -> tuple[_Written, str]:
         store = self._store
         folder = attempt_folder(owner.owner, 0)
-        if load.refuse_duplicates and not load.order_by and not store.spec.is_log:
+        if load.refuse_duplicates and not store.spec.is_log:
             return self._write_sorted(load, store.changes, folder, batch_id=owner.owner), folder
         frame = _as_change_rows(_resolved(load, store), store, batch_id=owner.owner, tombstone=load.tombstone)
         return self._write(frame, load, store.changes, folder), folder
@@ -339,11 +357,14 @@ class Loader:
         sequence: int | None = None,
         loaded: frozenset[str] = frozenset(),
         planned_at: int | None = None,
+        hides: bool = False,
     ) -> Ack:
+        rows = sum(file.rows for file in files)
         return self._writer.submit(
             Batch(
                 files=files,
-                rows=sum(file.rows for file in files),
+                rows=rows,
+                tombstones=rows if hides else 0,
                 producer=producer,
                 producer_sequence=sequence or 0,
                 loaded=loaded,
@@ -521,43 +542,43 @@ class Loader:
             raise InvalidRequest(f"Dataset {name}: there are no rows to load.")
         if load.quarantine is None:
             self._refuse_bad_rows(seen, load)
-        if seen.get("duplicates"):
-            examples = "; ".join(duplicate_examples(load.frame, self._store.spec.key))
+        if seen.get("unclosed"):
+            examples = "; ".join(unread_examples(load.frame, encoding=load.encoding, reason=UNCLOSED))
             raise InvalidRequest(
-                f"Dataset {name}: {told_rows(seen['duplicates'])} with a repeated key ({key}), for example {examples}. "
+                f"Dataset {name}: {told_rows(seen['unclosed'])} that cannot be put aside, because the lines after it may belong "
+                f"to it: {examples}. Nothing was loaded. Close the quote, or remove the line breaks from the field."
+            )
+        if seen.get("duplicates"):
+            examples = "; ".join(duplicate_examples(_resolved(load, self._store), self._store.spec.key))
+            same = f" and equal {', '.join(load.order_by)}" if load.order_by else ""
+            raise InvalidRequest(
+                f"Dataset {name}: {told_rows(seen['duplicates'])} with a repeated key ({key}){same}, for example {examples}. "
                 "To keep the last of each say what orders them (--order-by or order_by=), or remove them. Nothing was loaded."
             )
 
     def _refuse_bad_rows(self, seen: dict[str, int], load: Load) -> None:
         name = self._store.name
         if seen["unread"]:
-            examples = "; ".join(unread_examples(load.frame))
+            examples = "; ".join(unread_examples(load.frame, encoding=load.encoding))
             raise InvalidRequest(
                 f"Dataset {name}: {told_rows(seen['unread'])} that cannot be read, for example {examples}. Nothing was loaded."
             )
         for count, what in BAD.items():
             if seen[count]:
                 text = what.format(key=", ".join(self._store.spec.key))
-                raise InvalidRequest(f"Dataset {name}: {told_rows(seen[count])} {text}. Nothing was loaded.")
+                examples = "; ".join(bad_examples(load.frame, self._store, count))
+                raise InvalidRequest(
+                    f"Dataset {name}: {told_rows(seen[count])} {text}{f', for example {examples}' if examples else ''}. "
+                    "Nothing was loaded."
+                )
 
 
 def _resolved(load: Load, store: Store) -> "DataFrame":
-    """Leave out the marks that only people need, and keep the last row of each key by `order_by`, if it was given.
-
-    Bad rows take no part in that: they are counted, whichever key they have.
-    """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
+    """Leave out the marks that only people need, and all but the last row of each key by `order_by`, if that is given."""
     frame = load.frame.drop(TEXT, FILE)
     if not load.order_by:
         return frame
-    bad = bad_reason(store, frame.columns).isNotNull()
-    order = Window.partitionBy(*store.spec.key, "_is_bad").orderBy(
-        *[F.col(f"`{name}`").desc_nulls_last() for name in load.order_by]
-    )
-    ranked = frame.withColumn("_is_bad", bad).withColumn("_rank", F.row_number().over(order))
-    return ranked.where("_rank = 1 OR _is_bad").drop("_rank", "_is_bad")
+    return last_frame(frame, store, load.order_by, bad=bad_reason(store, frame.columns).isNotNull())
 
 
 def _counted(load: Load, store: Store) -> "DataFrame":

@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from siltstone.dataset.arrange import Size
+from siltstone.dataset.csv_worker import PLAIN, CsvForm
 from siltstone.dataset.fits import check_frame
 from siltstone.dataset.formats import Checked, check_files, read_files
+from siltstone.dataset.frames import kept_on_disk
 from siltstone.dataset.ingest import Load, LoadedMeanwhile, Loader
 from siltstone.dataset.jdbc import JdbcSource
+from siltstone.dataset.latest import check_order
 from siltstone.dataset.loaded import MAX_REMEMBERED_FILES, apps_of, hash_files, loaded_before
 from siltstone.dataset.quarantine import Quarantine
 from siltstone.dataset.sources import Format, Source, find_source, is_compressed
@@ -31,7 +34,7 @@ from siltstone.storage.log import Mark, file_mark
 from siltstone.storage.spark_failures import away, error_line, is_away, spark_errors
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 TRIES: Final = 5
 """Each further try means that another process has loaded some of the same files; there are fewer of them each time."""
@@ -48,6 +51,8 @@ class Wanted:
     order_by: tuple[str, ...] = ()
     quarantine: str | Path | None = None
     again: bool = False
+    form: CsvForm | None = None
+    """How CSV files are written; None if the caller says nothing about it."""
 
 
 class Intake:
@@ -67,8 +72,12 @@ class Intake:
             InvalidRequest: files or rows are bad and there is no quarantine, or nothing good is left. Nothing is loaded.
         """
         source = find_source(wanted.paths, format_name=wanted.format_name)
+        if wanted.form is not None and source.format is not Format.CSV:
+            raise InvalidRequest(
+                f"The files are {source.format}; options of CSV do not concern them. Nothing was loaded."
+            )
         quarantine = self.quarantine(wanted.quarantine, sources=wanted.paths)
-        self.check_order(wanted.order_by)
+        check_order(self._store, wanted.order_by)
         for _ in range(TRIES):
             try:
                 return self._take(source, wanted, quarantine)
@@ -80,18 +89,6 @@ class Intake:
         """Choose the folder for what is put aside, if one was asked for."""
         return Quarantine.below(folder, self._store, sources) if folder is not None else None
 
-    def check_order(self, order_by: Sequence[str]) -> None:
-        """Refuse to order rows by a column that there is not.
-
-        Raises:
-            InvalidRequest: there is no such column.
-        """
-        for column in order_by:
-            if column not in self._store.schema.names:
-                raise InvalidRequest(
-                    f"Dataset {self._store.name}: column {column!r}, which is to order the rows, is not in the schema."
-                )
-
     def _take(self, source: Source, wanted: Wanted, quarantine: Quarantine | None) -> LoadReport:
         started = self._store.clock.monotonic_seconds()
         remember = not wanted.again and len(source.files) <= MAX_REMEMBERED_FILES
@@ -99,7 +96,8 @@ class Intake:
         hashes = hash_files(source.files) if remember else {}
         skipped = loaded_before(self._store, hashes)
         new = source.without([*skipped, *_twins(hashes)])
-        checked = check_files(new, self._store.schema, dataset=str(self._store.name))
+        form = wanted.form or PLAIN
+        checked = check_files(new, self._store.schema, dataset=str(self._store.name), form=form)
         self._put_aside(checked, quarantine, all_new=not skipped)
         loaded = apps_of({file: hashes[file] for file in checked.files if file in hashes})
         report = self._load(checked, wanted, quarantine, loaded, marks) if checked.files else self._nothing_new()
@@ -119,7 +117,7 @@ class Intake:
             Unavailable: the database is out of reach, or Spark has no driver for it.
         """
         source.check()
-        self.check_order(order_by)
+        check_order(self._store, order_by)
         aside = self.quarantine(quarantine)
         if source.is_postgres:
             with contextlib.suppress(Unavailable):  # a session that has the driver needs none of ours
@@ -173,11 +171,10 @@ class Intake:
             order_by=wanted.order_by,
             quarantine=quarantine,
             loaded=loaded,
+            encoding=checked.form.encoding,
             check_source=check_source,
         )
-        if checked.format in (Format.JSON, Format.NDJSON):
-            return load_once(self._loader, load)
-        return self._loader.load(load)
+        return load_once(self._loader, load) if checked.format.is_text else self._loader.load(load)
 
 
 def load_once(loader: Loader, load: Load) -> LoadReport:
@@ -187,13 +184,6 @@ def load_once(loader: Loader, load: Load) -> LoadReport:
         return loader.load(replace(load, frame=kept))
     finally:
         kept.unpersist()
-
-
-def kept_on_disk(frame: "DataFrame") -> "DataFrame":
-    """Return the frame as Spark computes it once."""
-    from pyspark import StorageLevel
-
-    return frame.persist(StorageLevel.DISK_ONLY)
 
 
 def _twins(hashes: dict[Path, str]) -> list[Path]:

@@ -2,12 +2,12 @@
 
 Values are read exactly as an upsert reads them (`values`). Arrow's own JSON parser is tried first on a batch of lines: what it
 accepts under the dataset's types means the same. Whatever it refuses is read again line by line, which also finds the lines at
-fault. `formats` sends this module to the workers by value: it imports only pyarrow, the standard library and `values`.
+fault. `formats` sends this module to the workers by value: it imports only pyarrow, the standard library, `quick_texts`
+and `values`.
 
 Terms: a *text* is a line of NDJSON, or a whole JSON file (one array, one object, or one object a line).
 """
 
-import decimal
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,24 +18,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from siltstone.dataset.values import MISFITS, json_number, read_value
+from siltstone.dataset.quick_texts import quick_column
+from siltstone.dataset.values import MISFITS, Reader, cast_exactly, read_json, reader, shown
 
 TEXT: Final = "_text"
 FILE: Final = "_file"
 UNREAD: Final = "_unread"
 """The columns beside the dataset's own: what stood there, in which file, and why it could not be read (null if it could)."""
 MAX_TEXT_CHARS: Final = 10_000
-MAX_VALUE_CHARS: Final = 100
 ROWS_PER_BATCH: Final = 50_000
 BLOCK_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonJob:
-    """What all tasks of one load have in common: the columns to read, how their types are called, and what a text is."""
+    """What all tasks of one load have in common: the columns to read, what they accept, and what a text is."""
 
     schema: pa.Schema
-    called: Mapping[str, str]
+    rules: Mapping[str, str]
+    """What a refusal says of a value, by column: ``is not a date. Accepted: ...``."""
     whole: bool
     passed: tuple[str, ...] = ()
 
@@ -47,6 +48,8 @@ class _Row:
     found: dict[str, Any] | None
     reason: str | None
     text: bytes
+    number: int | None
+    """Its place in the array of a JSON file, from 0; None for a line."""
     file: str
     passed: tuple[str | None, ...]
 
@@ -71,10 +74,30 @@ def in_tasks(job: JsonJob) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.R
     return read
 
 
-def output(job: JsonJob) -> pa.Schema:
-    """Return the columns that come back."""
-    marks = [pa.field(name, pa.string()) for name in (*job.passed, UNREAD, TEXT, FILE)]
-    return pa.schema([*(f.with_nullable(True).remove_metadata() for f in job.schema), *marks])  # noqa: FBT003
+def output(schema: pa.Schema, passed: Sequence[str]) -> pa.Schema:
+    """Return the columns that come back: those of the files, those passed on, and the marks."""
+    marks = [pa.field(name, pa.string()) for name in (*passed, UNREAD, TEXT, FILE)]
+    return pa.schema([*(f.with_nullable(True).remove_metadata() for f in schema), *marks])  # noqa: FBT003
+
+
+def judged_batch(
+    columns: Sequence[pa.Array],
+    batch: pa.RecordBatch,
+    schema: pa.Schema,
+    passed: Sequence[str],
+    *,
+    reasons: Sequence[str | None],
+    texts: Sequence[str | None],
+) -> pa.RecordBatch:
+    """Return rows with their marks; `batch` has the files and what is passed on. A row with a reason loses its values."""
+    bad = [reason is not None for reason in reasons]
+    if any(bad):  # a row that a later column refused must not show its earlier ones
+        mask = pa.array(bad)
+        columns = [pc.if_else(mask, pa.scalar(None, column.type), column) for column in columns]
+    marks = [pa.array(reasons, pa.string()), pa.array(texts, pa.string()), batch.column(FILE)]
+    return pa.RecordBatch.from_arrays(
+        [*columns, *[batch.column(name) for name in passed], *marks], schema=output(schema, passed)
+    )
 
 
 # ---- quickly: Arrow's parser ---------------------------------------------------------------------------------------
@@ -97,14 +120,19 @@ def read_quickly(batch: pa.RecordBatch, job: JsonJob) -> pa.RecordBatch | None:
         )
         if found.num_rows != len(lines):
             return None
-        columns = [found.column(f.name).combine_chunks().cast(f.type) for f in job.schema]
+        columns = [_quick_column(found.column(f.name).combine_chunks(), f.type) for f in job.schema]
         read = pa.RecordBatch.from_arrays(
-            [*columns, *[batch.column(name) for name in job.passed], *_no_reasons(batch)], schema=output(job)
+            [*columns, *[batch.column(name) for name in job.passed], *_no_reasons(batch)],
+            schema=output(job.schema, job.passed),
         )
         read.validate(full=True)
     except MISFITS:
         return None
     return read
+
+
+def _quick_column(found: pa.Array, kind: pa.DataType) -> pa.Array:
+    return quick_column(found, kind) if pa.types.is_string(found.type) else cast_exactly(found, kind)
 
 
 def _no_reasons(batch: pa.RecordBatch) -> list[pa.Array]:
@@ -118,7 +146,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     Raises:
         TypeError: the type is better read slowly.
     """
-    if pa.types.is_map(kind) or pa.types.is_nested(kind):
+    if pa.types.is_nested(kind) or pa.types.is_binary(kind):
         raise TypeError(kind)
     if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
         return pa.string()
@@ -134,33 +162,37 @@ def _rows(batch: pa.RecordBatch, job: JsonJob) -> Iterator[_Row]:
         zip(batch.column(TEXT).to_pylist(), batch.column(FILE).to_pylist(), strict=True)
     ):
         values = tuple(column[number] for column in passed)
-        for found, reason, own in _objects(text or b"", whole=job.whole):
-            yield _Row(found, reason, own, file, values)
+        for found in _objects(text or b"", whole=job.whole):
+            yield _Row(*found, file, values)
 
 
-def _objects(text: bytes, *, whole: bool) -> Iterator[tuple[dict[str, Any] | None, str | None, bytes]]:
-    """Yield each object of a text, or why there is none."""
+def _objects(text: bytes, *, whole: bool) -> Iterator[tuple[dict[str, Any] | None, str | None, bytes, int | None]]:
+    """Yield each object of a text, or why there is none, with its own text or its place in an array."""
     if not text.strip():
         return
     try:
         decoded = text.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        yield None, f"not UTF-8: {error.reason} at byte {error.start}", text
+        yield None, f"not UTF-8: {error.reason} at byte {error.start}", text, None
         return
     try:
-        found = json.loads(decoded, parse_float=decimal.Decimal)
+        found = read_json(decoded)
     except (ValueError, RecursionError) as error:
         if whole and decoded.lstrip().startswith("{"):
             for line in text.splitlines():
                 yield from _objects(line, whole=False)
         else:
-            yield None, f"not JSON: {_why(error)}", text
+            yield None, f"not JSON: {_why(error)}", text, None
         return
-    for item in found if whole and isinstance(found, list) else [found]:
+    items: list[tuple[int | None, Any]] = [(None, found)]
+    if whole and isinstance(found, list):
+        items = list(enumerate(found))
+    for number, item in items:
+        own = b"" if whole else text
         if isinstance(item, dict):
-            yield item, None, text if not whole else b""
+            yield item, None, own, number
         else:
-            yield None, f"not a JSON object but {_shown(item)}", text if not whole else b""
+            yield None, f"not a JSON object but {shown(item)}", own, number
 
 
 def _why(error: Exception) -> str:
@@ -169,27 +201,25 @@ def _why(error: Exception) -> str:
     return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-def _shown(value: Any) -> str:  # noqa: ANN401
-    text = str(value) if isinstance(value, decimal.Decimal) else repr(value)
-    return text if len(text) <= MAX_VALUE_CHARS else f"{text[:MAX_VALUE_CHARS]}..."
-
-
 def read_slowly(rows: Sequence[_Row], job: JsonJob) -> pa.RecordBatch:
     """Bring rows into the dataset's types; one that does not fit keeps its reason and loses its values."""
     for row in rows:
         _refuse_unknown(row, job)
     columns = [_column(rows, field, job) for field in job.schema]
-    bad = [row.reason is not None for row in rows]
-    if any(bad):  # a row that a later column refused must not show its earlier ones
-        mask = pa.array(bad)
-        columns = [pc.if_else(mask, pa.scalar(None, column.type), column) for column in columns]
-    marks: list[list[str | None]] = [
-        *[[row.passed[number] for row in rows] for number in range(len(job.passed))],
-        [row.reason for row in rows],
-        [_text(row) if row.reason is not None else None for row in rows],
-        [row.file for row in rows],
-    ]
-    return pa.RecordBatch.from_arrays([*columns, *[pa.array(mark, pa.string()) for mark in marks]], schema=output(job))
+    passed = {name: pa.array([row.passed[n] for row in rows], pa.string()) for n, name in enumerate(job.passed)}
+    batch = pa.RecordBatch.from_pydict({**passed, FILE: pa.array([row.file for row in rows], pa.string())})
+    return judged_batch(
+        columns,
+        batch,
+        job.schema,
+        job.passed,
+        reasons=[_reason(row) for row in rows],
+        texts=[_text(row) if row.reason is not None else None for row in rows],
+    )
+
+
+def _reason(row: _Row) -> str | None:
+    return row.reason if row.reason is None or row.number is None else f"row {row.number}: {row.reason}"
 
 
 def _text(row: _Row) -> str:
@@ -199,31 +229,30 @@ def _text(row: _Row) -> str:
 
 def _refuse_unknown(row: _Row, job: JsonJob) -> None:
     if row.found is not None:
-        unknown = [name for name in row.found if name not in job.called]
+        unknown = [name for name in row.found if name not in job.rules]
         if unknown:
             row.reason = f"column {', '.join(map(repr, unknown))} is not one of the dataset's"
 
 
 def _column(rows: Sequence[_Row], field: pa.Field, job: JsonJob) -> pa.Array:
+    read = reader(field.type)
     try:
-        return pa.array([_value(row, field) for row in rows], field.type)
+        return pa.array([_value(row, field, read) for row in rows], field.type)
     except MISFITS:
-        return pa.array([_checked(row, field, job) for row in rows], field.type)
+        return pa.array([_checked(row, field, read, job) for row in rows], field.type)
 
 
-def _value(row: _Row, field: pa.Field) -> Any:  # noqa: ANN401
-    if row.reason is not None or row.found is None:
-        return None
-    return read_value(json_number(row.found.get(field.name), field.type), field.type)
+def _value(row: _Row, field: pa.Field, read: Reader) -> Any:  # noqa: ANN401
+    return read(row.found.get(field.name)) if row.reason is None and row.found is not None else None
 
 
-def _checked(row: _Row, field: pa.Field, job: JsonJob) -> Any:  # noqa: ANN401
+def _checked(row: _Row, field: pa.Field, read: Reader, job: JsonJob) -> Any:  # noqa: ANN401
     """Return the value, or None and leave the reason with the row."""
     try:
-        value = _value(row, field)
+        value = _value(row, field, read)
         pa.array([value], field.type)
     except MISFITS:
         assert row.found is not None  # noqa: S101  # a row without an object has no value to misfit
-        row.reason = f"column {field.name!r}: {_shown(row.found[field.name])} is not {job.called[field.name]}"
+        row.reason = f"column {field.name!r}: {shown(row.found[field.name])} {job.rules[field.name]}"
         return None
     return value

@@ -1,25 +1,33 @@
 """What is wrong with rows on Spark, as expressions: counted while a load is written, told in errors, written into quarantine."""
 
 import operator
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from functools import reduce
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
 
+from siltstone.dataset.csv_worker import UNCLOSED
 from siltstone.dataset.dedup import RANK
 from siltstone.dataset.json_worker import FILE, TEXT, UNREAD
-from siltstone.dataset.log_rows import DAY_MICROS, FIRST_DAY, LAST_DAY
+from siltstone.dataset.sources import open_text
 from siltstone.dataset.store import Store
+from siltstone.dataset.values import DAY_MICROS, FIRST_DAY, LAST_DAY
 from siltstone.model.columns import REASON
 from siltstone.model.schema import MAX_KEY_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+_Judge = Callable[["Column", pa.DataType], "Column | None"]
 EXAMPLES: Final = 3
 EXAMPLE_CHARS: Final = 200
+MATCHED_CHARS: Final = 1_000
+MAX_SEARCHED_BYTES: Final = 1024 * 1024 * 1024
+"""How much of a file is searched for the number of a bad line: some seconds."""
 COPIES: Final = "_copies"
 """How many rows have the key of this one."""
 BAD: Final = {
@@ -45,56 +53,110 @@ def _conditions(store: Store, columns: Sequence[str], *, keys_only: bool = False
     none = F.lit(False)  # noqa: FBT003
     found = {"unread": F.col(UNREAD).isNotNull() if UNREAD in columns else none, **dict.fromkeys(BAD, none)}
     for field in store.schema:
-        if (bad := _bad_text(F.col(f"`{field.name}`"), field.type)) is not None:
-            found["bad_text"] |= F.coalesce(bad, none)
-        if field.name in store.spec.key:
-            found["null_keys"] |= F.col(field.name).isNull()
-            if pa.types.is_string(field.type):
-                found["long_keys"] |= F.coalesce(F.octet_length(field.name) > MAX_KEY_BYTES, none)
-        elif not field.nullable and not keys_only:
-            found["null_required"] |= F.col(field.name).isNull()
-        if field.name == store.spec.time:
-            found["bad_time"] |= F.coalesce(_bad_time(field), none)
-        if field.name in store.spec.partition_by and pa.types.is_string(field.type):
-            found["empty_partition"] |= F.coalesce(F.col(field.name) == "", none)
+        for what, bad in _field_conditions(store, field, keys_only=keys_only).items():
+            found[what] |= bad
     return found
 
 
-def _bad_time(field: pa.Field) -> "Column":
-    """Return whether a time is outside of the years 1 to 9999, in UTC."""
+def _field_conditions(store: Store, field: pa.Field, *, keys_only: bool = False) -> "dict[str, Column]":
+    """Return what can be wrong with a value of a column, each as a condition that is never null."""
     from pyspark.sql import functions as F
 
-    if pa.types.is_timestamp(field.type) and field.type.tz is not None:
-        return ~F.unix_micros(field.name).between(FIRST_DAY * DAY_MICROS, (LAST_DAY + 1) * DAY_MICROS - 1)
-    return ~F.year(field.name).between(1, 9999)
+    none = F.lit(False)  # noqa: FBT003
+    column = F.col(f"`{field.name}`")
+    found = {}
+    for what, is_bad in (("bad_text", _bad_text), ("bad_time", _bad_time)):
+        if (bad := _bad_inside(column, field.type, is_bad)) is not None:
+            found[what] = F.coalesce(bad, none)
+    if field.name in store.spec.key:
+        found["null_keys"] = column.isNull()
+        if pa.types.is_string(field.type):
+            found["long_keys"] = F.coalesce(F.octet_length(column) > MAX_KEY_BYTES, none)
+    elif not field.nullable and not keys_only:
+        found["null_required"] = column.isNull()
+    if field.name in store.spec.partition_by and pa.types.is_string(field.type):
+        found["empty_partition"] = F.coalesce(column == "", none)
+    return found
+
+
+def bad_examples(frame: "DataFrame", store: Store, what: str) -> list[str]:
+    """Return a few columns with a bad value of one kind, with their files as far as they are known, for an error message.
+
+    Only times are shown: other bad values are missing, too long, or not text.
+    """
+    from pyspark.sql import functions as F
+
+    named = []
+    for field in store.schema:
+        bad = _field_conditions(store, field).get(what) if field.name in frame.columns else None
+        if bad is not None:
+            value = (
+                F.concat(F.lit(" is "), F.col(f"`{field.name}`").cast("string")) if what == "bad_time" else F.lit("")
+            )
+            named.append(F.when(bad, F.concat(F.lit(f"column {field.name!r}"), value)))
+    if not named:
+        return []
+    file = F.col(FILE) if FILE in frame.columns else F.lit(None).cast("string")
+    found = (
+        frame.select(F.coalesce(*named).alias("column"), file.alias("file")).where("column IS NOT NULL").limit(EXAMPLES)
+    )
+    return [
+        row["column"][:EXAMPLE_CHARS] + (f" in {_path(row['file'])}" if row["file"] else "")
+        for row in found.toArrow().to_pylist()
+    ]
+
+
+def _path(uri: str) -> Path:
+    return Path(unquote(uri).removeprefix("file:"))
+
+
+def _bad_time(column: "Column", kind: pa.DataType) -> "Column | None":
+    """Return whether a date or a time is outside of the years 1 to 9999, in UTC; None for other types."""
+    from pyspark.sql import functions as F
+
+    if pa.types.is_date(kind):
+        return ~F.unix_date(column).between(FIRST_DAY, LAST_DAY)
+    if not pa.types.is_timestamp(kind):
+        return None
+    if kind.tz is None:
+        return ~F.year(column).between(1, 9999)
+    return ~F.unix_micros(column).between(FIRST_DAY * DAY_MICROS, (LAST_DAY + 1) * DAY_MICROS - 1)
 
 
 def _bad_text(column: "Column", kind: pa.DataType) -> "Column | None":
-    """Return whether there is text in a column, however deep inside, that is not UTF-8; None if there can be no text."""
+    """Return whether text is not UTF-8; None for other types."""
     from pyspark.sql import functions as F
 
-    if pa.types.is_string(kind):
-        return ~F.is_valid_utf8(column)
+    return ~F.is_valid_utf8(column) if pa.types.is_string(kind) else None
+
+
+def _bad_inside(column: "Column", kind: pa.DataType, is_bad: "_Judge") -> "Column | None":
+    """Return whether a value of a column, however deep inside, is bad; None if none can be."""
+    from pyspark.sql import functions as F
+
     if pa.types.is_list(kind):
-        return _bad_items(column, kind.value_type)
+        return _bad_items(column, kind.value_type, is_bad)
     if pa.types.is_map(kind):
-        parts = [_bad_items(F.map_keys(column), kind.key_type), _bad_items(F.map_values(column), kind.item_type)]
+        parts = [
+            _bad_items(F.map_keys(column), kind.key_type, is_bad),
+            _bad_items(F.map_values(column), kind.item_type, is_bad),
+        ]
     elif pa.types.is_struct(kind):
-        parts = [_bad_text(column.getField(inner.name), inner.type) for inner in kind.fields]
+        parts = [_bad_inside(column.getField(inner.name), inner.type, is_bad) for inner in kind.fields]
     else:
-        return None
+        return is_bad(column, kind)
     found = [F.coalesce(part, F.lit(False)) for part in parts if part is not None]  # noqa: FBT003
     return reduce(operator.or_, found) if found else None
 
 
-def _bad_items(column: "Column", kind: pa.DataType) -> "Column | None":
+def _bad_items(column: "Column", kind: pa.DataType, is_bad: "_Judge") -> "Column | None":
     from pyspark.sql import functions as F
 
-    def is_bad(item: "Column") -> "Column":
-        found = _bad_text(item, kind)
+    def is_bad_item(item: "Column") -> "Column":
+        found = _bad_inside(item, kind, is_bad)
         return F.lit(False) if found is None else F.coalesce(found, F.lit(False))  # noqa: FBT003
 
-    return None if _bad_text(F.lit(None), kind) is None else F.exists(column, is_bad)
+    return None if _bad_inside(F.lit(None), kind, is_bad) is None else F.exists(column, is_bad_item)
 
 
 def bad_reason(store: Store, columns: Sequence[str]) -> "Column":
@@ -133,6 +195,8 @@ def counts_of(store: Store, columns: Sequence[str], *, aside: bool, keys_only: b
     if aside:
         bad = reduce(operator.or_, found.values())
         counts.append(total(bad).alias("bad"))
+        if UNREAD in columns:
+            counts.append(total(F.col(UNREAD) == UNCLOSED).alias("unclosed"))
         good = ~bad
     if COPIES in columns:
         counts.append(total(good & (F.col(COPIES) > 1)).alias("duplicates"))
@@ -151,12 +215,37 @@ def duplicate_examples(frame: "DataFrame", key: Sequence[str]) -> list[str]:
     return [", ".join(f"{name}={row[name]!r}" for name in key) + f" ({row[COPIES]} times)" for row in rows]
 
 
-def unread_examples(frame: "DataFrame") -> list[str]:
-    """Return a few rows that could not be read, with their files, for an error message.
-
-    All columns are asked for: what Spark finds wrong with a line of CSV depends on the columns that it has to read.
-    """
+def unread_examples(frame: "DataFrame", *, encoding: str, reason: str | None = None) -> list[str]:
+    """Return a few rows that could not be read, of one reason or any, with their files and lines, for an error message."""
     from pyspark.sql import functions as F
 
-    found = frame.where(F.col(UNREAD).isNotNull()).limit(EXAMPLES).toArrow().to_pylist()
-    return [f"{unquote(row[FILE]).removeprefix('file:')}: {row[UNREAD]} ({row[TEXT][:EXAMPLE_CHARS]})" for row in found]
+    wanted = F.col(UNREAD).isNotNull() if reason is None else F.col(UNREAD) == reason
+    found = frame.where(wanted).limit(EXAMPLES).toArrow().to_pylist()
+    return [_example(row[FILE], row[UNREAD], row[TEXT], encoding=encoding) for row in found]
+
+
+def _example(uri: str, reason: str, text: str, *, encoding: str) -> str:
+    file = _path(uri)
+    line = line_of(file, text, encoding=encoding)
+    where = f"{file}, line {line}" if line is not None else str(file)
+    return f"{where}: {reason} ({text[:EXAMPLE_CHARS]})"
+
+
+def line_of(file: Path, text: str, *, encoding: str) -> int | None:
+    """Return the number of the first line of a file that starts with a text, from 1; None if none of the first lines does.
+
+    Tasks read parts of files and do not know the numbers of their lines.
+    """
+    start = text[:MATCHED_CHARS]
+    seen = 0
+    try:
+        with open_text(file) as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.decode(encoding, errors="replace").lstrip("\ufeff").startswith(start):
+                    return number
+                seen += len(line)
+                if seen > MAX_SEARCHED_BYTES:
+                    return None
+    except (OSError, EOFError, zlib.error):
+        return None
+    return None

@@ -1,7 +1,7 @@
 """Which files were loaded before: by the SHA-256 of their bytes, remembered in the same commit that loads their rows.
 
-A loaded file is an app transaction ``loaded/<sha256>`` with the time, on `changes` or, of a first load, on `base`; it expires
-like those of producers (setting `producer_retention_days`). Both tables are looked up before a load, and `changes` again
+A loaded file has a mark ``loaded/<sha256>`` on `changes` or, of a first load, on `base` (`marks`). Both
+tables are looked up before a load, and `changes` again
 inside the commit, so of two processes that load one file at the same time one becomes a no-op. One window of milliseconds
 stays for keyed datasets: a first load and a load as changes that commit at the same moment do not see each other, and the rows
 are there twice over: once in base, and the same again as a batch. They say the same. Of a log, see `Loader._close_base`.
@@ -13,15 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
+from siltstone.dataset.marks import loaded_marks
 from siltstone.dataset.store import Store
 from siltstone.errors import InvalidRequest
 from siltstone.model.columns import APP_LOADED
-from siltstone.storage.table import Table
 
 MAX_REMEMBERED_FILES: Final = 10_000
-"""A load of more files is neither looked up nor remembered: each file is an action in the log until it expires."""
+"""A load of more files is neither looked up nor remembered: each file is an action in the log until it is forgotten."""
 HASHING_THREADS: Final = 4
-HOURS_PER_DAY: Final = 24
 
 
 def hash_files(files: Sequence[Path]) -> dict[Path, str]:
@@ -42,14 +41,9 @@ def _hash(file: Path) -> str:
         raise InvalidRequest(f"{file} cannot be read: {error}. Nothing was loaded.") from error
 
 
-def known_apps(table: Table, store: Store) -> set[str]:
-    """Return the transactions of the files that a table remembers, from its newest log."""
-    return table.recent(APP_LOADED, within_hours=store.settings.producer_retention_days * HOURS_PER_DAY)
-
-
 def loaded_before(store: Store, hashes: Mapping[Path, str]) -> dict[Path, str]:
     """Return those files whose bytes were loaded into the dataset before."""
-    known = known_apps(store.changes, store) | known_apps(store.base, store)
+    known = loaded_marks(store.changes) | loaded_marks(store.base)
     return {file: digest for file, digest in hashes.items() if APP_LOADED + digest in known}
 
 

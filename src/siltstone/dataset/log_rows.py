@@ -17,10 +17,6 @@ from siltstone.model.spec import Spec
 
 MAX_REFUSED_ROWS: Final = 1000
 """A batch with more bad rows than this is a mistake as a whole, and is refused as one."""
-DAY_MICROS: Final = 86_400_000_000
-FIRST_DAY: Final = -719_162
-LAST_DAY: Final = 2_932_896
-"""The first day of the year 1 and the last of 9999: all that people, periods and logs can write down."""
 
 
 class Refuse(StrEnum):
@@ -37,7 +33,6 @@ def event_table(rows: Any, schema: pa.Schema, spec: Spec, *, dataset: str) -> pa
         InvalidRequest: one of them does not fit; the message names it.
     """
     table = to_table(rows, schema, dataset=dataset)
-    _check_times(table, spec, dataset)
     for name in spec.partition_by:
         if pa.types.is_string(schema.field(name).type):
             row = pc.index(table.column(name), "").as_py()
@@ -47,18 +42,6 @@ def event_table(rows: Any, schema: pa.Schema, spec: Spec, *, dataset: str) -> pa
                     "Leave it out, or name it."
                 )
     return table
-
-
-def _check_times(table: pa.Table, spec: Spec, dataset: str) -> None:
-    if spec.time is None or not table.num_rows:
-        return
-    column = table.column(spec.time)
-    scale = 1 if pa.types.is_date(column.type) else DAY_MICROS
-    numbers = column.cast(pa.int32()) if scale == 1 else column.cast(pa.int64())
-    outside = pc.or_(pc.less(numbers, FIRST_DAY * scale), pc.greater_equal(numbers, (LAST_DAY + 1) * scale))
-    row = pc.index(outside, value=True).as_py()
-    if row >= 0:
-        raise InvalidRequest(f"Dataset {dataset}: time {spec.time!r} is not in the years 1 to 9999 in row {row}.")
 
 
 # ---- one by one --------------------------------------------------------------------------------------------------
@@ -149,7 +132,7 @@ def tombstone_table(values: Any, schema: pa.Schema, subject: Sequence[str], *, d
             f"Dataset {dataset} is a log without subject columns; there is nothing to hide its rows by. Name them at create."
         )
     wanted = pa.schema([schema.field(name).with_nullable(True) for name in subject])  # noqa: FBT003
-    table = to_table(_named(values, subject, dataset), wanted, dataset=dataset)
+    table = to_table(_named(values, subject, dataset), wanted, dataset=dataset, any_year=True)
     named = pa.chunked_array([pa.repeat(False, table.num_rows)])  # noqa: FBT003
     for name in subject:
         named = pc.or_(named, table.column(name).is_valid())

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from siltstone.dataset.dedup import (
     equal_to_any,
@@ -84,7 +83,7 @@ def _with_tombstones(store: Store, files: Sequence[DataFile]) -> list[DataFile]:
 
 def _may_hold_tombstones(store: Store, file: DataFile) -> bool:
     path = store.changes.path / file.path
-    with readable(path), pq.ParquetFile(path) as parquet:
+    with readable(path), store.opened(path) as parquet:
         ranges = key_ranges(parquet.metadata, OP)
     return any(not found.known or found.high >= Op.TOMBSTONE.value for found in ranges)
 
@@ -92,8 +91,11 @@ def _may_hold_tombstones(store: Store, file: DataFile) -> bool:
 def stones_of(store: Store, snapshot: Snapshot) -> tuple[Stones, ...]:
     """Return what Δ's tombstones hide, one for each combination of subject columns that they name."""
     rows = tombstone_rows(store, snapshot)
-    if not rows.num_rows:
-        return ()
+    return _grouped(rows, store) if rows.num_rows else ()
+
+
+def _grouped(rows: pa.Table, store: Store) -> tuple[Stones, ...]:
+    """Return tombstones, which have the subject columns and ``_seq``, by the columns that they name."""
     named = np.zeros(rows.num_rows, np.int64)
     for bit, name in enumerate(store.spec.subject):
         named |= rows.column(name).is_valid().to_numpy().astype(np.int64) << bit
@@ -105,6 +107,18 @@ def stones_of(store: Store, snapshot: Snapshot) -> tuple[Stones, ...]:
             highest = own.group_by(list(columns)).aggregate([(SEQ, "max")])
             found.append(Stones(columns, highest.rename_columns([*columns, HIDES])))
     return tuple(found)
+
+
+def count_named(store: Store, snapshot: Snapshot, named: pa.Table) -> int | None:
+    """Count the rows of the view that a tombstone of these subject values would hide; None for a log of many rows.
+
+    `named` has the subject columns, null where a column is not named.
+    """
+    if snapshot.base.rows + snapshot.unfolded_rows > store.settings.arrow_changes_rows:
+        return None
+    stones = _grouped(named.append_column(SEQ, pa.repeat(snapshot.sequence + 1, named.num_rows)), store)
+    rows = log_table(store, snapshot, columns=store.spec.subject)
+    return int(np.count_nonzero(hidden_until(rows, stones)))
 
 
 def hidden_until(rows: pa.Table, stones: Iterable[Stones]) -> Numbers:
@@ -132,17 +146,20 @@ def _hidden_until(rows: pa.Table, stone: Stones) -> Numbers:
 # ---- without Spark -----------------------------------------------------------------------------------------------
 
 
-def log_table(store: Store, snapshot: Snapshot, *, raw: bool = False) -> pa.Table:
-    """Return the view as one Arrow table; with `raw`, tombstones are not applied."""
+def log_table(store: Store, snapshot: Snapshot, *, raw: bool = False, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return the view as one Arrow table, of some columns; with `raw`, tombstones are not applied."""
     stones = () if raw else stones_of(store, snapshot)
-    parts = [_not_hidden(rows, stones) for rows in base_tables(store, snapshot)]
-    appended = append_rows(store, snapshot, stones, columns=store.schema.names, raw=raw).cast(store.schema)
+    wanted = store.schema.names if columns is None else list(columns)
+    names = list(dict.fromkeys([*wanted, *store.spec.subject, *store.spec.dedup_by]))
+    schema = pa.schema([store.schema.field(name) for name in names])
+    parts = [_not_hidden(rows, stones) for rows in base_tables(store, snapshot, names)]
+    appended = append_rows(store, snapshot, stones, columns=names, raw=raw).cast(schema)
     if store.spec.dedup_by and not raw:
         if store.spec.survivor is Survivor.FIRST:
             appended = _without_equal(appended, parts, store)
         else:
             parts = [_without_equal(rows, [appended], store) for rows in parts]
-    return pa.concat_tables([*parts, appended]).combine_chunks()
+    return pa.concat_tables([part.select(wanted) for part in (*parts, appended)]).combine_chunks()
 
 
 def append_rows(
@@ -189,7 +206,8 @@ def _pieces(store: Store, snapshot: Snapshot, stones: Sequence[Stones]) -> Itera
     for batch in base_batches(store, snapshot):
         yield _not_hidden(pa.Table.from_batches([batch]), stones)
     for file in snapshot.unfolded:
-        rows = read_file(store.changes.path / file.path, store.change_schema, store.change_schema.names)
+        path = store.changes.path / file.path
+        rows = read_file(path, store.change_schema, store.change_schema.names, verify=store.settings.verify_checksums)
         own = pc.coalesce(rows.column(ROW_SEQ), pa.scalar(sequence_of(file), pa.int64()))
         rows = rows.append_column(SEQ, own).filter(pc.greater(own, snapshot.watermark))
         yield _visible(rows, stones).select(store.schema.names).cast(store.schema)

@@ -168,7 +168,14 @@ class _Files:
 
     def reader(self, path: str) -> FileReader:
         schema = self.store.schema if path.startswith(f"{BASE}/") else self.store.change_schema
-        return FileReader(root=self.visit.folder, path=path, schema=schema, key=self.store.spec.key, visit=self.visit)
+        return FileReader(
+            root=self.visit.folder,
+            path=path,
+            schema=schema,
+            key=self.store.spec.key,
+            visit=self.visit,
+            verify=self.store.settings.verify_checksums,
+        )
 
 
 def _base_path(file: DataFile) -> str:

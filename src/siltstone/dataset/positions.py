@@ -15,13 +15,14 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.dataset.frames import LISTED_FILES, arrow_frame, by_hash, scan_schema
+from siltstone.dataset.frames import LISTED_FILES, arrow_frame, by_hash, scan
 from siltstone.dataset.local import FILE, ROW, base_places, has_key_of
 from siltstone.dataset.store import Snapshot, Store
 from siltstone.model.columns import OP, Op
@@ -115,8 +116,8 @@ def visible_frame(spark: "SparkSession", store: Store, snapshot: Snapshot, hidde
     """Return the rows of base and change files that are not hidden."""
     from pyspark.sql import functions as F
 
-    paths = [str(store.base.path / file.path) for file in snapshot.base.files]
-    paths += [str(store.changes.path / file.path) for file in snapshot.unfolded]
+    paths = [store.base.path / file.path for file in snapshot.base.files]
+    paths += [store.changes.path / file.path for file in snapshot.unfolded]
     every = _scan(spark, store, paths).select(
         "*", _place().alias("_here"), _bit().alias("_bit"), _name().alias("_file")
     )
@@ -137,7 +138,7 @@ def _joined(spark: "SparkSession", store: Store, files: Sequence[DataFile], keys
     from pyspark.sql import functions as F
 
     changed, same = by_hash(arrow_frame(spark, keys), store.spec.key)
-    base = _scan(spark, store, [str(store.base.path / file.path) for file in files])
+    base = _scan(spark, store, [store.base.path / file.path for file in files])
     bit = F.call_function("shiftleft", F.lit(1).cast("long"), _bit())
     name = F.when(F.col("_metadata.file_size").isin(_shared_sizes(files)), _name()).alias(_NAME)
     found = base.select(*store.spec.key, _place(), name, bit.alias(_MASK)).join(F.broadcast(changed), same)
@@ -221,8 +222,8 @@ def _file_name(file: DataFile) -> str:
 # ---- columns of the scan -----------------------------------------------------------------------------------------
 
 
-def _scan(spark: "SparkSession", store: Store, paths: Sequence[str]) -> "DataFrame":
-    return spark.read.schema(scan_schema(store.schema)).parquet(*paths)
+def _scan(spark: "SparkSession", store: Store, paths: Sequence[Path]) -> "DataFrame":
+    return scan(spark, store, store.schema, paths)
 
 
 def _place() -> "Column":

@@ -3,8 +3,8 @@
 The registry is a Delta table partitioned by name: the live file of a name holds its one row. ``n`` counts what has
 happened to a name; the app transaction ("dataset/<name>", n) lets exactly one of many writers decide what comes next.
 
-* create: make both tables in a fresh incarnation folder, then one registry commit decides who won; a loser removes its
-  folder and compares specifications with the winner.
+* create: make a fresh incarnation folder with its marker and both tables, then one registry commit decides who won; a loser
+  removes its folder and compares specifications with the winner.
 * drop: one registry commit, then a mark on both tables so that open handles get Gone, then the folder is swept, and those
   above it if they are empty.
 
@@ -15,17 +15,27 @@ and writes are right at every point, and `sweep` removes what is left.
 import contextlib
 import datetime
 import json
-import shutil
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from siltstone.clock import Clock
-from siltstone.config import CONFIG_FILE, Settings
+from siltstone.config import Settings
+from siltstone.dataset.folder import (
+    DROPPED_ENDING,
+    Marker,
+    missing_tables,
+    remove_folder,
+    remove_incarnation,
+    strays_of,
+    write_marker,
+)
+from siltstone.dataset.lake_folder import no_lake, refuse_foreign_folder, unwritable
 from siltstone.dataset.store import CHANGES_LOG_ENTRIES, Store
 from siltstone.errors import Conflict, Corruption, Gone, InvalidRequest, NotFound, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
@@ -52,18 +62,24 @@ from siltstone.model.spec import (
     Spec,
     as_names,
 )
+from siltstone.storage.checksums import open_parquet
 from siltstone.storage.durable import sync_directory
 from siltstone.storage.kept import KeptReads
-from siltstone.storage.layout import BASE, CHANGES, DATA, LOG, SYSTEM, Layout
-from siltstone.storage.parquet import write_file
+from siltstone.storage.layout import BASE, CHANGES, DATA, Layout
+from siltstone.storage.parquet import READ_ERRORS, write_file
 from siltstone.storage.presence import Presence
-from siltstone.storage.table import Parent, Table
+from siltstone.storage.system_errors import read_failure
+from siltstone.storage.table import Parent, Pinned, Table
 from siltstone.storage.upkeep import Retention
 
 CREATE_TRIES: Final = 20
+READ_THREADS: Final = 4
+"""Threads that read the registry's files, one for each dataset."""
 FOLDER_TRIES: Final = 100
 """A drop takes a folder away between two system calls; so many times in a row it is a file that is in the way."""
 APP_DATASET: Final = "dataset/"
+INCARNATION: Final = re.compile(r"[0-9a-f]{32}\Z")
+"""A folder name that can only be one of ours."""
 _ROW: Final = pa.schema(
     [
         pa.field("n", pa.int64(), nullable=False),
@@ -93,6 +109,8 @@ class Registration:
     spec: Spec
     schema: pa.Schema
     at: datetime.datetime
+    is_new: bool = field(default=False, compare=False)
+    """True in the answer of the `create` that has made it; not stored."""
 
     @property
     def is_live(self) -> bool:
@@ -120,6 +138,8 @@ class Registry:
         self._after_commit = after_commit
         self._after_write = after_write
         self._reads = reads
+        self._known: dict[str, Registration] = {}
+        """Rows of the registry by their file, which never changes."""
         self._table = Table(
             layout.registry,
             settings=settings,
@@ -135,12 +155,31 @@ class Registry:
 
         Raises:
             NotFound: no such dataset, or no lake.
+            Corruption: its tables are not on disk.
         """
         self.require_lake()
+        found = self._find(name)
+        if why := self.broken(found):
+            raise Corruption(why)
+        return found
+
+    def _find(self, name: DatasetName) -> Registration:
         found = self._lookup(name)
         if found is None or not found.is_live:
             raise NotFound(f"There is no dataset {name} in lake {self._layout.root}. silt list shows what there is.")
         return found
+
+    def broken(self, found: Registration) -> str | None:
+        """Say what is wrong if tables of a live dataset are not on disk; None if they are there or it was dropped meanwhile."""
+        folder = self._layout.dataset(found.name, found.incarnation)
+        missing = missing_tables(folder)
+        if not missing or self._lookup(found.name) != found:
+            return None
+        what = " and ".join(missing)
+        return (
+            f"Dataset {found.name}: the registry names it, but {what} of {folder} cannot be found. Restore the folder from a "
+            f"backup, or remove the dataset with silt drop {found.name}."
+        )
 
     def require_lake(self) -> None:
         """Do nothing where there is a lake.
@@ -149,7 +188,7 @@ class Registry:
             NotFound: there is none, or it has never had a dataset.
         """
         if not self._layout.is_lake():
-            raise NotFound(f"There is no lake at {self._layout.root} yet; silt create makes it.")
+            raise no_lake(self._layout)
 
     def version(self) -> int:
         """Return the newest version of the registry: as long as it stays, every name means what it meant.
@@ -168,7 +207,17 @@ class Registry:
 
     def rows(self) -> list[Registration]:
         """Return what every name means now, dropped ones included."""
-        return [self._read(file) for file in self._table.pin().files]
+        return self.pin()[1]
+
+    def pin(self) -> tuple[Pinned, list[Registration]]:
+        """Return the registry's newest version, and what every name means in it."""
+        pinned = self._table.pin()
+        known = {file.path: found for file in pinned.files if (found := self._known.get(file.path)) is not None}
+        unread = [file for file in pinned.files if file.path not in known]
+        with ThreadPoolExecutor(READ_THREADS) as pool:
+            known |= zip((file.path for file in unread), pool.map(self._read, unread), strict=True)
+        self._known = known
+        return pinned, [known[file.path] for file in pinned.files]
 
     def needed_files(self) -> set[str]:
         """Return the files of the registry that a reader may need: live ones, and those replaced within the retention."""
@@ -185,14 +234,22 @@ class Registry:
         mine = [file for file in files if file.partition["name"] == str(name)]
         if len(mine) > 1:
             raise Corruption(f"The registry has {len(mine)} rows for {name}. Restore it from a copy.")
-        return self._read(mine[0]) if mine else None
+        return self._known.get(mine[0].path) or self._read(mine[0]) if mine else None
 
     def _read(self, file: DataFile) -> Registration:
         path = self._layout.registry / file.path
         try:
-            row = pq.ParquetFile(path).read().to_pylist()[0]
-        except (pa.ArrowInvalid, OSError, IndexError) as error:
-            raise Corruption(f"The registry's file {path} cannot be read ({error}). Restore it from a copy.") from error
+            with open_parquet(path) as opened:
+                row = opened.read().to_pylist()[0]
+        except READ_ERRORS as error:
+            raise read_failure(path, error) from error
+        except IndexError as error:
+            raise Corruption(f"The registry's file {path} has no row. Restore it from a copy.") from error
+        if not INCARNATION.match(row["incarnation"]):
+            raise Corruption(
+                f"The registry's file {path} names the folder {row['incarnation']!r}, which is not a valid incarnation. "
+                "Restore it from a copy that you trust."
+            )
         return Registration(
             name=DatasetName.parse(file.partition["name"] or ""),
             n=row["n"],
@@ -226,6 +283,7 @@ class Registry:
         Raises:
             InvalidRequest: the schema or the specification is not allowed.
             Conflict: a dataset of that name exists with another fingerprint or specification.
+            Corruption: the files of the one that exists are missing, or files of that name exist that are not registered.
         """
         schema = _with_required(canonical(schema), spec)
         _check_spec(schema, spec)
@@ -238,33 +296,52 @@ class Registry:
         existing = self._lookup(name)
         if existing is not None and existing.is_live:
             return self._same_or_conflict(existing, schema, spec)
+        self._check_unregistered(name)
         if existing is not None:
-            self.bury(
-                existing
-            )  # a crashed drop is finished first: stale handles must be Gone before the name lives again
+            # a crashed drop is finished first: stale handles must be Gone before the name lives again
+            self.bury(existing)
         self._ensure_table()
         incarnation = self._clock.new_id()
         folder = self._layout.dataset(name, incarnation)
         with Presence(self._layout.work, incarnation):
-            self._make_tables(folder, schema, spec)
+            self._make_tables(folder, Marker(dataset=str(name), incarnation=incarnation), schema, spec)
             try:
-                return self._register(name, incarnation, schema, spec)
+                return replace(self._register(name, incarnation, schema, spec), is_new=True)
             except Conflict:
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_folder(folder)
         return self._same_or_conflict(self.find(name), schema, spec)
+
+    def _check_unregistered(self, name: DatasetName) -> None:
+        """Refuse to create beside a folder of that name with committed data: a restored registry may have lost its row."""
+        found = strays_of(self._layout, name)
+        row = self._lookup(name) if found else None  # after `found`: what was registered meanwhile is named here
+        for folder in found:
+            if row is None or row.incarnation != folder.name:
+                raise Corruption(
+                    f"Dataset {name}: {folder} holds committed data, and the registry does not name it. Nothing was created. "
+                    "Run silt doctor --repair to register it again, or move the folder out of the lake."
+                )
+
+    def adopt(self, name: DatasetName, incarnation: str, schema: pa.Schema, spec: Spec) -> Registration:
+        """Register an incarnation whose tables are on disk, in a new registry if it was lost. A live name is a Conflict."""
+        self._ensure_table(is_ours=True)
+        return self._register(name, incarnation, schema, spec)
 
     def _same_or_conflict(self, existing: Registration, schema: pa.Schema, spec: Spec) -> Registration:
         """Compare with what the dataset is now; its columns are those of base, which may have been altered since."""
+        if why := self.broken(existing):
+            raise Corruption(why)
         there = own_columns(self.store(existing).base.columns())
         if spec == existing.spec and fingerprint(schema) == fingerprint(there):
             return existing
         raise _conflict(existing, there, schema, spec)
 
-    def _ensure_table(self) -> None:
+    def _ensure_table(self, *, is_ours: bool = False) -> None:
         """Make the registry of a new lake; of several processes at once one makes it and all go on."""
         if self._layout.is_lake():
             return
-        _refuse_foreign_folder(self._layout)
+        if not is_ours:
+            refuse_foreign_folder(self._layout)
         try:
             Table.create(
                 self._layout.registry,
@@ -276,17 +353,18 @@ class Registry:
         except Conflict:
             return
         except OSError as error:
-            raise _unwritable(self._layout, error) from error
+            raise unwritable(self._layout, error) from error
 
-    def _make_tables(self, folder: Path, schema: pa.Schema, spec: Spec) -> None:
-        """Make both tables. Until the registry names them nobody can find them."""
+    def _make_tables(self, folder: Path, marker: Marker, schema: pa.Schema, spec: Spec) -> None:
+        """Make the marker and both tables. Until the registry names them no reader finds them."""
         reach("create.before_tables")
-        days = f"interval {self._settings.producer_retention_days:g} days"
-        expiring = {"delta.setTransactionRetentionDuration": days}
+        expiring = {"delta.setTransactionRetentionDuration": "interval 1 days"}  # for forgotten marks alone
         try:
             make_folder(folder)
             if self._settings.durable:
                 sync_directory(self._layout.root)  # it names the catalog, which may be new
+            write_marker(folder, marker, durable=self._settings.durable)
+            reach("create.after_marker")
             Table.create(
                 folder / CHANGES,
                 pa.schema([pa.field(SEQ, pa.int64()), *change_schema(schema, spec.key)]),
@@ -307,8 +385,8 @@ class Registry:
                 durable=self._settings.durable,
             )
         except OSError as error:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise _unwritable(self._layout, error) from error
+            remove_folder(folder)
+            raise unwritable(self._layout, error) from error
         reach("create.after_base")
 
     def _register(self, name: DatasetName, incarnation: str, schema: pa.Schema, spec: Spec) -> Registration:
@@ -380,13 +458,32 @@ class Registry:
 
     # ---- drop ----------------------------------------------------------------------------------------------------
 
+    def drop_unused(self, made: Registration) -> bool:
+        """Drop an incarnation if `create` made it for this caller and nothing was committed to it since; return whether."""
+        store = self.store(made)
+        with contextlib.suppress(Gone, NotFound, Conflict):  # another process has dropped it
+            is_unused = made.is_new and store.changes.pin().version == store.base.pin().version == 0
+            if is_unused and self._find(made.name).incarnation == made.incarnation:
+                return bool(self.drop(made.name))
+        return False
+
     def drop(self, name: DatasetName) -> Registration:
         """Drop the dataset: the registry first, then the marks that turn open handles away, then the files.
 
-        A crash after the first step leaves a dataset that is gone for everybody who looks it up; its files go with the
-        next drop or sweep.
+        A crash after the first step leaves a dataset that no lookup finds; its files go with the next create or sweep.
+        A dataset whose files are missing is dropped, too.
+
+        Raises:
+            NotFound: no such dataset, or no lake.
+            InvalidRequest: its folder is behind a symbolic link. Nothing was changed.
         """
-        before = self.find(name)
+        self.require_lake()
+        before = self._find(name)
+        if link := self._layout.link_in(self._layout.dataset(name, before.incarnation)):
+            raise InvalidRequest(
+                f"Dataset {name} is behind the symbolic link {link}, and Siltstone deletes nothing behind links. Nothing was "
+                "changed. Replace the link by a folder or a mount point, and drop it again."
+            )
         self._write(
             Registration(
                 name=name,
@@ -413,10 +510,10 @@ class Registry:
                 continue  # already marked, or already removed: both are what is wanted
         reach("drop.after_marks")
         store.forget()
-        grave = store.path.with_name(self._clock.new_id())  # renamed first: nobody may meet a log that is half deleted
-        with contextlib.suppress(FileNotFoundError):
-            store.path.rename(grave)
-        shutil.rmtree(grave, ignore_errors=True)
+        if self._layout.link_in(store.path):
+            return  # what is behind a link is not ours to delete
+        if store.path.is_dir():
+            remove_incarnation(store.path, dropped.name, ending=DROPPED_ENDING)
         remove_empty_parents(store.path, self._layout)
 
 
@@ -501,27 +598,3 @@ def _conflict(existing: Registration, there: pa.Schema, schema: pa.Schema, spec:
 
 def _nullable(schema: pa.Schema, names: set[str]) -> pa.Schema:
     return pa.schema([f.with_nullable(True) if f.name in names else f for f in schema])  # noqa: FBT003
-
-
-def _unwritable(layout: Layout, error: OSError) -> SiltstoneError:
-    if isinstance(error, NotADirectoryError | FileExistsError):
-        return InvalidRequest(
-            f"Lake {layout.root}: a file is in the way where a folder must be ({error}). Move it away, or choose another name."
-        )
-    return Unavailable(f"Lake {layout.root} cannot be written ({error}). Check its permissions.")
-
-
-def _refuse_foreign_folder(layout: Layout) -> None:
-    """A lake is never laid over a folder that holds something else."""
-    root = layout.root
-    if not root.exists():
-        return
-    try:
-        names = sorted(path.name for path in root.iterdir())
-    except PermissionError as error:
-        raise Unavailable(f"Lake {root} cannot be read ({error}). Check its permissions.") from error
-    if LOG in names:
-        raise InvalidRequest(f"{root} is a Delta table, not a lake. Choose an empty folder.")
-    others = [name for name in names if name not in (SYSTEM, CONFIG_FILE)]
-    if others and not layout.is_lake():  # asked again: another process may have made the lake since
-        raise InvalidRequest(f"{root} is not a lake and not empty (it holds {others[0]!r}). Choose an empty folder.")

@@ -1,25 +1,32 @@
 """From what people pass in (dicts, Arrow, pandas) to the rows of a change file; whatever does not fit is refused by name.
 
-Nothing here writes. A refusal names the column, the row and the value, and changes nothing.
+Nothing here writes. A refusal names the row, the column, the value and the rule, and changes nothing.
 """
 
 import datetime
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.dataset.values import MISFITS, read_value
+from siltstone.dataset.fits import fits
+from siltstone.dataset.values import MISFITS, accepted, outside_years, reader, shown
 from siltstone.errors import InvalidRequest
-from siltstone.model.columns import CHANGE_FIELDS, Op
+from siltstone.model.columns import Op
 from siltstone.model.schema import MAX_KEY_BYTES, a_type, type_name
 
+MAX_FILE_BYTES: Final = 512 * 1024 * 1024
+"""Arrow bytes of the rows in one change file. A reader holds a file in memory, and Arrow's offsets end at 2 GiB."""
+MAX_CAST_BYTES: Final = 1024 * 1024 * 1024
+"""Arrow bytes that are cast at once. Text beyond 2 GiB does not fit one array with 32-bit offsets."""
 
-def to_table(rows: Any, schema: pa.Schema, *, dataset: str) -> pa.Table:  # noqa: ANN401
+
+def to_table(rows: Any, schema: pa.Schema, *, dataset: str, any_year: bool = False) -> pa.Table:  # noqa: ANN401
     """Return the rows as an Arrow table with exactly the schema's columns.
 
-    Missing columns become null where they may. Values are cast only where nothing is lost.
+    Missing columns become null where they may. Values are cast only where nothing is lost. Dates and times are in the years 1
+    to 9999; keys may have `any_year`, so that rows of earlier versions can be found and hidden.
 
     Raises:
         InvalidRequest: unknown or missing columns, or a value that does not fit.
@@ -31,17 +38,24 @@ def to_table(rows: Any, schema: pa.Schema, *, dataset: str) -> pa.Table:  # noqa
         raise InvalidRequest(f"Dataset {dataset}: the rows cannot be read as columns of one type: {error}") from error
     if len(set(given.column_names)) != len(given.column_names):
         raise InvalidRequest(f"Dataset {dataset}: a column is given twice ({', '.join(given.column_names)}).")
-    unknown = [name for name in given.column_names if name not in schema.names]
+    known = set(schema.names)
+    unknown = [name for name in given.column_names if name not in known]
     if unknown:
         raise InvalidRequest(
             f"Dataset {dataset} has no column {', '.join(map(repr, unknown))}. It has {', '.join(schema.names)}."
         )
-    columns = [_column(given, field, dataset) for field in schema]
+    have = dict(zip(given.column_names, given.columns, strict=True))
+    columns = [_column(have.get(field.name), field, dataset, rows=given.num_rows) for field in schema]
     table = pa.Table.from_arrays(columns, schema=schema)
-    for field in schema:
-        if not field.nullable and table.column(field.name).null_count:
-            row = pc.index(table.column(field.name).is_null(), value=True).as_py()
+    for field, column in zip(schema, table.columns, strict=True):
+        if not field.nullable and column.null_count:
+            row = pc.index(column.is_null(), value=True).as_py()
             raise InvalidRequest(f"Dataset {dataset}: column {field.name!r} must not be null, but is in row {row}.")
+        if not any_year and outside_years(column):
+            row = _first_row(column, outside_years)
+            raise InvalidRequest(
+                f"Dataset {dataset}: column {field.name!r} has a time that is not in the years 1 to 9999 in row {row}."
+            )
     return table
 
 
@@ -72,7 +86,8 @@ def _from_dicts(rows: Sequence[Any], schema: pa.Schema, dataset: str) -> pa.Tabl
                 f"Dataset {dataset}: row {number} is of type {type(row).__name__}, not a dict (an object, in JSON)."
             )
         names |= dict.fromkeys(row)
-    unknown = [name for name in names if name not in schema.names]
+    known = set(schema.names)
+    unknown = [name for name in names if name not in known]
     if unknown:
         raise InvalidRequest(
             f"Dataset {dataset} has no column {', '.join(map(repr, unknown))}. It has {', '.join(schema.names)}."
@@ -82,30 +97,40 @@ def _from_dicts(rows: Sequence[Any], schema: pa.Schema, dataset: str) -> pa.Tabl
 
 
 def _array(values: list[Any], field: pa.Field, dataset: str) -> pa.Array:
-    """Build one column; text is read as a date, a time or a decimal, because JSON has no such values."""
+    """Build one column; text is read as a date, a time, a decimal or bytes, because JSON has no such values."""
+    read = reader(field.type)
     try:
-        return pa.array([read_value(value, field.type) for value in values], field.type)
+        return pa.array([read(value) for value in values], field.type)
     except MISFITS as error:
         raise _misfit(values, field, dataset, error) from error
 
 
-def _misfit(values: list[Any], field: pa.Field, dataset: str, error: Exception) -> InvalidRequest:
+def _misfit(values: Sequence[Any], field: pa.Field, dataset: str, error: Exception) -> InvalidRequest:
+    read = reader(field.type)
     for row, value in enumerate(values):
         try:
-            pa.array([read_value(value, field.type)], field.type)
+            pa.array([read(value)], field.type)
         except MISFITS:
-            return InvalidRequest(
-                f"Dataset {dataset}: row {row}, column {field.name!r}: {value!r} is not {a_type(field.type)}."
-            )
+            return _refused(row, shown(value), field, dataset)
     return InvalidRequest(f"Dataset {dataset}: column {field.name!r} does not fit {type_name(field.type)}: {error}")
 
 
-def _column(given: pa.Table, field: pa.Field, dataset: str) -> pa.ChunkedArray:
-    if field.name not in given.column_names:
-        return pa.chunked_array([pa.nulls(given.num_rows, field.type)])
-    column = given.column(field.name)
+def _refused(row: int, value: str, field: pa.Field, dataset: str) -> InvalidRequest:
+    """Return the refusal of one value, with the rule that it breaks."""
+    return InvalidRequest(
+        f"Dataset {dataset}: row {row}, column {field.name!r}: {value} is not {a_type(field.type)}. "
+        f"Accepted: {accepted(field.type)}."
+    )
+
+
+def _column(column: pa.ChunkedArray | None, field: pa.Field, dataset: str, *, rows: int) -> pa.ChunkedArray:
+    """Return a column in the dataset's type; a value that would lose something is refused."""
+    if column is None:
+        return pa.chunked_array([pa.nulls(rows, field.type)])
     if column.type == field.type:
         return column
+    if pa.types.is_nested(column.type) and pa.types.is_nested(field.type) and not fits(column.type, field.type):
+        return pa.chunked_array([_array(column.to_pylist(), field, dataset)])
     if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(field.type):
         if (column.type.tz is None) != (field.type.tz is None):
             raise InvalidRequest(
@@ -117,22 +142,72 @@ def _column(given: pa.Table, field: pa.Field, dataset: str) -> pa.ChunkedArray:
             f"Dataset {dataset}: column {field.name!r} is {a_type(field.type)}, the given column is {column.type}."
         )
     try:
-        return column.cast(field.type, safe=True)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        raise InvalidRequest(
-            f"Dataset {dataset}: column {field.name!r} does not fit {type_name(field.type)}: {error}"
-        ) from error
+        return _cast(_divided(column), field.type)
+    except MISFITS as error:
+        if not len(column):
+            raise InvalidRequest(
+                f"Dataset {dataset}: column {field.name!r} is {a_type(field.type)}, the given column is {column.type}."
+            ) from error
+        row = _first_row(column, lambda part: not _can_cast(part, field.type))
+        raise _refused(row, _shown(column[row]), field, dataset) from error
+
+
+def _shown(value: pa.Scalar) -> str:
+    try:
+        return shown(value.as_py())
+    except MISFITS:  # a time that Python cannot hold
+        return f"the given {value.type}"
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Cast a column if nothing is lost; Arrow would turn what a float of 4 bytes cannot hold into infinity."""
+    found = column.cast(kind, safe=True)
+    if pa.types.is_float32(kind) and pc.any(pc.and_(pc.is_inf(found), pc.is_finite(column.cast(pa.float64())))).as_py():
+        raise OverflowError(kind)
+    return found
+
+
+def _can_cast(column: pa.ChunkedArray, kind: pa.DataType) -> bool:
+    try:
+        _cast(column, kind)
+    except MISFITS:
+        return False
+    return True
+
+
+def _first_row(column: pa.ChunkedArray, is_bad: Callable[[pa.ChunkedArray], bool]) -> int:
+    """Return the number of the first bad row of a column that has one, by halves."""
+    first, count = 0, len(column)
+    while count > 1:
+        if is_bad(column.slice(first, count // 2)):
+            count //= 2
+        else:
+            first, count = first + count // 2, count - count // 2
+    return first
+
+
+def _divided(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the column in chunks that a cast to 32-bit offsets can hold."""
+    if column.nbytes <= MAX_CAST_BYTES:
+        return column
+    step = max(1, len(column) * MAX_CAST_BYTES // column.nbytes)
+    parts = [column.slice(first, step) for first in range(0, len(column), step)]
+    return pa.chunked_array([chunk for part in parts for chunk in part.chunks], column.type)
 
 
 def _loses_meaning(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Text is no number, a number is no time and a time no date, though Arrow would turn one into the other."""
+    """Return whether Arrow would turn values of one kind into another kind.
+
+    Text is not a number, a number not a time, a time not a date, and a float not an exact decimal.
+    """
     if pa.types.is_null(given):
         return False
     if pa.types.is_dictionary(given):
         return _loses_meaning(given.value_type, wanted)
-    return any(
-        is_kind(given) != is_kind(wanted) for is_kind in (_is_text, pa.types.is_boolean, pa.types.is_temporal)
-    ) or (pa.types.is_date(given) != pa.types.is_date(wanted))
+    kinds = (_is_text, pa.types.is_boolean, pa.types.is_temporal, pa.types.is_date, pa.types.is_nested)
+    return any(is_kind(given) != is_kind(wanted) for is_kind in kinds) or (
+        pa.types.is_floating(given) and pa.types.is_decimal(wanted)
+    )
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -158,6 +233,17 @@ def check_keys(table: pa.Table, key: Sequence[str], *, dataset: str) -> None:
                 )
 
 
+def file_parts(table: pa.Table, *, max_rows: int) -> Iterator[tuple[int, pa.Table]]:
+    """Yield the rows in parts for one file each, with the position of each part's first row in the batch.
+
+    A part has at most `max_rows` rows, and about `MAX_FILE_BYTES` bytes at most.
+    """
+    by_size = table.num_rows * MAX_FILE_BYTES // max(1, table.nbytes)
+    step = max(1, min(max_rows, by_size))
+    for first in range(0, table.num_rows, step):
+        yield first, table.slice(first, step)
+
+
 def change_rows(
     table: pa.Table,
     *,
@@ -165,27 +251,24 @@ def change_rows(
     schema: pa.Schema,
     batch_id: str,
     written_at: datetime.datetime,
+    first_position: int = 0,
     actor: str | None = None,
     reason: str | None = None,
 ) -> pa.Table:
-    """Return the rows as a change file stores them; what a tombstone does not carry is null."""
+    """Return the rows as a change file stores them; what a tombstone does not carry is null.
+
+    `first_position` is the position of the first row in its batch.
+    """
     rows = table.num_rows
     ours: dict[str, Any] = {
         "_op": pa.repeat(pa.scalar(op.value), rows),
-        "_pos": pa.array(range(rows), pa.int64()),
+        "_pos": pa.arange(first_position, first_position + rows),
         "_row_seq": pa.nulls(rows, pa.int64()),
         "_batch_id": pa.repeat(pa.scalar(batch_id), rows),
         "_written_at": pa.repeat(pa.scalar(written_at, pa.timestamp("us", tz="UTC")), rows),
         "_actor": pa.repeat(pa.scalar(actor, pa.string()), rows),
         "_reason": pa.repeat(pa.scalar(reason, pa.string()), rows),
     }
-    own = {field.name for field in CHANGE_FIELDS}
-    arrays = [
-        ours[f.name]
-        if f.name in own
-        else table.column(f.name)
-        if f.name in table.column_names
-        else pa.nulls(rows, f.type)
-        for f in schema
-    ]
+    have = dict(zip(table.column_names, table.columns, strict=True)) | ours
+    arrays = [have[f.name] if f.name in have else pa.nulls(rows, f.type) for f in schema]
     return pa.Table.from_arrays(arrays, schema=schema)

@@ -2,32 +2,37 @@
 
 A *snapshot* is (changes version c, base version v, watermark w), taken in this order: open `changes` at c, *then* `base`
 at v, then the watermark of that same v. Changes are pruned only after the fold that holds them has committed, so this
-order can never miss a change; the other order can.
+order can never miss a change; the other order can. Tables that are not of one history are refused (`relation`).
 """
 
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, cast
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from siltstone.clock import Clock
 from siltstone.config import Settings
+from siltstone.dataset.relation import check_gapless, check_pruned, check_watermark
 from siltstone.errors import Conflict, Corruption, SiltstoneError, Unavailable
 from siltstone.model.columns import APP_CONTENT, APP_EPOCH, APP_FOLD, APP_PRUNE, APP_SEQ, SEQ
 from siltstone.model.files import DataFile
 from siltstone.model.names import DatasetName
 from siltstone.model.schema import base_schema, change_schema, own_columns
 from siltstone.model.spec import Spec
+from siltstone.storage.checksums import check_file, open_parquet
 from siltstone.storage.handle import LogMoved
 from siltstone.storage.kept import KeptReads
 from siltstone.storage.layout import BASE, CHANGES, Layout
 from siltstone.storage.parquet import stat_columns
 from siltstone.storage.presence import Presence
+from siltstone.storage.row_groups import readable
 from siltstone.storage.table import Pinned, Table
 from siltstone.storage.upkeep import Retention
 
@@ -43,6 +48,9 @@ T = TypeVar("T", bound=Closeable)
 
 CHANGES_LOG_ENTRIES: Final = 100
 """Opening a table costs by the entries in its log, so a busy one keeps no more than about this many."""
+
+CHECKED_FILES: Final = 10_000
+"""Names of verified files that a process remembers; past this number those that were not asked for last are dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +184,10 @@ class Store:
     frames: KeptFrames = field(default_factory=KeptFrames, compare=False, repr=False)
     reads: KeptReads = field(compare=False, repr=False)
     """What lookups keep in memory, shared by all datasets of a lake."""
+    gapless: list[tuple[tuple[DataFile, ...], int]] = field(default_factory=list, init=False, compare=False, repr=False)
+    """The change files and the watermark whose sequences were last found to be complete; empty before the first."""
+    checked: set[Path] = field(default_factory=set, compare=False, repr=False)
+    """Files whose footers and indexes this process has verified."""
     base: Table = field(init=False, compare=False, repr=False)
     """The compacted rows."""
     changes: Table = field(init=False, compare=False, repr=False)
@@ -231,14 +243,54 @@ class Store:
         return self if columns.equals(self.schema, check_metadata=True) else replace(self, schema=columns)
 
     def snapshot(self) -> Snapshot:
-        """Take a snapshot. The order of the two lines is the correctness of every reader.
+        """Take a snapshot. The order of the first two lines is the correctness of every reader.
 
         Raises:
+            Corruption: the two tables are not of one history, or a sequence is missing.
             Gone: the dataset was dropped.
         """
         changes = self.changes.pin(APP_SEQ, APP_PRUNE)
         base = self.base.pin(APP_FOLD, APP_EPOCH, APP_CONTENT)
-        return Snapshot(changes=changes, base=base, watermark=base.transactions.get(APP_FOLD, 0))
+        snapshot = Snapshot(changes=changes, base=base, watermark=base.transactions.get(APP_FOLD, 0))
+        self._check_relation(snapshot)
+        return snapshot
+
+    def _check_relation(self, snapshot: Snapshot) -> None:
+        """Refuse tables of different moments (`relation`); files that were checked once are not checked again.
+
+        Raises:
+            Corruption: they are.
+        """
+        transactions, watermark = snapshot.changes.transactions, snapshot.watermark
+        sequence = transactions.get(APP_SEQ, 0)
+        if watermark > sequence:  # base may have been folded since `changes` was opened
+            check_watermark(self.name, sequence=self.changes.newest(APP_SEQ) or 0, watermark=watermark)
+        check_pruned(self.name, pruned=transactions.get(APP_PRUNE, 0), watermark=watermark)
+        files = snapshot.changes.files
+        if not self.gapless or self.gapless[0][0] is not files or self.gapless[0][1] != watermark:
+            check_gapless(self.name, files, watermark=watermark, sequence=sequence)
+            self.gapless[:] = [(files, watermark)]
+
+    def opened(self, path: Path) -> AbstractContextManager[pq.ParquetFile]:
+        """Open a file of one of the two tables; its checksums are verified unless the settings say otherwise."""
+        return open_parquet(path, verify=self.settings.verify_checksums)
+
+    def check_files(self, paths: Sequence[Path]) -> None:
+        """Verify the footers and indexes of files for a reader that cannot: each one once while this process runs.
+
+        Raises:
+            Corruption: one is damaged.
+            Unavailable: one cannot be read.
+        """
+        if not self.settings.verify_checksums:
+            return
+        for path in paths:
+            if path not in self.checked:
+                with contextlib.suppress(FileNotFoundError), readable(path):  # the reader reports a missing file
+                    check_file(path)
+                    self.checked.add(path)
+        if len(self.checked) > CHECKED_FILES:
+            self.checked.intersection_update(paths)
 
     def forget(self) -> None:
         """Let go of every row that is kept in memory: what a purge or a drop takes from disk must not stay there."""
@@ -247,7 +299,7 @@ class Store:
 
     def note_commit(self, table: Table, version: int) -> None:
         """Tell the upkeep of a commit. Whatever fails there comes after the commit and must take nothing back."""
-        with contextlib.suppress(SiltstoneError, LogMoved):
+        with contextlib.suppress(SiltstoneError, LogMoved, OSError):  # a drop may have taken the folder away
             self.after_commit(table, version)
             if table is self.changes:
                 self.after_write(self, version)

@@ -1,7 +1,7 @@
 """What every job inside Spark's Python workers needs: Arrow tables as bytes, keys that can be searched, files of a given size.
 
-Driver modules send this one to the workers by value (see `tasks`), so that they need pyarrow and nothing of ours: it imports
-only pyarrow, numpy and the standard library.
+Driver modules send this one and `checksums` to the workers by value (see `tasks`), so that they need pyarrow and nothing of
+ours: it imports nothing else but pyarrow, numpy and the standard library.
 """
 
 import os
@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from siltstone.storage.checksums import add_checksums
 
 PIECE_BYTES: Final = 64 * 1024 * 1024
 """About so much is in memory at a time, and a few copies of it."""
@@ -35,6 +37,8 @@ class Target:
     options: Mapping[str, Any]
     row_group_rows: int
     durable: bool
+    verify: bool = True
+    """Verify the checksums of the files that the tasks read."""
 
 
 def piece_rows(file: pq.ParquetFile) -> int:
@@ -158,6 +162,7 @@ class Output:
             return
         self._writer.close()
         self._writer = None
+        add_checksums(self._path)
         self._written = 0
         if self.target.durable:
             handle = os.open(self._path, os.O_RDONLY)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from siltstone.dataset import task_files
 from siltstone.dataset.store import Store
 from siltstone.dataset.task_files import Target
+from siltstone.storage import checksums
 from siltstone.storage.parquet import ROW_GROUP_ROWS, writer_options
 from siltstone.storage.spark_failures import spark_errors
 
@@ -50,6 +51,7 @@ def store_target(store: Store, schema: pa.Schema, folder: Path) -> Target:
         options=writer_options(schema, store.spec.found_by),
         row_group_rows=ROW_GROUP_ROWS,
         durable=store.settings.durable,
+        verify=store.settings.verify_checksums,
     )
 
 
@@ -80,7 +82,7 @@ def answers(
     """
     from pyspark import cloudpickle
 
-    for module in (task_files, *modules):
+    for module in (checksums, task_files, *modules):
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # the tasks need nothing of ours
     try:
         return frame.mapInArrow(work, schema).toArrow()

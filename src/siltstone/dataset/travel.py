@@ -15,9 +15,9 @@ with the points that can be read: never a guess.
 
 As of a time t: the newest sequence whose commit, like every commit before it, has a time of at most t. The log of `changes`
 tells it; for longer ago base's does, because a fold notes when the first and the last of its changes were committed: if t lies
-after the last of one fold and before the first of the next, the state is that of the fold. Rows that came without a sequence (a
-first load, another program's commit on base) count by the time of their commit. Clocks decide nothing else: folds do not
-change what a dataset says, so their own time is not asked for.
+after the last of one fold and before the first of the next, the state is that of the fold. Rows that came without a sequence, by
+a first load, count by the time of their commit. Commits of another program, and what undid them, do not count. Clocks decide
+nothing else: folds do not change what a dataset says, so their own time is not asked for.
 """
 
 import datetime
@@ -254,14 +254,15 @@ def _moments(table: Table, *apps: str) -> Sequence[Moment]:
 def _told_by(entries: Sequence[LogEntry], start: Mapping[str, int], apps: Sequence[str]) -> Iterator[Moment]:
     transactions, at_ms = dict(start), 0
     for entry in entries:
+        if entry.is_foreign:  # undone since, or the dataset would be refused: it was never a state of this dataset
+            continue
         transactions |= {app: number for app, number in entry.transactions.items() if app in apps}
         at_ms = max(at_ms, entry.at_ms)
-        foreign = entry.commit_id is None and bool(entry.adds or entry.removes)
         yield Moment(
             version=entry.version,
             at_ms=at_ms,
             transactions=dict(transactions),
-            speaks=foreign or APP_CONTENT in entry.transactions,
+            speaks=APP_CONTENT in entry.transactions,
             changed_ms=_changed_ms(entry),
         )
 

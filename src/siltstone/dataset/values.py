@@ -1,14 +1,24 @@
-"""One value at a time: how text and JSON numbers are read as a column's type, by upserts and by loads alike.
+"""The rules by which one value fits a column: the same for every way in.
+
+`reader` reads Python and JSON values (dicts, `--row`, JSON and NDJSON files), `text_reader` reads text (CSV, folder names, keys).
+Both refuse what would be rounded, cut, shifted or guessed. `accepted` names the accepted forms, for messages.
+Arrow tables, Parquet files and Spark frames are judged by type (`rows`, `fits`), and by `outside_years`.
 
 Spark's tasks get this module by value (see `json_worker`), so it imports only pyarrow and the standard library.
 """
 
+import base64
 import datetime
 import decimal
-from collections.abc import Mapping
+import json
+import math
+import re
+import struct
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 MISFITS: Final = (
     pa.ArrowInvalid,
@@ -21,62 +31,430 @@ MISFITS: Final = (
     KeyError,
 )
 """What Arrow and Python raise where a value does not fit."""
+DAY_MICROS: Final = 86_400_000_000
+FIRST_DAY: Final = -719_162
+LAST_DAY: Final = 2_932_896
+"""The first day of year 1 and the last day of year 9999, in days since 1970: what every reader can show."""
+MAX_VALUE_CHARS: Final = 100
+"""Characters of a value that a message shows."""
+MAX_DECIMAL_EXPONENT: Final = 400
+"""A number with a larger exponent fits no column. It is refused before its digits are written out, which could fill memory."""
+
+EXACT_SINGLES: Final = 2.0**24
+EXACT_DOUBLES: Final = 2.0**53
+"""Floats of 4 and of 8 bytes hold every smaller integer exactly."""
+
+Reader = Callable[[Any], Any]
+"""Returns a value as Arrow stores it, or raises one of `MISFITS`. Null stays null."""
+
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,400}")
+_NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,6})?")
+_DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_MOMENT: Final = re.compile(
+    r"(?P<day>[0-9]{4}-[0-9]{2}-[0-9]{2})"
+    r"(?:[Tt ](?P<time>[0-9]{2}:[0-9]{2}(?::[0-9]{2})?)(?:[.,](?P<fraction>[0-9]{1,30}))?"
+    r" ?(?P<zone>[Zz]|[+-][0-9]{2}(?::?[0-9]{2})?)?)?"
+)
+_NOT_FINITE: Final = {
+    "nan": math.nan,
+    "inf": math.inf,
+    "+inf": math.inf,
+    "-inf": -math.inf,
+    "infinity": math.inf,
+    "+infinity": math.inf,
+    "-infinity": -math.inf,
+}
+_BOOLEANS: Final = {"true": True, "false": False}
+MICRO_DIGITS: Final = 6
 
 
-def read_value(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401
-    """Read ISO text, and refuse what Arrow would cut off in silence; a time without a zone is UTC, as everywhere in a lake."""
-    if isinstance(value, list | tuple) and pa.types.is_list(kind):
-        return [read_value(inner, kind.value_type) for inner in value]
-    if isinstance(value, Mapping) and pa.types.is_struct(kind):  # a field it does not have is a KeyError
-        inside = {field.name: field.type for field in kind.fields}
-        return {name: read_value(inner, inside[name]) for name, inner in value.items()}
-    if _is_cut_off(value, kind):
-        raise ValueError(value)
-    if isinstance(value, datetime.datetime):
-        return value.astimezone(datetime.UTC) if value.tzinfo is not None else value
-    if not isinstance(value, str):
-        return value
+# ---- Python and JSON values ----------------------------------------------------------------------------------------
+
+
+def reader(kind: pa.DataType) -> Reader:
+    """Return the function that reads Python and JSON values of a type."""
+    if pa.types.is_list(kind):
+        return _nullable(_list_reader(kind))
+    if pa.types.is_struct(kind):
+        return _nullable(_struct_reader(kind))
+    if pa.types.is_map(kind):
+        return _nullable(_map_reader(kind))
+    return _nullable(_scalar_reader(kind))
+
+
+def _scalar_reader(kind: pa.DataType) -> Reader:
     if pa.types.is_timestamp(kind):
-        moment = datetime.datetime.fromisoformat(value)
-        if kind.tz is None and moment.tzinfo is not None:
-            raise ValueError(value)
-        return moment.astimezone(datetime.UTC) if moment.tzinfo is not None else moment
-    if pa.types.is_date(kind):
+        return lambda value: _moment_of(value, kind)
+    if pa.types.is_float32(kind):
+        return lambda value: _single(_float_of(value), value)
+    for is_kind, read in _READERS:
+        if is_kind(kind):
+            return read
+    return lambda value: value
+
+
+def _nullable(read: Reader) -> Reader:
+    """Return a reader that passes null on, and takes NumPy's and pandas' values as Python's."""
+
+    def read_value(value: Any) -> Any:  # noqa: ANN401
+        if value is None:
+            return None
+        if type(value).__module__.partition(".")[0] in ("numpy", "pandas", "pyarrow"):
+            value = _as_python(value)
+            if value is None:
+                return None
+        return read(value)
+
+    return read_value
+
+
+def _as_python(value: Any) -> Any:  # noqa: ANN401
+    match type(value).__name__:
+        case "NaTType" | "NAType":
+            return None
+        case "datetime64":
+            micros = value.astype("datetime64[us]")
+            return micros.item() if micros == value else _refuse(value)
+        case "ndarray":
+            return value.tolist()
+        case _ if isinstance(value, pa.Scalar):
+            return value.as_py()
+        case _ if hasattr(value, "dtype") and hasattr(value, "item"):
+            return value.item()
+        case _:
+            return value
+
+
+def _refuse(value: Any) -> Any:  # noqa: ANN401
+    raise ValueError(value)
+
+
+def _text_of(value: Any) -> str:  # noqa: ANN401
+    return value if isinstance(value, str) else _refuse(value)
+
+
+def _boolean_of(value: Any) -> bool:  # noqa: ANN401
+    return value if isinstance(value, bool) else _refuse(value)
+
+
+def _integer_of(value: Any) -> int:  # noqa: ANN401
+    match value:
+        case bool():
+            return int(_refuse(value))
+        case int():
+            return value
+        case float() if value.is_integer():
+            return int(value)
+        case decimal.Decimal() if _is_writable(value) and value == value.to_integral_value():
+            return int(value)
+        case _:
+            return int(_refuse(value))
+
+
+def _float_of(value: Any) -> float:  # noqa: ANN401
+    """Read a number as the nearest float. An integer must be one exactly, and only infinity becomes infinity."""
+    match value:
+        case bool():
+            return float(_refuse(value))
+        case float():
+            return value
+        case int():
+            return float(value) if float(value) == value else float(_refuse(value))
+        case decimal.Decimal():
+            found = float(value)
+            return found if math.isfinite(found) or not value.is_finite() else float(_refuse(value))
+        case str() if value.lower() in _NOT_FINITE:
+            return _NOT_FINITE[value.lower()]
+        case _:
+            return float(_refuse(value))
+
+
+def _single(found: float, value: Any) -> float:  # noqa: ANN401
+    """Check that a float of 4 bytes can hold a number: too large ones raise, an integer must fit exactly."""
+    if not math.isfinite(found):
+        return found
+    stored: float = struct.unpack("<f", struct.pack("<f", found))[0]
+    return float(_refuse(value)) if isinstance(value, int) and stored != found else found
+
+
+def _decimal_of(value: Any) -> decimal.Decimal:  # noqa: ANN401
+    match value:
+        case bool():
+            return decimal.Decimal(_refuse(value))
+        case int():
+            return decimal.Decimal(value)
+        case decimal.Decimal():
+            found = value
+        case str() if _NUMBER.fullmatch(value):
+            found = decimal.Decimal(value)
+        case _:
+            return decimal.Decimal(_refuse(value))
+    return found if _is_writable(found) else decimal.Decimal(_refuse(value))
+
+
+def _is_writable(value: decimal.Decimal) -> bool:
+    """True for a number whose digits can be written out: finite, and without an exponent in the thousands."""
+    exponent = value.as_tuple().exponent
+    return isinstance(exponent, int) and abs(exponent) <= MAX_DECIMAL_EXPONENT
+
+
+def _date_of(value: Any) -> datetime.date:  # noqa: ANN401
+    if isinstance(value, str) and _DATE.fullmatch(value):
         return datetime.date.fromisoformat(value)
-    if pa.types.is_decimal(kind):
-        return decimal.Decimal(value)
+    if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+        return value
+    raise ValueError(value)
+
+
+def _moment_of(value: Any, kind: pa.DataType) -> datetime.datetime:  # noqa: ANN401
+    if isinstance(value, str):
+        value = _moment(value)
+    if not isinstance(value, datetime.datetime) or getattr(value, "nanosecond", False):
+        raise ValueError(value)
+    return _zoned(value, kind)
+
+
+def _zoned(moment: datetime.datetime, kind: pa.DataType) -> datetime.datetime:
+    """Return a time in UTC. A time without a zone is UTC, as everywhere in a lake; a column without zones takes no other."""
+    if moment.tzinfo is None:
+        return moment
+    if kind.tz is None:
+        raise ValueError(moment)
+    return moment.astimezone(datetime.UTC)
+
+
+def _moment(text: str) -> datetime.datetime:
+    """Read ISO 8601 text. Digits below a microsecond must be zeros."""
+    found = _MOMENT.fullmatch(text)
+    if found is None or (found["fraction"] and found["time"].count(":") == 1):
+        raise ValueError(text)
+    fraction = (found["fraction"] or "").ljust(MICRO_DIGITS, "0")
+    if fraction[MICRO_DIGITS:].strip("0"):
+        raise ValueError(text)
+    time = f"{found['time'] or '00:00'}{'' if (found['time'] or '').count(':') > 1 else ':00'}"
+    return datetime.datetime.fromisoformat(
+        f"{found['day']}T{time}.{fraction[:MICRO_DIGITS]}{(found['zone'] or '').upper()}"
+    )
+
+
+def _bytes_of(value: Any) -> bytes:  # noqa: ANN401
+    """Read bytes, or base 64 text, the form in which bytes are shown."""
+    match value:
+        case str():
+            return base64.b64decode(value, validate=True)
+        case bytes() | bytearray() | memoryview():
+            return bytes(value)
+        case _:
+            return bytes(_refuse(value))
+
+
+def _list_reader(kind: pa.DataType) -> Reader:
+    inner = reader(kind.value_type)
+    return lambda value: [inner(item) for item in value] if isinstance(value, list | tuple) else _refuse(value)
+
+
+def _struct_reader(kind: pa.DataType) -> Reader:
+    inner = {field.name: reader(field.type) for field in kind.fields}
+
+    def read(value: Any) -> dict[str, Any]:  # noqa: ANN401
+        if not isinstance(value, Mapping):
+            raise TypeError(value)
+        return {name: inner[name](item) for name, item in value.items()}  # an unknown field is a KeyError
+
+    return read
+
+
+def _map_reader(kind: pa.DataType) -> Reader:
+    """Return a reader of objects, and of lists of [key, value] pairs, the form in which maps are shown."""
+    key, item = reader(kind.key_type), reader(kind.item_type)
+    as_text = pa.types.is_string(kind.key_type) or pa.types.is_nested(kind.key_type)
+    from_text = key if as_text else text_reader(kind.key_type)
+
+    def read(value: Any) -> list[tuple[Any, Any]]:  # noqa: ANN401
+        if isinstance(value, Mapping):
+            found = [((from_text if isinstance(k, str) else key)(k), item(v)) for k, v in value.items()]
+        else:
+            found = [(key(k), item(v)) for k, v in _pairs(value)]
+        names = [_comparable(k) for k, _ in found]
+        if None in names or len(set(names)) < len(names):
+            raise ValueError(value)
+        return found
+
+    return read
+
+
+def _pairs(value: Any) -> Iterable[Sequence[Any]]:  # noqa: ANN401
+    if not isinstance(value, list | tuple) or not all(isinstance(pair, list | tuple) for pair in value):
+        raise TypeError(value)
     return value
 
 
-def _is_cut_off(value: Any, kind: pa.DataType) -> bool:  # noqa: ANN401
-    """True for what Arrow would cut or shift without a word.
+def _comparable(key: Any) -> Hashable:  # noqa: ANN401
+    return key if key is None or isinstance(key, Hashable) else repr(key)
 
-    1.5 in a column of integers becomes 1, text in a list is taken apart, a time in a column of dates loses its hours, one with a
-    zone in a column without shifts, and a pandas time loses its nanoseconds.
+
+_READERS: Final[tuple[tuple[Callable[[pa.DataType], bool], Reader], ...]] = (
+    (pa.types.is_string, _text_of),
+    (pa.types.is_boolean, _boolean_of),
+    (pa.types.is_integer, _integer_of),
+    (pa.types.is_floating, _float_of),
+    (pa.types.is_decimal, _decimal_of),
+    (pa.types.is_date, _date_of),
+    (pa.types.is_binary, _bytes_of),
+)
+
+
+def read_json(text: str) -> Any:  # noqa: ANN401
+    """Read JSON exactly: a number with a point becomes a Decimal, and an object must not name a field twice.
+
+    Raises:
+        ValueError: it is not JSON, or names a field twice.
+        RecursionError: it is nested too deeply.
     """
-    match value:
-        case float() | decimal.Decimal():
-            return bool(pa.types.is_integer(kind)) and value % 1 != 0
-        case str() | bytes():
-            return bool(pa.types.is_list(kind))
-        case datetime.datetime():
-            shifted = pa.types.is_timestamp(kind) and kind.tz is None and value.tzinfo is not None
-            return bool(pa.types.is_date(kind)) or bool(shifted) or bool(getattr(value, "nanosecond", 0))
-        case _:
-            return False
+    return json.loads(text, parse_float=decimal.Decimal, object_pairs_hook=_object)
 
 
-def json_number(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401
-    """A number with a point stays exact in a decimal column and is a float everywhere else."""
-    match value:
-        case decimal.Decimal():
-            return value if pa.types.is_decimal(kind) else float(value)
-        case list() if pa.types.is_list(kind):
-            return [json_number(inner, kind.value_type) for inner in value]
-        case dict() if pa.types.is_struct(kind):
-            inside = {field.name: field.type for field in kind.fields}
-            return {name: json_number(inner, inside.get(name, pa.null())) for name, inner in value.items()}
-        case dict() if pa.types.is_map(kind):
-            return {name: json_number(inner, kind.item_type) for name, inner in value.items()}
-        case _:
-            return value
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"field {next(name for name in names if names.count(name) > 1)!r} is named twice")
+    return found
+
+
+# ---- text ----------------------------------------------------------------------------------------------------------
+
+
+def text_reader(
+    kind: pa.DataType,
+    *,
+    date_format: str | None = None,
+    timestamp_format: str | None = None,
+    decimal_comma: bool = False,
+) -> Callable[[str], Any]:
+    """Return the function that reads text of a type; nested values are JSON.
+
+    Args:
+        kind: the type.
+        date_format: the form of dates as `strptime` has it; ISO 8601 without it.
+        timestamp_format: the form of times, likewise.
+        decimal_comma: numbers have a comma instead of a point.
+    """
+    if pa.types.is_nested(kind):
+        inner = reader(kind)
+        return lambda text: inner(read_json(text))
+    if pa.types.is_boolean(kind):
+        return lambda text: _BOOLEANS[text.lower()]
+    if pa.types.is_integer(kind):
+        return lambda text: int(text) if _INTEGER.fullmatch(text) else _refuse(text)
+    if pa.types.is_date(kind) and date_format is not None:
+        return lambda text: datetime.datetime.strptime(text, date_format).date()  # noqa: DTZ007
+    if pa.types.is_timestamp(kind) and timestamp_format is not None:
+        return lambda text: _zoned(datetime.datetime.strptime(text, timestamp_format), kind)  # noqa: DTZ007
+    read = _scalar_reader(kind)
+    if not (pa.types.is_decimal(kind) or pa.types.is_floating(kind)):
+        return read
+    if decimal_comma:
+        return lambda text: read(_number(_with_point(text)))
+    return lambda text: read(_number(text))
+
+
+def _with_point(text: str) -> str:
+    """Return a number that is written with a comma as one with a point; a point in it would separate thousands."""
+    return text.replace(",", ".") if "." not in text else str(_refuse(text))
+
+
+def _number(text: str) -> Any:  # noqa: ANN401
+    """Return a number in text as JSON has it: an integer, a Decimal, or text for what is not finite."""
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _NUMBER.fullmatch(text):
+        return decimal.Decimal(text)
+    return text
+
+
+# ---- messages ------------------------------------------------------------------------------------------------------
+
+
+def shown(value: Any) -> str:  # noqa: ANN401
+    """Return a value for a message, cut if it is long."""
+    text = str(value) if isinstance(value, decimal.Decimal) else repr(value)
+    return text if len(text) <= MAX_VALUE_CHARS else f"{text[:MAX_VALUE_CHARS]}..."
+
+
+def accepted(kind: pa.DataType, *, date_format: str | None = None, timestamp_format: str | None = None) -> str:
+    """Return the rule of a type for a message: which values a column takes.
+
+    >>> accepted(pa.int8()), accepted(pa.date32())
+    ('a whole number from -128 to 127', 'a date such as 2026-01-31, in the years 1 to 9999')
+    """
+    if pa.types.is_integer(kind):
+        half = 2 ** (kind.bit_width - 1)
+        return f"a whole number from {-half} to {half - 1}"
+    if pa.types.is_floating(kind):
+        return f"a number that {kind.bit_width // 8} bytes can hold, or the text NaN, Infinity or -Infinity"
+    if pa.types.is_decimal(kind):
+        return f"an exact number with {kind.precision - kind.scale} digits before and {kind.scale} after the point"
+    if pa.types.is_date(kind):
+        return f"a date such as {date_format or '2026-01-31'}, in the years 1 to 9999"
+    if pa.types.is_timestamp(kind):
+        zone = "Z" if kind.tz is not None else ""
+        rule = "no zone means UTC" if kind.tz is not None else "without a zone"
+        return f"a time such as {timestamp_format or f'2026-01-31T10:00:00{zone}'}, {rule}, in the years 1 to 9999"
+    if pa.types.is_list(kind):
+        return f"a list; each item {accepted(kind.value_type)}"
+    if pa.types.is_struct(kind):
+        return f"an object with the fields {', '.join(field.name for field in kind.fields)}"
+    if pa.types.is_map(kind):
+        return "an object, or a list of [key, value] pairs; each key once"
+    named = {pa.string(): "text in UTF-8", pa.bool_(): "true or false", pa.binary(): "bytes, or base 64 text"}
+    return named.get(kind, str(kind))
+
+
+# ---- whole columns -------------------------------------------------------------------------------------------------
+
+
+def has_times(kind: pa.DataType) -> bool:
+    """True if a type is, or has inside, a date or a time."""
+    if pa.types.is_nested(kind):
+        return any(has_times(kind.field(number).type) for number in range(kind.num_fields))
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+
+
+def outside_years(column: pa.Array | pa.ChunkedArray) -> bool:
+    """True if a date or a time of a column, however deep inside, is not in the years 1 to 9999."""
+    if not has_times(column.type):
+        return False
+    if isinstance(column, pa.ChunkedArray):
+        return any(outside_years(chunk) for chunk in column.chunks)
+    if pa.types.is_struct(column.type):
+        return any(outside_years(part) for part in column.flatten())
+    if pa.types.is_map(column.type):
+        first, last = column.offsets[0].as_py(), column.offsets[-1].as_py()
+        return any(outside_years(part.slice(first, last - first)) for part in (column.keys, column.items))
+    if pa.types.is_nested(column.type):
+        return outside_years(column.flatten())
+    if pa.types.is_dictionary(column.type):
+        return outside_years(column.dictionary)
+    days = pa.types.is_date32(column.type)
+    found = pc.min_max(column.cast(pa.int32() if days else pa.int64()))
+    low, high = found["min"].as_py(), found["max"].as_py()
+    scale = 1 if days else DAY_MICROS
+    return low is not None and (low < FIRST_DAY * scale or high >= (LAST_DAY + 1) * scale)
+
+
+def cast_exactly(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Cast what Arrow has parsed.
+
+    Raises:
+        ValueError: the column has a value that has to be read by itself: NaN, infinity, an integer that a float may not
+            hold exactly, or a time outside of the years 1 to 9999. Arrow's own errors are `MISFITS`, too.
+    """
+    if pa.types.is_floating(kind):
+        small = pc.less(pc.abs(column), EXACT_SINGLES if pa.types.is_float32(kind) else EXACT_DOUBLES)
+        if not pc.all(small, min_count=0).as_py():
+            raise ValueError(kind)
+    found = column.cast(kind)
+    if outside_years(found):
+        raise ValueError(kind)
+    return found

@@ -1,5 +1,6 @@
 """The merged view of a dataset, whichever kind it is: the one place that chooses."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -11,13 +12,23 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def view_table(store: Store, snapshot: Snapshot, *, raw: bool = False) -> pa.Table:
-    """Return the view as one Arrow table, without Spark; with `raw`, tombstones are not applied."""
+def view_table(
+    store: Store, snapshot: Snapshot, *, raw: bool = False, columns: Sequence[str] | None = None
+) -> pa.Table:
+    """Return the view, or some of its columns, as one Arrow table, without Spark; with `raw`, tombstones are not applied."""
     if not store.spec.is_log:
-        return merged_table(store, snapshot, raw=raw)
+        return merged_table(store, snapshot, raw=raw, columns=columns)
     from siltstone.dataset.log_view import log_table
 
-    return log_table(store, snapshot, raw=raw)
+    return log_table(store, snapshot, raw=raw, columns=columns)
+
+
+def view_count(store: Store, snapshot: Snapshot) -> int:
+    """Return how many rows the view has, reading the columns alone that decide which rows are in it."""
+    if not snapshot.unfolded:
+        return snapshot.base.rows
+    few = store.spec.found_by[:1] or (store.spec.time or store.schema.names[0],)
+    return int(view_table(store, snapshot, columns=few).num_rows)
 
 
 def view_head(store: Store, snapshot: Snapshot, rows: int, *, raw: bool = False) -> pa.Table:

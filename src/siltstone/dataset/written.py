@@ -18,6 +18,7 @@ import pyarrow as pa
 from siltstone.errors import Corruption, Unavailable
 from siltstone.model.files import DataFile
 from siltstone.model.results import OutputFile
+from siltstone.storage.checksums import add_checksums
 from siltstone.storage.layout import DATA
 from siltstone.storage.parquet import data_file, spark_options
 
@@ -113,6 +114,7 @@ def collect_files(
         if found.name.startswith((".", "_")) or (names is not None and found.name not in names):
             shutil.rmtree(found) if found.is_dir() else found.unlink()
             continue
+        add_checksums(found)
         file = data_file(root, f"{folder}/{found.name}", expected=schema, stats=stats)
         if file.rows:
             files.append(file)

@@ -1,0 +1,207 @@
+"""Audit records of tombstones: who hid rows, when, why and how many. A record never holds a key or a subject value.
+
+A tombstone with an actor or a reason has one record, a line of JSON in ``_system/audit/<incarnation>.ndjson``. The file lies
+outside the dataset's folder, so a fold, a prune, the cleaning of a log, a purge and a drop leave it alone.
+
+1. `tombstone` commits its change rows, which carry actor and reason, and then appends its record.
+2. A fold or a squash appends the records that are missing, from the change rows of its snapshot, before its own commit.
+
+Change rows go away by the commit of 2 alone. So actor and reason are in live change rows, in a record, or in both.
+A crash between the steps of 1 leaves the record to 2. A crash inside an append leaves a line without an end: readers pass over
+it, the next append cuts it off, and the change rows are still there.
+"""
+
+import fcntl
+import json
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from siltstone.clock import utc_text
+from siltstone.dataset.store import Snapshot, Store, sequence_of
+from siltstone.errors import Corruption, Unavailable
+from siltstone.failpoints import reach
+from siltstone.model.columns import ACTOR, OP, REASON, ROW_SEQ, SEQ, WRITTEN_AT, Op
+from siltstone.model.files import DataFile, may_contain
+from siltstone.model.results import AuditRecord
+from siltstone.storage.durable import sync_directory
+from siltstone.storage.parquet import key_ranges
+from siltstone.storage.row_groups import readable
+
+CHECKSUM: Final = "crc32"
+_FIELDS: Final = (ROW_SEQ, OP, WRITTEN_AT, ACTOR, REASON)
+
+
+def records(store: Store) -> list[AuditRecord]:
+    """Return the audit records of a dataset, by sequence.
+
+    Raises:
+        Corruption: a line of the file is damaged; the message names it.
+    """
+    found: dict[int, AuditRecord] = {}
+    for number, record in enumerate(_lines(store), start=1):
+        if record is None:
+            raise Corruption(
+                f"Dataset {store.name}: line {number} of {_path(store)} is damaged. Restore the file from a copy."
+            )
+        known = found.get(record.sequence)
+        if known is None or known.rows is None:
+            found[record.sequence] = record
+    return [found[sequence] for sequence in sorted(found)]
+
+
+def _lines(store: Store) -> list[AuditRecord | None]:
+    """Return the record of each whole line, None for a damaged one. What follows the last line end is a cut append."""
+    try:
+        content = _path(store).read_bytes()
+    except FileNotFoundError:
+        return []
+    return [_parsed(line) for line in content.split(b"\n")[:-1]]
+
+
+def append(store: Store, new: Sequence[AuditRecord]) -> None:
+    """Append records and sync them. A crash leaves whole lines, and at most one that is cut.
+
+    Raises:
+        Unavailable: the file cannot be written. Nothing of it counts.
+    """
+    path = _path(store)
+    text = "".join(f"{_line(record)}\n" for record in new)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(path) as handle:
+            os.ftruncate(handle, _whole_bytes(handle))
+            os.lseek(handle, 0, os.SEEK_END)
+            _write_all(handle, text.encode())
+            if store.settings.durable:
+                os.fsync(handle)
+                sync_directory(path.parent)
+                sync_directory(path.parent.parent)
+    except OSError as error:
+        raise Unavailable(
+            f"Dataset {store.name}: the audit record {path} cannot be written ({error}); nothing was changed."
+        ) from error
+
+
+def append_missing(store: Store, snapshot: Snapshot) -> None:
+    """Append the records of a snapshot's unfolded tombstones that the file lacks.
+
+    A compaction calls this before the commit that removes their change rows.
+
+    Raises:
+        FileNotFoundError: a change file was removed since the snapshot.
+        Unavailable: the file cannot be written.
+    """
+    in_rows = _in_change_rows(store, snapshot)
+    if in_rows:
+        known = {record.sequence for record in _lines(store) if record is not None}  # a damaged line stops no fold
+        missing = [record for sequence, record in sorted(in_rows.items()) if sequence not in known]
+        if missing:
+            append(store, missing)
+    reach("audit.after_missing")
+
+
+def _in_change_rows(store: Store, snapshot: Snapshot) -> dict[int, AuditRecord]:
+    """Return a record for each unfolded sequence with tombstones that name an actor or a reason."""
+    found: dict[int, AuditRecord] = {}
+    for file in snapshot.unfolded:
+        for part in _parts(store, file):
+            for row in part.to_pylist():
+                sequence = row[SEQ]
+                if sequence <= snapshot.watermark:
+                    continue
+                record = AuditRecord(
+                    sequence=sequence,
+                    at=utc_text(row[f"{WRITTEN_AT}_min"], timespec="milliseconds"),
+                    actor=row[ACTOR],
+                    reason=row[REASON],
+                    keys=row[f"{OP}_count"],
+                )
+                known = found.get(sequence)
+                found[sequence] = record if known is None else replace(known, keys=known.keys + record.keys)
+    return found
+
+
+def _parts(store: Store, file: DataFile) -> Iterator[pa.Table]:
+    """Yield the tombstones of a change file, counted by sequence, actor and reason, a row group at a time."""
+    path = store.changes.path / file.path
+    with readable(path), store.opened(path) as parquet:
+        for number, ops in enumerate(key_ranges(parquet.metadata, OP)):
+            if not may_contain(ops, [Op.TOMBSTONE.value]):
+                continue
+            rows = parquet.read_row_group(number, columns=list(_FIELDS))
+            is_named = pc.or_(rows.column(ACTOR).is_valid(), rows.column(REASON).is_valid())
+            rows = rows.filter(pc.and_(pc.equal(rows.column(OP), Op.TOMBSTONE.value), is_named))
+            own = pc.coalesce(rows.column(ROW_SEQ), pa.scalar(sequence_of(file), pa.int64()))
+            counted = rows.append_column(SEQ, own).group_by([SEQ, ACTOR, REASON])
+            yield counted.aggregate([(OP, "count"), (WRITTEN_AT, "min")])
+
+
+# ---- the file ------------------------------------------------------------------------------------------------------
+
+
+def _path(store: Store) -> Path:
+    return store.layout.audit / f"{store.incarnation}.ndjson"
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    """Open the file for one writer at a time. The lock ends with the process."""
+    handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _whole_bytes(handle: int) -> int:
+    """Return the length of the file up to its last line end."""
+    size = os.fstat(handle).st_size
+    while size:
+        step = min(size, 4096)
+        at = os.pread(handle, step, size - step).rfind(b"\n")
+        if at >= 0:
+            return size - step + at + 1
+        size -= step
+    return 0
+
+
+def _write_all(handle: int, content: bytes) -> None:
+    while content:
+        content = content[os.write(handle, content) :]
+
+
+def _line(record: AuditRecord) -> str:
+    fields = record.to_dict()
+    return _json(fields | {CHECKSUM: _checksum(fields)})
+
+
+def _parsed(line: bytes) -> AuditRecord | None:
+    """Return the record of a line, None if the line is damaged."""
+    try:
+        fields: dict[str, Any] = json.loads(line)
+        checksum = fields.pop(CHECKSUM)
+        return AuditRecord(**fields) if checksum == _checksum(fields) else None
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _checksum(fields: dict[str, Any]) -> int:
+    return zlib.crc32(_json(fields).encode())
+
+
+def _json(fields: dict[str, Any]) -> str:
+    return json.dumps(fields, sort_keys=True)
+
+
+def at_sequences(found: Iterable[AuditRecord], first: int, last: int) -> tuple[AuditRecord, ...]:
+    """Return the records of a range of sequences, both ends included."""
+    return tuple(record for record in found if first <= record.sequence <= last)

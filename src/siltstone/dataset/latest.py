@@ -1,0 +1,80 @@
+"""Which of several rows with one key is written: the last by columns that the caller names, or none.
+
+Rows that agree in the key and in those columns, and differ elsewhere, are left side by side: the loader counts and refuses them.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from siltstone.dataset.store import Store
+from siltstone.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_IS_BAD: Final = "_is_bad"
+_RANK: Final = "_rank"
+_CONTENT: Final = "_content"
+
+
+def check_order(store: Store, order_by: Sequence[str]) -> None:
+    """Refuse to order rows by a column that does not exist or has no order.
+
+    Raises:
+        InvalidRequest: the message names the column.
+    """
+    for name in order_by:
+        if name not in store.schema.names:
+            raise InvalidRequest(
+                f"Dataset {store.name}: column {name!r}, which is to order the rows, is not in the schema."
+            )
+        if pa.types.is_nested(store.schema.field(name).type):
+            raise InvalidRequest(f"Dataset {store.name}: column {name!r} is nested; rows cannot be ordered by it.")
+
+
+def last_frame(frame: "DataFrame", store: Store, order_by: Sequence[str], *, bad: "Column") -> "DataFrame":
+    """Return the last row of each key by `order_by`; null comes first. Of equal rows one is returned.
+
+    Bad rows are all returned: they are counted, whichever key they have.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    order = Window.partitionBy(*store.spec.key, _IS_BAD).orderBy(
+        *[F.col(f"`{name}`").desc_nulls_last() for name in order_by]
+    )
+    ranked = frame.withColumn(_IS_BAD, bad).withColumn(_RANK, F.rank().over(order))
+    last = ranked.where(F.col(_IS_BAD) | (F.col(_RANK) == 1))
+    each = F.when(F.col(_IS_BAD), F.monotonically_increasing_id()).otherwise(_content(store.schema))
+    distinct = last.withColumn(_CONTENT, each).dropDuplicates([*store.spec.key, _IS_BAD, _CONTENT])
+    return distinct.drop(_IS_BAD, _RANK, _CONTENT)
+
+
+def _content(schema: pa.Schema) -> "Column":
+    """Return a number that is the same for equal rows, and another one where a null stands in another place.
+
+    Spark's hash skips nulls and has no maps. So each flat column is hashed with whether it is null, a nested one as JSON.
+    """
+    from pyspark.sql import functions as F
+
+    exact = {
+        "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+        "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+        "ignoreNullFields": "false",
+    }
+    hashed: list[Column] = []
+    for field in schema:
+        column = F.col(f"`{field.name}`")
+        if pa.types.is_nested(field.type):
+            hashed.append(F.to_json(F.struct(column), exact))
+        else:
+            hashed += [column, column.isNull()]
+    return F.xxhash64(*hashed)
+
+
+def last_last(table: pa.Table, order_by: Sequence[str]) -> pa.Table:
+    """Return rows sorted by columns, null first, so that the last of each key is the one that wins. Equal ones stay in order."""
+    return table.take(pc.sort_indices(table, sort_keys=[(name, "ascending", "at_start") for name in order_by]))
