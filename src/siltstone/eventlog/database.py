@@ -192,7 +192,10 @@ def _prepare(database: Database, address: Address, *, create: bool) -> None:
 
 
 def _stored_version(connection: Connection) -> int:
-    return int(connection.execute(select(HEAD.c.schema_version)).scalar_one())
+    found = connection.execute(select(HEAD.c.schema_version)).scalar()
+    if not isinstance(found, int):
+        raise Corruption("The event log is damaged: it has no version. Restore it from a copy.")
+    return found
 
 
 def _engine(address: Address) -> Engine:
@@ -227,7 +230,12 @@ def _engine(address: Address) -> Engine:
 
 def _set_up_sqlite(connection: Any, _record: object) -> None:  # noqa: ANN401
     _use_wal(connection)
-    for statement in ("synchronous = FULL", "case_sensitive_like = ON", f"cache_size = -{CACHE_KB}"):
+    for statement in (
+        "synchronous = FULL",
+        "case_sensitive_like = ON",
+        "cell_size_check = ON",
+        f"cache_size = -{CACHE_KB}",
+    ):
         connection.execute(f"PRAGMA {statement}")
 
 
@@ -256,7 +264,9 @@ def _is_broken(error: DBAPIError) -> bool:
 
 def _is_broken_code(error: BaseException | None) -> bool:
     code = getattr(error, "sqlite_errorcode", None)
-    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "no such table" in str(error)
+    if code is None:  # text that is not UTF-8, which the driver finds
+        return isinstance(error, sqlite3.OperationalError)
+    return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "no such table" in str(error)
 
 
 def _first_line(error: DBAPIError) -> str:

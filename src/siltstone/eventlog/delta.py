@@ -38,7 +38,7 @@ from siltstone.eventlog.remembered import Backlog
 from siltstone.eventlog.rows import DAY, FIRST_INDEX, TABLE_SCHEMA, day_of, stats_of, to_rows
 from siltstone.failpoints import reach
 from siltstone.model.files import Commit, CommitKind, Committed, DataFile
-from siltstone.storage.jars import cache_folder
+from siltstone.storage.jars import private_cache
 from siltstone.storage.layout import DATA
 from siltstone.storage.queue import WriterQueue
 from siltstone.storage.tidying import Background
@@ -72,7 +72,7 @@ class DeltaKeeper:
         self.version = version
         self._place = place
         self._clock = clock
-        self._projection = Projection(place, cache_folder() / "eventlog" / f"{place.id}-{_short(place.label)}.db")
+        self._projection = Projection(place, private_cache("eventlog") / f"{place.id}-{_short(place.label)}.db")
         self._queue: WriterQueue[Sequence[Event], list[Appended] | Conflict] = WriterQueue(
             self._commit, bound=QUEUED, wait_seconds=settings.commit_timeout_seconds, after=self._fold
         )

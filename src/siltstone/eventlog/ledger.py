@@ -10,18 +10,19 @@ A crash or an error leaves the transaction undone. The same code keeps a Delta l
 they were committed, and are only folded (`fold`).
 """
 
+import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
 from operator import itemgetter
 from typing import Any, Final
 
-from sqlalchemy import Connection, Dialect, Table, select, tuple_, update
+from sqlalchemy import Connection, Dialect, Table, func, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from siltstone.errors import Conflict
+from siltstone.errors import Conflict, Corruption
 from siltstone.eventlog.events import (
     BuildRequestEvent,
     BuildStatus,
@@ -41,7 +42,9 @@ from siltstone.eventlog.events import (
 from siltstone.eventlog.tables import (
     BUILD_PARTITIONS,
     BUILDS,
+    CHECK_METADATA,
     COUNTS,
+    EVENT_CHECKS,
     EVENT_PARTITIONS,
     EVENTS,
     HEAD,
@@ -59,6 +62,7 @@ STATES: Final = (BUILDS, BUILD_PARTITIONS, PARTITIONS, RUNS)
 """Where things stand, a table for each kind of thing."""
 
 Row = dict[str, Any]
+_HAS_CHECKS: Final = f"SELECT 1 FROM sqlite_master WHERE name = '{EVENT_CHECKS.name}'"  # noqa: S608
 _COMPILED: Final[dict[str, dict[str, Any]]] = {}
 
 
@@ -87,6 +91,22 @@ class Checked:
         """Take what later appends come to."""
         self.new.extend(later.new)
         self.states.follow(later.new, later.states)
+
+
+def next_index(connection: Connection) -> int:
+    """Return the index that the next event gets: indexes have no gaps, so it follows that of the last event.
+
+    Raises:
+        Corruption: it does not.
+    """
+    found = connection.execute(select(HEAD.c.next_index)).scalar()
+    last = connection.execute(select(func.max(EVENTS.c.idx))).scalar() or 0
+    if found != last + 1:
+        raise Corruption(
+            f"The event log is damaged: its last event has the index {last}, its next one would get {found}. "
+            "Restore it from a copy."
+        )
+    return int(found)
 
 
 class Ledger:
@@ -146,7 +166,7 @@ class Ledger:
 
     def next_index(self) -> int:
         """Return the index that the next event gets."""
-        return int(self._connection.execute(select(HEAD.c.next_index)).scalar_one())
+        return next_index(self._connection)
 
     # ---- looking up ----------------------------------------------------------------------------------------------
 
@@ -213,7 +233,9 @@ class Ledger:
     def _write(self, events: Sequence[Indexed], states: "_States") -> None:
         if not events:
             return
-        self._run_many("events", [_event_row(one) for one in events])
+        rows = [_event_row(one) for one in events]
+        self._run_many("events", rows)
+        self._write_checks(rows)
         self._run_many(
             "event_partitions",
             [{"partition_ref": ref, "idx": one.index} for one in events for ref in one.event.partition_refs],
@@ -224,6 +246,19 @@ class Ledger:
             "counts", [{"what": what, "number": number} for what, number in sorted(states.counts.items()) if number]
         )
         self._connection.execute(update(HEAD).values(next_index=events[-1].index + 1))
+
+    def _write_checks(self, rows: list[Row]) -> None:
+        """Write the checksums of events. A log of an earlier version gets the table for them with its next append."""
+        if self._connection.dialect.name != "sqlite":
+            return
+        checks = [{"idx": row["idx"], "crc": checksum(row, stored_json(row))} for row in rows]
+        if not self._has_checks():
+            CHECK_METADATA.create_all(self._connection)
+        self._run_many("event_checks", checks)
+
+    def _has_checks(self) -> bool:
+        driver = self._connection.connection.driver_connection
+        return driver is not None and driver.execute(_HAS_CHECKS).fetchone() is not None
 
     def _run_many(self, what: str, rows: list[Row]) -> None:
         """Run a statement for many rows as the driver wants it: the way through SQLAlchemy costs more than the database."""
@@ -273,6 +308,7 @@ def _written(dialect: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         "events": kind(EVENTS),
         "event_partitions": kind(EVENT_PARTITIONS),
+        "event_checks": kind(EVENT_CHECKS),
         "counts": count.on_conflict_do_update(index_elements=["what"], set_=added),
     }
     for table in STATES:
@@ -315,6 +351,14 @@ def _event_row(one: Indexed) -> Row:
         "payload": as_json(payload_values(event.payload)),
         "appended_at": one.appended_at,
     }
+
+
+def checksum(row: Mapping[str, Any], text: str) -> int:
+    """Return the CRC-32 of a stored event; `text` is what `stored_json` makes of it.
+
+    The time of the append is left out: a handle that was opened before a migration does not see that column.
+    """
+    return zlib.crc32(f"{row['idx']} {text}".encode())
 
 
 def stored_json(row: Row) -> str:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from siltstone.clock import Clock
 from siltstone.config import Settings
@@ -16,6 +15,7 @@ from siltstone.eventlog.place import NEW_PROPERTIES
 from siltstone.eventlog.rows import DAY, FIRST_INDEX, TABLE_SCHEMA
 from siltstone.eventlog.squash import squash
 from siltstone.model.files import Added, Commit, Committed, DataFile, Live
+from siltstone.storage.checksums import open_parquet
 from siltstone.storage.layout import DATA, has_versions
 from siltstone.storage.log import read_entry
 from siltstone.storage.parquet import small_file
@@ -105,7 +105,7 @@ class LocalPlace:
         """Write a file that no log names yet, and return its size."""
         full = self._table.path / path
         content = small_file(rows)
-        size: int = content.size
+        size = len(content)
         try:
             with _opened(full) as file:
                 file.write(content)
@@ -124,7 +124,7 @@ class LocalPlace:
 
     def read(self, path: str) -> pa.Table:
         """Read a file."""
-        with pq.ParquetFile(self._table.path / path, pre_buffer=False) as opened:
+        with open_parquet(self._table.path / path, pre_buffer=False) as opened:
             return opened.read(use_threads=False)
 
     def discard(self, paths: Iterable[str]) -> None:
@@ -166,6 +166,8 @@ def _opened(path: Path) -> BinaryIO:
 def sweep(table: Table) -> int:
     """Delete files that no log names and whose writers are dead; return how many."""
     folder = table.path / DATA
+    if folder.is_symlink() or table.path.is_symlink():
+        return 0  # what lies behind a link is not ours to delete
     owned: dict[str, list[Path]] = {}
     for path in folder.glob("*.parquet"):
         owned.setdefault(path.name.split(".")[0], []).append(path)

@@ -21,8 +21,8 @@ from siltstone.eventlog.address import Address, Backend, parse_address
 from siltstone.eventlog.database import Database, open_database
 from siltstone.eventlog.delta import open_delta
 from siltstone.eventlog.events import SCHEMA_VERSION, BuildStatus, Event, Indexed
-from siltstone.eventlog.ledger import Appended, Ledger
-from siltstone.eventlog.queries import Build, Filter, JobRun, Page, Partition, Summary
+from siltstone.eventlog.ledger import Appended, Ledger, next_index
+from siltstone.eventlog.queries import Build, Filter, JobRun, Listed, Page, Partition, Summary
 from siltstone.eventlog.reading import check_event, is_plain
 from siltstone.model.roles import check_may_write, may_write
 
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
     from siltstone.eventlog.spark_view import Report
 
-DEFAULT_LIMIT: Final = 100
+PAGE_EVENTS: Final = 100
+"""Events of a page for which the caller names no limit; the page says whether there are more."""
 MAX_APPENDED: Final = 100_000
 """Events in one append."""
 
@@ -214,8 +215,11 @@ class EventLog:
         return events if all(map(is_plain, events)) else tuple(map(_ruled, events))
 
     # ---- questions -----------------------------------------------------------------------------------------------
+    #
+    # A list without `limit` has all entries, or the question is refused (InvalidRequest: more than 100,000). One with a limit
+    # has `has_more`, and `following` for `after=`.
 
-    def page(self, start: int = 1, *, limit: int = DEFAULT_LIMIT, wanted: Filter | None = None) -> Page:
+    def page(self, start: int = 1, *, limit: int = PAGE_EVENTS, wanted: Filter | None = None) -> Page:
         """Return events from an index on, those that fit the filter."""
         return self._ask(lambda c: queries.page(c, start=start, limit=limit, wanted=wanted or Filter()))
 
@@ -236,26 +240,28 @@ class EventLog:
         """
         return self._one(lambda c: queries.event_by_id(c, event_id), f"event {event_id}")
 
-    def events_of_build(self, build_request_id: str, *, limit: int = DEFAULT_LIMIT) -> list[Indexed]:
+    def events_of_build(self, build_request_id: str, *, limit: int | None = None) -> Listed[Indexed]:
         """Return the events of a build request."""
         return self._ask(lambda c: queries.events_of_build(c, build_request_id, limit=limit))
 
-    def events_of_partition(self, partition_ref: str, *, limit: int = DEFAULT_LIMIT) -> list[Indexed]:
+    def events_of_partition(self, partition_ref: str, *, limit: int | None = None) -> Listed[Indexed]:
         """Return the events about a partition."""
         return self._ask(lambda c: queries.events_of_partition(c, partition_ref, limit=limit))
 
-    def events_of_run(self, job_run_id: str, *, limit: int = DEFAULT_LIMIT) -> list[Indexed]:
+    def events_of_run(self, job_run_id: str, *, limit: int | None = None) -> Listed[Indexed]:
         """Return the events of a job run."""
         return self._ask(lambda c: queries.events_of_run(c, job_run_id, limit=limit))
 
-    def events_between(self, start: int, end: int, *, limit: int = DEFAULT_LIMIT) -> list[Indexed]:
+    def events_between(self, start: int, end: int, *, limit: int | None = None) -> Listed[Indexed]:
         """Return the events with a timestamp from `start` up to, not including, `end` (nanoseconds)."""
         return self._ask(lambda c: queries.events_between(c, start, end, limit=limit))
 
-    def builds(self, *, limit: int = DEFAULT_LIMIT, statuses: Iterable[BuildStatus] = ()) -> list[Build]:
-        """Return build requests with their status, those that moved last first."""
+    def builds(
+        self, *, limit: int | None = None, statuses: Iterable[BuildStatus] = (), after: str | None = None
+    ) -> Listed[Build]:
+        """Return build requests with their status, those that moved last first; `after` goes on behind a list that was cut."""
         wanted = tuple(statuses)
-        return self._ask(lambda c: queries.builds(c, limit=limit, statuses=wanted))
+        return self._ask(lambda c: queries.builds(c, limit=limit, statuses=wanted, after=after))
 
     def build(self, build_request_id: str) -> Build:
         """Return one build request.
@@ -265,9 +271,11 @@ class EventLog:
         """
         return self._one(lambda c: queries.build(c, build_request_id), f"build request {build_request_id}")
 
-    def partitions(self, *, limit: int = DEFAULT_LIMIT, glob: str | None = None) -> list[Partition]:
-        """Return partitions with their status, those that moved last first."""
-        return self._ask(lambda c: queries.partitions(c, limit=limit, glob=glob))
+    def partitions(
+        self, *, limit: int | None = None, glob: str | None = None, after: str | None = None
+    ) -> Listed[Partition]:
+        """Return partitions with their status, those that moved last first; `after` goes on behind a list that was cut."""
+        return self._ask(lambda c: queries.partitions(c, limit=limit, glob=glob, after=after))
 
     def partition(self, partition_ref: str) -> Partition:
         """Return the latest status of a partition.
@@ -286,16 +294,26 @@ class EventLog:
         return self._ask(lambda c: queries.last_build(c, prefix))
 
     def runs(
-        self, *, limit: int = DEFAULT_LIMIT, build_request_id: str | None = None, label_glob: str | None = None
-    ) -> list[JobRun]:
-        """Return job runs with their status, those that moved last first; all, or those of a build or of jobs by their labels."""
+        self,
+        *,
+        limit: int | None = None,
+        build_request_id: str | None = None,
+        label_glob: str | None = None,
+        after: str | None = None,
+    ) -> Listed[JobRun]:
+        """Return job runs with their status, those that moved last first; all, or those of a build or of jobs by their labels.
+
+        `after` goes on behind a list that was cut.
+        """
         return self._ask(
-            lambda c: queries.runs(c, limit=limit, build_request_id=build_request_id, label_glob=label_glob)
+            lambda c: queries.runs(
+                c, limit=limit, build_request_id=build_request_id, label_glob=label_glob, after=after
+            )
         )
 
     def next_index(self) -> int:
         """Return the index that the next event gets."""
-        return self._ask(queries.next_index)
+        return self._ask(next_index)
 
     @property
     def version(self) -> int:
@@ -355,13 +373,20 @@ class EventLog:
 
     def _ask(self, question: Callable[[Connection], T]) -> T:
         try:
-            with self._keeper.reading() as connection:
-                return question(connection)
+            return self._answered(question)
         except Corruption:
             if not self._keeper.heal():
                 raise
+        return self._answered(question)
+
+    def _answered(self, question: Callable[[Connection], T]) -> T:
         with self._keeper.reading() as connection:
-            return question(connection)
+            try:
+                return question(connection)
+            except (KeyError, TypeError, ValueError) as error:  # of a row that is not what was written
+                raise Corruption(
+                    f"Event log {self.uri} is damaged: {type(error).__name__}: {error}. Restore it from a copy."
+                ) from error
 
     def _one(self, question: Callable[[Connection], T | None], what: str) -> T:
         found = self._ask(question)

@@ -30,12 +30,12 @@ from siltstone.eventlog.ledger import Checked, Ledger
 from siltstone.eventlog.place import Place
 from siltstone.eventlog.remembered import Backlog, Remembered, Run
 from siltstone.eventlog.rows import FIRST_INDEX, from_rows
-from siltstone.eventlog.tables import HEAD, METADATA, PROJECTED, PROJECTION_METADATA
+from siltstone.eventlog.tables import CHECK_METADATA, HEAD, METADATA, PROJECTED, PROJECTION_METADATA
 from siltstone.failpoints import reach
 from siltstone.model.files import DataFile
 from siltstone.storage.follow import LogMoved
 
-LAYOUT: Final = 3
+LAYOUT: Final = 4
 """How the tables of a projection are laid out; one of another layout is made anew."""
 FILES_AT_ONCE: Final = 200
 """Files that are folded in one transaction: a bound for memory, and what a crash costs."""
@@ -76,7 +76,7 @@ class Projection:
             with database.writing() as connection:
                 _make_tables(connection)
         with database.reading() as connection:
-            if connection.execute(select(PROJECTED.c.layout)).scalar_one() != LAYOUT:
+            if connection.execute(select(PROJECTED.c.layout)).scalar() != LAYOUT:
                 raise Corruption("another layout")
 
     def _delete(self) -> None:
@@ -316,6 +316,7 @@ class _Step:
 def _make_tables(connection: Connection) -> None:
     METADATA.create_all(connection)
     PROJECTION_METADATA.create_all(connection)
+    CHECK_METADATA.create_all(connection)
     if connection.execute(select(PROJECTED.c.id)).scalar() is None:  # nobody was quicker
         connection.execute(insert(HEAD).values(id=1, schema_version=SCHEMA_VERSION, next_index=1))
         connection.execute(insert(PROJECTED).values(id=1, layout=LAYOUT, version=-1))
@@ -333,13 +334,13 @@ _VERSION: Final = f"SELECT version FROM {PROJECTED.name}"  # noqa: S608
 def _version(connection: Connection) -> int:
     driver = connection.connection.driver_connection
     found = driver.execute(_VERSION).fetchone() if driver is not None else None
-    if found is None:
+    if found is None or not isinstance(found[0], int):
         raise Corruption("A projection without a version.")
-    return int(found[0])
+    return found[0]
 
 
 def _commit_id(connection: Connection) -> str | None:
-    found: str | None = connection.execute(select(PROJECTED.c.commit_id)).scalar_one()
+    found: str | None = connection.execute(select(PROJECTED.c.commit_id)).scalar()
     return found
 
 

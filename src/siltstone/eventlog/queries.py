@@ -1,26 +1,28 @@
 """The questions to a log, written once for every database: each is a seek in an index, bounded by a limit.
 
-Answers are values with the same content on every backend. Events come in the order of their indexes.
+Answers are values with the same content on every backend. Events come in the order of their indexes. A list that its limit
+has cut says so (`Listed`). Without a limit a list is whole, or the question is refused.
 """
 
 import json
-from collections.abc import Iterable
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, or_, select
 
-from siltstone.errors import InvalidRequest
+from siltstone.errors import Corruption, InvalidRequest
 from siltstone.eventlog.events import BuildStatus, Indexed, JobStatus, PartitionStatus
-from siltstone.eventlog.ledger import stored_json
+from siltstone.eventlog.ledger import checksum, next_index, stored_json
 from siltstone.eventlog.reading import parse_event
 from siltstone.eventlog.tables import (
     BUILD_PARTITIONS,
     BUILDS,
     COUNTS,
+    EVENT_CHECKS,
     EVENT_PARTITIONS,
     EVENTS,
-    HEAD,
     PARTITIONS,
     RUNS,
     event_columns,
@@ -28,12 +30,26 @@ from siltstone.eventlog.tables import (
 )
 from siltstone.eventlog.transitions import ACTIVE_PARTITIONS, ENDED_BUILDS, ENDED_JOBS
 
+CHECKS_AT_ONCE: Final = 500
+"""Checksums that one statement looks up."""
 MAX_LIMIT: Final = 100_000
 MAX_FILTERS: Final = 1_000
 """Values in one filter."""
 MAX_GLOBS: Final = 100
 MAX_NUMBER: Final = 2**63 - 1
 LAST_CHARACTER: Final = "\U0010ffff"
+
+T = TypeVar("T")
+
+
+class Listed(list[T]):
+    """A list that knows whether its limit has cut it."""
+
+    def __init__(self, entries: Iterable[T], *, has_more: bool = False, following: str | None = None) -> None:
+        """`following` is what `after=` takes to go on; None at the end, and for lists of events."""
+        super().__init__(entries)
+        self.has_more = has_more
+        self.following = following
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,12 +155,22 @@ def page(connection: Connection, *, start: int, limit: int, wanted: Filter) -> P
     events = _events(connection, found.limit(limit + 1))
     shown, has_more = events[:limit], len(events) > limit
     following = events[limit].index if has_more else max(start, next_index(connection))
+    if wanted == Filter():
+        _check_gapless(shown, start, following)
     return Page(events=tuple(shown), next_index=following, has_more=has_more)
 
 
-def next_index(connection: Connection) -> int:
-    """Return the index that the next event gets."""
-    return int(connection.execute(select(HEAD.c.next_index)).scalar_one())
+def _check_gapless(events: Sequence[Indexed], start: int, end: int) -> None:
+    """Refuse a page without filter that does not have every index from its start on.
+
+    Raises:
+        Corruption: one is missing.
+    """
+    expected = range(start, end)
+    found = [one.index for one in events]
+    if found != list(expected):
+        missing = next((index for index in expected if index not in set(found)), start)
+        raise Corruption(f"The event log is damaged: event {missing} is missing. Restore it from a copy.")
 
 
 def _conditions(wanted: Filter, start: int) -> list[ColumnElement[bool]]:
@@ -192,30 +218,35 @@ def check_text(text: str) -> str:
     return text
 
 
-def events_of_build(connection: Connection, build_request_id: str, *, limit: int) -> list[Indexed]:
+def events_of_build(connection: Connection, build_request_id: str, *, limit: int | None) -> Listed[Indexed]:
     """Return the events of a build request."""
     return _listed(connection, EVENTS.c.build_request_id == check_text(build_request_id), limit)
 
 
-def events_of_run(connection: Connection, job_run_id: str, *, limit: int) -> list[Indexed]:
+def events_of_run(connection: Connection, job_run_id: str, *, limit: int | None) -> Listed[Indexed]:
     """Return the events of a job run."""
     return _listed(connection, EVENTS.c.job_run_id == check_text(job_run_id), limit)
 
 
-def events_of_partition(connection: Connection, partition_ref: str, *, limit: int) -> list[Indexed]:
+def events_of_partition(connection: Connection, partition_ref: str, *, limit: int | None) -> Listed[Indexed]:
     """Return the events about a partition."""
     about = select(EVENT_PARTITIONS.c.idx).where(EVENT_PARTITIONS.c.partition_ref == check_text(partition_ref))
-    first = about.order_by(EVENT_PARTITIONS.c.idx).limit(_check_limit(limit))
+    first = about.order_by(EVENT_PARTITIONS.c.idx).limit(_fetched(limit))
     return _listed(connection, EVENTS.c.idx.in_(first), limit)
 
 
-def events_between(connection: Connection, start: int, end: int, *, limit: int) -> list[Indexed]:
-    """Return the events with a timestamp from `start` up to, not including, `end`, in the order of their indexes."""
+def events_between(connection: Connection, start: int, end: int, *, limit: int | None) -> Listed[Indexed]:
+    """Return the events with a timestamp from `start` up to, not including, `end`, in the order of their indexes.
+
+    A limit leaves the earliest of them.
+    """
     if not (-MAX_NUMBER <= start <= MAX_NUMBER and -MAX_NUMBER <= end <= MAX_NUMBER):
         raise InvalidRequest(f"A time is a number of nanoseconds, at most {MAX_NUMBER}.")
     within = and_(EVENTS.c.timestamp >= start, EVENTS.c.timestamp < end)
-    first = select(EVENTS.c.idx).where(within).order_by(EVENTS.c.timestamp, EVENTS.c.idx).limit(_check_limit(limit))
-    return _listed(connection, EVENTS.c.idx.in_(first), limit)
+    first = select(EVENTS.c.idx).where(within).order_by(EVENTS.c.timestamp, EVENTS.c.idx).limit(_fetched(limit))
+    found = _events(connection, _select(connection).where(EVENTS.c.idx.in_(first)))
+    shown = _cut(sorted(found, key=lambda one: (one.event.timestamp, one.index)), limit)
+    return Listed(sorted(shown, key=lambda one: one.index), has_more=shown.has_more)
 
 
 def event_by_id(connection: Connection, event_id: str) -> Indexed | None:
@@ -224,9 +255,9 @@ def event_by_id(connection: Connection, event_id: str) -> Indexed | None:
     return found[0] if found else None
 
 
-def _listed(connection: Connection, condition: ColumnElement[bool], limit: int) -> list[Indexed]:
-    found = _select(connection).where(condition).order_by(EVENTS.c.idx).limit(_check_limit(limit))
-    return _events(connection, found)
+def _listed(connection: Connection, condition: ColumnElement[bool], limit: int | None) -> Listed[Indexed]:
+    found = _select(connection).where(condition).order_by(EVENTS.c.idx).limit(_fetched(limit))
+    return _cut(_events(connection, found), limit)
 
 
 def _select(connection: Connection) -> Select[Any]:
@@ -234,14 +265,42 @@ def _select(connection: Connection) -> Select[Any]:
 
 
 def _events(connection: Connection, found: Select[Any]) -> list[Indexed]:
-    return [
-        Indexed(
-            index=row["idx"],
-            event=parse_event(stored_json(dict(row)), where=f"Event {row['idx']} of the log"),
-            appended_at=row.get("appended_at"),
-        )
-        for row in connection.execute(found).mappings()
-    ]
+    rows = [dict(row) for row in connection.execute(found).mappings()]
+    checks = _checks(connection, [row["idx"] for row in rows])
+    return [_event(row, checks.get(row["idx"])) for row in rows]
+
+
+def _event(row: dict[str, Any], check: int | None) -> Indexed:
+    """Return an event from its row; `check` is its checksum, if it has one.
+
+    Raises:
+        Corruption: it is damaged.
+    """
+    try:
+        text = stored_json(row)
+        if check is None or check == checksum(row, text):
+            return Indexed(index=row["idx"], event=parse_event(text), appended_at=row.get("appended_at"))
+        reason = "its checksum does not match"
+    except (InvalidRequest, TypeError, ValueError) as error:
+        reason = str(error)
+    raise Corruption(f"The event log is damaged: event {row['idx']} cannot be read: {reason}. Restore it from a copy.")
+
+
+def _checks(connection: Connection, indexes: Sequence[int]) -> dict[int, int]:
+    """Return the checksums of events, of those that have one."""
+    driver = connection.connection.driver_connection
+    if not indexes or not isinstance(driver, sqlite3.Connection):
+        return {}
+    found: dict[int, int] = {}
+    try:
+        for start in range(0, len(indexes), CHECKS_AT_ONCE):
+            some = indexes[start : start + CHECKS_AT_ONCE]
+            listed = ", ".join("?" * len(some))
+            found |= dict(driver.execute(f"SELECT idx, crc FROM {EVENT_CHECKS.name} WHERE idx IN ({listed})", some))  # noqa: S608
+    except sqlite3.OperationalError as error:
+        if "no such table" not in str(error):
+            raise
+    return found
 
 
 def _check_limit(limit: int) -> int:
@@ -250,15 +309,58 @@ def _check_limit(limit: int) -> int:
     return limit
 
 
+def _fetched(limit: int | None) -> int:
+    """Return how many entries to fetch: one more than may be shown tells whether there are more."""
+    return (MAX_LIMIT if limit is None else _check_limit(limit)) + 1
+
+
+def _cut(found: Sequence[T], limit: int | None, place: Callable[[T], str] | None = None) -> Listed[T]:
+    """Return the entries up to the limit; `place` names the place after an entry.
+
+    Raises:
+        InvalidRequest: there are more than one list has, and the caller gave no limit.
+    """
+    most = MAX_LIMIT if limit is None else limit
+    has_more = len(found) > most
+    if has_more and limit is None:
+        raise InvalidRequest(
+            f"There are more than {MAX_LIMIT:,} entries, which is more than one list has. Pass limit= for the first of them; "
+            "events() and page() read events in pieces, after= goes on with any other list."
+        )
+    shown = found[:most]
+    return Listed(shown, has_more=has_more, following=place(shown[-1]) if has_more and place is not None else None)
+
+
+def _after(place: str | None, index: ColumnElement[int], name: ColumnElement[str]) -> list[ColumnElement[bool]]:
+    """Return the condition that an entry comes after a place, in the order of `_last_first`."""
+    if place is None:
+        return []
+    number, _, last = check_text(place).partition(":")
+    if not number.isdecimal() or not 1 <= int(number) <= MAX_NUMBER:
+        raise InvalidRequest(
+            f"{place!r} is not a place in a list. Take it from the list before: `following`, in JSON `next`."
+        )
+    at = int(number)
+    return [index <= at, or_(index < at, name > last)]
+
+
+def _last_first(found: Select[Any], index: ColumnElement[int], name: ColumnElement[str]) -> Select[Any]:
+    """Order entries by their last event, newest first; one event can move several partitions."""
+    return found.order_by(index.desc(), name)
+
+
 # ---- where things stand ------------------------------------------------------------------------------------------
 
 
-def builds(connection: Connection, *, limit: int, statuses: Iterable[BuildStatus] = ()) -> list[Build]:
+def builds(
+    connection: Connection, *, limit: int | None, statuses: Iterable[BuildStatus] = (), after: str | None = None
+) -> Listed[Build]:
     """Return build requests, those that moved last first."""
-    found = select(BUILDS).order_by(BUILDS.c.last_index.desc()).limit(_check_limit(limit))
+    order = (BUILDS.c.last_index, BUILDS.c.build_request_id)
+    found = _last_first(select(BUILDS).where(*_after(after, *order)), *order).limit(_fetched(limit))
     if values := sorted({status.value for status in statuses}):
         found = found.where(BUILDS.c.status.in_(values))
-    return _builds(connection, found)
+    return _cut(_builds(connection, found), limit, lambda one: f"{one.last_index}:{one.build_request_id}")
 
 
 def build(connection: Connection, build_request_id: str) -> Build | None:
@@ -299,12 +401,15 @@ def _builds(connection: Connection, found: Select[Any]) -> list[Build]:
     ]
 
 
-def partitions(connection: Connection, *, limit: int, glob: str | None = None) -> list[Partition]:
+def partitions(
+    connection: Connection, *, limit: int | None, glob: str | None = None, after: str | None = None
+) -> Listed[Partition]:
     """Return partitions, those that moved last first."""
-    found = select(PARTITIONS).order_by(PARTITIONS.c.last_index.desc()).limit(_check_limit(limit))
+    order = (PARTITIONS.c.last_index, PARTITIONS.c.partition_ref)
+    found = _last_first(select(PARTITIONS).where(*_after(after, *order)), *order).limit(_fetched(limit))
     if glob is not None:
         found = found.where(matches(PARTITIONS.c.partition_ref, check_text(glob)))
-    return _partitions(connection, found)
+    return _cut(_partitions(connection, found), limit, lambda one: f"{one.last_index}:{one.partition_ref}")
 
 
 def partition(connection: Connection, partition_ref: str) -> Partition | None:
@@ -325,15 +430,22 @@ def _partitions(connection: Connection, found: Select[Any]) -> list[Partition]:
 
 
 def runs(
-    connection: Connection, *, limit: int, build_request_id: str | None = None, label_glob: str | None = None
-) -> list[JobRun]:
+    connection: Connection,
+    *,
+    limit: int | None,
+    build_request_id: str | None = None,
+    label_glob: str | None = None,
+    after: str | None = None,
+) -> Listed[JobRun]:
     """Return job runs, those that moved last first."""
-    found = select(RUNS).order_by(RUNS.c.last_index.desc()).limit(_check_limit(limit))
+    order = (RUNS.c.last_index, RUNS.c.job_run_id)
+    found = _last_first(select(RUNS).where(*_after(after, *order)), *order).limit(_fetched(limit))
     if build_request_id is not None:
         found = found.where(RUNS.c.build_request_id == check_text(build_request_id))
     if label_glob is not None:
         found = found.where(matches(RUNS.c.job_label, check_text(label_glob)))
-    return [JobRun(**{**row, "status": JobStatus(row["status"])}) for row in connection.execute(found).mappings()]
+    all_runs = [JobRun(**{**row, "status": JobStatus(row["status"])}) for row in connection.execute(found).mappings()]
+    return _cut(all_runs, limit, lambda one: f"{one.last_index}:{one.job_run_id}")
 
 
 def summary(connection: Connection) -> Summary:
@@ -343,8 +455,11 @@ def summary(connection: Connection) -> Summary:
         kind, name = what.split(" ")
         if number:
             counted[kind][name] = number
+    events = sum(counted["event"].values())
+    if events != next_index(connection) - 1:
+        raise Corruption("The event log is damaged: its counts are not those of its events. Restore it from a copy.")
     return Summary(
-        events=sum(counted["event"].values()),
+        events=events,
         events_by_type=counted["event"],
         builds=counted["build"],
         partitions=counted["partition"],

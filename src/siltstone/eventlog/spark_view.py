@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from siltstone.errors import InvalidRequest
 from siltstone.eventlog.events import EventType, JobStatus
 from siltstone.eventlog.rows import FIRST_INDEX, IDX, POS
+from siltstone.storage.parquet import PAGE_CHECKSUMS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -33,6 +34,7 @@ def read_events(spark: "SparkSession", path: str) -> "DataFrame":
     """Return every event of a log on Delta as a Spark frame, with its index, in no order."""
     from pyspark.sql import functions as F
 
+    spark.conf.set(PAGE_CHECKSUMS, "true")  # Delta hands options of a read to no scan, but those of the session
     rows = spark.read.format("delta").load(path)
     index = F.coalesce(F.col(IDX), F.col(FIRST_INDEX) + F.col(POS)).alias(INDEX)
     return rows.select(index, *[name for name in rows.columns if name not in (IDX, POS, FIRST_INDEX)])

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from siltstone.clock import Clock
 from siltstone.errors import Conflict, Corruption, Gone, Unavailable
@@ -21,6 +20,7 @@ from siltstone.eventlog import small_files
 from siltstone.eventlog.rows import DAY, FIRST_INDEX, IDX, with_indexes
 from siltstone.failpoints import reach
 from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.storage.checksums import open_parquet
 from siltstone.storage.layout import DATA
 from siltstone.storage.parquet import write_file
 from siltstone.storage.presence import Presence
@@ -122,14 +122,15 @@ def _rows(table: Table, file: DataFile, recent: Mapping[str, pa.Table]) -> pa.Ta
     first = file.partition.get(FIRST_INDEX)
     rows = recent.get(file.path)
     if rows is None:
-        with pq.ParquetFile(table.path / file.path, pre_buffer=False) as opened:
+        with open_parquet(table.path / file.path, pre_buffer=False) as opened:
             rows = opened.read(use_threads=False)
     return with_indexes(rows, first_index=None if first is None else int(first))
 
 
 def _in_order(rows: pa.Table, table: Table) -> pa.Table:
     """Return the columns in the table's order and types: files differ in which they have."""
-    schema = pa.schema([field for field in table.schema() if field.name in rows.column_names])
+    have = set(rows.column_names)
+    schema = pa.schema([field for field in table.schema() if field.name in have])
     return rows.select(schema.names).cast(schema)
 
 

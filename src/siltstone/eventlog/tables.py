@@ -9,7 +9,7 @@ Text compares by its bytes everywhere: in PostgreSQL by the collation "C".
 
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Column, Connection, Index, MetaData, SmallInteger, String, Table, Text
+from sqlalchemy import BigInteger, Column, Connection, Index, Integer, MetaData, SmallInteger, String, Table, Text
 from sqlalchemy.dialects import postgresql
 
 METADATA: Final = MetaData()
@@ -112,6 +112,15 @@ COUNTS: Final = Table(
     Column("number", BigInteger, nullable=False),
 )
 """How many events of each type there are: a count of all rows would read them."""
+
+CHECK_METADATA: Final = MetaData()
+EVENT_CHECKS: Final = Table(
+    "event_checks",
+    CHECK_METADATA,
+    Column("idx", BigInteger().with_variant(Integer(), "sqlite"), primary_key=True, autoincrement=False),
+    Column("crc", BigInteger, nullable=False),
+)
+"""In SQLite, which has no checksums of its own: the CRC-32 of each event. Events of earlier versions of Siltstone have none."""
 
 PROJECTION_METADATA: Final = MetaData()
 PROJECTED: Final = Table(
