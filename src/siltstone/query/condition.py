@@ -15,6 +15,7 @@ from siltstone.query.allowed import FUNCTIONS_BY_GROUP, GENERATORS
 from siltstone.query.gate import PARSER_ERRORS
 from siltstone.query.grammar import tree_of
 from siltstone.query.lost import check_nothing_is_lost
+from siltstone.query.same import check_same
 from siltstone.query.words import tokens_of
 from siltstone.query.written import Writer, located
 
@@ -54,8 +55,15 @@ def condition_of(text: str, columns: Collection[str]) -> str:
     _check_columns(condition, columns)
     writer = Writer(table=_no_table, common_table=_no_table, columns=frozenset(name.lower() for name in columns))
     written = writer.write(condition)
-    check_nothing_is_lost(tokens, tokens_of(written), ())
+    again = tokens_of(written)
+    check_nothing_is_lost(tokens, again, ())
+    check_same(condition, _inside(again, written), table=_no_table)
     return written
+
+
+def named_columns(text: str) -> set[str]:
+    """Return the columns that a condition names, as they are written in it."""
+    return {column.parts[0].name for column in _read(text)[1].find_all(exp.Column)}
 
 
 def _check_columns(condition: exp.Expr, columns: Collection[str]) -> None:

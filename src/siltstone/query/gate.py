@@ -1,9 +1,10 @@
 """The gate: exactly one SELECT, made of what is on the lists, and every table in it a dataset of the lake.
 
 1. `words.py` cuts the text into tokens by Spark's rules, `grammar.py` makes a tree of them.
-2. `written.py` writes that tree anew, node by node; what it cannot write is refused with its place.
-3. Every table is found to be a common table expression that is visible there, or the name of a dataset; nothing else.
-4. Every parameter gets a value of a type that can be bound.
+2. `written.py` rewrites that tree as text, node by node; what it cannot write is refused with its place.
+3. `lost.py` and `same.py` compare the rewrite with the original, token by token and tree by tree.
+4. Every table is found to be a common table expression that is visible there, or the name of a dataset; nothing else.
+5. Every parameter gets a value of a type that can be bound.
 
 Spark gets the text that was written in step 2, never the user's characters: what was checked is what runs. In it a dataset
 is the name of a view that nobody can guess, and so is every common table expression: a name that the engine would look up
@@ -11,7 +12,7 @@ elsewhere is found nowhere.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -26,10 +27,13 @@ from siltstone.query.admitted import Admitted, Source
 from siltstone.query.grammar import known_tree_of, tree_of
 from siltstone.query.lost import check_nothing_is_lost
 from siltstone.query.parameters import check_parameters, literal
+from siltstone.query.same import check_same, decides_alike
 from siltstone.query.words import Place, tokens_of
 from siltstone.query.written import Writer, located, place_of, quoted
 
 MAX_QUERY_CHARS: Final = 100_000
+MAX_QUERY_TOKENS: Final = 25_000
+"""Most words, names, values and signs of a query. Reading takes a time in proportion to them, about 0.1 ms each."""
 KEPT_TEXTS: Final = 512
 """How many texts are known by heart: one that is asked again is not read again."""
 MAX_KEPT_CHARS: Final = 4_000
@@ -135,11 +139,13 @@ _kept = lru_cache(maxsize=KEPT_TEXTS)(_read)
 def _reading(text: str, catalog: str | None, schema: str | None) -> _Read:
     tokens, checked = _one_select(text)
 
-    def of_table(table: exp.Table) -> str:
+    def path_of(table: exp.Table) -> tuple[str, ...]:
         if common_table(table) is not None:
-            return quoted(table.name)
-        source = _source(table, catalog, schema)
-        return ".".join(map(quoted, (source.name.catalog, source.name.schema, source.table)))
+            return (table.name,)
+        return _path(_source(table, catalog, schema))
+
+    def of_table(table: exp.Table) -> str:
+        return ".".join(map(quoted, path_of(table)))
 
     tables = [table for table in checked.find_all(exp.Table) if isinstance(table.this, exp.Identifier)]
     tables.sort(key=lambda table: table.parts[0].meta.get("start", 0))
@@ -148,9 +154,11 @@ def _reading(text: str, catalog: str | None, schema: str | None) -> _Read:
     normalised = writer.write(checked)
     written = tokens_of(normalised)
     check_nothing_is_lost(tokens, written, _names(named))
+    again = _query_of(tree_of, written, normalised)
+    check_same(checked, again, table=path_of, datasets=_prefixes(named))
     return _Read(
         normalised=normalised,
-        tree=_known(written, normalised),
+        tree=_known(written, normalised, again),
         checked=checked,
         references=tuple(dict.fromkeys(named)),
         places=writer.parameters,
@@ -170,17 +178,23 @@ def _one_select(text: str) -> tuple[list[Token], exp.Query]:
     tokens = tokens_of(text)
     if not tokens:
         raise InvalidRequest("A query must be exactly one SELECT; this text has none.")
+    if len(tokens) > MAX_QUERY_TOKENS:
+        raise InvalidRequest(
+            f"A query has at most {MAX_QUERY_TOKENS:,} words, names, values and signs, this one has {len(tokens):,}. Split it, "
+            "or bind long lists as parameters."
+        )
     if tokens[0].token_type not in _BEGINS:
         raise InvalidRequest(f"A query must be exactly one SELECT; this text begins with {tokens[0].text[:40]!r}.")
     return tokens, _query_of(tree_of, tokens, text)
 
 
-def _known(tokens: list[Token], text: str) -> exp.Query:
-    """Return the tree with what the parser knows of functions; without, where it knows one otherwise than Spark does."""
+def _known(tokens: list[Token], text: str, plain: exp.Query) -> exp.Query:
+    """Return the tree with what the parser knows of functions; the plain one, where it knows one otherwise than Spark does."""
     try:
-        return _query_of(known_tree_of, tokens, text)
+        known = _query_of(known_tree_of, tokens, text)
     except InvalidRequest:
-        return _query_of(tree_of, tokens, text)
+        return plain
+    return known if decides_alike(known, plain) else plain
 
 
 def _query_of(parse: Callable[[list[Token], str], exp.Expr | None], tokens: list[Token], text: str) -> exp.Query:
@@ -230,7 +244,11 @@ def _source(table: exp.Table, catalog: str | None, schema: str | None) -> Source
 
 
 def _prefixes(sources: "tuple[Source, ...] | list[Source]") -> frozenset[tuple[str, str, str]]:
-    return frozenset((source.name.catalog, source.name.schema, source.table) for source in sources)
+    return frozenset(map(_path, sources))
+
+
+def _path(source: Source) -> tuple[str, str, str]:
+    return source.name.catalog, source.name.schema, source.table
 
 
 def _common_name(cte: exp.CTE) -> str:
@@ -248,33 +266,70 @@ def common_table(table: exp.Table) -> exp.CTE | None:
     """
     if len(table.parts) != 1 or not table.name.isascii():
         return None
+    wanted = table.name.lower()
     node: exp.Expr = table
     while node.parent is not None:
         parent = node.parent
-        for cte in _visible(parent, node):
-            if _common_name(cte).lower() == table.name.lower():
-                return cte
+        if isinstance(parent, exp.With):
+            at = _positions(parent).get(wanted)
+            if at is not None and at < (node.index or 0) + bool(parent.recursive):
+                return _nth(parent, at)
+        elif (own := parent.args.get("with_")) is not None and own is not node:
+            at = _positions(own).get(wanted)
+            if at is not None:
+                return _nth(own, at)
         node = parent
     return None
 
 
-def _visible(parent: exp.Expr, node: exp.Expr) -> list[exp.CTE]:
-    """Return the common table expressions that one step up makes visible."""
-    if isinstance(parent, exp.With):
-        _check_names(parent)
-        at = next(number for number, cte in enumerate(parent.expressions) if cte is node)
-        seen: list[exp.CTE] = parent.expressions[: at + 1 if parent.recursive else at]
-        return seen
-    own = parent.args.get("with_")
-    if own is None or own is node:
-        return []
-    _check_names(own)
-    every: list[exp.CTE] = own.expressions
-    return every
+def _nth(with_: exp.With, at: int) -> exp.CTE:
+    found: exp.CTE = with_.expressions[at]
+    return found
 
 
-def _check_names(with_: exp.With) -> None:
-    names = [cte.alias.lower() for cte in with_.expressions]
-    for number, cte in enumerate(with_.expressions):
-        if cte.alias.lower() in names[:number]:
-            raise InvalidRequest(f"WITH has two expressions named {cte.alias}; the second is at {place_of(cte)}.")
+_POSITIONS: Final = "siltstone_positions"
+
+
+def _positions(with_: exp.With) -> dict[str, int]:
+    """Return where each common table expression of a WITH stands, by its name in lower case; worked out once.
+
+    Raises:
+        InvalidRequest: two have the same name, or one has a name that engines compare in different ways.
+    """
+    known: dict[str, int] | None = with_.meta.get(_POSITIONS)
+    if known is None:
+        known = {}
+        for number, cte in enumerate(with_.expressions):
+            name = _common_name(cte).lower()
+            if name in known:
+                raise InvalidRequest(f"WITH has two expressions named {cte.alias}; the second is at {place_of(cte)}.")
+            known[name] = number
+        with_.meta[_POSITIONS] = known
+    return known
+
+
+def expanded_tables(query: exp.Query) -> int:
+    """Return how many tables a query reads once each common table expression is put in the place of its name.
+
+    An engine that plans a query in that form works in proportion to this number, which may double with every expression.
+    """
+    reads: dict[int, list[exp.Query | None]] = {}
+    counted: dict[int, int] = {}
+    waiting: list[exp.Query] = [query]
+    while waiting:  # a chain of expressions may be longer than calls can nest
+        node = waiting[-1]
+        if id(node) not in reads:
+            reads[id(node)] = [None if cte is None else cte.this for cte in map(common_table, _tables_of(node))]
+            waiting += [one for one in reads[id(node)] if one is not None and id(one) not in reads]
+        else:
+            waiting.pop()
+            found = reads[id(node)]
+            counted.setdefault(id(node), sum(1 if one is None else counted.get(id(one), 1) for one in found))
+    return counted[id(query)]
+
+
+def _tables_of(query: exp.Query) -> Iterator[exp.Table]:
+    """Yield the tables that a query names itself, outside of its common table expressions."""
+    for node in query.walk(prune=lambda one: isinstance(one, exp.With)):
+        if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
+            yield node

@@ -2,6 +2,9 @@
 
 `sqlglot` usually reads a query in order to say it in another dialect, and knows what each function means there. Here the
 tree is a picture of the text, so that printing it gives Spark the same question again.
+
+Operators bind as in Spark's grammar, not as in the parser's: one predicate (IN, LIKE, BETWEEN, IS) follows a value, and a value
+is made of comparisons, `|`, `^`, `&`, shifts, `+ - ||` and `* / % DIV`, from the weakest to the strongest.
 """
 
 # ruff: noqa: RUF012, FBT001, FBT002, FBT003 - the tables and signatures are those of the parser that is narrowed here
@@ -29,8 +32,62 @@ INTERVAL_UNITS: Final = frozenset(
 )
 
 
-AS_WRITTEN: Final = frozenset({"DATE_TRUNC", "TRUNC"})
+AS_WRITTEN: Final = frozenset({"DATE_TRUNC", "RANGE", "TRUNC"})
 """Functions whose arguments stay as they are: the parser takes 'Y' for YEAR, and Spark does not."""
+
+
+class Quantified(exp.Expression):
+    """The patterns after LIKE ANY, LIKE SOME or LIKE ALL; `this` is that word."""
+
+    arg_types = {"this": True, "expressions": True}
+
+
+class Positive(exp.Unary):
+    """A plus sign before a value: in Spark it makes a number of text."""
+
+
+class UnsignedShift(exp.Expression, exp.Binary):
+    """``a >>> b``."""
+
+
+class Pivoted(exp.Expression):
+    """``PIVOT (expressions FOR columns IN (values))``."""
+
+    arg_types = {"expressions": True, "columns": True, "values": True}
+
+
+class Unpivoted(exp.Expression):
+    """``UNPIVOT [INCLUDE | EXCLUDE NULLS] (values FOR this IN (expressions)) AS alias``."""
+
+    arg_types = {"this": True, "values": True, "expressions": True, "nulls": False, "alias": False}
+
+
+_COMPARED, _OR, _XOR, _AND, _SHIFT, _SUM = range(6)
+_OPERATORS: Final[dict[TokenType, tuple[int, type[exp.Binary]]]] = {
+    TokenType.EQ: (_COMPARED, exp.EQ),
+    TokenType.NEQ: (_COMPARED, exp.NEQ),
+    TokenType.NULLSAFE_EQ: (_COMPARED, exp.NullSafeEQ),
+    TokenType.LT: (_COMPARED, exp.LT),
+    TokenType.LTE: (_COMPARED, exp.LTE),
+    TokenType.GT: (_COMPARED, exp.GT),
+    TokenType.GTE: (_COMPARED, exp.GTE),
+    TokenType.PIPE: (_OR, exp.BitwiseOr),
+    TokenType.CARET: (_XOR, exp.BitwiseXor),
+    TokenType.AMP: (_AND, exp.BitwiseAnd),
+    TokenType.PLUS: (_SUM, exp.Add),
+    TokenType.DASH: (_SUM, exp.Sub),
+    TokenType.DPIPE: (_SUM, exp.DPipe),
+}
+"""Operators between the predicates and the products, with how strongly they bind."""
+_SHIFTS: Final[dict[tuple[TokenType, int], type[exp.Binary]]] = {
+    (TokenType.LT, 2): exp.BitwiseLeftShift,
+    (TokenType.GT, 2): exp.BitwiseRightShift,
+    (TokenType.GT, 3): UnsignedShift,
+}
+"""Shifts, by the sign that they repeat and how often; its tokens stand side by side."""
+_PREDICATES: Final = (TokenType.BETWEEN, TokenType.IN, TokenType.LIKE, TokenType.ILIKE, TokenType.RLIKE)
+_COMPARISONS: Final = tuple(made for level, made in _OPERATORS.values() if level == _COMPARED)
+_QUANTIFIERS: Final = ("ANY", "SOME", "ALL")
 
 
 class _BoundedParser(SparkParser):
@@ -38,6 +95,11 @@ class _BoundedParser(SparkParser):
 
     FUNCTIONS = {name: make for name, make in SparkParser.FUNCTIONS.items() if name not in AS_WRITTEN}
     ARRAY_CONSTRUCTORS = {}  # array(1, 2)[0] is an item of an array
+    TABLE_ALIAS_TOKENS = SparkParser.TABLE_ALIAS_TOKENS - {TokenType.PIVOT, TokenType.UNPIVOT}
+    UNARY_PARSERS = {
+        **SparkParser.UNARY_PARSERS,
+        TokenType.PLUS: lambda self: self.expression(Positive(this=self._parse_unary())),
+    }
 
     def __init__(self) -> None:
         super().__init__(dialect=_DIALECT)
@@ -52,6 +114,8 @@ class _BoundedParser(SparkParser):
 
     def _parse_unary(self) -> exp.Expr | None:
         """Read a sign and what it belongs to: before a number that is cast, as in ``-1::string``, to the number."""
+        if self._curr.token_type is not TokenType.DASH:
+            return super()._parse_unary()
         kinds = [token.token_type for token in self._tokens[self._index : self._index + 3]]
         if kinds != [TokenType.DASH, TokenType.NUMBER, TokenType.DCOLON]:
             return super()._parse_unary()
@@ -63,6 +127,180 @@ class _BoundedParser(SparkParser):
         if isinstance(number, exp.Literal):
             number.replace(exp.Neg(this=number.copy()))
         return read
+
+    def _parse_equality(self, parse_is: bool = True) -> exp.Expr | None:
+        """Read what AND and OR connect: a value, and at most one predicate after it."""
+        del parse_is
+        return self._parse_predicate(self._parse_comparison())
+
+    def _parse_comparison(self, this: exp.Expr | None = None) -> exp.Expr | None:
+        return self._climb(_COMPARED, this)
+
+    def _parse_range(self, this: exp.Expr | None = None, parse_is: bool = False) -> exp.Expr | None:
+        del parse_is
+        return self._parse_predicate(self._climb(_OR, this))
+
+    def _parse_bitwise(self) -> exp.Expr | None:
+        return self._climb(_OR)
+
+    def _parse_term(self, parse_mod: bool = True) -> exp.Expr | None:
+        return self._climb(_SUM) if parse_mod else super()._parse_term(parse_mod=parse_mod)
+
+    def _climb(self, weakest: int, this: exp.Expr | None = None) -> exp.Expr | None:
+        """Read values and the operators between them that bind at least as strongly as `weakest`, from the left."""
+        this = this or self._parse_factor()
+        while this is not None and (found := self._operator()) is not None and found[0] >= weakest:
+            level, made, width = found
+            self._advance(width)
+            right = self._climb(level + 1)
+            this = self.expression(made(this=this, expression=right))
+            if made is exp.DPipe:
+                this.set("safe", not self.dialect.STRICT_STRING_CONCAT)
+        return this
+
+    def _operator(self) -> tuple[int, type[exp.Binary], int] | None:
+        """Return the operator that comes next: how strongly it binds, its node, and of how many tokens it is."""
+        kind = self._curr.token_type
+        if kind in (TokenType.LT, TokenType.GT):
+            width = 1
+            while self._is_joined(width, kind):
+                width += 1
+            if width > 1:
+                made = _SHIFTS.get((kind, width))
+                return None if made is None else (_SHIFT, made, width)
+        found = _OPERATORS.get(kind)
+        return None if found is None else (*found, 1)
+
+    def _is_joined(self, ahead: int, kind: TokenType) -> bool:
+        """True if the token that far ahead is of this kind and nothing stands before it."""
+        at = self._index + ahead
+        if at >= len(self._tokens) or self._tokens[at].token_type is not kind:
+            return False
+        return self._tokens[at - 1].end + 1 == self._tokens[at].start
+
+    def _parse_predicate(self, this: exp.Expr | None) -> exp.Expr | None:
+        """Read IN, LIKE, BETWEEN, IS and what belongs to them, if they follow."""
+        if this is None:
+            return None
+        if self._match(TokenType.IS):
+            return self._parse_is(this)
+        negated = self._curr.token_type is TokenType.NOT and self._next.token_type in _PREDICATES
+        if negated:
+            self._advance()
+        if not self._match_set(_PREDICATES):
+            return this
+        read: exp.Expr | None
+        match self._prev.token_type:
+            case TokenType.IN:
+                read = self._parse_in(this)
+            case TokenType.BETWEEN:
+                read = self._parse_between(this)
+            case TokenType.RLIKE:
+                read = self.expression(exp.RegexpLike(this=this, expression=self._parse_comparison()))
+            case kind:
+                like = exp.Like if kind is TokenType.LIKE else exp.ILike
+                patterns = self._parse_quantified()
+                read = self.expression(like(this=this, expression=patterns or self._parse_comparison()))
+                read = read if patterns else self._parse_escape(read)
+        return self._negate_range(read) if negated else read
+
+    def _parse_between(self, this: exp.Expr | None) -> exp.Between:
+        low = self._parse_comparison()
+        if not self._match(TokenType.AND):
+            self.raise_error("Expected AND")
+        return self.expression(exp.Between(this=this, low=low, high=self._parse_comparison()))
+
+    def _parse_quantified(self) -> exp.Expr | None:
+        """Read ANY, SOME or ALL and the patterns after it."""
+        if self._curr.text.upper() not in _QUANTIFIERS or self._curr.token_type is TokenType.IDENTIFIER:
+            return None
+        if self._next.token_type is not TokenType.L_PAREN:
+            return None
+        self._advance()
+        word = self._prev.text.upper()
+        return self.expression(
+            Quantified(this=word, expressions=self._parse_wrapped_csv(self._parse_disjunction)), self._prev
+        )
+
+    def _parse_is(self, this: exp.Expr | None) -> exp.Expr | None:
+        """Read what stands after IS. A comparison beside DISTINCT FROM gets parentheses: ``<=>`` is one itself."""
+        negated = self._match(TokenType.NOT)
+        if self._match(TokenType.DISTINCT):
+            if not self._match(TokenType.FROM):
+                self.raise_error("Expected FROM")
+            made: type[exp.Binary] = exp.NullSafeEQ if negated else exp.NullSafeNEQ
+            sides = [_in_parentheses(side) for side in (this, self._parse_comparison())]
+            return self.expression(made(this=sides[0], expression=sides[1]))
+        if not self._match_set((TokenType.NULL, TokenType.TRUE, TokenType.FALSE)):
+            self.raise_error("Expected NULL, TRUE, FALSE or DISTINCT FROM")
+        kind = self._prev.token_type
+        value: exp.Expr = exp.Null() if kind is TokenType.NULL else exp.Boolean(this=kind is TokenType.TRUE)
+        read = self.expression(exp.Is(this=this, expression=value))
+        return self.expression(exp.Not(this=read)) if negated else read
+
+    def _parse_group(self, skip_group_by_token: bool = False) -> exp.Group | None:
+        """Read GROUP BY: ALL, or terms and at most one of WITH ROLLUP, WITH CUBE and GROUPING SETS after them."""
+        if not skip_group_by_token and not self._match(TokenType.GROUP_BY):
+            return None
+        if self._match(TokenType.ALL):
+            return self.expression(exp.Group(all=True))
+        group = exp.Group(expressions=self._parse_csv(self._parse_grouped))
+        if self._match(TokenType.WITH):
+            made = self._parse_cube_or_rollup(with_prefix=True)
+            if made is None:
+                self.raise_error("Expected ROLLUP or CUBE")
+            else:
+                group.set(made.key, [made])
+        elif (sets := self._parse_grouping_sets()) is not None:
+            group.set("grouping_sets", [sets])
+        return self.expression(group)
+
+    def _parse_grouped(self) -> exp.Expr | None:
+        return self._parse_grouping_sets() or self._parse_cube_or_rollup() or self._parse_disjunction()
+
+    def _parse_pivots(self) -> list[Any] | None:
+        """Read PIVOT or UNPIVOT after a table, by Spark's grammar."""
+        if not self._match_set((TokenType.PIVOT, TokenType.UNPIVOT)):
+            return None
+        unpivot = self._prev.token_type is TokenType.UNPIVOT
+        nulls = self._prev.text.upper() if unpivot and self._match_texts(("INCLUDE", "EXCLUDE")) else None
+        if nulls is not None and not self._match_text_seq("NULLS"):
+            self.raise_error("Expected NULLS")
+        self._match_l_paren()
+        self._mark_for()
+        first = self._parse_names() if unpivot else self._parse_csv(self._parse_expression)
+        if not self._match(TokenType.FOR):
+            self.raise_error("Expected FOR")
+        names = self._parse_names()
+        if not self._match(TokenType.IN):
+            self.raise_error("Expected IN")
+        listed = self._parse_wrapped_csv(self._parse_expression)
+        self._match_r_paren()
+        if not unpivot:
+            if self._curr.token_type in (TokenType.ALIAS, TokenType.VAR, TokenType.IDENTIFIER):
+                self.raise_error("PIVOT has no alias")
+            return [self.expression(Pivoted(expressions=first, columns=names, values=listed))]
+        if len(names) != 1:
+            self.raise_error("Expected one name")
+        alias = self._parse_table_alias()
+        return [self.expression(Unpivoted(this=names[0], values=first, expressions=listed, nulls=nulls, alias=alias))]
+
+    def _mark_for(self) -> None:
+        """Let the word FOR of a PIVOT be a keyword: elsewhere it is a name, and would be an alias here."""
+        depth = 0
+        for at in range(self._index, len(self._tokens)):
+            token = self._tokens[at]
+            depth += (token.token_type is TokenType.L_PAREN) - (token.token_type is TokenType.R_PAREN)
+            if depth == 0 and token.token_type is TokenType.VAR and token.text.upper() == "FOR":
+                self._tokens[at] = Token(TokenType.FOR, token.text, token.line, token.col, token.start, token.end)
+                self._advance(0)
+                return
+
+    def _parse_names(self) -> list[exp.Expr]:
+        """Read a name, or several in parentheses."""
+        wrapped = self._match(TokenType.L_PAREN, advance=False)
+        found = self._parse_wrapped_csv(self._parse_id_var) if wrapped else [self._parse_id_var()]
+        return [name for name in found if name is not None]
 
     def _arrow_follows(self) -> bool:
         at = self._index + 1
@@ -207,6 +445,10 @@ class _PlainParser(_BoundedParser):
 
     def _call(self, name: str, arguments: list[exp.Expr | None]) -> exp.Anonymous:
         return self.expression(exp.Anonymous(this=name, expressions=[one for one in arguments if one is not None]))
+
+
+def _in_parentheses(node: exp.Expr | None) -> exp.Expr | None:
+    return exp.Paren(this=node) if isinstance(node, _COMPARISONS) else node
 
 
 _AFTER_INTERVAL: Final = frozenset({TokenType.STRING, TokenType.NUMBER, TokenType.DASH, TokenType.PLUS})

@@ -8,8 +8,9 @@ import datetime
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +23,6 @@ from siltstone.query.translate import Outside, Relation, Translated, translate
 from siltstone.query.translate.fragments import GUARD
 
 if TYPE_CHECKING:
-    from siltstone.query.aside import Aside
     from siltstone.query.hot.cache import Pinned
     from siltstone.query.hot.readers import Reader
     from siltstone.query.running import Run
@@ -85,11 +85,8 @@ class Translations:
 
 def _planned(admitted: Admitted, schemas: Mapping[str, pa.Schema], *, max_rows: int) -> HotPlan | str:
     """Translate, or return the reason why not."""
-    for source in admitted.references:
-        if source.raw:
-            return f"{source}, which shows raw rows"
     sources = admitted.references
-    numbers = {_key(s.name.catalog, s.name.schema, s.name.table): n for n, s in enumerate(sources)}
+    numbers = {_key(s.name.catalog, s.name.schema, s.table): n for n, s in enumerate(sources)}
 
     def relation(table: exp.Table) -> Relation:
         number = numbers[_key(*(part.name for part in table.parts))]
@@ -140,10 +137,8 @@ def bound(value: object) -> object:
             return value
 
 
-def answer(
-    plan: HotPlan, parameters: Mapping[str, object], view: "Pinned", run: "Run", aside: "Aside", *, seconds: float
-) -> pa.Table:
-    """Run a translated question in a reader's transaction, beside the main thread if that is who asks.
+def answer(plan: HotPlan, parameters: Mapping[str, object], view: "Pinned", run: "Run") -> pa.Table:
+    """Run a translated question in a reader's transaction.
 
     Raises:
         HotFailed: the engine, or a guard against what the engines treat differently, refused.
@@ -154,8 +149,8 @@ def answer(
     values = {name: bound(parameters[name]) for name in plan.translated.parameters}
     sql = plan.sql(view.tables)
     try:
-        with run.watched(view.cursor.interrupt, seconds=seconds):
-            table = aside.do(lambda: _fetched(view.reader, sql, values), interrupt=view.cursor.interrupt)
+        with run.watched(view.cursor.interrupt):
+            table = _fetched(view.reader, sql, values)
     except duckdb.InterruptException as error:
         if run.was_ended:
             raise run.ended() from error
@@ -186,10 +181,41 @@ def explained(plan: HotPlan, parameters: Mapping[str, object], view: "Pinned") -
     except duckdb.Error as error:
         raise HotFailed(_why(error)) from error
     for name, table in view.tables.items():
-        database, schema, inner = table.split(".")
-        for shown in (table, f'{database}.{schema}."{inner}"'):
+        database, _, inner = table.rpartition(".")
+        for shown in (table, f'{database}."{inner}"'):
             text = text.replace(shown, name)
     return text
+
+
+@contextmanager
+def registered(view: "Pinned", tables: Mapping[str, pa.Table]) -> Iterator["Pinned"]:
+    """Give a view that reads datasets from Arrow tables, for the length of a block: raw rows are never resident.
+
+    Raises:
+        HotFailed: a column has values that DuckDB does not hold exactly.
+    """
+    import duckdb
+
+    from siltstone.query.hot.readers import Reader
+    from siltstone.query.hot.types import Unfit, check_values, duck_type
+
+    reader = Reader(view.cursor.cursor())  # of its own: what it prepares holds the rows
+    names = {name: f"silt_raw_{number}" for number, name in enumerate(tables)}
+    try:
+        for name, table in tables.items():
+            for column in table.schema:
+                duck_type(column.type, column=column.name)
+            check_values(table)
+            reader.cursor.register(names[name], table)
+        schemas = {name: table.schema for name, table in tables.items()}
+        yield replace(view, reader=reader, tables=names, schemas=schemas)
+    except Unfit as unfit:
+        raise HotFailed(str(unfit).rstrip(".")) from unfit
+    finally:
+        for name in names.values():
+            with suppress(duckdb.Error):
+                reader.cursor.unregister(name)
+        reader.end()
 
 
 def _why(error: Exception) -> str:

@@ -98,7 +98,7 @@ class KeptResults:
         result, _ = found
         start = (number - 1) * size
         more = result.truncated or result.row_count > start + size
-        return replace(result, table=result.table.slice(start, size), truncated=more)
+        return replace(result, table=result.table.slice(start, size), truncated=more, limit_given=True)
 
     def datasets(self, query_id: str) -> tuple[str, ...]:
         """Return what an answer that is kept by page was about."""

@@ -22,10 +22,10 @@ _OTHERWISE: Final = frozenset(
         TokenType.DCOLON,
         TokenType.L_PAREN,
         TokenType.R_PAREN,
-        TokenType.PLUS,
     }
 )
 """Words and signs that may be written otherwise: ALL and ASC go without saying, ``a::INT`` becomes a CAST."""
+_SET_OPERATIONS: Final = frozenset({TokenType.UNION, TokenType.EXCEPT, TokenType.INTERSECT})
 _WORDED: Final = frozenset({"SUBSTRING", "SUBSTR", "OVERLAY", "POSITION"})
 """Functions with words between their arguments, which become commas."""
 _BETWEEN_ARGUMENTS: Final = frozenset({"FROM", "FOR", "PLACING", "IN"})
@@ -54,9 +54,11 @@ def check_nothing_is_lost(asked: Collection[Token], written: Collection[Token], 
 
 
 def _joined(asked: list[Token]) -> list[Token]:
-    """Bring the words IS NOT DISTINCT FROM together into the sign that is written for them."""
+    """Join the words IS NOT DISTINCT FROM to the sign that is written for them; drop DISTINCT after a set operation."""
     kept: list[Token] = []
     for token in asked:
+        if token.token_type is TokenType.DISTINCT and kept and kept[-1].token_type in _SET_OPERATIONS:
+            continue
         kept.append(token)
         if [one.token_type for one in kept[-len(_NOT_DISTINCT) :]] == _NOT_DISTINCT:
             first = kept[-len(_NOT_DISTINCT)]

@@ -21,7 +21,9 @@ from sqlglot import exp
 
 from siltstone.errors import InvalidRequest
 from siltstone.query.allowed import FUNCTIONS_BY_GROUP, GENERATORS
-from siltstone.query.gate import common_table
+from siltstone.query.gate import common_table, expanded_tables
+from siltstone.query.grammar import Unpivoted
+from siltstone.query.written import range_of, whole
 
 BATCH_ROWS: Final = 1024
 """Rows of a file between two looks (`storage/launch.py`; a session that Siltstone did not make may have 4,096)."""
@@ -31,6 +33,8 @@ RECURSIVE_ROWS: Final = 1_000_000
 """The most rows of a recursive WITH, which Spark itself holds to."""
 ARRAY_ITEMS: Final = 10
 """What an array counts as whose length is not written in the query."""
+MAX_EXPANDED_TABLES: Final = 512
+"""Most tables of a query on Spark, with every common table expression in the place of its name."""
 _AGGREGATES: Final = frozenset(FUNCTIONS_BY_GROUP["Aggregates"].split())
 _ONE_SIDED: Final = ("SEMI", "ANTI")
 _Pairs = set[frozenset[int]]
@@ -62,6 +66,20 @@ def has_products(query: exp.Query) -> bool:
     return any(len([*_items(select), *_made(select)]) > 1 for select in query.find_all(exp.Select))
 
 
+def check_expansion(query: exp.Query) -> None:
+    """Refuse a query that reads too many tables once its common table expressions are expanded, as Spark's planner does.
+
+    Raises:
+        InvalidRequest: it does; the message has the number.
+    """
+    tables = expanded_tables(query)
+    if tables > MAX_EXPANDED_TABLES:
+        raise InvalidRequest(
+            f"The query reads {_about(tables)} tables once its common table expressions are expanded; Spark plans at most "
+            f"{MAX_EXPANDED_TABLES:,}. Each that names another one twice doubles their number. Split the query."
+        )
+
+
 def check_product(query: exp.Query, dataset: Callable[[exp.Table], Known], *, most: int) -> None:
     """Refuse a query that compares more pairs of rows at a stretch than `most`; 0 means any number.
 
@@ -75,7 +93,10 @@ def check_product(query: exp.Query, dataset: Callable[[exp.Table], Known], *, mo
     """
     sizes = _Sizes(dataset)
     for select in query.find_all(exp.Select) if most else ():
-        names, pairs = sizes.stretch(select)
+        try:
+            names, pairs = sizes.stretch(select)
+        except RecursionError:
+            raise InvalidRequest("The query has too many common table expressions in a row. Split it.") from None
         if pairs > most:
             raise InvalidRequest(
                 f"Nothing equal connects {', '.join(names)}: each row of one meets every row of the others, about "
@@ -146,6 +167,9 @@ class _Sizes:
                 return _Part(alias="", rows=1, scanned=0, columns=None)
 
     def _table(self, table: exp.Table) -> _Part:
+        numbers = range_of(table)
+        if numbers is not None:
+            return _Part(alias="range", rows=len(numbers), scanned=0, columns=frozenset({"id"}))
         cte = common_table(table)
         if cte is not None:
             return _renamed(self._of(cte.this), cte)
@@ -161,7 +185,7 @@ class _Sizes:
         elif any(_is_aggregate(node) for node in _own(select.expressions)):
             rows, scanned = 1, 0
         limit = select.args.get("limit")
-        if limit is not None and (most := _whole(limit.expression)) is not None:
+        if limit is not None and (most := whole(limit.expression)) is not None:
             rows, scanned = min(rows, most), 0
         names = [one.alias_or_name.lower() for one in select.expressions]
         columns = None if any(one.is_star for one in select.expressions) else frozenset(names)
@@ -216,6 +240,9 @@ class _Sizes:
         if _is_generator(made):
             return _Part(alias=made.name, rows=_items_of(made), scanned=0, columns=None)
         found = _renamed(self._of(made), item)
+        for pivot in item.args.get("pivots") or ():
+            listed = len(pivot.expressions) if isinstance(pivot, Unpivoted) else 1
+            found = replace(found, rows=found.rows * listed, columns=None)
         return replace(found, alias=item.alias_or_name or found.alias)
 
 
@@ -345,7 +372,7 @@ def _items_of(generator: exp.Expr) -> int:
     """Return how many rows a function makes of one, as far as numbers in the query say it."""
     found = 1
     for node in generator.find_all(exp.Anonymous):
-        numbers = [_whole(argument) for argument in node.expressions]
+        numbers = [whole(argument) for argument in node.expressions]
         match node.name.lower(), numbers:
             case "sequence", [int(first), int(last)]:
                 found *= abs(last - first) + 1
@@ -360,12 +387,3 @@ def _items_of(generator: exp.Expr) -> int:
             case _:
                 pass
     return max(found, ARRAY_ITEMS if found == 1 else 1)
-
-
-def _whole(node: exp.Expr | None) -> int | None:
-    """Return a whole number that is written as one."""
-    if isinstance(node, exp.Neg):
-        inner = _whole(node.this)
-        return None if inner is None else -inner
-    text = node.name.rstrip("lLsSyY") if isinstance(node, exp.Literal) and not node.is_string else ""
-    return int(text) if text.isdecimal() else None

@@ -1,26 +1,39 @@
-"""What a query returns."""
+"""What a query returns.
 
+A result can be cut: ``max_rows`` bounds it, and ``truncated`` says that there are more rows. A cut that the caller chose, by
+``max_rows=``, is an answer like any other. A cut by the setting is not: frames of it are refused, and ``rows`` warns.
+"""
+
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from siltstone.dataset.as_python import in_python, python_columns
 from siltstone.errors import InvalidRequest
+from siltstone.model.frames import polars_frame
+from siltstone.model.preview import cells, html_table, text_table
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class TruncatedWarning(UserWarning):
+    """Rows of a result are read that the setting `max_rows` has cut."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class QueryResult:
     """The rows of one query, which engine answered, and why that one."""
 
     table: pa.Table
+    """The rows that came back, whether they are all or not."""
     engine: str
     """``hot`` or ``spark``."""
     truncated: bool
-    """True if there are more rows than were asked for."""
+    """True if the query has more rows than came back."""
     seconds: float
     reason: str = ""
     """Why this engine: a phrase."""
@@ -28,6 +41,8 @@ class QueryResult:
     """By which the query can be cancelled while it runs, and its pages asked for afterwards."""
     cached: bool = False
     """True if the same question had been answered before, on the same data."""
+    limit_given: bool = True
+    """True if the caller chose the row limit (``max_rows=``); False if it is that of the setting."""
 
     @property
     def columns(self) -> list[str]:
@@ -36,8 +51,10 @@ class QueryResult:
 
     @property
     def rows(self) -> list[tuple[Any, ...]]:
-        """The rows as tuples."""
-        columns = [column.to_pylist() for column in self.table.columns]
+        """The rows as tuples; warns if the setting `max_rows` has cut them."""
+        if self._is_cut:
+            warnings.warn(self._cut_text("These rows are not all."), TruncatedWarning, stacklevel=2)
+        columns = python_columns(self.table)
         return list(zip(*columns, strict=True)) if columns else [()] * self.table.num_rows
 
     @property
@@ -45,27 +62,57 @@ class QueryResult:
         """How many rows came back."""
         return int(self.table.num_rows)
 
-    def to_arrow(self) -> pa.Table:
-        """Return the rows as an Arrow table."""
+    def to_arrow(self, *, allow_truncated: bool = False) -> pa.Table:
+        """Return the rows as an Arrow table.
+
+        Raises:
+            InvalidRequest: the setting `max_rows` has cut the rows, and `allow_truncated` is false.
+        """
+        if self._is_cut and not allow_truncated:
+            raise InvalidRequest(self._cut_text("A frame of them would not have all rows."))
         return self.table
 
-    def to_pandas(self) -> "pd.DataFrame":
-        """Return the rows as a pandas frame."""
-        return self.table.to_pandas()
+    def to_pandas(self, *, allow_truncated: bool = False) -> "pd.DataFrame":
+        """Return the rows as a pandas frame.
 
-    def to_polars(self) -> "pl.DataFrame":
+        Raises:
+            InvalidRequest: see `to_arrow`.
+        """
+        table = self.to_arrow(allow_truncated=allow_truncated)
+        return in_python(table, table.to_pandas)
+
+    def to_polars(self, *, allow_truncated: bool = False) -> "pl.DataFrame":
         """Return the rows as a Polars frame.
 
         Raises:
-            InvalidRequest: Polars is not installed.
+            InvalidRequest: Polars is not installed; or see `to_arrow`.
         """
-        try:
-            import polars
-        except ImportError as error:
-            raise InvalidRequest("to_polars() needs Polars: pip install 'siltstone[polars]'.") from error
-        found = polars.from_arrow(self.table)
-        assert isinstance(found, polars.DataFrame)  # noqa: S101  # a table becomes a frame, an array a series
-        return found
+        table = self.to_arrow(allow_truncated=allow_truncated)
+        return polars_frame(table)
+
+    def __repr__(self) -> str:
+        names, rows = cells(self.table)
+        return f"{text_table(names, rows)}\n{self._summary()}" if names else f"<{self._summary()}>"
+
+    def _repr_html_(self) -> str:
+        return html_table(*cells(self.table), caption=self._summary())
+
+    def _summary(self) -> str:
+        more = " (there are more)" if self.truncated else ""
+        shape = f"{self.row_count:,} rows{more} in {self.table.num_columns} columns"
+        return f"{shape}, answered by {self.engine} in {self.seconds:.3f} s"
+
+    @property
+    def _is_cut(self) -> bool:
+        """True if there are more rows, and the caller did not choose the limit."""
+        return self.truncated and not self.limit_given
+
+    def _cut_text(self, consequence: str) -> str:
+        return (
+            f"The query has more than the {self.row_count:,} rows that came back (the setting max_rows). {consequence} "
+            "Pass max_rows= to choose how many; read all of them with lake.stream_sql(...).read_all(), or take those that are "
+            "here with to_arrow(allow_truncated=True), to_pandas or to_polars likewise."
+        )
 
 
 def as_answered(table: pa.Table, schema: pa.Schema | None = None) -> pa.Table:

@@ -1,5 +1,6 @@
 """The router: one question, two engines, and who answers.
 
+0. A question is answered on a thread beside its caller's (`aside.py`), who waits no longer than its time limit (`running.py`).
 1. The gate admits the text; what it was admitted as is kept.
 2. The question is translated for the hot engine, or a phrase says why it lies outside the subset.
 3. If it can be hot and every dataset is resident, each is pinned once and the hot engine answers. Small datasets that are not
@@ -14,10 +15,11 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 
@@ -28,21 +30,21 @@ from siltstone.dataset.store import Store
 from siltstone.errors import Gone, InvalidRequest, NotFound, Unavailable
 from siltstone.query import hot_query
 from siltstone.query.admitted import Admitted
-from siltstone.query.aside import Aside
+from siltstone.query.aside import Aside, streamed
 from siltstone.query.gate import admit
 from siltstone.query.hot.resident import Cold, State, state_of
 from siltstone.query.hot.residents import Patience
 from siltstone.query.hot_query import HotFailed, HotPlan, Translations
 from siltstone.query.kept import KeptResults
 from siltstone.query.result import QueryResult, as_answered
-from siltstone.query.run import Cancellation, SparkQuery, check_max_rows
-from siltstone.query.running import Run, Running
+from siltstone.query.run import SparkQuery, check_max_rows
+from siltstone.query.running import Cancellation, Run, Running
 from siltstone.query.translate import Outside
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from siltstone.query.hot.cache import HotCache
+    from siltstone.query.hot.cache import HotCache, Pinned
     from siltstone.query.hot.sources import Sources
 
 BYTES_PER_MB: Final = 1024 * 1024
@@ -52,8 +54,9 @@ FILLS: Final = 4
 """How often what is not resident is filled for one question: somebody may evict it before it is read."""
 AT_ONCE_WAIT_SECONDS: Final = 2.0
 """So long a question that Spark can answer waits until what it reads at once has its turn."""
-HARDLY_USED: Final = 0.98
-"""With this share of a time limit left it counts as whole: the limit that an error names is then the one that was set."""
+
+
+_T = TypeVar("_T")
 
 
 class Engine(StrEnum):
@@ -84,6 +87,8 @@ class Question:
     params: Mapping[str, object] = field(default_factory=dict)
     engine: Engine = Engine.AUTO
     max_rows: int
+    limit_given: bool = True
+    """True if the caller chose `max_rows`; see `query/result.py`."""
     seconds: float = 0.0
     catalog: str | None = None
     schema: str | None = None
@@ -122,6 +127,7 @@ class Router:
         dataset: Callable[[str], Dataset],
         settings: Settings,
         clock: Clock,
+        has_spark: Callable[[], bool] = lambda: True,
     ) -> None:
         """Take what answers; neither engine is started before it is needed."""
         self.fill_behind = True
@@ -129,6 +135,7 @@ class Router:
         self._hot = hot
         self._sources = sources
         self._spark = spark
+        self._has_spark = has_spark
         self._dataset = dataset
         self._settings = settings
         self._clock = clock
@@ -150,20 +157,30 @@ class Router:
             Conflict: a query with that id is running.
             Unavailable: the time is up, it was cancelled, or Spark went away.
         """
-        check_max_rows(question.max_rows)
-        check_seconds(question.seconds)
-        admitted = self._admit(question)
         started = time.monotonic()
-        query_id = checked_id(question.query_id) if question.query_id else self._clock.new_id()
-        with self._running.run(query_id, seconds=question.seconds) as run:
-            run.since = self._kept.forgets
-            result = self._routed(question, admitted, run, started)
-        result = replace(result, seconds=time.monotonic() - started, query_id=query_id)
+        check_max_rows(question.max_rows)
+        run = self._begin(question)
+        result, admitted = self._beside(run, lambda: self._answered(question, run))
+        seconds = time.monotonic() - started
+        result = replace(result, seconds=seconds, query_id=run.query_id, limit_given=question.limit_given)
         self._kept.keep_pages(result, _names(admitted), since=run.since)
         return result
 
+    def stream(self, question: Question, *, cancellation: Cancellation | None = None) -> pa.RecordBatchReader:
+        """Answer a question on Spark with all its rows, which come as they are read.
+
+        Raises:
+            InvalidRequest, NotFound, Corruption, Unavailable: see `ask`; also while the rows are read.
+        """
+        run = self._begin(question, cancellation)
+        made = streamed(lambda: self._batches(question, run), end=run.cancel, given_up=run.given_up)
+        schema = next(made)
+        if not isinstance(schema, pa.Schema):
+            raise TypeError("a stream begins with its schema")
+        return pa.RecordBatchReader.from_batches(schema, made)
+
     def cancel(self, query_id: str) -> None:
-        """End a query that runs; whoever waits for it gets Unavailable.
+        """End a query that runs; its caller gets Unavailable.
 
         Raises:
             NotFound: none with that id runs here.
@@ -196,16 +213,60 @@ class Router:
     def explain(self, question: Question) -> Explanation:
         """Say who would answer, why, and by which plan; what the question would fill at once is filled, but it is not asked.
 
+        Spark is started only for the engine ``spark``.
+
         Raises:
             InvalidRequest: see `ask`.
+            Unavailable: the time is up, or Spark went away.
         """
+        run = self._begin(question)
+        return self._beside(run, lambda: self._explained(question, run))
+
+    # ---- beside the caller ---------------------------------------------------------------------------------------
+
+    def _begin(self, question: Question, cancellation: Cancellation | None = None) -> Run:
+        """Start the time of a question."""
+        check_seconds(question.seconds)
+        query_id = checked_id(question.query_id) if question.query_id else self._clock.new_id()
+        return Run(query_id, question.seconds, cancellation=cancellation)
+
+    def _beside(self, run: Run, work: Callable[[], _T]) -> _T:
+        """Do work for a question on another thread; the caller waits no longer than the time limit."""
+
+        def listed() -> _T:
+            with self._running.listed(run):
+                return work()
+
+        return self._aside.do(listed, interrupt=run.cancel, given_up=run.given_up)
+
+    def _answered(self, question: Question, run: Run) -> tuple[QueryResult, Admitted]:
         admitted = self._admit(question)
+        run.since = self._kept.forgets
+        return self._routed(question, admitted, run), admitted
+
+    def _batches(self, question: Question, run: Run) -> Iterator[pa.Schema | pa.RecordBatch]:
+        with self._running.listed(run):
+            yield from self._spark_query(self._admit(question), run).batches()
+
+    def _spark_query(self, admitted: Admitted, run: Run) -> SparkQuery:
+        run.check()
+        return SparkQuery(
+            admitted,
+            spark=self._spark,
+            dataset=self._dataset,
+            cancellation=run.cancellation,
+            most_pairs=self._settings.query_pairs,
+        )
+
+    def _explained(self, question: Question, run: Run) -> Explanation:
+        admitted = self._admit(question)
+        run.check()
         names = _names(admitted)
         decisions = {name: self._hot().decide(name) for name in names}
         resident = {name: decision.reason for name, decision in decisions.items()}
         try:
             self._check_asked(question, admitted)
-            text = self._hot_plan(question, admitted)
+            text = self._hot_plan(question, admitted, run)
             reason = "What is not in memory is read into it at once."
             if all(decision.resident for decision in decisions.values()):
                 reason = _why_hot(names)
@@ -214,8 +275,8 @@ class Router:
             reason = str(miss)
         if question.engine is Engine.HOT:
             raise InvalidRequest(f"The hot engine cannot answer this: {reason}")
-        most = self._settings.query_pairs
-        text = SparkQuery(admitted, spark=self._spark, dataset=self._dataset, most_pairs=most).explain()
+        start = question.engine is Engine.SPARK or self._has_spark()
+        text = self._spark_query(admitted, run).explain(start=start)
         return Explanation(engine=Engine.SPARK, reason=reason, datasets=resident, plan=text)
 
     # ---- whose turn it is ----------------------------------------------------------------------------------------
@@ -238,10 +299,10 @@ class Router:
     def _admit_anew(question: Question) -> Admitted:
         return admit(question.text, parameters=question.params, catalog=question.catalog, schema=question.schema)
 
-    def _routed(self, question: Question, admitted: Admitted, run: Run, started: float) -> QueryResult:
+    def _routed(self, question: Question, admitted: Admitted, run: Run) -> QueryResult:
         missed: tuple[str, ...] = ()
         try:
-            return self._hot_answer(question, admitted, run, started)
+            return self._hot_answer(question, admitted, run)
         except _Miss as miss:
             reason, missed = str(miss), miss.names
         except Cold as cold:
@@ -252,7 +313,7 @@ class Router:
             raise InvalidRequest(
                 f"The hot engine cannot answer this query. {reason} The engine auto lets Spark answer."
             )
-        result = self._spark_answer(question, admitted, run, started, reason)
+        result = self._spark_answer(question, admitted, run, reason)
         if self.fill_behind and question.engine is Engine.AUTO:
             for name in missed:
                 self._hot().want(name)
@@ -260,7 +321,7 @@ class Router:
 
     # ---- hot -----------------------------------------------------------------------------------------------------
 
-    def _hot_answer(self, question: Question, admitted: Admitted, run: Run, started: float) -> QueryResult:
+    def _hot_answer(self, question: Question, admitted: Admitted, run: Run) -> QueryResult:
         """Answer from memory.
 
         Raises:
@@ -272,19 +333,19 @@ class Router:
         self._check_asked(question, admitted)
         for _ in range(FILLS):
             try:
-                return self._pinned_answer(question, admitted, run, started)
+                return self._pinned_answer(question, admitted, run)
             except Cold:
-                self._fill_cold(question, admitted, run, started)
+                self._fill_cold(question, admitted, run)
         try:
-            return self._pinned_answer(question, admitted, run, started)
+            return self._pinned_answer(question, admitted, run)
         except Cold as cold:
             if question.engine is Engine.HOT:
                 raise Unavailable(f"{cold} That happened again and again before it was read. Try again.") from cold
             raise
 
-    def _hot_plan(self, question: Question, admitted: Admitted) -> str:
-        self._fill_cold(question, admitted, None, time.monotonic())
-        with self._hot().pinned(_names(admitted)) as view:
+    def _hot_plan(self, question: Question, admitted: Admitted, run: Run) -> str:
+        self._fill_cold(question, admitted, run)
+        with self._pinned(question, admitted) as view:
             plan = self._plan(view.schemas, question, admitted)
             return hot_query.explained(plan, admitted.parameters, view)
 
@@ -292,12 +353,12 @@ class Router:
     def _check_asked(question: Question, admitted: Admitted) -> None:
         if question.engine is Engine.SPARK:
             raise _Miss("Spark was asked for.")
-        if not admitted.references:
-            raise _Miss("It reads no dataset.")
+        if len({source.raw for source in admitted.references}) > 1:
+            raise _Miss("It reads raw rows beside merged ones.")
 
-    def _pinned_answer(self, question: Question, admitted: Admitted, run: Run, started: float) -> QueryResult:
+    def _pinned_answer(self, question: Question, admitted: Admitted, run: Run) -> QueryResult:
         names = _names(admitted)
-        with self._hot().pinned(names) as view:
+        with self._pinned(question, admitted) as view:
             plan = self._plan(view.schemas, question, admitted)
             key = self._key(question, admitted, view.states)
             for name, purges in view.purges.items():
@@ -305,8 +366,7 @@ class Router:
             found = self._found(key, admitted)
             if found is not None and (found.engine == Engine.HOT or question.engine is not Engine.HOT):
                 return replace(found, cached=True)
-            left = _left(question.seconds, started)
-            table = hot_query.answer(plan, admitted.parameters, view, run, self._aside, seconds=left)
+            table = hot_query.answer(plan, admitted.parameters, view, run)
         result = QueryResult(
             table=table.slice(0, question.max_rows),
             engine=Engine.HOT,
@@ -317,17 +377,40 @@ class Router:
         self._keep(key, admitted, result, run)
         return result
 
+    @contextmanager
+    def _pinned(self, question: Question, admitted: Admitted) -> "Iterator[Pinned]":
+        """Give the resident datasets of a question, or the raw rows of small ones, which are read for it alone.
+
+        Raises:
+            _Miss: there are too many raw rows.
+            Cold: a dataset is not resident.
+        """
+        names = _names(admitted)
+        if not _is_raw(admitted):
+            with self._hot().pinned(names) as view:
+                yield view
+            return
+        stores = {name: self._store(name).current() for name in names}
+        self._plan({name: store.schema for name, store in stores.items()}, question, admitted)
+        if sum(map(_rows, stores.values())) > self._settings.hot_at_once_rows:
+            raise _Miss("Its raw rows are too many to be read at once (the setting hot_at_once_rows).")
+        rows = {name: self._dataset(name).to_arrow(raw=True) for name in names}
+        with self._hot().pinned(()) as view, hot_query.registered(view, rows) as found:
+            yield found
+
     def _plan(self, schemas: Mapping[str, pa.Schema], question: Question, admitted: Admitted) -> HotPlan:
         try:
             return self._translations.plan(admitted, schemas, max_rows=question.max_rows)
         except Outside as outside:
             raise _Miss(f"Outside the hot subset: {outside}.") from outside
 
-    def _fill_cold(self, question: Question, admitted: Admitted, run: Run | None, started: float) -> None:
+    def _fill_cold(self, question: Question, admitted: Admitted, run: Run) -> None:
         """Fill what is not resident, if that helps: a question inside the subset, and datasets that are small, or must be hot.
 
         Who asks for hot waits for the fills of others as long as its time lasts, others a moment: Spark is quicker then.
         """
+        if _is_raw(admitted):
+            return
         asked = question.engine is Engine.HOT
         names = _names(admitted)
         stores = {name: self._store(name).current() for name in names}
@@ -341,35 +424,19 @@ class Router:
             small = rows <= self._settings.hot_at_once_rows and free
             if not small and not asked:
                 raise _Miss(f"{name}: {decision.reason}", names=tuple(cold))
-        patience = Patience(
-            seconds=math.inf if asked else AT_ONCE_WAIT_SECONDS, check=lambda: _check_time(question, run, started)
-        )
+        patience = Patience(seconds=math.inf if asked else AT_ONCE_WAIT_SECONDS, check=run.check)
         for name in cold:
             cache.fill(name, by_name=asked, patience=patience)
 
     # ---- Spark ---------------------------------------------------------------------------------------------------
 
-    def _spark_answer(
-        self, question: Question, admitted: Admitted, run: Run, started: float, reason: str
-    ) -> QueryResult:
+    def _spark_answer(self, question: Question, admitted: Admitted, run: Run, reason: str) -> QueryResult:
         before = self._states(admitted, run)
         key = self._key(question, admitted, before)
         found = self._found(key, admitted)
         if found is not None and found.engine == Engine.SPARK:
             return replace(found, cached=True)
-        cancellation = Cancellation()
-        run.on_cancel(cancellation.cancel)
-        left = _left(question.seconds, started)
-        query = SparkQuery(
-            admitted,
-            spark=self._spark,
-            dataset=self._dataset,
-            seconds=left,
-            limit=question.seconds,
-            most_pairs=self._settings.query_pairs,
-            cancellation=cancellation,
-        )
-        result = query.answer(question.max_rows)
+        result = self._spark_query(admitted, run).answer(question.max_rows)
         result = replace(result, table=as_answered(result.table), reason=reason, engine=Engine.SPARK)
         if before == self._states(admitted):  # what was pinned in between is of this state
             self._keep(key, admitted, result, run)
@@ -447,33 +514,16 @@ def _is_kept(admitted: Admitted) -> bool:
     return not admitted.volatile and not any(source.raw for source in admitted.references)
 
 
+def _is_raw(admitted: Admitted) -> bool:
+    return any(source.raw for source in admitted.references)
+
+
 def _why_hot(names: tuple[str, ...]) -> str:
+    if not names:
+        return "It reads no dataset."
     return "Every dataset is in memory." if len(names) > 1 else "The dataset is in memory."
 
 
 def _rows(store: Store) -> int:
     snapshot = store.snapshot()
     return sum(file.rows for file in snapshot.base.files) + snapshot.unfolded_rows
-
-
-def _check_time(question: Question, run: Run | None, started: float) -> None:
-    """Raise Unavailable if a question is not waited for any more."""
-    if run is not None and run.was_ended:
-        raise run.ended()
-    _left(question.seconds, started)
-
-
-def _left(seconds: float, started: float) -> float:
-    """Return what is left of a time limit, all of it if hardly anything has gone; 0 for none.
-
-    Raises:
-        Unavailable: nothing is.
-    """
-    if not seconds:
-        return 0.0
-    left = seconds - (time.monotonic() - started)
-    if left <= 0:
-        raise Unavailable(
-            f"The query took longer than {seconds:g} s and was ended. Ask for less, or raise the limit (timeout=)."
-        )
-    return seconds if left > HARDLY_USED * seconds else left

@@ -4,16 +4,16 @@
 2. The text that the gate wrote is sent.
 3. At most `max_rows` rows come back at once, or all of them as a stream, a few thousand at a time.
 
-A query carries a tag, by which it is ended when its time is up or when somebody asks for that.
+A query carries a tag, by which it is ended when its time is up or when another thread asks for that (`Cancellation`).
 """
 
 import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 from sqlglot import exp
@@ -22,15 +22,19 @@ from siltstone.dataset.dataset import SNAPSHOT_TRIES, Dataset
 from siltstone.errors import Corruption, InvalidRequest, SiltstoneError, Unavailable
 from siltstone.query.admitted import Admitted, Source
 from siltstone.query.gate import source_of, spark_text
-from siltstone.query.product import Known, check_product, has_products
+from siltstone.query.names import check_names
+from siltstone.query.product import Known, check_expansion, check_product, has_products
 from siltstone.query.result import QueryResult, answered_schema, as_answered_batch
+from siltstone.query.running import Cancellation
 from siltstone.query.stream import as_batches, batches_of
-from siltstone.storage.spark import answering, ended_out_of_memory
+from siltstone.storage.spark import answering, ended_out_of_memory, suspected, was_ended
 from siltstone.storage.spark_failures import (
     away,
+    damage,
     error_line,
     is_away,
     is_missing_file,
+    names_data_file,
     out_of_memory,
     says_out_of_memory,
     spark_errors,
@@ -49,24 +53,15 @@ INTERRUPT_SECONDS: Final = 0.5
 """How often a query that is to end is interrupted: Spark forgets an interrupt that comes between two jobs."""
 
 
-class Cancellation:
-    """A way to end a query from another thread: before it, while it runs, or in vain."""
+SERVER_ENDED: Final = (
+    "The shared Spark server for queries was ended, because another query on it could not be stopped. Nothing was changed. "
+    "Try again: the next query starts another server."
+)
+_T = TypeVar("_T")
 
-    def __init__(self) -> None:
-        self._asked = Event()
 
-    def cancel(self) -> None:
-        """End the query; who waits for it gets Unavailable."""
-        self._asked.set()
-
-    @property
-    def asked(self) -> bool:
-        """True once somebody has asked for the end."""
-        return self._asked.is_set()
-
-    def wait(self, seconds: float | None) -> bool:
-        """Wait until somebody asks; return whether that is so."""
-        return self._asked.wait(seconds)
+class _ServerEndedError(Unavailable):
+    """The server was ended because of another query."""
 
 
 class SparkQuery:
@@ -78,19 +73,13 @@ class SparkQuery:
         *,
         spark: "Callable[[], SparkSession]",
         dataset: Callable[[str], Dataset],
-        seconds: float = 0.0,
-        limit: float = 0.0,
+        cancellation: Cancellation,
         most_pairs: int = 0,
-        cancellation: Cancellation | None = None,
     ) -> None:
-        """Say what is asked of whom; `most_pairs` is the limit of `query/product.py`, 0 for none.
-
-        `seconds` is what is left of the time limit, 0 for none, and `limit` all of it.
-        """
-        self._admitted, self._spark, self._dataset, self._seconds = admitted, spark, dataset, seconds
-        self._limit, self._most_pairs = limit or seconds, most_pairs
-        self._cancellation = cancellation or Cancellation()
-        self._late = False
+        """Say what is asked of whom; `most_pairs` is the limit of `query/product.py`, 0 for none."""
+        self._admitted, self._spark, self._dataset = admitted, spark, dataset
+        self._most_pairs, self._cancellation = most_pairs, cancellation
+        self._session_used: SparkSession | None = None
 
     def answer(self, max_rows: int) -> QueryResult:
         """Return at most so many rows.
@@ -102,6 +91,9 @@ class SparkQuery:
             Unavailable: Spark went away, the time is up, or the query was cancelled.
         """
         check_max_rows(max_rows)
+        return self._asked_again(lambda: self._answer(max_rows))
+
+    def _answer(self, max_rows: int) -> QueryResult:
         started = time.monotonic()
         opened = self._opened()
         self._check_product(opened)
@@ -122,34 +114,39 @@ class SparkQuery:
             )
         raise _vanished(opened, "Files kept disappearing while the query ran. Try again.") from failure
 
-    def stream(self) -> pa.RecordBatchReader:
-        """Return all rows as record batches, which come as they are read; memory holds a few of them at a time.
+    def batches(self) -> Iterator[pa.Schema | pa.RecordBatch]:
+        """Yield the schema, then all rows as record batches as they are read; memory holds a few of them at a time.
+
+        All of it belongs on one thread: the tag of a query is that of its thread.
 
         Raises:
             InvalidRequest: Spark refuses the query.
             NotFound: it names a dataset that does not exist.
             Corruption: a live file is lost; the message names it.
-            Unavailable: Spark went away, the time is up, the query was cancelled, or a file disappeared: ask anew.
+            Unavailable: Spark went away, the time is up, the query was cancelled, or a file disappeared: ask again.
         """
         opened = self._opened()
         self._check_product(opened)
-        made = self._batches(self._session(), opened)
-        schema = next(made)
-        if not isinstance(schema, pa.Schema):
-            raise TypeError("a stream begins with its schema")
-        return pa.RecordBatchReader.from_batches(schema, made)
+        yield from self._batches(self._session(), opened)
 
-    def explain(self) -> str:
+    def explain(self, *, start: bool = True) -> str:
         """Return Spark's plan of the query, without the places of files; no rows are read.
+
+        Without `start`, it is checked and returned as Spark would get it, and Spark is not asked.
 
         Raises:
             InvalidRequest: Spark refuses the query, or it would be refused as a product of too many rows.
             NotFound: it names a dataset that does not exist.
             Corruption: a live file is lost; the message names it.
-            Unavailable: Spark went away, or the query was cancelled.
+            Unavailable: Spark went away, the time is up, or the query was cancelled.
         """
+        return self._asked_again(lambda: self._explain(start=start))
+
+    def _explain(self, *, start: bool) -> str:
         opened = self._opened()
         self._check_product(opened)
+        if not start:
+            return f"Spark is not running, so there is no plan yet. It would get:\n{self._admitted.normalised}"
         session = self._session()
         try:
             with self._running(session), self._asked(session, opened, before="EXPLAIN FORMATTED ") as frame:
@@ -162,32 +159,47 @@ class SparkQuery:
             failure = self._missing_file(error)
             raise _vanished(opened, "A file disappeared while the query was planned. Ask again.") from failure
 
+    @staticmethod
+    def _asked_again(ask: Callable[[], _T]) -> _T:
+        """Ask, and once more if the server was ended because of another query: a read changes nothing."""
+        try:
+            return ask()
+        except _ServerEndedError:
+            return ask()
+
     def _batches(self, session: "SparkSession", opened: Mapping[str, Dataset]) -> Iterator[pa.Schema | pa.RecordBatch]:
         try:
             with self._running(session), self._asked(session, opened) as frame:
                 schema = _rows(frame, 0).schema
                 yield answered_schema(schema)
                 for batch in batches_of(as_batches(frame), schema):
-                    if self._cancellation.asked:
-                        raise self._ended()
+                    self._check_ended()
                     yield as_answered_batch(batch)
         except _failures() as error:
             failure = self._missing_file(error)
             raise _vanished(opened, "A file disappeared while the rows were read. Ask again.") from failure
 
     def _session(self) -> "SparkSession":
-        """Return where the query is answered; a session that was lost is told by whoever asks it."""
-        found = self._spark()
+        """Return the session that answers the query.
+
+        Raises:
+            Unavailable: it cannot be started or reached, or the query was ended meanwhile.
+        """
+        self._check_ended()
+        self._session_used = found = self._spark()
         try:
-            return answering(found)
+            self._session_used = answering(found, subqueries=_has_subqueries(self._admitted.checked))
         except _failures() as error:
             raise self._missing_file(error) from error
+        return self._session_used
 
     def _opened(self) -> dict[str, Dataset]:
         return {str(source.name): self._dataset(str(source.name)) for source in self._admitted.references}
 
     def _check_product(self, opened: Mapping[str, Dataset]) -> None:
         """Refuse, before Spark is asked for, what Spark could not be stopped from."""
+        check_expansion(self._admitted.checked)
+        check_names(self._admitted.checked, lambda table: self._columns(opened, table))
         if not self._most_pairs or not has_products(self._admitted.checked):
             return
         known = {name: _known(found) for name, found in opened.items()}
@@ -197,25 +209,32 @@ class SparkQuery:
 
         check_product(self._admitted.checked, dataset, most=self._most_pairs)
 
+    def _columns(self, opened: Mapping[str, Dataset], table: exp.Table) -> tuple[str, ...]:
+        return tuple(opened[str(source_of(self._admitted, table).name)].schema.names)
+
+    def _located(self, damaged: Corruption) -> Corruption:
+        """Name the damaged file: Spark names none where several tasks fail at once."""
+        for name, dataset in self._opened().items():
+            if file := dataset.damaged_file():
+                return Corruption(f"Dataset {name}, file {file}: {damaged}")
+        return damaged
+
     def _missing_file(self, error: Exception) -> Exception:
         """Return the error if it means that a file is gone; raise what any other one means."""
         if self._cancellation.asked:
-            raise self._ended() from error
+            raise self._cancellation.error() from error
         if isinstance(error, FileNotFoundError) or is_missing_file(error):
             return error
         if says_out_of_memory(str(error)) or (is_away(error) and ended_out_of_memory()):
             raise out_of_memory() from error
         if is_away(error):
-            raise away(error) from error
+            ended = self._session_used is not None and was_ended(self._session_used)
+            raise _ServerEndedError(SERVER_ENDED) if ended else away(error) from error
+        if isinstance(error, ValueError):
+            raise error
+        if damaged := damage(error):
+            raise (damaged if names_data_file(error) else self._located(damaged)) from error
         raise InvalidRequest(f"Spark refused the query: {error_line(error)}") from error
-
-    def _ended(self) -> SiltstoneError:
-        if self._late:
-            return Unavailable(
-                f"The query took longer than {self._limit:g} s and was ended. Ask for less, or raise the limit "
-                "(query_seconds)."
-            )
-        return Unavailable("The query was cancelled.")
 
     @contextmanager
     def _asked(
@@ -238,9 +257,8 @@ class SparkQuery:
 
     @contextmanager
     def _running(self, session: "SparkSession") -> Iterator[None]:
-        """Let what this thread asks of Spark end when the time is up or somebody cancels it."""
-        if self._cancellation.asked:
-            raise self._ended()
+        """Let what this thread asks of Spark end when the query is to end."""
+        self._check_ended()
         tag, done = f"silt-query-{uuid.uuid4().hex}", Event()  # noqa: TID251
         watcher = Thread(target=self._watch, args=(session, tag, done), name=tag, daemon=True)
         stop_tasks_when_ended(session)
@@ -253,17 +271,19 @@ class SparkQuery:
             remove_tag(session, tag)
 
     def _watch(self, session: "SparkSession", tag: str, done: Event) -> None:
-        """Wait for the end of the query, of its time or of somebody's patience."""
-        ends = time.monotonic() + self._seconds if self._seconds else None
-        while not done.is_set():
-            if self._cancellation.wait(INTERRUPT_SECONDS / 10):
-                break
-            if ends is not None and time.monotonic() >= ends:
-                self._late = True
-                self._cancellation.cancel()
-                break
-        while not done.wait(INTERRUPT_SECONDS):
-            interrupt_tag(session, tag)
+        """Interrupt the query on Spark, again and again, once it is to end and until it has."""
+        while not done.is_set() and not self._cancellation.wait(INTERRUPT_SECONDS / 10):
+            pass
+        with ExitStack() as reports:
+            while not done.is_set():
+                operations = interrupt_tag(session, tag)
+                if operations:
+                    reports.enter_context(suspected(session, operations))
+                done.wait(INTERRUPT_SECONDS)
+
+    def _check_ended(self) -> None:
+        if self._cancellation.asked:
+            raise self._cancellation.error()
 
 
 def check_max_rows(max_rows: object) -> None:
@@ -276,6 +296,20 @@ def check_max_rows(max_rows: object) -> None:
         raise InvalidRequest(
             f"A query returns 1 to {MAX_ROWS:,} rows at most, not {max_rows!r} (--max-rows or max_rows=)."
         )
+
+
+def _has_subqueries(query: exp.Query) -> bool:
+    """True if a subquery stands in an expression: EXISTS, IN or a value."""
+    return any(
+        isinstance(node, exp.Exists)
+        or (isinstance(node, exp.In) and node.args.get("query"))
+        or (isinstance(node, exp.Subquery) and not isinstance(node.parent, _RELATIONS))
+        for node in query.walk()
+    )
+
+
+_RELATIONS: Final = (exp.From, exp.Join, exp.Lateral, exp.Query, exp.CTE)
+"""What reads a subquery as a table, or puts it into parentheses."""
 
 
 def _known(dataset: Dataset) -> Known:
@@ -296,7 +330,7 @@ def _without_places(plan: str) -> str:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    return (FileNotFoundError, *spark_errors())
+    return (FileNotFoundError, ValueError, *spark_errors())
 
 
 def _rows(frame: "DataFrame", most: int) -> pa.Table:

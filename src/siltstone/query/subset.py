@@ -46,7 +46,11 @@ ITEMS: Final[tuple[Item, ...]] = (
                 "an expression other than a column or a plain aggregate needs an alias",
             ),
             ("SELECT DISTINCT", "", "of float, double and nested columns"),
-            ("FROM with aliases and subqueries", "Subquery", "VALUES, table functions, LATERAL, PIVOT, TABLESAMPLE"),
+            (
+                "FROM with aliases, subqueries and range",
+                "Subquery",
+                "VALUES, functions that make rows, LATERAL, PIVOT, UNPIVOT",
+            ),
             ("WITH", "", "recursive ones"),
             (
                 "JOIN inner, cross, left, right, full, semi, anti; ON, USING",
@@ -101,7 +105,11 @@ ITEMS: Final[tuple[Item, ...]] = (
             ("AND OR NOT", "And Or Not", ""),
             ("IS NULL, IS TRUE, IS FALSE", "Is", "IS NULL of constants that have to be computed"),
             ("IN (values)", "In", "more than 1,000 values"),
-            ("LIKE", "Like", "a pattern that is no literal or holds a backslash; ESCAPE; ILIKE; RLIKE"),
+            (
+                "LIKE, LIKE ANY, LIKE ALL",
+                "Like",
+                "a pattern that is no literal or holds a backslash; ESCAPE; ILIKE; RLIKE; more than 1,000 patterns",
+            ),
             (
                 "||",
                 "DPipe",

@@ -69,6 +69,7 @@ KEYWORDS: Final[dict[str, TokenType]] = {
     "OUTER": TokenType.OUTER,
     "OVER": TokenType.OVER,
     "PARTITION BY": TokenType.PARTITION_BY,
+    "PIVOT": TokenType.PIVOT,
     "QUALIFY": TokenType.QUALIFY,
     "RANGE": TokenType.RANGE,
     "RECURSIVE": TokenType.RECURSIVE,
@@ -83,6 +84,7 @@ KEYWORDS: Final[dict[str, TokenType]] = {
     "THEN": TokenType.THEN,
     "TRUE": TokenType.TRUE,
     "UNION": TokenType.UNION,
+    "UNPIVOT": TokenType.UNPIVOT,
     "USING": TokenType.USING,
     "VALUES": TokenType.VALUES,
     "VIEW": TokenType.VIEW,
@@ -137,26 +139,32 @@ REFUSED_WORDS: Final = frozenset(
         "MATCH_RECOGNIZE",
         "MERGE",
         "OVERWRITE",
-        "PIVOT",
         "REVOKE",
         "TABLE",
         "TABLESAMPLE",
         "TRUNCATE",
-        "UNPIVOT",
         "UPDATE",
     }
 )
 """Words of statements and clauses that a query cannot have. As a name, one of them stands in backticks."""
 
 INSTEAD: Final = {
+    "ALTER": "Columns are added with silt alter or Dataset.alter.",
     "CLUSTER": "Rows come in the order of ORDER BY.",
+    "CREATE": "Make a dataset with silt create or Lake.create.",
+    "DELETE": "Hide rows with silt tombstone or Dataset.tombstone (by key, or where=); a purge takes them from disk.",
     "DISTRIBUTE": "Rows come in the order of ORDER BY.",
-    "PIVOT": "Name each column: sum(x) FILTER (WHERE k = 'a') AS a, with GROUP BY.",
+    "DROP": "Drop a dataset with silt drop or Lake.drop.",
+    "INSERT": "Write rows with silt upsert or Dataset.upsert, into a log with silt append or Dataset.append.",
+    "INTO": "Write a result to a file with silt sql --out, rows with silt upsert or silt append.",
+    "MERGE": "Write rows with silt upsert or Dataset.upsert, which replaces those with the same key.",
+    "OVERWRITE": "Write rows with silt upsert or Dataset.upsert, which replaces those with the same key.",
     "TABLE": "Write SELECT * FROM it.",
     "TABLESAMPLE": "It has other rows each time. Choose by a hash: WHERE pmod(xxhash64(id), 100) < 10.",
-    "UNPIVOT": "Write LATERAL VIEW stack(2, 'a', a, 'b', b) u AS name, value.",
+    "TRUNCATE": "Hide rows with silt tombstone, or drop the dataset with silt drop.",
+    "UPDATE": "Write rows with silt upsert or Dataset.upsert, which replaces those with the same key.",
 }
-"""How some of them are said otherwise."""
+"""What to do or write instead of some of them."""
 
 OPERATORS: Final[dict[str, TokenType]] = {
     "(": TokenType.L_PAREN,
@@ -306,9 +314,10 @@ def _token(text: str, start: int, kind: str, lexeme: str) -> tuple[TokenType, st
 def _word(text: str, start: int, word: str) -> tuple[TokenType, str]:
     upper = word.upper()
     if upper in REFUSED_WORDS:
+        instead = f"{INSTEAD[upper]} " if upper in INSTEAD else ""
         raise InvalidRequest(
-            f"A query must be exactly one SELECT; {upper} at {place_at(text, start)} is not allowed in it. "
-            f"{INSTEAD.get(upper, '')} If it is the name of a column, put it in backticks.".lstrip()
+            f"A query must be exactly one SELECT; {upper} at {place_at(text, start)} is not allowed in it. {instead}"
+            "If it is the name of a column, put it in backticks."
         )
     return KEYWORDS.get(upper, TokenType.VAR), word
 

@@ -23,14 +23,16 @@ from siltstone.query.allowed import (
     VOLATILE,
     VOLATILE_NAMES,
 )
-from siltstone.query.grammar import COMMA_JOIN
+from siltstone.query.grammar import COMMA_JOIN, Pivoted, Positive, Quantified, Unpivoted, UnsignedShift
 from siltstone.query.words import Place
 
 _BINARY: Final[dict[type[exp.Expr], str]] = {
     exp.Add: "+",
     exp.And: "AND",
     exp.BitwiseAnd: "&",
+    exp.BitwiseLeftShift: "<<",
     exp.BitwiseOr: "|",
+    exp.BitwiseRightShift: ">>",
     exp.BitwiseXor: "^",
     exp.DPipe: "||",
     exp.Div: "/",
@@ -47,9 +49,21 @@ _BINARY: Final[dict[type[exp.Expr], str]] = {
     exp.NullSafeNEQ: "IS DISTINCT FROM",
     exp.Or: "OR",
     exp.Sub: "-",
+    UnsignedShift: ">>>",
 }
 _COMPARISONS: Final = (exp.EQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NEQ, exp.NullSafeEQ)
-_PREDICATES: Final = (exp.Between, exp.Escape, exp.ILike, exp.In, exp.Is, exp.Like, exp.Not, exp.RegexpLike)
+_EQUALITIES: Final = (exp.EQ, exp.NEQ, exp.NullSafeEQ)
+_PREDICATES: Final = (
+    exp.Between,
+    exp.Escape,
+    exp.ILike,
+    exp.In,
+    exp.Is,
+    exp.Like,
+    exp.Not,
+    exp.NullSafeNEQ,
+    exp.RegexpLike,
+)
 _LIKES: Final[dict[type[exp.Expr], str]] = {exp.Like: "LIKE", exp.ILike: "ILIKE", exp.RegexpLike: "RLIKE"}
 _SET_OPERATIONS: Final[dict[type[exp.Expr], str]] = {
     exp.Union: "UNION",
@@ -286,10 +300,10 @@ def _alias_of(writer: Writer, node: exp.Expr) -> str:
 
 
 def _subquery(writer: Writer, node: exp.Expr) -> str:
-    _parts(node, *_QUERY_PARTS, "this", "alias", "joins")
+    _parts(node, *_QUERY_PARTS, "this", "alias", "joins", "pivots")
     if not isinstance(node.this, exp.Query | exp.Table | exp.Values):
         raise _refused(node.this)
-    body = f"({writer.write(node.this)}){_alias_of(writer, node)}{_joined(writer, node)}"
+    body = f"({writer.write(node.this)}){_alias_of(writer, node)}{_pivots(writer, node)}{_joined(writer, node)}"
     return _query(writer, node, body)
 
 
@@ -306,15 +320,93 @@ def _relation(writer: Writer, node: exp.Expr) -> str:
 
 
 def _table(writer: Writer, node: exp.Expr) -> str:
+    if range_of(node) is not None:
+        _parts(node, "this", "alias", "joins")
+        numbers = writer.all(node.this.expressions)
+        return f"range({numbers}){_alias_of(writer, node)}{_joined(writer, node)}"
     if not isinstance(node, exp.Table) or not all(isinstance(part, exp.Identifier) for part in node.parts):
         raise InvalidRequest(
             f"A table function{located(node)} is not allowed in a query. Name a dataset: catalog.schema.table."
         )
-    _parts(node, "this", "db", "catalog", "alias", "joins")
+    _parts(node, "this", "db", "catalog", "alias", "joins", "pivots")
     name = writer.table(node)
     alias = _alias_of(writer, node)
     bare = alias and not node.args["alias"].this
-    return f"{name}{f' AS {quoted(node.name)}' if not alias or bare else ''}{alias[4:] if bare else alias}{_joined(writer, node)}"
+    shown = f"{name}{f' AS {quoted(node.name)}' if not alias or bare else ''}{alias[4:] if bare else alias}"
+    return f"{shown}{_pivots(writer, node)}{_joined(writer, node)}"
+
+
+MAX_RANGE_ROWS: Final = 10_000_000
+"""Most rows that ``range(...)`` makes."""
+_LONGEST: Final = 2**63
+
+
+def range_of(node: exp.Expr) -> range | None:
+    """Return the numbers that ``range(...)`` in a FROM makes; None for any other table.
+
+    Raises:
+        InvalidRequest: it has other arguments than whole numbers, or too many rows.
+    """
+    made = node.this
+    if not isinstance(node, exp.Table) or not isinstance(made, exp.Anonymous) or made.name.lower() != "range":
+        return None
+    numbers = [whole(one) for one in made.expressions]
+    known = [one for one in numbers if one is not None and -_LONGEST <= one < _LONGEST]
+    if node.args.get("db") or not 1 <= len(known) <= 3 or len(known) != len(numbers) or known[2:] == [0]:  # noqa: PLR2004
+        raise InvalidRequest(
+            f"range{located(node)} takes one to three whole numbers, which are written in the query: range(end), "
+            "range(start, end) or range(start, end, step), where the step is not 0."
+        )
+    found = range(*known)
+    if (rows := (found[-1] - found[0]) // found.step + 1 if found else 0) > MAX_RANGE_ROWS:
+        raise InvalidRequest(f"range{located(node)} makes {rows:,} rows; allowed are {MAX_RANGE_ROWS:,}.")
+    return found
+
+
+def whole(node: exp.Expr | None) -> int | None:
+    """Return a whole number that is written as one."""
+    if isinstance(node, exp.Neg):
+        inner = whole(node.this)
+        return None if inner is None else -inner
+    text = node.name.rstrip("lLsSyY") if isinstance(node, exp.Literal) and not node.is_string else ""
+    return int(text) if text.isdecimal() else None
+
+
+def _pivots(writer: Writer, node: exp.Expr) -> str:
+    """Write PIVOT or UNPIVOT, which belongs to all that stands before it in a FROM: so that is one table here."""
+    pivots = node.args.get("pivots")
+    if not pivots:
+        return ""
+    select = node.parent.parent if isinstance(node.parent, exp.From) else None
+    if select is None or any((select.args.get("joins"), select.args.get("laterals"), node.args.get("joins"))):
+        raise InvalidRequest(
+            f"PIVOT and UNPIVOT{located(node)} take one table or subquery. Put what is joined into a subquery before it."
+        )
+    return "".join(f" {writer.write(pivot)}" for pivot in pivots)
+
+
+def _pivoted(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "expressions", "columns", "values")
+    columns = writer.all(node.args["columns"])
+    shown = f"({columns})" if len(node.args["columns"]) > 1 else columns
+    return f"PIVOT ({writer.all(node.expressions)} FOR {shown} IN ({writer.all(node.args['values'])}))"
+
+
+def _unpivoted(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "this", "values", "expressions", "nulls", "alias")
+    for one in node.expressions:
+        inner = one.unalias()
+        found = inner.expressions if isinstance(inner, exp.Tuple) else [inner.unnest()]
+        if not all(isinstance(column, exp.Column) and isinstance(column.this, exp.Identifier) for column in found):
+            raise InvalidRequest(f"UNPIVOT{located(one)} takes columns: UNPIVOT (value FOR name IN (a, b AS c)).")
+    alias = node.args.get("alias")
+    if alias:
+        _parts(alias, "this")
+    nulls = f"{node.args['nulls']} NULLS " if node.args.get("nulls") else ""
+    values = writer.all(node.args["values"])
+    shown = f"({values})" if len(node.args["values"]) > 1 else values
+    columns = writer.all(node.expressions)
+    return f"UNPIVOT {nulls}({shown} FOR {writer.write(node.this)} IN ({columns})){_alias_of(writer, node)}"
 
 
 def _values(writer: Writer, node: exp.Expr) -> str:
@@ -368,10 +460,18 @@ def _clause(word: str) -> "Write":
 
 
 def _group(writer: Writer, node: exp.Expr) -> str:
-    _parts(node, "expressions", "all")
-    if not node.expressions and not node.args.get("all"):
+    _parts(node, "expressions", "all", "rollup", "cube", "grouping_sets")
+    if node.args.get("all"):
+        return "GROUP BY ALL"
+    if not node.expressions:
         raise InvalidRequest("GROUP BY needs columns after it, or ALL.")
-    return "GROUP BY ALL" if node.args.get("all") else f"GROUP BY {writer.all(node.expressions)}"
+    after = ""
+    for name, word in (("rollup", " WITH ROLLUP"), ("cube", " WITH CUBE"), ("grouping_sets", "")):
+        for one in node.args.get(name) or []:
+            if any(isinstance(term, exp.Cube | exp.Rollup | exp.GroupingSets) for term in node.expressions):
+                raise _refused(one)
+            after += word or f" {writer.write(one)}"
+    return f"GROUP BY {writer.all(node.expressions)}{after}"
 
 
 def _grouping(word: str) -> "Write":
@@ -588,13 +688,19 @@ def _case(writer: Writer, node: exp.Expr) -> str:
 
 
 def _not(writer: Writer, node: exp.Expr) -> str:
+    """Write NOT: inside of a predicate where both places are read as one, before it where they are not.
+
+    ``NOT a LIKE ANY (b, c)`` holds if no pattern fits, ``a NOT LIKE ANY (b, c)`` if one of them does not.
+    """
     _parts(node, "this")
-    negated = _NEGATED.get(type(node.this)) if not _is_negated(node.this) else None
-    return negated(writer, node.this, "NOT ") if negated else f"NOT {writer.write(node.this)}"
+    inside = _NEGATED.get(type(node.this))
+    return inside(writer, node.this, "NOT ") if inside else f"NOT {writer.write(node.this)}"
 
 
 def _is(writer: Writer, node: exp.Expr, negation: str = "") -> str:
     _parts(node, "this", "expression")
+    if isinstance(node.this, _PREDICATES):
+        raise _two_in_a_row(node)
     if not isinstance(node.expression, exp.Null | exp.Boolean):
         raise _refused(node)
     return f"{writer.write(node.this)} IS {negation}{writer.write(node.expression)}"
@@ -602,6 +708,7 @@ def _is(writer: Writer, node: exp.Expr, negation: str = "") -> str:
 
 def _in(writer: Writer, node: exp.Expr, negation: str = "") -> str:
     _parts(node, "this", "expressions", "query")
+    _check_operands(node, node.this)
     query = node.args.get("query")
     if query:
         inner = query.this if isinstance(query, exp.Subquery) else query
@@ -617,26 +724,23 @@ def _in(writer: Writer, node: exp.Expr, negation: str = "") -> str:
 
 def _between(writer: Writer, node: exp.Expr, negation: str = "") -> str:
     _parts(node, "this", "low", "high")
+    _check_operands(node, node.this, node.args["low"], node.args["high"])
     bounds = f"{writer.write(node.args['low'])} AND {writer.write(node.args['high'])}"
     return f"{writer.write(node.this)} {negation}BETWEEN {bounds}"
 
 
-def _is_negated(node: exp.Expr) -> bool:
-    """True if a NOT stands inside, as in ``a NOT LIKE b``."""
-    return bool((node.this if isinstance(node, exp.Escape) else node).args.get("negate"))
-
-
 def _like(writer: Writer, node: exp.Expr, negation: str = "") -> str:
     _parts(node, "this", "expression", "negate")
+    _check_operands(node, node.this, node.expression)
     negation = "NOT " if node.args.get("negate") else negation
     return f"{writer.write(node.this)} {negation}{_LIKES[type(node)]} {writer.write(node.expression)}"
 
 
-def _escape(writer: Writer, node: exp.Expr, negation: str = "") -> str:
+def _escape(writer: Writer, node: exp.Expr) -> str:
     _parts(node, "this", "expression")
     if type(node.this) not in _LIKES:
         raise _refused(node)
-    return f"{_like(writer, node.this, negation)} ESCAPE {writer.write(node.expression)}"
+    return f"{_like(writer, node.this)} ESCAPE {writer.write(node.expression)}"
 
 
 def _exists(writer: Writer, node: exp.Expr) -> str:
@@ -655,6 +759,8 @@ def _binary(writer: Writer, node: exp.Expr) -> str:
         _parts(left, "this", "expression", "safe", "typed")
         if isinstance(left, _COMPARISONS):
             _check_comparison(left)
+        elif not isinstance(left, exp.Connector) and isinstance(left.expression, exp.Not):
+            raise _two_in_a_row(left)
         chain.append(f" {_BINARY[type(left)]} {writer.write(left.expression)}")
         left = left.this
         if len(chain) > MAX_TERMS:
@@ -663,11 +769,33 @@ def _binary(writer: Writer, node: exp.Expr) -> str:
 
 
 def _check_comparison(node: exp.Expr) -> None:
-    """Refuse a comparison of a comparison that the parser reads from the right and Spark from the left, or not at all."""
-    if isinstance(node.this, _PREDICATES) or isinstance(node.expression, (*_PREDICATES, *_COMPARISONS)):
-        raise InvalidRequest(
-            f"Two comparisons in a row{located(node)} can be read in two ways. Put one of them in parentheses: (a = b) = c."
-        )
+    """Refuse a comparison beside another one where people and engines may differ about which comes first."""
+    mixed = isinstance(node.this, _EQUALITIES) and not isinstance(node, _EQUALITIES)
+    if mixed or isinstance(node.this, _PREDICATES) or isinstance(node.expression, (*_PREDICATES, *_COMPARISONS)):
+        raise _two_in_a_row(node)
+
+
+def _check_operands(node: exp.Expr, *operands: exp.Expr | None) -> None:
+    """Refuse a predicate with a comparison or another predicate beside it: ``a = b IN (c)``."""
+    if any(isinstance(one, (*_PREDICATES, *_COMPARISONS)) for one in operands):
+        raise _two_in_a_row(node)
+
+
+def _two_in_a_row(node: exp.Expr) -> InvalidRequest:
+    return InvalidRequest(
+        f"Two comparisons in a row{located(node)} can be read in two ways. Put one of them in parentheses: (a = b) = c."
+    )
+
+
+def _quantified(writer: Writer, node: exp.Expr) -> str:
+    _parts(node, "this", "expressions")
+    if not isinstance(node.parent, exp.Like | exp.ILike):
+        raise _refused(node)
+    if not node.expressions:
+        raise InvalidRequest(f"{node.name}{located(node)} needs patterns: a LIKE ANY ('x%', 'y%').")
+    if any(isinstance(pattern, exp.Query) for pattern in node.expressions):
+        raise InvalidRequest(f"{node.name}{located(node)} takes patterns and no SELECT.")
+    return f"{node.this} ({writer.all(node.expressions)})"
 
 
 def _unary(sign: str) -> "Write":
@@ -778,8 +906,7 @@ _NEGATED: Final[dict[type[exp.Expr], Callable[[Writer, exp.Expr, str], str]]] = 
     exp.Is: _is,
     exp.In: _in,
     exp.Between: _between,
-    exp.Escape: _escape,
-    **dict.fromkeys(_LIKES, _like),
+    exp.RegexpLike: _like,
 }
 WRITERS: Final[dict[type[exp.Expr], Write]] = {
     exp.Alias: _alias,
@@ -843,6 +970,10 @@ WRITERS: Final[dict[type[exp.Expr], Write]] = {
     exp.WithinGroup: _within,
     exp.WindowSpec: _frame_bounds,
     exp.With: _with,
+    Pivoted: _pivoted,
+    Positive: _unary("+"),
+    Quantified: _quantified,
+    Unpivoted: _unpivoted,
     **dict.fromkeys(_BINARY, _binary),
     **dict.fromkeys(_LIKES, _like),
     **dict.fromkeys(_SET_OPERATIONS, _set_operation),

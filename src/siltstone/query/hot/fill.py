@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from siltstone.dataset.store import Snapshot, Store
 from siltstone.model.schema import filled
@@ -18,6 +17,7 @@ from siltstone.query.hot.applied import GIVEN, apply, gone_tables, handed, inser
 from siltstone.query.hot.delta import Delta, deltas_above
 from siltstone.query.hot.engine import TABLE, Engine
 from siltstone.query.hot.types import Unfit, check_values, columns_sql
+from siltstone.storage.checksums import batches
 from siltstone.storage.row_groups import readable
 
 if TYPE_CHECKING:
@@ -70,15 +70,15 @@ def estimate_bytes(store: Store, snapshot: Snapshot) -> int:
         sampled = sum(file.size_bytes for file in chosen)
         if sampled:
             whole = sum(file.size_bytes for file in files)
-            sizes = [_column_bytes(folder / file.path, names) for file in chosen]
+            sizes = [_column_bytes(store, folder / file.path, names) for file in chosen]
             stored += sum(one for one, _ in sizes) * whole / sampled
             encoded += sum(one for _, one in sizes) * whole / sampled
     return int(max(stored, encoded / ENCODED_SHARE) * ESTIMATE_MARGIN) + BLOCK_BYTES
 
 
-def _column_bytes(path: Path, names: set[str]) -> tuple[int, int]:
+def _column_bytes(store: Store, path: Path, names: set[str]) -> tuple[int, int]:
     """Return how many bytes the columns of a file take, as they are stored and before that was compressed."""
-    with readable(path), pq.ParquetFile(path) as parquet:
+    with readable(path), store.opened(path) as parquet:
         metadata = parquet.metadata
     columns = [
         column
@@ -174,9 +174,9 @@ def _batches(store: Store, snapshot: Snapshot) -> Iterator[pa.Table]:
     names = set(store.schema.names)
     for file in sorted(snapshot.base.files, key=lambda f: f.path):
         path = store.base.path / file.path
-        with readable(path), pq.ParquetFile(path) as parquet:
+        with readable(path), store.opened(path) as parquet:
             own = [name for name in parquet.schema_arrow.names if name in names]
-            for batch in parquet.iter_batches(BATCH_ROWS, columns=own):
+            for batch in batches(parquet, BATCH_ROWS, columns=own):
                 yield filled(pa.Table.from_batches([batch]), store.schema)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import pyarrow as pa
 from sqlglot import exp
 
+from siltstone.query.grammar import Quantified
 from siltstone.query.translate import types
 from siltstone.query.translate.fragments import (
     Piece,
@@ -34,6 +35,8 @@ Rule = Callable[["Expressions", exp.Expr], Piece]
 RULES: Final[dict[type[exp.Expr], tuple[Rule, frozenset[str]]]] = {}
 NO_EFFECT: Final = frozenset({"big_int", "safe", "typed", "coalesce", "ignore_nulls", "_type"})
 """Arguments that say how the parser's own dialects differ, and nothing about the question."""
+MAX_PIECE_CHARS: Final = 100_000
+"""Longest translation of one expression. Some rules write an operand twice, so that a nested one doubles at every level."""
 TEMPORAL: Final = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
 
 
@@ -99,7 +102,10 @@ class Expressions:
             called = node.name if isinstance(node, exp.Anonymous) else node.key
             raise Outside(f"{called.upper()}")
         check_args(node, found[1])
-        return found[0](self, node)
+        piece = found[0](self, node)
+        if len(piece.sql) > MAX_PIECE_CHARS:
+            raise Outside(f"an expression of more than {MAX_PIECE_CHARS:,} characters once it is translated")
+        return piece
 
     def each(self, nodes: Sequence[exp.Expr]) -> list[Piece]:
         """Translate several."""
@@ -447,10 +453,16 @@ def _only_decides(node: exp.Expr) -> bool:
 
 @rule(exp.Like, args="this expression negate")
 def _like(to: Expressions, node: exp.Expr) -> Piece:
-    value, pattern = to(node.this), to(node.expression)
-    if value.kind != STRING or pattern.text is None or "\\" in pattern.text:
+    value = to(node.this)
+    several = isinstance(node.expression, Quantified)
+    patterns = to.each(node.expression.expressions if several else [node.expression])
+    if value.kind != STRING or any(pattern.text is None or "\\" in pattern.text for pattern in patterns):
         raise Outside("LIKE with a pattern that is no plain text")
-    return Piece(sql=f"({value.sql} {'NOT ' if node.args.get('negate') else ''}LIKE {pattern.sql})", kind=BOOLEAN)
+    if len(patterns) > MOST_LISTED:
+        raise Outside(f"LIKE with more than {MOST_LISTED:,} patterns")
+    word = "NOT LIKE" if node.args.get("negate") else "LIKE"
+    between = " AND " if several and node.expression.this == "ALL" else " OR "
+    return Piece(sql=f"({between.join(f'{value.sql} {word} {pattern.sql}' for pattern in patterns)})", kind=BOOLEAN)
 
 
 @rule(exp.Case, args="this ifs default")

@@ -12,6 +12,8 @@ import pyarrow as pa
 from sqlglot import exp
 
 import siltstone.query.translate.functions  # noqa: F401  # its rules
+from siltstone.errors import InvalidRequest
+from siltstone.query.gate import expanded_tables
 from siltstone.query.translate import types
 from siltstone.query.translate.aggregates import direction, is_aggregated, order_key
 from siltstone.query.translate.expressions import Expressions, check_args, unified
@@ -19,8 +21,17 @@ from siltstone.query.translate.fragments import Piece, cast_sql, parameter, quot
 from siltstone.query.translate.outside import Outside
 from siltstone.query.translate.scopes import Scope, ScopeColumn, ScopeSource, source_of
 from siltstone.query.translate.types import BOOLEAN
+from siltstone.query.written import range_of
 
 MAX_LIMIT: Final = 2**31 - 1
+MAX_COLUMNS: Final = 4_096
+"""Most columns of one SELECT. With ``*`` of a self join they double with every common table expression."""
+MAX_SOURCES: Final = 100
+"""Most tables, subqueries and common table expressions in a question: DuckDB plans joins in more than quadratic time."""
+MAX_INLINED: Final = 16
+"""Most tables of a question whose common table expressions DuckDB may put in the places of their names, as it does by itself."""
+MAX_SQL_CHARS: Final = 2_000_000
+"""Longest translation of a question."""
 _SELECT_ARGS: Final = frozenset(
     {
         "expressions",
@@ -99,7 +110,7 @@ def translate(
     Raises:
         Outside: it is not in the subset.
     """
-    queries = Queries(tables, dict(parameters or {}))
+    queries = Queries(tables, dict(parameters or {}), materialized=expanded_tables(tree) > MAX_INLINED)
     done = queries.query(tree, {}, None, top=True, limit=limit)
     for piece in done.pieces:
         if piece.name is None:
@@ -121,8 +132,11 @@ class Queries:
 
     tables: Tables
     parameters: Mapping[str, object]
+    materialized: bool = False
+    """True if common table expressions are computed once instead of in each place of their name."""
     used: set[str] = field(default_factory=set)
     count: int = 0
+    sources: int = 0
 
     def alias(self, letter: str) -> str:
         """Return an alias that nobody else has."""
@@ -154,6 +168,8 @@ class Queries:
             done = self._set_operation(node, known, outer, top=top, limit=limit)
         else:
             raise Outside(node.key.upper())
+        if len(with_sql) + len(done.sql) > MAX_SQL_CHARS:
+            raise Outside(f"a question of more than {MAX_SQL_CHARS:,} characters once it is translated")
         return Columns(sql=f"{with_sql}{done.sql}", pieces=done.pieces, correlated=done.correlated)
 
     def _with(self, node: exp.Expr | None, ctes: Ctes) -> tuple[str, Ctes]:
@@ -173,7 +189,7 @@ class Queries:
                 pieces = tuple(piece.named(name) for piece, name in zip(done.pieces, names, strict=True))
                 done = Columns(sql=done.sql, pieces=pieces)
             known[cte.alias.lower()] = (alias, done)
-            parts.append(f"{alias} AS ({done.sql})")
+            parts.append(f"{alias} AS {'MATERIALIZED ' if self.materialized else ''}({done.sql})")
         return f"WITH {', '.join(parts)} ", known
 
     def _set_operation(
@@ -258,6 +274,14 @@ class Queries:
                 continue
             pieces += found
             nodes += [None] * len(found)
+            if len(pieces) > MAX_COLUMNS:
+                break
+        if len(pieces) > MAX_COLUMNS:
+            if not any(map(_multiplies, node.root().find_all(exp.Select))):
+                raise Outside(f"more than {MAX_COLUMNS:,} columns")  # of one dataset: Spark answers
+            raise InvalidRequest(
+                f"A SELECT has at most {MAX_COLUMNS:,} columns; a * of this query stands for more. Name the columns."
+            )
         return pieces, nodes
 
     def _distinct(self, node: exp.Select, pieces: Sequence[Piece]) -> str:
@@ -287,6 +311,16 @@ class Queries:
 
     def _source(self, node: exp.Expr, ctes: Ctes) -> tuple[str, ScopeSource]:
         alias = self.alias("s")
+        self.sources += 1
+        if self.sources > MAX_SOURCES:
+            raise Outside(f"more than {MAX_SOURCES} tables and subqueries")
+        if isinstance(node, exp.Table) and (numbers := range_of(node)) is not None:
+            check_args(node, frozenset({"this", "alias"}))
+            parts, names = _alias_of(node)
+            if len(names) > 1:
+                raise Outside("an alias with another number of columns")
+            sql = f"(SELECT range AS c1 FROM range({numbers.start}, {numbers.stop}, {numbers.step}))"  # noqa: S608
+            return f"{sql} AS {alias}", source_of(alias, parts, [((names or ["id"])[0], "c1", types.LONG)])
         if isinstance(node, exp.Table):
             check_args(node, _TABLE_ARGS)
             return self._table(node, alias, ctes)
@@ -367,13 +401,19 @@ class Queries:
         if group is None:
             return []
         check_args(group, frozenset({"expressions"}))
-        keys = [self._grouped(one, to, pieces, nodes) for one in group.expressions]
+        names = _by_name(pieces)
+        keys = [self._grouped(one, to, pieces, nodes, names) for one in group.expressions]
         if not keys or not all(types.is_grouped(key.kind) and key.kind != types.NULL for key in keys):
             raise Outside("GROUP BY of such values")
         return [f"GROUP BY {', '.join(key.sql for key in keys)}"]
 
     def _grouped(
-        self, node: exp.Expr, to: Expressions, pieces: Sequence[Piece], nodes: Sequence[exp.Expr | None]
+        self,
+        node: exp.Expr,
+        to: Expressions,
+        pieces: Sequence[Piece],
+        nodes: Sequence[exp.Expr | None],
+        names: Mapping[str, Sequence[int]],
     ) -> Piece:
         """Find out what a term of GROUP BY is: a place, a column of the sources, an alias, or an expression."""
         if isinstance(node, exp.Literal):
@@ -388,10 +428,10 @@ class Queries:
             try:
                 return Scope(to.scope.sources).find([node.name])
             except Outside:
-                named = [p for p in pieces if (p.name or "").lower() == node.name.lower()]
+                named = names.get(node.name.lower(), ())
                 if len(named) != 1 or to.scope.outer is not None:
                     raise
-                return named[0]
+                return pieces[named[0]]
         return to(node)
 
     def _having(
@@ -402,10 +442,10 @@ class Queries:
             return []
         if not node.args.get("group") and not any(n is not None and is_aggregated(n) for n in nodes):
             raise Outside("HAVING without groups")
-        inner = self._aliased(to, pieces, nodes)
+        inner = self._aliased(to, pieces)
         return [f"HAVING {inner.condition(having.this).sql}"]
 
-    def _aliased(self, to: Expressions, pieces: Sequence[Piece], nodes: Sequence[exp.Expr | None]) -> Expressions:
+    def _aliased(self, to: Expressions, pieces: Sequence[Piece]) -> Expressions:
         """Let names mean columns of the SELECT, where no source has a column of that name that means something else."""
         aliases: dict[str, Piece] = {}
         unclear: set[str] = set()
@@ -420,7 +460,6 @@ class Queries:
             if (own is not None and own.sql != piece.sql) or (name in aliases and aliases[name].sql != piece.sql):
                 unclear.add(name)
             aliases[name] = piece
-        del nodes
         scope = Scope(to.scope.sources, outer=to.scope.outer, aliases=aliases, unclear=frozenset(unclear))
         return Expressions(to.queries, scope, to.windows)
 
@@ -430,18 +469,20 @@ class Queries:
             return ""
         check_args(order, frozenset({"expressions"}))
         terms = []
+        names, aliased = _by_name(pieces), None
         for one in order.expressions:
             check_args(one, frozenset({"this", "desc", "nulls_first"}))
             if isinstance(one.this, exp.Placeholder) or one.this.find(exp.Query):
                 raise Outside("an order by a subquery or a parameter")
-            at = _output(one.this, pieces)
+            at = _output(one.this, pieces, names)
             if at is not None:
                 order_key(pieces[at])
                 terms.append(f"{at + 1} {direction(one)}")
             elif plain:
                 raise Outside("an order by something that is not selected")
             else:
-                key = order_key(self._aliased(to, pieces, ())(one.this))
+                aliased = aliased or self._aliased(to, pieces)
+                key = order_key(aliased(one.this))
                 if key.isdigit():
                     raise Outside("an order by a constant")
                 terms.append(f"{key} {direction(one)}")
@@ -527,14 +568,31 @@ def _alias_of(node: exp.Expr) -> tuple[tuple[str, ...], list[str]]:
     return ((alias.name,) if alias.this else ()), [column.name for column in alias.args.get("columns") or ()]
 
 
+def _multiplies(node: exp.Select) -> bool:
+    """Return whether stars of a SELECT may stand for more columns than its widest source has."""
+    bare = sum(isinstance(one, exp.Star) for one in node.expressions)
+    qualified = sum(isinstance(one, exp.Column) and isinstance(one.this, exp.Star) for one in node.expressions)
+    return bare + qualified > 1 or bool(bare and node.args.get("joins"))
+
+
 def _auto_named(node: exp.Expr, piece: Piece) -> Piece:
     """Keep the name that Spark gives a column without an alias where it is known: that of a column and of plain aggregates."""
     while isinstance(node, exp.Paren):
         node = node.this
-    known = isinstance(node, exp.Column | exp.Count | exp.Sum | exp.Avg | exp.Min | exp.Max)
-    if known:
+    if isinstance(node, exp.Column | exp.Count | exp.Sum | exp.Avg | exp.Min | exp.Max):
         return piece
-    return Piece(sql=piece.sql, kind=piece.kind)
+    return Piece(sql=piece.sql, kind=piece.kind, name=_literal_name(node))
+
+
+def _literal_name(node: exp.Expr) -> str | None:
+    """Return the name that Spark gives a column of a plain literal."""
+    match node:
+        case exp.Boolean():
+            return "true" if node.this else "false"
+        case exp.Literal() if (node.is_string and node.this) or str(node.this).isdecimal():
+            return str(node.this) if node.is_string else str(int(node.this))
+        case _:
+            return None
 
 
 def _column_name(source: ScopeSource, name: str) -> str:
@@ -548,17 +606,25 @@ def _place(node: exp.Expr, pieces: Sequence[Piece]) -> int:
     return int(text) - 1
 
 
-def _output(node: exp.Expr, pieces: Sequence[Piece]) -> int | None:
+def _output(node: exp.Expr, pieces: Sequence[Piece], names: Mapping[str, Sequence[int]]) -> int | None:
     """Return which column of the SELECT a term of ORDER BY names, by its place or its name."""
     if isinstance(node, exp.Literal):
         return _place(node, pieces)
     if isinstance(node, exp.Column) and len(node.parts) == 1:
-        found = [i for i, piece in enumerate(pieces) if (piece.name or "").lower() == node.name.lower()]
+        found = names.get(node.name.lower(), ())
         if len(found) == 1:
             return found[0]
         if found:
             raise Outside(f"the name {node.name}, which is ambiguous")
     return None
+
+
+def _by_name(pieces: Sequence[Piece]) -> dict[str, list[int]]:
+    """Return the places of columns by their names in lower case."""
+    found: dict[str, list[int]] = {}
+    for at, piece in enumerate(pieces):
+        found.setdefault((piece.name or "").lower(), []).append(at)
+    return found
 
 
 def _rows(node: exp.Expr) -> int:

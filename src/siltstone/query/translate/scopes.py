@@ -29,11 +29,22 @@ class ScopeSource:
     parts: tuple[str, ...]
     """By which it is named, from the outermost; empty if it has no name."""
     columns: tuple[ScopeColumn, ...]
+    lowered: tuple[str, ...] = field(init=False, compare=False)
+    by_name: dict[str, list[ScopeColumn]] = field(init=False, compare=False)
+    """Its columns, by their names in lower case."""
+
+    def __post_init__(self) -> None:
+        """Index names and columns: a query may name each of thousands."""
+        by_name: dict[str, list[ScopeColumn]] = {}
+        for column in self.columns:
+            if column.name is not None:
+                by_name.setdefault(column.name.lower(), []).append(column)
+        object.__setattr__(self, "lowered", tuple(part.lower() for part in self.parts))
+        object.__setattr__(self, "by_name", by_name)
 
     def is_named(self, parts: Sequence[str]) -> bool:
-        """True if these are its last parts."""
-        own = [part.lower() for part in self.parts]
-        return bool(parts) and own[-len(parts) :] == [part.lower() for part in parts]
+        """True if these, in lower case, are its last parts."""
+        return bool(parts) and self.lowered[-len(parts) :] == tuple(parts)
 
 
 @dataclass(slots=True)
@@ -73,10 +84,11 @@ class Scope:
         raise Outside(f"column {'.'.join(parts)}, which is not found")
 
     def _own(self, parts: Sequence[str]) -> Piece | None:
+        lowered = [part.lower() for part in parts]
         for depth in reversed(range(len(parts))):  # a source's name comes before a struct's
-            qualifier, name, fields = parts[:depth], parts[depth], parts[depth + 1 :]
+            qualifier, name, fields = lowered[:depth], lowered[depth], parts[depth + 1 :]
             among = [s for s in self.sources if s.is_named(qualifier)] if depth else self.sources
-            matches = [c for s in among for c in s.columns if c.name is not None and c.name.lower() == name.lower()]
+            matches = [column for s in among for column in s.by_name.get(name, ())]
             if len(matches) > 1:
                 raise Outside(f"column {'.'.join(parts)}, which is ambiguous")
             if matches:
@@ -99,7 +111,8 @@ class Scope:
         """Return the columns that a star stands for."""
         if qualifier and self.merged:
             raise Outside(f"{'.'.join(qualifier)}.* beside USING")
-        among = [s for s in self.sources if s.is_named(qualifier)] if qualifier else self.sources
+        lowered = [part.lower() for part in qualifier]
+        among = [s for s in self.sources if s.is_named(lowered)] if qualifier else self.sources
         if not among or (qualifier and len(among) > 1):
             raise Outside(f"{'.'.join(qualifier)}.*, which is not found")
         return [Piece(sql=c.sql, kind=c.kind, name=c.name) for s in among for c in s.columns]

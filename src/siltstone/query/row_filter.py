@@ -1,0 +1,74 @@
+"""Rows in memory for which a condition holds, without Spark.
+
+The condition takes the way of a query: the gate, the translation to DuckDB's SQL with Spark's meaning, a DuckDB that can
+reach nothing outside. It only finds the numbers of the rows, so the rows themselves stay as they are.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from siltstone.errors import InvalidRequest
+from siltstone.query.condition import condition_of, named_columns
+from siltstone.query.gate import admit
+from siltstone.query.hot.engine import Engine, budget_bytes
+from siltstone.query.hot.types import Unfit, check_values
+from siltstone.query.translate import Outside, Relation, translate
+
+ROW: Final = "_row"
+_TABLE: Final = "given"
+
+
+def matching_columns(where: str, schema: pa.Schema) -> list[str]:
+    """Return the columns that a condition names.
+
+    Raises:
+        InvalidRequest: it cannot be read, or names a column that is not there.
+    """
+    condition_of(where, schema.names)
+    named = {name.lower() for name in named_columns(where)}
+    return [name for name in schema.names if name.lower() in named]
+
+
+def matching_rows(table: pa.Table, where: str) -> pa.Table:
+    """Return the rows for which the condition holds, in their order.
+
+    Raises:
+        InvalidRequest: the condition cannot be read, or only Spark can answer it.
+    """
+    condition = condition_of(where, table.schema.names)
+    numbered = table.select(_distinct(matching_columns(where, table.schema)))
+    numbered = numbered.append_column(ROW, pa.arange(0, table.num_rows))
+    try:
+        check_values(numbered)
+        admitted = admit(f"SELECT `{ROW}` FROM a.b.c WHERE {condition}")  # noqa: S608  # the gate wrote it
+        done = translate(admitted.tree, tables=lambda _: Relation(sql=_TABLE, schema=numbered.schema))
+        places = _answer(done.sql, numbered)
+    except (Outside, Unfit) as error:
+        raise _needs_spark(str(error)) from error
+    return table.take(places.combine_chunks().sort())
+
+
+def _answer(sql: str, rows: pa.Table) -> pa.ChunkedArray:
+    import duckdb
+
+    engine = Engine(memory_bytes=budget_bytes(0))
+    try:
+        cursor = engine.cursor()
+        cursor.register(_TABLE, rows)
+        return cursor.sql(sql).to_arrow_table().column(0)
+    except duckdb.Error as error:
+        raise _needs_spark(str(error).splitlines()[0]) from error
+    finally:
+        engine.close()
+
+
+def _needs_spark(why: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"The condition cannot be answered without Spark ({why}). Use matching(where), which returns a Spark frame."
+    )
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(names))
