@@ -22,7 +22,7 @@ from siltstone.compaction.candidates.values import Partition, files_needed, tota
 from siltstone.compaction.rewrite import rewrite
 from siltstone.compaction.states import base_entry
 from siltstone.compaction.z_order import RANGES, interleaved
-from siltstone.dataset.frames import scan_schema
+from siltstone.dataset.frames import scan
 from siltstone.dataset.store import Store
 from siltstone.errors import InvalidRequest
 from siltstone.model.files import DataFile
@@ -139,8 +139,7 @@ def _keyed(store: Store) -> InvalidRequest:
 def _write(
     spark: "SparkSession", store: Store, taken: Sequence[DataFile], folder: str, *, files: int, by: Sequence[str]
 ) -> None:
-    paths = [str(store.base.path / file.path) for file in taken]
-    rows = spark.read.schema(scan_schema(store.base_schema)).parquet(*paths)
+    rows = scan(spark, store, store.base_schema, [store.base.path / file.path for file in taken])
     names = _order(store, by)
     values = [comparable(store.schema.field(name)) for name in names]
     placed = rows.withColumn(PLACE, _place(rows, values, count=sum(file.rows for file in taken)))

@@ -9,7 +9,9 @@ from siltstone.model.files import CommitKind
 from siltstone.storage.log import LogEntry, list_log, read_entry
 from siltstone.storage.table import Table
 
-_ASIDE: Final = frozenset({CommitKind.PRUNE.value, CommitKind.EPOCH.value, CommitKind.METADATA.value})
+_ASIDE: Final = frozenset(
+    {CommitKind.PRUNE.value, CommitKind.EPOCH.value, CommitKind.METADATA.value, CommitKind.RESTORE.value}
+)
 """Commits that go with a job's own: repeated by whoever comes after, if they are missing."""
 
 

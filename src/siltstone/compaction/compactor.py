@@ -98,9 +98,11 @@ class Compactor:
         above both and so fences out every job that was planned before it: such a job may hold rows that are to be forgotten.
         With `until` a fold takes the changes up to that sequence.
         """
-        from siltstone.compaction.reclaim import purge_files
+        from siltstone.compaction.reclaim import check_no_link, purge_files
 
         started = store.clock.monotonic_seconds()
+        if purge:
+            check_no_link(store)
         self.recover(store)
         store = store.current()
         if not purge:
@@ -183,7 +185,7 @@ class Compactor:
 
         left = leftovers(store)
         return replace(
-            fold_estimate(store),
+            fold_estimate(store, store.snapshot()),
             unreferenced_files=len(left),
             unreferenced_bytes=sum(found.size_bytes for found in left),
         )

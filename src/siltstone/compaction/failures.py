@@ -19,7 +19,7 @@ class Failure(StrEnum):
 
     OUT_OF_MEMORY = "out_of_memory"
     KILLED = "killed"
-    """The worker was ended by a signal that we did not send: as the system does when memory is short."""
+    """The worker or its JVM was ended by a signal that we did not send: as the system does when memory is short."""
     TIME_LIMIT = "time_limit"
     CANCELLED = "cancelled"
     DISK_FULL = "disk_full"
@@ -87,7 +87,17 @@ ALTERED: Final = ("columns were altered", "changed the table's metadata", "which
 BY_WORDS: Final[Sequence[tuple[Failure, tuple[str, ...]]]] = (
     (
         Failure.OUT_OF_MEMORY,
-        ("OutOfMemoryError", "Java heap space", "GC overhead limit", "UNABLE_TO_ACQUIRE_MEMORY", "MemoryError"),
+        (
+            "OutOfMemoryError",
+            "Java heap space",
+            "GC overhead limit",
+            "UNABLE_TO_ACQUIRE_MEMORY",
+            "MemoryError",
+            "Cannot allocate memory",
+            "os error 12",
+            "bad_alloc",
+            "insufficient memory for the Java Runtime Environment",
+        ),
     ),
     (Failure.KILLED, ("Python worker exited unexpectedly",)),
     (
@@ -106,6 +116,8 @@ BY_WORDS: Final[Sequence[tuple[Failure, tuple[str, ...]]]] = (
             "Parquet magic bytes",
             "not a readable Parquet file",
             "cannot be read (",
+            "is damaged:",
+            "CRC checksum verification failed",
         ),
     ),
     (

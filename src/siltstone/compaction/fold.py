@@ -17,7 +17,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from siltstone.compaction.commit import commit_fold, prune
 from siltstone.compaction.failures import UnreadableFiles
@@ -25,6 +24,7 @@ from siltstone.compaction.in_place import InPlace
 from siltstone.compaction.inputs import check_readable
 from siltstone.compaction.planner import FoldPlan, Matched, touched_files
 from siltstone.compaction.shuffled import Shuffled
+from siltstone.dataset.audit import append_missing
 from siltstone.dataset.local import latest_per_key, unfolded_rows
 from siltstone.dataset.store import Snapshot, Store, check_columns
 from siltstone.dataset.tasks import WorkersUnfit
@@ -36,6 +36,7 @@ from siltstone.model.files import DataFile, KeyRange, may_contain
 from siltstone.model.results import CompactReport, FoldEstimate, OutputFile
 from siltstone.storage.layout import DATA
 from siltstone.storage.parquet import key_ranges
+from siltstone.storage.row_groups import readable
 from siltstone.storage.spark import ended_out_of_memory
 from siltstone.storage.spark_failures import error_line, is_away, is_missing_file, spark_errors
 
@@ -113,6 +114,7 @@ def fold_by(
             change_bytes=sum(file.size_bytes for file in snapshot.unfolded),
         )
         reach("fold.after_plan")
+        append_missing(store, snapshot)
         written, outputs = land(store, plan, lambda folder: work.written(plan, folder))
     return report_of(store, plan, written, started, outputs)
 
@@ -266,9 +268,8 @@ def _plan(store: Store, snapshot: Snapshot, rewrite: Rewrite, matched: dict[str,
     )
 
 
-def estimate(store: Store) -> FoldEstimate:
+def estimate(store: Store, snapshot: Snapshot) -> FoldEstimate:
     """Say what a fold would have to do, from logs and footers alone: no Spark, nothing is written."""
-    snapshot = store.snapshot()
     touched: Sequence[DataFile] = snapshot.base.files if snapshot.unfolded else ()
     if touched and snapshot.unfolded_rows <= store.settings.arrow_changes_rows:
         keys = unfolded_rows(store, snapshot, columns=store.spec.key)
@@ -306,7 +307,8 @@ def _candidates(
 
 def _key_range(store: Store, file: DataFile) -> KeyRange:
     """Return the range of the key's first column by the file's footer."""
-    with pq.ParquetFile(store.base.path / file.path) as parquet:
+    path = store.base.path / file.path
+    with readable(path), store.opened(path) as parquet:
         metadata = parquet.metadata
     ranges = key_ranges(metadata, store.spec.key[0])
     if not all(found.known for found in ranges):

@@ -71,7 +71,7 @@ class InPlace:
             for file, (first, last) in zip(self.files, spans, strict=True)
         ]
         found: dict[str, Numbers] = {}
-        for number, data in self._each(len(sent), worker.finder(sent)):
+        for number, data in self._each(len(sent), worker.finder(sent, verify=self.store.settings.verify_checksums)):
             numbers = np.frombuffer(data, dtype="<i8") + spans[number][0]
             if len(numbers):
                 found[self.files[number].path] = numbers

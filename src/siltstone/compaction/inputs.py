@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from siltstone.compaction.failures import Failure, Symptoms, UnreadableFiles, classify
 from siltstone.dataset.store import Store
+from siltstone.errors import Unavailable
 from siltstone.model.files import DataFile
-from siltstone.storage.parquet import strange_columns
+from siltstone.storage.checksums import batches, check_file, open_parquet
+from siltstone.storage.parquet import READ_ERRORS, strange_columns
+from siltstone.storage.system_errors import read_failure
 
 SHOWN: Final = 5
 """So many files are named in a message; the result of the job names them all."""
@@ -65,6 +67,8 @@ def unreadable_files(
                 reason = _reason(one, whole=one.name in said)
             except FileNotFoundError:
                 reason = "it is missing"
+            except Unavailable as error:
+                reason = f"not damaged, but out of reach: {error}"
             if reason:
                 found[f"{table.path.name}/{file.path}"] = reason
     return found
@@ -98,18 +102,26 @@ def _unreadable(files: Sequence[_Input], through: Collection[str]) -> dict[str, 
 
 
 def _reason(one: _Input, *, whole: bool) -> str:
-    """Return what is wrong with a file; empty if nothing is."""
+    """Return what is wrong with a file; empty if nothing is.
+
+    Raises:
+        Unavailable: the system does not let this process read it; it may be sound.
+    """
     try:
-        with pq.ParquetFile(one.root / one.file.path) as parquet:
+        check_file(one.root / one.file.path)
+        with open_parquet(one.root / one.file.path) as parquet:
             if parquet.metadata.num_rows != one.file.rows:
                 return f"{parquet.metadata.num_rows} rows, not {one.file.rows}"
             if told := strange_columns(parquet.schema_arrow, one.schema, exact=False):
                 return told
             if whole:
-                for _ in parquet.iter_batches(BATCH_ROWS, use_threads=False):
+                for _ in batches(parquet, BATCH_ROWS, use_threads=False):
                     continue
     except FileNotFoundError:
         raise
-    except (pa.ArrowException, OSError) as error:
+    except READ_ERRORS as error:
+        found = read_failure(one.root / one.file.path, error)
+        if isinstance(found, Unavailable):
+            raise found from error
         return next(iter(str(error).splitlines()), type(error).__name__)
     return ""

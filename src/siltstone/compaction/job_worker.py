@@ -3,7 +3,7 @@
 It reads one JSON object a line from standard input and answers each with one on standard output:
 
     {"lake": "/data/lake", "settings": {...}, "job": {...}}
-    {"done": {...}}   or   {"failed": "...", "kind": "conflict", "cause": "...", "unreadable": {...}}
+    {"done": {...}}   or   {"failed": "...", "kind": "conflict", "cause": "...", "unreadable": {...}, "jvm_ended_with": null}
 
 No row of anybody's passes here: jobs name files, answers carry counts. Whatever else is printed in this process or its JVM goes
 to standard error.
@@ -44,7 +44,8 @@ from siltstone.storage.jvm import end_children
 from siltstone.storage.kept import KeptReads
 from siltstone.storage.layout import Layout
 from siltstone.storage.leases import Leases
-from siltstone.storage.spark import session
+from siltstone.storage.spark import ENDING_SECONDS, jvm_ended_with, session
+from siltstone.storage.spark_failures import is_away, spark_errors
 from siltstone.storage.tidying import Background, Tidying
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Workplace:
             report = self._inline.run(job)
             reach("job.done")
             return {"done": report.to_dict()}
-        except (SiltstoneError, OSError, LogMoved, pa.ArrowException) as error:
+        except (SiltstoneError, OSError, LogMoved, MemoryError, pa.ArrowException, *spark_errors()) as error:
             return failed(error)
 
     def close(self) -> None:
@@ -101,13 +102,15 @@ def own_session(settings: Settings) -> "SparkSession":
 
 
 def failed(error: Exception) -> Answer:
-    """Say what went wrong."""
+    """Report what went wrong, and how the JVM ended if it did."""
     cause = error.__cause__
+    away = any(isinstance(one, Exception) and is_away(one) for one in (error, cause))
     return {
         "failed": str(error)[:MAX_TEXT_CHARS] or type(error).__name__,
         "kind": error.kind if isinstance(error, SiltstoneError) else "",
         "cause": f"{type(cause).__name__}: {cause}"[:MAX_TEXT_CHARS] if cause is not None else "",
         "unreadable": error.reasons if isinstance(error, UnreadableFiles) else {},
+        "jvm_ended_with": jvm_ended_with(seconds=ENDING_SECONDS if away else 0),
     }
 
 

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from siltstone.compaction.fold import estimate_of, fold_by
 from siltstone.compaction.planner import FoldPlan, Matched
 from siltstone.dataset.dedup import near_files, without_equal
-from siltstone.dataset.frames import changes_frame, scan_schema
+from siltstone.dataset.frames import changes_frame, scan
 from siltstone.dataset.groups import (
     GROUP,
     GROUP_TASKS,
@@ -198,8 +198,8 @@ class LogFold:
         return without_equal(rows, self._replacing, self.store, few=is_small(self.store, self.snapshot))
 
     def _scan(self, files: Sequence[DataFile]) -> "DataFrame":
-        paths = [str(self.store.base.path / file.path) for file in files]
-        return self.spark.read.schema(scan_schema(self.store.base_schema)).parquet(*paths)
+        paths = [self.store.base.path / file.path for file in files]
+        return scan(self.spark, self.store, self.store.base_schema, paths)
 
     def _without_hidden(self, rows: "DataFrame") -> "DataFrame":
         for stone, frame in self._stones:
@@ -310,7 +310,7 @@ def _values(stone: Stones, name: str) -> list[Any] | None:
 
 def _may_hide(store: Store, file: DataFile, wanted: Sequence[tuple[str, list[Any] | None]]) -> bool:
     path = store.base.path / file.path
-    with readable(path), pq.ParquetFile(path) as parquet:
+    with readable(path), store.opened(path) as parquet:
         metadata = parquet.metadata
     return any(
         values is None or may_contain(found, values) for name, values in wanted for found in _ranges(metadata, name)
@@ -324,9 +324,8 @@ def _ranges(metadata: pq.FileMetaData, name: str) -> list[KeyRange]:
         return [KeyRange()]
 
 
-def estimate_log(store: Store) -> FoldEstimate:
+def estimate_log(store: Store, snapshot: Snapshot) -> FoldEstimate:
     """Say what a fold of a log would have to do, from logs and footers alone: no Spark, nothing is written."""
-    snapshot = store.snapshot()
     touched = touched_at_most(store, snapshot, stones_of(store, snapshot)) if snapshot.unfolded else []
     if store.spec.survivor is Survivor.LAST:
         touched = list({file.path: file for file in (*touched, *near_files(store, snapshot))}.values())

@@ -18,7 +18,7 @@ from siltstone.clock import Clock
 from siltstone.compaction.attempts import WorkerLost, symptoms_of
 from siltstone.compaction.candidates import JobKind
 from siltstone.compaction.compactor import Compactor
-from siltstone.compaction.failures import Failure, UnreadableFiles, classify
+from siltstone.compaction.failures import Failure, UnreadableFiles, classify, exit_text
 from siltstone.compaction.jobs import ON_SPARK, Inline, Job
 from siltstone.compaction.worker_process import COMMAND, WorkerProcess
 from siltstone.config import Settings
@@ -165,7 +165,7 @@ class Pool:
 
     def _error(self, worker: WorkerProcess, answer: Mapping[str, Any]) -> SiltstoneError:
         """Return what the worker met as an error of this process."""
-        error = error_from(answer)
+        error = error_from(answer, said=worker.said())
         if classify(symptoms_of(error)) is not Failure.UNKNOWN:
             return error
         worker.close()  # its JVM may have more to say, and has said it all when it is gone
@@ -215,8 +215,15 @@ def report_from(kind: JobKind, found: Mapping[str, Any]) -> "Report":
     return made(**{name: value for name, value in found.items() if name in known}, outputs=outputs)
 
 
-def error_from(answer: Mapping[str, Any]) -> SiltstoneError:
-    """Return the error that a worker sent, with what it said of the cause."""
+def error_from(answer: Mapping[str, Any], *, said: str = "") -> SiltstoneError:
+    """Return the error that a worker sent, with its cause; `WorkerLost` if its JVM was killed."""
+    ended = answer["jvm_ended_with"]
+    if ended is not None and ended < 0 and answer["kind"] in ("", Unavailable.kind):
+        return WorkerLost(
+            f"The worker's JVM {exit_text(ended)} before the job was done; nothing was changed. Error: {answer['failed']}",
+            ended_with=ended,
+            said=said,
+        )
     made = (
         UnreadableFiles(answer["failed"], answer["unreadable"])
         if answer["unreadable"]

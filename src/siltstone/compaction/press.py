@@ -76,7 +76,7 @@ def pressed(
 
 def _looked_at(store: Store, file: DataFile, first: str) -> _Input:
     path = store.base.path / file.path
-    with readable(path), pq.ParquetFile(path) as parquet:
+    with readable(path), store.opened(path) as parquet:
         metadata = parquet.metadata
     try:
         found = key_ranges(metadata, first)

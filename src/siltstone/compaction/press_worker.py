@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from siltstone.dataset.task_files import Output, Target
+from siltstone.storage.checksums import check_rows, open_parquet
 
 READ_THREADS: Final = 4
 """Small files cost their opening; a few at once hide it."""
@@ -67,11 +67,13 @@ def gathered(task: Press, job: Pressing) -> pa.Table:
 
 
 def _read(path: str, task: Press, job: Pressing) -> pa.Table:
-    with pq.ParquetFile(os.path.join(job.root, path)) as file:  # noqa: PTH118
+    with open_parquet(os.path.join(job.root, path), verify=job.target.verify) as file:  # noqa: PTH118
         rows = file.read(use_threads=False)
+        check_rows(rows.num_rows, file.metadata.num_rows)
+    have = set(rows.column_names)
     columns = [
         rows.column(field.name).cast(field.type)
-        if field.name in rows.column_names
+        if field.name in have
         else pa.repeat(job.defaults[field.name], rows.num_rows)
         for field in job.target.schema
     ]

@@ -3,11 +3,13 @@
 Terms. A file is *live* if the newest version of its table names it, *removed* if the log names it as removed and it is
 younger than the retention, an *orphan* otherwise: a crashed job's output, a refused batch, Spark's side files, or what was
 removed longer ago. Live files are never deleted, removed ones after their retention or by a purge, orphans once their
-owner is dead.
+owner is dead. A file that neither a log names nor an owner's id in its path proves to be ours is *foreign*: the sweep and the
+vacuum leave it alone, and only a purge deletes it, because it may be a copy of rows that must be forgotten.
 
 The order of looking is the safety of it all: first the listing of the disk, then who is alive, then the logs. A file that
 was on disk and whose owner was dead before the log was read is either named by that log or never will be.
-A listing that fails raises; it is never taken for an empty one.
+A listing that fails raises; it is never taken for an empty one. Symbolic links are not followed, and what is one or lies behind
+one is not deleted: a vacuum or purge of a table behind a link is refused.
 """
 
 import contextlib
@@ -23,8 +25,9 @@ from siltstone.dataset.store import Store
 from siltstone.errors import Corruption, InvalidRequest, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.results import VacuumReport
-from siltstone.storage.layout import DATA, LOG, is_squashed, owner_of
+from siltstone.storage.layout import DATA, LOG, is_owned, is_squashed, owner_of
 from siltstone.storage.presence import is_live, sweep_dead
+from siltstone.storage.scratch import sweep_all
 from siltstone.storage.table import TURN, Table
 from siltstone.storage.upkeep import forget_history, write_checkpoint
 
@@ -67,9 +70,9 @@ def _leftovers(store: Store, table: Table) -> tuple[list[Leftover], set[str]]:
     alive = {owner: is_live(store.layout.work, owner) for owner in {owner_of(path) for path, _ in listed} if owner}
     pinned = table.pin()
     live = {file.path for file in pinned.files}
-    missing = live - {path for path, _ in listed}
-    if missing:
-        missing -= {path for path, _ in _data_files(table.path)}
+    missing = {path for path in live - {path for path, _ in listed} if not (table.path / path).exists()}
+    if store.layout.link_in(table.path):
+        return [], missing  # what lies behind a link is not ours to delete
     left = [
         Leftover(table=table, path=path, size_bytes=size, owner_live=alive.get(owner_of(path) or "", False))
         for path, size in listed
@@ -79,7 +82,7 @@ def _leftovers(store: Store, table: Table) -> tuple[list[Leftover], set[str]]:
 
 
 def _data_files(root: Path) -> Iterable[tuple[str, int]]:
-    """Walk a table's folder, its log and turn file left out."""
+    """Walk a table's folder; its log, its turn file and links are left out."""
 
     def fail(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):
@@ -90,7 +93,7 @@ def _data_files(root: Path) -> Iterable[tuple[str, int]]:
             names[:] = [name for name in names if name != LOG]
         for name in files:
             path = Path(folder) / name
-            if path == root / TURN:
+            if path == root / TURN or path.is_symlink():
                 continue
             try:
                 yield path.relative_to(root).as_posix(), path.stat().st_size
@@ -102,10 +105,11 @@ def vacuum(store: Store, *, retention_hours: float | None, dry_run: bool) -> Vac
     """Delete removed files older than the retention, and orphans of dead owners.
 
     Raises:
-        InvalidRequest: the retention is below the floor.
+        InvalidRequest: the retention is below the floor, or a table is behind a symbolic link.
     """
     hours = checked_retention(store.settings, retention_hours)
-    found = leftovers(store)
+    check_no_link(store)
+    found = _ours(store, leftovers(store))
     kept = {table.path: _kept(store, table, hours) for table in (store.base, store.changes)}
     doomed = [file for file in found if not file.owner_live and file.path not in kept[file.table.path]]
     if not dry_run and doomed:
@@ -137,6 +141,29 @@ def checked_retention(settings: Settings, hours: float | None) -> float:
     return kept
 
 
+def _ours(store: Store, found: list[Leftover]) -> list[Leftover]:
+    """Return the files that are provably ours: their path has the id of an owner, or the log names them as removed."""
+    if all(is_owned(file.path) for file in found):
+        return found
+    named = {table.path: table.removed() for table in (store.base, store.changes)}
+    return [file for file in found if is_owned(file.path) or file.path in named[file.table.path]]
+
+
+def check_no_link(store: Store) -> None:
+    """Refuse to delete files of a table that is reached through a symbolic link.
+
+    Raises:
+        InvalidRequest: there is one.
+    """
+    for table in (store.base, store.changes):
+        for path in (table.path / DATA, table.path / LOG):
+            if link := store.layout.link_in(path):
+                raise InvalidRequest(
+                    f"Dataset {store.name} is behind the symbolic link {link}, and Siltstone deletes nothing behind links. No "
+                    "file was deleted. Replace the link by a folder or a mount point."
+                )
+
+
 def _kept(store: Store, table: Table, hours: float) -> set[str]:
     """Return the removed files that a reader of an older version may still need."""
     keep = max(store.settings.vacuum_floor_hours, min(hours, table.retention.hours))
@@ -148,7 +175,7 @@ def sweep_orphans(store: Store) -> int:
     orphans = [file for file in leftovers(store) if not file.owner_live]
     if orphans:
         named = {table.path: table.removed() for table in (store.base, store.changes)}
-        orphans = [file for file in orphans if file.path not in named[file.table.path]]
+        orphans = [file for file in _ours(store, orphans) if file.path not in named[file.table.path]]
         _delete(orphans)
     _remove_empty_folders(store)
     sweep_dead(store.layout.work)
@@ -158,6 +185,8 @@ def sweep_orphans(store: Store) -> int:
 def _remove_empty_folders(store: Store) -> None:
     """Remove what Spark leaves of a job that was cut off before it wrote a file: folders of a dead owner with nothing in them."""
     root = store.base.path
+    if store.layout.link_in(root / DATA):
+        return
     for folder, _, files in os.walk(root / DATA, topdown=False):
         if files:
             continue
@@ -172,8 +201,10 @@ def purge_files(store: Store) -> tuple[int, int]:
 
     Files of writers that are committing right now stay: they are newer than this purge. Jobs that are still rewriting rows
     are waited for, because they may hold what was to be forgotten.
+    What killed Sparks left in scratch folders is removed, too.
     A crash on the way leaves fewer leftovers than before; the purge can be run again.
     """
+    check_no_link(store)
     reach("purge.before_delete")
     deadline = store.clock.monotonic_seconds() + OTHER_JOB_SECONDS
     files = size = 0
@@ -194,6 +225,7 @@ def purge_files(store: Store) -> tuple[int, int]:
         reach("purge.after_checkpoint")
         forget_history(table.path)
         reach("purge.after_log_clean")
+    sweep_all(store.settings)
     return files, size
 
 

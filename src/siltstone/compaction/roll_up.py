@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from siltstone.compaction.candidates import Candidate
 from siltstone.compaction.press import pressed
 from siltstone.compaction.rewrite import TIER_FOLDER, rewrite
-from siltstone.dataset.frames import scan_schema
+from siltstone.dataset.frames import scan
 from siltstone.dataset.store import Store
 from siltstone.dataset.tasks import WorkersUnfit
 from siltstone.dataset.written import discard
@@ -49,8 +49,7 @@ def roll_up(
 
 
 def _by_shuffle(spark: "SparkSession", store: Store, taken: Sequence[DataFile], folder: str, *, files: int) -> None:
-    paths = [str(store.base.path / file.path) for file in taken]
-    rows = spark.read.schema(scan_schema(store.base_schema)).parquet(*paths)
+    rows = scan(spark, store, store.base_schema, [store.base.path / file.path for file in taken])
     spread = _spread(rows, files, store.spec.sort_by)
     options = spark_options(store.base_schema, store.spec.found_by)
     target = str(store.base.path / folder)

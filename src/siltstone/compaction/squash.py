@@ -23,7 +23,8 @@ import pyarrow.compute as pc
 
 from siltstone.compaction.commit import job_info
 from siltstone.compaction.planner import squash_run
-from siltstone.dataset.local import change_rows_in, latest_per_key
+from siltstone.dataset.audit import append_missing
+from siltstone.dataset.local import change_rows_in, latest_per_key, sorted_rows
 from siltstone.dataset.store import Snapshot, Store, check_columns, sequence_of
 from siltstone.dataset.written import manifest
 from siltstone.errors import Conflict, Corruption, Fenced, Gone, Unavailable
@@ -66,6 +67,7 @@ def squash(store: Store, *, many: int, dry_run: bool = False, epoch: int | None 
     written: DataFile | None = None
     outputs: tuple[OutputFile, ...] = ()
     if taken and not dry_run:
+        _append_missing(store, snapshot)
         frame = Commit(
             kind=CommitKind.SQUASH,
             plan_version=snapshot.changes.version,
@@ -86,6 +88,14 @@ def squash(store: Store, *, many: int, dry_run: bool = False, epoch: int | None 
         dry_run=dry_run,
         outputs=outputs,
     )
+
+
+def _append_missing(store: Store, snapshot: Snapshot) -> None:
+    """Write the audit records that the squashed rows may not hold any more: a later upsert replaces a tombstone."""
+    try:
+        append_missing(store, snapshot)
+    except FileNotFoundError as error:
+        raise Conflict(f"Dataset {store.name}: files of the squash are gone; another compaction was first.") from error
 
 
 def _replace(store: Store, frame: Commit) -> tuple[DataFile, tuple[OutputFile, ...]]:
@@ -151,8 +161,7 @@ def squashed_rows(rows: pa.Table, store: Store) -> pa.Table:
     latest = latest_per_key(rows, store.spec.key)
     deleted = latest.filter(pc.equal(latest.column(OP), Op.TOMBSTONE.value))
     kept = pa.concat_tables([latest_per_key(upserts, store.spec.key), deleted])
-    kept = kept.sort_by([(name, "ascending") for name in store.spec.key])
-    return _stored(kept, store)
+    return _stored(sorted_rows(kept, store.spec.key), store)
 
 
 def _stored(rows: pa.Table, store: Store) -> pa.Table:

@@ -5,11 +5,11 @@ would have been read from it is told as what it is at most. Rows of a dataset wi
 """
 
 import datetime
-from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
 
+from siltstone.clock import utc_text
 from siltstone.compaction.fold import estimate, estimate_of
 from siltstone.compaction.inputs import unreadable_files
 from siltstone.compaction.log_fold import estimate_log
@@ -18,11 +18,12 @@ from siltstone.dataset.local import read_file
 from siltstone.dataset.store import Snapshot, Store
 from siltstone.errors import Corruption
 from siltstone.model.columns import WRITTEN_AT
-from siltstone.model.files import DataFile
 from siltstone.model.results import FoldEstimate, Status
 
 MOST_LOOKED: Final = 1_000
 """Change files whose footers are looked at; there are more only where nobody folds."""
+
+MS_PER_SECOND: Final = 1000
 
 Reasons = dict[str, str]
 """What is wrong with files, by their paths below the dataset's folder."""
@@ -40,7 +41,7 @@ def status(store: Store) -> Status:
     left, bad = leftovers_and_lost(store)
     bad |= unreadable_files(store, (), changes=unfolded[:MOST_LOOKED])
     fold = _fold(store, snapshot, bad)
-    since = _oldest(store, unfolded, bad)
+    since = _oldest(store, snapshot, bad)
     return Status(
         dataset=str(store.name),
         kind=store.spec.kind.value,
@@ -54,7 +55,7 @@ def status(store: Store) -> Status:
         backlog_rows=snapshot.unfolded_rows,
         backlog_files=len(unfolded),
         backlog_bytes=sum(file.size_bytes for file in unfolded),
-        oldest_unfolded_at=since.isoformat(timespec="seconds") if since else None,
+        oldest_unfolded_at=utc_text(since, timespec="seconds") if since else None,
         stale_seconds=max(0.0, (store.clock.now() - since).total_seconds()) if since else 0.0,
         fold_files_at_most=fold.files_touched_at_most,
         fold_bytes_at_most=fold.bytes_touched_at_most,
@@ -64,15 +65,15 @@ def status(store: Store) -> Status:
     )
 
 
-def fold_estimate(store: Store) -> FoldEstimate:
-    """Say what a fold would have to do, without Spark."""
-    return estimate_log(store) if store.spec.is_log else estimate(store)
+def fold_estimate(store: Store, snapshot: Snapshot) -> FoldEstimate:
+    """Say what a fold of a snapshot would have to do, without Spark."""
+    return estimate_log(store, snapshot) if store.spec.is_log else estimate(store, snapshot)
 
 
 def _fold(store: Store, snapshot: Snapshot, bad: Reasons) -> FoldEstimate:
     """Say what a fold would have to do; all of base where changes cannot be read, and then say why in `bad`."""
     try:
-        return fold_estimate(store)
+        return fold_estimate(store, snapshot)
     except (Corruption, OSError, pa.ArrowException) as error:
         found = unreadable_files(store, snapshot.base.files, changes=snapshot.unfolded, said=str(error))
         if not found and not isinstance(error, FileNotFoundError):  # else it was folded and deleted meanwhile
@@ -81,11 +82,18 @@ def _fold(store: Store, snapshot: Snapshot, bad: Reasons) -> FoldEstimate:
         return estimate_of(store, snapshot, snapshot.base.files)
 
 
-def _oldest(store: Store, unfolded: Sequence[DataFile], bad: Reasons) -> datetime.datetime | None:
-    """Return when the oldest change was written that can be read."""
-    for file in unfolded:
+def _oldest(store: Store, snapshot: Snapshot, bad: Reasons) -> datetime.datetime | None:
+    """Return when the oldest change was committed; where a squash hides that, when the oldest readable one was written."""
+    if snapshot.changed_ms is not None:
+        return datetime.datetime.fromtimestamp(snapshot.changed_ms[0] / MS_PER_SECOND, datetime.UTC)
+    for file in snapshot.unfolded:
         try:
-            rows = read_file(store.changes.path / file.path, store.change_schema, [WRITTEN_AT])
+            rows = read_file(
+                store.changes.path / file.path,
+                store.change_schema,
+                [WRITTEN_AT],
+                verify=store.settings.verify_checksums,
+            )
         except FileNotFoundError:
             continue
         except Corruption as error:

@@ -37,7 +37,7 @@ from siltstone.eventlog.events import (
 from siltstone.eventlog.log import EventLog
 from siltstone.eventlog.reading import parse_event
 from siltstone.eventlog.transitions import ENDED_BUILDS, ENDED_JOBS
-from siltstone.storage.jars import cache_folder
+from siltstone.storage.jars import private_cache
 
 LAYOUT: Final = 3
 AT_ONCE: Final = 10_000
@@ -193,7 +193,7 @@ def _count_job(totals: Totals, record: JobRecord) -> None:
 
 def kept_at(log: EventLog) -> Path:
     """Return the file of the cache that keeps the totals of a journal."""
-    return cache_folder() / "eventlog" / f"{hashlib.sha256(log.uri.encode()).hexdigest()[:24]}.totals.json"
+    return private_cache("eventlog") / f"{hashlib.sha256(log.uri.encode()).hexdigest()[:24]}.totals.json"
 
 
 def totals_of(log: EventLog, kept: Path) -> Totals:

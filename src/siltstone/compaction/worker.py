@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from siltstone.dataset.task_files import PIECE_ROWS, Flags, Output, Target, comparable, piece_rows, unpacked
+from siltstone.storage.checksums import batches, check_rows, open_parquet
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -44,11 +44,11 @@ class Task:
 # ---- what a Spark task runs --------------------------------------------------------------------------------------
 
 
-def finder(files: Sequence[tuple[str, bytes]]) -> Callable[[int], bytes]:
+def finder(files: Sequence[tuple[str, bytes]], *, verify: bool) -> Callable[[int], bytes]:
     """Return the work that finds, in each file, the given changed keys: their numbers as bytes."""
 
     def find(number: int) -> bytes:
-        return found_in(*files[number]).astype("<i8").tobytes()
+        return found_in(*files[number], verify=verify).astype("<i8").tobytes()
 
     return find
 
@@ -66,15 +66,15 @@ def rewriter(tasks: Sequence[Task], job: Job) -> Callable[[int], bytes]:
 # ---- finding -----------------------------------------------------------------------------------------------------
 
 
-def found_in(path: str, changes: bytes) -> Numbers:
+def found_in(path: str, changes: bytes, *, verify: bool) -> Numbers:
     """Return the numbers of the changed keys (sorted, key columns alone) that the file has."""
     changed = unpacked(changes)
     key = changed.column_names
     found: list[Numbers] = []
     done = 0
     last = pa.schema([changed.schema.field(name) for name in key]).empty_table()
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(PIECE_ROWS, columns=key, use_threads=False):
+    with open_parquet(path, verify=verify) as file:
+        for batch in batches(file, PIECE_ROWS, columns=key, use_threads=False):
             rows = pa.Table.from_batches([batch]).select(key).cast(changed.schema)
             _check_order(pa.concat_tables([last, rows]), key, path)
             last = rows.slice(rows.num_rows - 1)
@@ -142,25 +142,31 @@ def _merged(piece: pa.Table, changed: pa.Table, at: Numbers, here: Flags, job: J
 def _pieces(task: Task, job: Job) -> Iterator[pa.Table]:
     """Yield the inputs in key order: one file as it stands, several sorted together; at least one piece, maybe empty."""
     if len(task.inputs) == 1:
-        with pq.ParquetFile(task.inputs[0]) as file:
+        with open_parquet(task.inputs[0], verify=job.target.verify) as file:
             if not file.metadata.num_rows:
                 yield job.target.schema.empty_table()
-            for batch in file.iter_batches(piece_rows(file), columns=job.target.schema.names, use_threads=False):
+            for batch in batches(file, piece_rows(file), columns=job.target.schema.names, use_threads=False):
                 yield _filled(pa.Table.from_batches([batch]), job)
         return
-    parts = [pq.ParquetFile(path).read(columns=job.target.schema.names, use_threads=False) for path in task.inputs]
+    parts = [_read(path, job) for path in task.inputs]
     whole = pa.concat_tables([job.target.schema.empty_table(), *[_filled(part, job) for part in parts]])
     if whole.num_rows:
         whole = whole.sort_by([(name, "ascending") for name in job.key])
     yield whole
 
 
+def _read(path: str, job: Job) -> pa.Table:
+    with open_parquet(path, verify=job.target.verify) as file:
+        rows = file.read(columns=job.target.schema.names, use_threads=False)
+        check_rows(rows.num_rows, file.metadata.num_rows)
+    return rows
+
+
 def _filled(rows: pa.Table, job: Job) -> pa.Table:
     """Return rows of an older file in today's columns."""
+    have = set(rows.column_names)
     columns = [
-        rows.column(f.name).cast(f.type)
-        if f.name in rows.column_names
-        else pa.repeat(job.defaults[f.name], rows.num_rows)
+        rows.column(f.name).cast(f.type) if f.name in have else pa.repeat(job.defaults[f.name], rows.num_rows)
         for f in job.target.schema
     ]
     return pa.Table.from_arrays(columns, schema=job.target.schema)

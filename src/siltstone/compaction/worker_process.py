@@ -7,11 +7,9 @@ every process of that session, and waiting until none is left. Only then is a jo
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -27,6 +25,7 @@ from siltstone.compaction.jobs import Job
 from siltstone.config import Settings
 from siltstone.errors import Unavailable
 from siltstone.storage.jvm import MEMORY_FLOOR_MB, fitted_memory_mb, machine_memory_mb
+from siltstone.storage.scratch import Scratch
 
 COMMAND: Final = (sys.executable, "-m", "siltstone.compaction.job_worker")
 STOP_SECONDS: Final = 15.0
@@ -58,7 +57,7 @@ def worker_settings(settings: Settings, *, scratch: Path) -> Settings:
         spark_shared=False,
         spark_remote="",
         spark_memory_mb=settings.worker_memory_mb or fitted,
-        spark={"spark.local.dir": str(scratch), **settings.spark},
+        scratch_dir=str(scratch),
     )
 
 
@@ -81,7 +80,8 @@ class WorkerProcess:
         self.jobs_done = 0
         self.idle_since_seconds = clock.monotonic_seconds()
         self._clock = clock
-        self._scratch = Path(tempfile.mkdtemp(prefix="siltstone-worker-"))
+        self._own_scratch = Scratch(settings, clock=clock)
+        self._scratch = self._own_scratch.folder
         self._settings = worker_settings(settings, scratch=self._scratch)
         self._said: deque[str] = deque(maxlen=SAID_LINES)
         chosen = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
@@ -96,7 +96,7 @@ class WorkerProcess:
                 start_new_session=True,
             )
         except OSError as error:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._own_scratch.close()
             raise Unavailable(
                 f"A worker could not be started ({error}); nothing was changed. Try again later."
             ) from error
@@ -155,7 +155,7 @@ class WorkerProcess:
             if self._clock.monotonic_seconds() > deadline:
                 break
             self._clock.sleep(POLL_SECONDS)
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._own_scratch.close()
 
     def close(self) -> None:
         """Let it end when it has nothing to do; one that takes too long is killed."""
