@@ -1,0 +1,243 @@
+"""Restoring a lake from a backup, to a new place or the one it had.
+
+The target T must not exist or be empty. Flow, with W = ``.T.<id>.restore`` beside it and ``.T.<id>.live`` locked while we live:
+
+1. copy every file of the backup into W; the hash of each must be the one that was recorded;
+2. cut audit records of sequences that the backup does not have;
+3. fence each dataset: one commit on base raises the epoch far above every epoch of the backup, so that a job which was planned
+   before the restore is refused, and advances the content version, so that followers and caches read everything again;
+4. sync all, and rename W to T: the one moment that counts.
+
+Leases, the compactor's notes, hot caches and scratch files are not part of a backup, so a restored lake begins without them.
+A crash before 4 leaves a hidden folder beside T, which the next restore to T deletes.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from siltstone.backup.folder import BackupFolder, copy_hashed, id_of
+from siltstone.backup.manifest import BackedFile, Manifest
+from siltstone.backup.verify import make_registry, verify
+from siltstone.clock import Clock
+from siltstone.config import Settings
+from siltstone.dataset.store import Store
+from siltstone.errors import Corruption, InvalidRequest, SiltstoneError, Unavailable
+from siltstone.failpoints import reach
+from siltstone.model.columns import APP_CONTENT, APP_EPOCH
+from siltstone.model.files import Commit, CommitKind
+from siltstone.model.names import DatasetName
+from siltstone.model.results import RestoreReport
+from siltstone.storage.beneath import checked
+from siltstone.storage.durable import sync_directory
+from siltstone.storage.layout import Layout, local_folder
+from siltstone.storage.presence import Presence, is_live, remove_dead
+from siltstone.storage.table import Parent
+
+FENCE_STEP: Final = 1_000_000
+"""Added to epochs and content versions: more than a lake can have used between the backup and the restore."""
+_SIDE: Final = re.compile(r"\.(?P<name>.+)\.(?P<id>[0-9a-f]{32})\.(restore|live)\Z")
+
+Show = Callable[[str], None]
+
+
+class Restore:
+    """Restores one backup."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        target: str | Path,
+        *,
+        backup: str | None,
+        settings: Settings,
+        clock: Clock,
+        show: Show | None = None,
+    ) -> None:
+        """Take what is wanted; nothing is read or written yet.
+
+        Raises:
+            InvalidRequest: a path is not a folder of this machine.
+        """
+        self._folder = BackupFolder(local_folder(path, what="Backup folder"), durable=settings.durable)
+        self._target = local_folder(target, what="Restore target")
+        self._backup = backup
+        self._settings = settings
+        self._clock = clock
+        self._show = show or (lambda _text: None)
+
+    def run(self, *, dry_run: bool = False) -> RestoreReport:
+        """Restore, and return what was restored; a dry run verifies the backup and writes nothing at the target.
+
+        Raises:
+            NotFound: there is no such backup.
+            InvalidRequest: the target is not empty. Nothing was written.
+            Conflict: another process writes backups there.
+            Corruption: the backup is damaged. Nothing is at the target.
+            Unavailable: the disk failed. Nothing is at the target.
+        """
+        started = self._clock.monotonic_seconds()
+        self._folder.require()
+        try:
+            self._check_target()
+            with self._folder.alone(shared=True):
+                manifest = self._folder.read(self._backup)
+                verify(self._folder, manifest, settings=self._settings, clock=self._clock, full=dry_run)
+                if not dry_run:
+                    self._restore(manifest)
+        except OSError as error:
+            raise Unavailable(f"The restore to {self._target} failed ({error}). Nothing was restored.") from error
+        return RestoreReport(
+            id=manifest.id,
+            path=str(self._folder.path),
+            target=str(self._target),
+            taken_at=manifest.taken_at,
+            datasets={one.name: one.sequence for one in manifest.datasets},
+            files=len(manifest.files),
+            bytes=manifest.size_bytes,
+            dry_run=dry_run,
+            left_out=dict(manifest.left_out),
+            seconds=self._clock.monotonic_seconds() - started,
+        )
+
+    def _check_target(self) -> None:
+        target, backup = self._target, self._folder.path
+        real, other = target.resolve(), backup.resolve()
+        if real == other or other in real.parents or real in other.parents:
+            raise InvalidRequest(f"Restore target {target} must be outside of the backups at {backup}.")
+        if target.is_symlink():
+            raise InvalidRequest(f"Restore target {target} is a link. Name the folder itself.")
+        if target.is_mount():
+            raise InvalidRequest(f"Restore target {target} is a mount point. Name a folder below it.")
+        if target.is_dir() and any(target.iterdir()):
+            raise InvalidRequest(f"Restore target {target} is not empty. Move it away, or name another folder.")
+
+    def _restore(self, manifest: Manifest) -> None:
+        owner = self._clock.new_id()
+        work = self._side(owner, "restore")
+        self._target.parent.mkdir(parents=True, exist_ok=True)
+        self._sweep()
+        with Presence(self._target.parent, self._side(owner, "live").name):
+            try:
+                self._fill(work, manifest)
+                work.rename(self._target)
+            except BaseException:
+                shutil.rmtree(work, ignore_errors=True)
+                raise
+            reach("restore.after_rename")
+            if self._settings.durable:
+                sync_directory(self._target.parent)
+
+    def _fill(self, work: Path, manifest: Manifest) -> None:
+        """Make the lake in a folder that has another name yet."""
+        work.mkdir(mode=0o755)
+        for number, file in enumerate(manifest.files):
+            if number % 100 == 0:
+                self._show(f"file {number:,} of {len(manifest.files):,}")
+            self._copy(file, work)
+        self._cut_audits(work, manifest)
+        reach("restore.after_files")
+        layout = Layout(work)
+        registry = make_registry(layout, settings=self._settings, clock=self._clock)
+        for one in manifest.datasets:
+            row = registry.find(DatasetName.parse(one.name))
+            _fence(registry.store(row), epoch=manifest.epoch + FENCE_STEP, backup=manifest.id)
+        reach("restore.after_fence")
+        if self._settings.durable:
+            os.sync()  # every file at once: there can be many small ones
+
+    def _copy(self, file: BackedFile, work: Path) -> None:
+        target = work / checked(file.path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        digest, _ = copy_hashed(self._folder.pooled(file.sha256), target)
+        if digest != file.sha256:
+            raise Corruption(
+                f"Backup at {self._folder.path}: {file.path} has other bytes than were copied. Nothing was restored. Use "
+                "another backup."
+            )
+        os.utime(target, ns=(file.modified_ns, file.modified_ns))
+
+    def _cut_audits(self, work: Path, manifest: Manifest) -> None:
+        """Keep the audit records up to the backup's sequence; later ones tell of writes that it does not have."""
+        for one in manifest.datasets:
+            path = Layout(work).audit / f"{one.incarnation}.ndjson"
+            with contextlib.suppress(FileNotFoundError):
+                lines = path.read_bytes().split(b"\n")[:-1]
+                path.write_bytes(b"".join(line + b"\n" for line in lines if not _is_later(line, one.sequence)))
+
+    def _side(self, owner: str, end: str) -> Path:
+        return self._target.with_name(f".{self._target.name}.{owner}.{end}")
+
+    def _sweep(self) -> None:
+        """Delete what interrupted restores to this target left beside it."""
+        for owner in set(self._owners()):
+            shown = self._side(owner, "live")
+            if shown.is_file() and not is_live(shown.parent, shown.name):
+                shutil.rmtree(self._side(owner, "restore"), ignore_errors=True)
+                remove_dead(shown)
+
+    def _owners(self) -> Iterator[str]:
+        for path in self._target.parent.iterdir():
+            side = _SIDE.match(path.name)
+            if side is not None and side["name"] == self._target.name:
+                yield side["id"]
+
+
+def _is_later(line: bytes, sequence: int) -> bool:
+    try:
+        return int(json.loads(line)["sequence"]) > sequence
+    except (ValueError, KeyError, TypeError):
+        return False  # a damaged line stays for its reader to name
+
+
+def _fence(store: Store, *, epoch: int, backup: str) -> None:
+    """Refuse jobs of before the restore, and have every follower read the dataset again."""
+
+    def build(parent: Parent) -> Commit:
+        return Commit(
+            kind=CommitKind.RESTORE,
+            plan_version=parent.version,
+            transactions={
+                APP_EPOCH: max(epoch, parent.transaction(APP_EPOCH) or 0),
+                APP_CONTENT: (parent.transaction(APP_CONTENT) or 0) + FENCE_STEP,
+            },
+            info={"siltstone.restored": backup},
+        )
+
+    store.base.commit(build)
+
+
+def list_backups(path: str | Path) -> list[dict[str, Any]]:
+    """Describe the backups of a folder, the newest first; one that is damaged says so.
+
+    Raises:
+        NotFound: there are none.
+    """
+    folder = BackupFolder(local_folder(path, what="Backup folder"), durable=False)
+    folder.require()
+    found: list[dict[str, Any]] = []
+    for manifest in reversed(folder.manifests()):
+        name = id_of(manifest)
+        try:
+            one = folder.read(name)
+        except SiltstoneError as error:
+            found.append({"id": name, "broken": str(error)})
+            continue
+        found.append(
+            {
+                "id": one.id,
+                "taken_at": one.taken_at,
+                "lake": one.lake,
+                "datasets": {dataset.name: dataset.sequence for dataset in one.datasets},
+                "files": len(one.files),
+                "bytes": one.size_bytes,
+                "left_out": dict(one.left_out),
+                "broken": None,
+            }
+        )
+    return found

@@ -1,0 +1,413 @@
+"""Taking a backup beside writers.
+
+A dataset is copied at one snapshot (changes version c, base version v, watermark w). The order is that of every reader: `changes`
+is pinned first, then `base`, so that no change is missing which was pruned meanwhile. A reader may hold a base that is ahead of
+its changes; a copy may not, because its next write would take a sequence that base claims to hold already. So a pair is copied
+only if all of this holds, and otherwise another pair is pinned:
+
+* the watermark of base@v is at most the last sequence of changes@c;
+* changes@c was pruned at most up to that watermark, which the order of pinning guarantees (`dataset.relation`);
+* the columns of base@v are not newer than those of changes@c.
+
+Flow:
+
+1. the event journal and other tables of the system, except leases, each at one version;
+2. each dataset: pin the pair, copy both logs up to exactly c and v, then the data files that these versions name. Log entries
+   are cleaned after seconds in a busy table, data files stay for minutes; where one is gone the dataset is pinned again;
+3. the registry, last. It names what was copied: a dataset that was created meanwhile is copied, too, one that was dropped is
+   left out, until the registry names exactly what was copied;
+4. verify the copy (`verify`), publish the manifest, remove older backups if asked, delete what no manifest lists.
+
+Data files never change, so one that an earlier backup has under the same path and size is not read again. One that is copied has
+its footer and indexes checked. A full verification reads every page of every data file, and its hash before it is reused.
+"""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from siltstone.backup.folder import BackupFolder, hash_of
+from siltstone.backup.manifest import BackedDataset, BackedFile, Manifest
+from siltstone.backup.verify import damage, verify
+from siltstone.clock import Clock
+from siltstone.config import CONFIG_FILE, Settings
+from siltstone.dataset.folder import MARKER
+from siltstone.dataset.registry import Registration, Registry
+from siltstone.dataset.store import Snapshot, Store, files_vanished
+from siltstone.dataset.sweep import unregistered
+from siltstone.errors import Corruption, Gone, InvalidRequest, SiltstoneError, Unavailable
+from siltstone.failpoints import reach
+from siltstone.model.columns import APP_SEQ
+from siltstone.model.files import DataFile
+from siltstone.model.results import BackupReport
+from siltstone.storage.handle import Pinned, TableHandle
+from siltstone.storage.layout import LOG, SYSTEM, Layout, entry_name, has_versions, local_folder
+from siltstone.storage.leases import Leases
+from siltstone.storage.log import LAST_CHECKPOINT, list_log, since_own
+
+PIN_TRIES: Final = 50
+"""Pairs of versions that are tried: each further one needs a fold or an alteration between two reads."""
+COPY_TRIES: Final = 20
+"""Rounds of copying one table: each further one needs files that were deleted since they were pinned."""
+SETTLE_TRIES: Final = 100
+"""Rounds until the registry names what was copied: each further one needs a create or a drop."""
+
+Show = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A backup as it was asked for."""
+
+    path: Path
+    keep: int | None = None
+    full: bool = False
+    dry_run: bool = False
+    skip_broken: bool = False
+
+
+def check_wanted(
+    layout: Layout, path: str | Path, *, keep: int | None, verify: str, dry_run: bool, skip_broken: bool
+) -> Wanted:
+    """Refuse a backup that cannot or must not be taken.
+
+    Raises:
+        InvalidRequest: the folder or an option. Nothing was written.
+    """
+    found = local_folder(path, what="Backup folder")
+    real, root = found.resolve(), layout.root.resolve()
+    if real == root or root in real.parents or real in root.parents:
+        raise InvalidRequest(f"Backup folder {found} must be outside of the lake {layout.root}.")
+    if keep is not None and (isinstance(keep, bool) or keep < 1):
+        raise InvalidRequest(f"keep must be at least 1, not {keep!r}: a backup does not remove itself.")
+    if verify not in ("sizes", "full"):
+        raise InvalidRequest(f"verify is 'sizes' or 'full', not {verify!r}.")
+    return Wanted(path=found, keep=keep, full=verify == "full", dry_run=dry_run, skip_broken=skip_broken)
+
+
+class _Moved(Exception):  # noqa: N818
+    """Files were deleted since they were pinned."""
+
+
+@dataclass(slots=True)
+class _Copied:
+    """What one table or dataset has given."""
+
+    files: dict[str, BackedFile] = field(default_factory=dict)
+    tables: dict[str, int] = field(default_factory=dict)
+    dataset: BackedDataset | None = None
+    epoch: int = 0
+
+
+class Backup:
+    """Takes one backup of one lake."""
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        *,
+        registry: Registry,
+        layout: Layout,
+        settings: Settings,
+        clock: Clock,
+        show: Show | None = None,
+    ) -> None:
+        """Take the lake's parts; nothing is read or written yet."""
+        self._wanted = wanted
+        self._registry = registry
+        self._layout = layout
+        self._settings = settings
+        self._clock = clock
+        self._show = show or (lambda _text: None)
+        self._folder = BackupFolder(wanted.path, durable=settings.durable)
+        self._known: dict[str, BackedFile] = {}
+        self._files_copied = self._bytes_copied = 0
+        self._left_out: dict[str, str] = {}
+
+    def run(self) -> BackupReport:
+        """Take the backup and return what it has.
+
+        Raises:
+            InvalidRequest: the folder holds something else, or backups of another lake.
+            Conflict: another process uses the folder.
+            Corruption: a dataset cannot be read, or the copy does not hold what it must. No backup was recorded.
+            Unavailable: the disk is full, or files kept disappearing. No backup was recorded.
+        """
+        started = self._clock.monotonic_seconds()
+        self._registry.require_lake()
+        lake_id = self._handle(self._layout.registry).id
+        self._folder.check(lake_id)
+        try:
+            if self._wanted.dry_run:
+                return self._report(self._manifest(lake_id), started)
+            self._folder.prepare(lake_id, str(self._layout.root))
+            with self._folder.alone():
+                manifest = self._manifest(lake_id)
+                self._show("verifying")
+                verify(self._folder, manifest, settings=self._settings, clock=self._clock, full=self._wanted.full)
+                self._folder.publish(manifest)
+                return self._report(manifest, started, removed=self._folder.keep(self._wanted.keep))
+        except OSError as error:
+            raise Unavailable(
+                f"The backup at {self._wanted.path} failed ({error}). No backup was recorded; earlier ones are as they were."
+            ) from error
+
+    def _report(self, manifest: Manifest, started: float, *, removed: Iterable[str] = ()) -> BackupReport:
+        return BackupReport(
+            id=manifest.id,
+            path=str(self._wanted.path),
+            taken_at=manifest.taken_at,
+            datasets=len(manifest.datasets),
+            files=len(manifest.files),
+            bytes=manifest.size_bytes,
+            files_copied=self._files_copied,
+            bytes_copied=self._bytes_copied,
+            dry_run=self._wanted.dry_run,
+            verified="full" if self._wanted.full else "sizes",
+            removed=tuple(removed),
+            left_out=dict(manifest.left_out),
+            seconds=self._clock.monotonic_seconds() - started,
+        )
+
+    def _manifest(self, lake_id: str) -> Manifest:
+        """Copy everything, and return what was copied."""
+        with contextlib.suppress(SiltstoneError):  # an older backup that is damaged only costs its reuse
+            self._known = {file.path: file for file in self._folder.read().files}
+        self._check_registered()
+        taken_at = self._clock.now().isoformat(timespec="seconds")
+        system = self._system()
+        datasets, registry = self._settled()
+        files = self._config() | system.files | self._audits()  # records come before the fold that relies on them
+        tables = dict(system.tables)
+        for one in (*datasets, registry):
+            files |= one.files
+            tables |= one.tables
+        return Manifest(
+            id=self._clock.new_id(),
+            taken_at=taken_at,
+            lake=str(self._layout.root),
+            lake_id=lake_id,
+            siltstone=version("siltstone"),
+            epoch=max([Leases(self._layout, self._settings, self._clock).epoch(), *(one.epoch for one in datasets)]),
+            datasets=tuple(one.dataset for one in datasets if one.dataset is not None),
+            tables=tables,
+            files=tuple(files[path] for path in sorted(files)),
+            left_out=self._left_out,
+        )
+
+    def _check_registered(self) -> None:
+        """Refuse a lake with committed data that its registry does not name: a backup would not have it.
+
+        Raises:
+            Corruption: there is some, and it may not be left out.
+        """
+        for place in unregistered(self._registry, self._layout):
+            why = (
+                f"Dataset {place.name}: {place.path} holds committed data, and the registry does not name it. Run silt doctor "
+                "--repair to register it again."
+            )
+            if not self._wanted.skip_broken:
+                raise Corruption(f"{why} No backup was recorded.")
+            self._left_out[f"{place.name}/{place.path.name}"] = why
+
+    # ---- what is copied ------------------------------------------------------------------------------------------
+
+    def _config(self) -> dict[str, BackedFile]:
+        """Copy the lake's settings."""
+        path = self._layout.root / CONFIG_FILE
+        return {CONFIG_FILE: self._copy(path)} if path.is_file() else {}
+
+    def _audits(self) -> dict[str, BackedFile]:
+        """Copy the audit records, after the datasets: a fold's records are written before it commits."""
+        folder = self._layout.audit
+        paths = sorted(folder.glob("*.ndjson")) if folder.is_dir() else []
+        return {one.path: one for one in map(self._copy, paths)}
+
+    def _system(self) -> _Copied:
+        """Copy the tables of the system, but for leases, which are of no use elsewhere, and the registry, which is last."""
+        copied = _Copied()
+        for path in sorted((self._layout.root / SYSTEM).iterdir()):
+            if path not in (self._layout.leases, self._layout.registry) and has_versions(path):
+                one = self._table(path)
+                copied.files |= one.files
+                copied.tables |= one.tables
+        return copied
+
+    def _settled(self) -> tuple[list[_Copied], _Copied]:
+        """Copy the datasets, and then a registry that names exactly these."""
+        done: dict[tuple[str, str], _Copied] = {}
+        for _ in range(SETTLE_TRIES):
+            pinned, rows = self._registry.pin()
+            live = {(str(row.name), row.incarnation): row for row in rows if row.is_live}
+            new = [key for key in live if key not in done and key[0] not in self._left_out]
+            for number, key in enumerate(new):
+                self._show(f"{key[0]} ({number + 1} of {len(new)}), {self._bytes_copied / 1e6:,.0f} MB copied")
+                if (copied := self._dataset(live[key])) is not None:
+                    done[key] = copied
+            if not new:
+                with contextlib.suppress(_Moved):
+                    return [one for key, one in done.items() if key in live], self._at(self._layout.registry, pinned)
+        raise Unavailable("Datasets were created and dropped again and again while the lake was copied. Try again.")
+
+    def _dataset(self, row: Registration) -> _Copied | None:
+        """Copy one dataset; None if it was dropped meanwhile, or is broken and may be left out."""
+        try:
+            return self._pair(self._registry.store(row))
+        except (Gone, Corruption) as error:
+            why = self._registry.broken(row) or str(error)
+            if isinstance(error, Gone) and why == str(error):
+                return None  # it was dropped: the next look at the registry tells
+            if not self._wanted.skip_broken:
+                raise Corruption(f"{why} No backup was recorded.") from error
+            self._left_out[str(row.name)] = why
+            return None
+
+    def _pair(self, store: Store) -> _Copied:
+        """Copy both tables of a dataset at one pair of versions."""
+        for _ in range(COPY_TRIES):
+            with contextlib.suppress(_Moved):
+                snapshot = self._pinned(store)
+                changes = self._at(store.changes.path, snapshot.changes, files=False)
+                base = self._at(store.base.path, snapshot.base, files=False)
+                reach("backup.after_logs")
+                copied = _Copied(files=changes.files | base.files, tables=changes.tables | base.tables)
+                copied.files |= self._data(store.changes.path, snapshot.changes, of=f"Dataset {store.name}")
+                copied.files |= self._data(store.base.path, snapshot.base, of=f"Dataset {store.name}")
+                if (marker := store.path / MARKER).is_file():
+                    one = self._copy(marker)
+                    copied.files[one.path] = one
+                copied.dataset = _described(store, snapshot)
+                copied.epoch = snapshot.epoch
+                return copied
+        raise files_vanished(store)
+
+    def _pinned(self, store: Store) -> Snapshot:
+        """Pin a pair of versions that can be restored.
+
+        Raises:
+            Corruption: the tables are not of one history, or a sequence is missing.
+        """
+        for _ in range(PIN_TRIES):
+            snapshot = store.snapshot()
+            now = store.changes.pin()
+            if now.version == snapshot.changes.version:
+                return snapshot
+            sequence = snapshot.changes.transactions.get(APP_SEQ, 0)
+            if snapshot.watermark <= sequence and now.schema.equals(snapshot.changes.schema):
+                return snapshot  # otherwise a fold or an alteration came between the two pins
+        raise Unavailable(f"Dataset {store.name}: it was folded or altered each time it was pinned. Try again.")
+
+    def _table(self, path: Path) -> _Copied:
+        """Copy one table of the system at its newest version."""
+        for _ in range(COPY_TRIES):
+            with contextlib.suppress(_Moved):
+                return self._at(path, self._handle(path).pin())
+        raise Unavailable(f"Files of {path} kept disappearing while it was copied. Try again.")
+
+    def _at(self, path: Path, pinned: Pinned, *, files: bool = True) -> _Copied:
+        """Copy a table at exactly one version: its log up to there, and the files that it names.
+
+        Raises:
+            _Moved: something of that was deleted since it was pinned.
+        """
+        copied = _Copied(tables={path.relative_to(self._layout.root).as_posix(): pinned.version})
+        try:
+            for name in log_files(path, pinned.version):
+                one = self._copy(path / LOG / name)
+                copied.files[one.path] = one
+        except FileNotFoundError as error:
+            raise _Moved from error
+        if files:
+            copied.files |= self._data(path, pinned, of=f"Table {path}")
+        return copied
+
+    def _data(self, path: Path, pinned: Pinned, *, of: str) -> dict[str, BackedFile]:
+        try:
+            found = [self._data_file(path / file.path, file, of=of) for file in pinned.files]
+        except FileNotFoundError as error:
+            raise _Moved from error
+        return {one.path: one for one in found}
+
+    def _data_file(self, path: Path, file: DataFile, *, of: str) -> BackedFile:
+        """Copy one data file, and check it in the lake unless an earlier backup has it and a check of sizes is enough.
+
+        Raises:
+            FileNotFoundError: it is gone.
+            Corruption: it is damaged.
+        """
+        found, full = self._copy(path, size_bytes=file.size_bytes), self._wanted.full
+        is_reused = found is self._known.get(found.path)
+        if self._wanted.dry_run or (is_reused and not full):
+            return found
+        why = damage(path, rows=file.rows, whole=full)
+        if not why and is_reused and hash_of(path) != found.sha256:
+            why = "it has other bytes than an earlier backup has copied"
+        if why:
+            raise Corruption(f"{of}: data file {path} is damaged: {why}. Restore it from an older backup.")
+        return found
+
+    def _copy(self, path: Path, *, size_bytes: int | None = None) -> BackedFile:
+        """Copy one file. Without its size from a log its time tells whether an earlier backup has it."""
+        relative = path.relative_to(self._layout.root).as_posix()
+        known = self._known.get(relative)
+        if known is not None and (self._wanted.dry_run or self._folder.has(known)):
+            if known.size_bytes == size_bytes:
+                return known
+            now = path.stat()
+            is_same = (now.st_size, now.st_mtime_ns) == (known.size_bytes, known.modified_ns)
+            if size_bytes is None and is_same and (not self._wanted.full or hash_of(path) == known.sha256):
+                return known
+        if self._wanted.dry_run:
+            now = path.stat()
+            found, fresh = (
+                BackedFile(path=relative, size_bytes=now.st_size, sha256="", modified_ns=now.st_mtime_ns),
+                True,
+            )
+        else:
+            found, fresh = self._folder.add(path, relative, size_bytes=size_bytes)
+        self._files_copied += fresh
+        self._bytes_copied += found.size_bytes if fresh else 0
+        return found
+
+    def _handle(self, path: Path) -> TableHandle:
+        return TableHandle(path, clock=self._clock, label=f"Table {path}")
+
+
+def log_files(table: Path, version: int) -> list[str]:
+    """Return the files of a log from which exactly this version can be opened: a checkpoint, its entry, and those above it.
+
+    Entries above the last commit of Siltstone are among them, as `check_chain` needs them.
+
+    Raises:
+        FileNotFoundError: the log was cleaned past that version.
+    """
+    listing = list_log(table)
+    checkpoint = max((found for found in listing.checkpoints if found <= version), default=-1)
+    entries = range(max(min(checkpoint, since_own(table, listing, until=version)), 0), version + 1)
+    if missing := set(entries) - set(listing.entries):
+        raise FileNotFoundError(f"{table}: log entry {min(missing)} is gone")
+    names = [*listing.checkpoints.get(checkpoint, ()), *map(entry_name, entries)]
+    return [*names, LAST_CHECKPOINT] if _hinted(table) == checkpoint else names
+
+
+def _hinted(table: Path) -> int | None:
+    """Return the version of the checkpoint that the log's pointer names; None if there is no pointer."""
+    try:
+        return int(json.loads((table / LOG / LAST_CHECKPOINT).read_text())["version"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _described(store: Store, snapshot: Snapshot) -> BackedDataset:
+    return BackedDataset(
+        name=str(store.name),
+        incarnation=store.incarnation,
+        sequence=snapshot.sequence,
+        watermark=snapshot.watermark,
+        changes_version=snapshot.changes.version,
+        base_version=snapshot.base.version,
+    )

@@ -1,0 +1,136 @@
+"""Checking a backup without the lake: are all bytes there, do its logs open, do they name what the backup has.
+
+The logs of every table are laid out in a scratch folder and opened as any reader opens them. The lake is not read, and nothing
+is written to the backup, which may be on a read-only disk.
+"""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from siltstone.backup.folder import BackupFolder, hash_of
+from siltstone.backup.manifest import BackedDataset, BackedFile, Manifest
+from siltstone.clock import Clock
+from siltstone.config import Settings
+from siltstone.dataset.registry import Registry
+from siltstone.dataset.relation import check_gapless, check_pruned, check_watermark
+from siltstone.errors import Corruption, Unavailable
+from siltstone.model.columns import APP_FOLD, APP_PRUNE, APP_SEQ
+from siltstone.model.names import DatasetName
+from siltstone.storage.beneath import checked
+from siltstone.storage.checksums import batches, check_file, open_parquet
+from siltstone.storage.handle import Pinned, TableHandle
+from siltstone.storage.kept import KeptReads
+from siltstone.storage.layout import BASE, CHANGES, LOG, Layout
+from siltstone.storage.parquet import READ_ERRORS
+from siltstone.storage.scratch import Scratch
+from siltstone.storage.system_errors import read_failure
+
+BATCH_ROWS: Final = 8_192
+
+
+def verify(folder: BackupFolder, manifest: Manifest, *, settings: Settings, clock: Clock, full: bool) -> None:
+    """Check one backup: sizes, logs with their hashes, and numbers; with `full` also the hash of every data file.
+
+    Raises:
+        Corruption: something is missing or wrong; the message names it.
+    """
+    _check_bytes(folder, manifest, full=full)
+    files = {file.path: file for file in manifest.files}
+    with Scratch(settings, clock=clock) as scratch:
+        root = scratch.folder
+        _lay_out(folder, manifest, root)
+        pinned = {
+            path: _check_table(root / path, version, files, below=path, clock=clock)
+            for path, version in manifest.tables.items()
+        }
+        _check_registry(Layout(root), manifest, settings=settings, clock=clock)
+    for one in manifest.datasets:
+        _check_dataset(one, pinned)
+
+
+def damage(path: Path, *, rows: int, whole: bool) -> str:
+    """Return what is wrong with a data file: its footer, indexes and row count, with `whole` also its pages. Empty if nothing is.
+
+    Raises:
+        FileNotFoundError: it is gone.
+        Unavailable: this process cannot read it; it may be sound.
+    """
+    try:
+        check_file(path)
+        with open_parquet(path, pre_buffer=False) as file:
+            if file.metadata.num_rows != rows:
+                return f"its footer counts {file.metadata.num_rows} rows, and the log {rows}"
+            if whole:
+                for _ in batches(file, BATCH_ROWS, use_threads=False):
+                    continue
+    except FileNotFoundError:
+        raise
+    except READ_ERRORS as error:
+        found = read_failure(path, error)
+        if isinstance(found, Unavailable):
+            raise found from error
+        return str(error)
+    return ""
+
+
+def _check_bytes(folder: BackupFolder, manifest: Manifest, *, full: bool) -> None:
+    for file in manifest.files:
+        if not folder.has(file):
+            raise Corruption(f"Backup {manifest.id}: {file.path} is missing or has another size. Use another backup.")
+        if (full or f"/{LOG}/" in file.path) and hash_of(folder.pooled(file.sha256)) != file.sha256:
+            raise Corruption(f"Backup {manifest.id}: {file.path} has other bytes than were copied. Use another backup.")
+
+
+def _lay_out(folder: BackupFolder, manifest: Manifest, root: Path) -> None:
+    """Copy the logs, and the few small files of the registry, below a folder."""
+    registry = Layout(root).registry.relative_to(root).as_posix()
+    for file in manifest.files:
+        if f"/{LOG}/" in file.path or file.path.startswith(f"{registry}/"):
+            target = root / checked(file.path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(folder.pooled(file.sha256), target)
+
+
+def _check_table(table: Path, version: int, files: Mapping[str, BackedFile], *, below: str, clock: Clock) -> Pinned:
+    pinned = TableHandle(table, clock=clock, label=f"Table {below} of the backup").pin(APP_SEQ, APP_PRUNE, APP_FOLD)
+    if pinned.version != version:
+        raise Corruption(f"The backup's log of {below} ends at version {pinned.version}, not {version}.")
+    for file in pinned.files:
+        found = files.get(f"{below}/{file.path}")
+        if found is None or found.size_bytes != file.size_bytes:
+            raise Corruption(
+                f"The backup's log of {below} names {file.path}, which the backup does not have as it was."
+            )
+    return pinned
+
+
+def _check_registry(layout: Layout, manifest: Manifest, *, settings: Settings, clock: Clock) -> None:
+    registry = make_registry(layout, settings=settings, clock=clock)
+    live = {(str(row.name), row.incarnation) for row in registry.all() if str(row.name) not in manifest.left_out}
+    if live != {(one.name, one.incarnation) for one in manifest.datasets}:
+        raise Corruption(f"Backup {manifest.id}: its registry names other datasets than were copied.")
+
+
+def make_registry(layout: Layout, *, settings: Settings, clock: Clock) -> Registry:
+    """Return a registry whose commits start nothing in the background."""
+    return Registry(
+        layout,
+        settings=settings,
+        clock=clock,
+        after_commit=lambda _table, _version: None,
+        after_write=lambda _store, _version: None,
+        reads=KeptReads(0),
+    )
+
+
+def _check_dataset(one: BackedDataset, pinned: Mapping[str, Pinned]) -> None:
+    """Check how the copies of both tables stand to each other (`dataset.relation`)."""
+    name = DatasetName.parse(one.name)
+    folder = f"{name.catalog}/{name.schema}/{name.table}/{one.incarnation}"
+    changes, base = pinned[f"{folder}/{CHANGES}"], pinned[f"{folder}/{BASE}"]
+    sequence, watermark = changes.transactions.get(APP_SEQ, 0), base.transactions.get(APP_FOLD, 0)
+    check_watermark(name, sequence=sequence, watermark=watermark)
+    check_pruned(name, pruned=changes.transactions.get(APP_PRUNE, 0), watermark=watermark)
+    check_gapless(name, changes.files, watermark=watermark, sequence=sequence)
