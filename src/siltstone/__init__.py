@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Ack,
         AlterReport,
         AppendAck,
+        AuditRecord,
         CompactReport,
         ExportReport,
         HistoryEntry,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         RefusedRow,
         SquashReport,
         Status,
+        TombstoneAck,
         VacuumReport,
     )
 
@@ -41,6 +43,7 @@ __all__ = [
     "Ack",
     "AlterReport",
     "AppendAck",
+    "AuditRecord",
     "CommitUnknown",
     "CompactReport",
     "Conflict",
@@ -60,6 +63,7 @@ __all__ = [
     "SiltstoneError",
     "SquashReport",
     "Status",
+    "TombstoneAck",
     "Unavailable",
     "VacuumReport",
 ]
@@ -74,6 +78,7 @@ _HOMES: Final = {
         "Ack",
         "AlterReport",
         "AppendAck",
+        "AuditRecord",
         "CompactReport",
         "ExportReport",
         "HistoryEntry",
@@ -81,6 +86,7 @@ _HOMES: Final = {
         "RefusedRow",
         "SquashReport",
         "Status",
+        "TombstoneAck",
         "VacuumReport",
     ),
 }

@@ -71,3 +71,12 @@ def epoch_ns(moment: datetime.datetime) -> int:
 def epoch_ms(moment: datetime.datetime) -> int:
     """Return milliseconds since 1970, as Delta log entries count time."""
     return int(moment.timestamp() * 1000)
+
+
+def utc_text(moment: datetime.datetime, *, timespec: str) -> str:
+    """Return a time as every report and output writes it: ISO 8601 in UTC, with ``Z``.
+
+    >>> utc_text(datetime.datetime(2026, 11, 16, 8, tzinfo=datetime.UTC), timespec="seconds")
+    '2026-11-16T08:00:00Z'
+    """
+    return moment.astimezone(datetime.UTC).replace(tzinfo=None).isoformat(timespec=timespec) + "Z"

@@ -1,12 +1,18 @@
 """Settings: frozen, parsed once at the edge, passed down as a value.
 
 A setting comes from, in this order: an argument of `Settings.load`, the environment (``SILT_`` and the upper-case
-name), the lake's ``silt.toml``, the default below. `docs/settings.md` explains each one; a test keeps it complete.
+name), the lake's ``silt.toml``, the user's ``silt.toml``, the default below. `docs/settings.md` explains each one; a test
+keeps it complete.
+
+Each setting has a *scope*. A lake's file may hold settings of scope `LAKE` only: how the lake is written and maintained.
+Everything about the process that opens a lake (memory, processes, Java, Spark, paths, limits) has the scope `USER`.
+A reader of a lake that another user owns would otherwise run that user's code.
 """
 
 import difflib
 import json
 import os
+import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -15,12 +21,59 @@ from pathlib import Path
 from typing import Any, Final
 
 from siltstone.cron import check_cron
-from siltstone.errors import InvalidRequest
+from siltstone.errors import InvalidRequest, Unavailable
 
 CONFIG_FILE: Final = "silt.toml"
 ENV_PREFIX: Final = "SILT_"
-OTHER_VARIABLES: Final = frozenset({"SILT_LAKE", "SILT_FAILPOINT"})
-"""Variables that are read and are no settings: the lake of the command, and where tests crash."""
+TRACE_VARIABLE: Final = "SILT_TRACE"
+OTHER_VARIABLES: Final = frozenset({"SILT_LAKE", "SILT_FAILPOINT", TRACE_VARIABLE})
+"""Variables that are not settings: the lake of the command, where tests crash, and whether unforeseen errors show their stack."""
+
+
+class Scope(StrEnum):
+    """Which files may hold a setting."""
+
+    LAKE = "lake"
+    """The lake's ``silt.toml`` and the user's."""
+    USER = "user"
+    """The user's ``silt.toml`` alone."""
+
+
+LAKE_SETTINGS: Final = frozenset(
+    {
+        "base_retention_hours",
+        "changes_retention_hours",
+        "checkpoint_interval_commits",
+        "cluster_bytes",
+        "cluster_cron",
+        "cluster_share",
+        "commit_timeout_seconds",
+        "cycle_bytes",
+        "default_catalog",
+        "default_schema",
+        "durable",
+        "event_log_files",
+        "events_cron",
+        "fold_batches",
+        "fold_cron",
+        "fold_minutes",
+        "fold_share",
+        "idempotence_marks",
+        "lease_seconds",
+        "recovery_cron",
+        "schedule_jitter_seconds",
+        "squash_bytes",
+        "squash_cron",
+        "squash_files",
+        "target_file_bytes",
+        "tiers",
+        "vacuum_cron",
+        "vacuum_floor_hours",
+        "vacuum_interval_hours",
+        "vacuum_retention_hours",
+    }
+)
+"""Settings of scope `LAKE`. A setting that is not listed has the scope `USER`, which is the safe side."""
 
 
 class Role(StrEnum):
@@ -45,6 +98,8 @@ class Settings:
 
     durable: bool = True
     """fsync every file, entry and directory before a write is acknowledged."""
+    verify_checksums: bool = True
+    """Verify the checksums of data files whenever they are read; without it damage can be read as other values."""
     commit_timeout_seconds: float = 60.0
     """How long a commit is retried against other writers before Unavailable."""
     writer_queue_batches: int = 50
@@ -55,8 +110,8 @@ class Settings:
     """How long `base` keeps log entries and removed files, for readers of old versions."""
     changes_retention_hours: float = 0.25
     """How long `changes` and the system tables keep log entries and removed files: at least the longest snapshot."""
-    producer_retention_days: float = 7.0
-    """How long the last sequence of an idempotent producer, and a file that was loaded, are remembered."""
+    idempotence_marks: int = 100_000
+    """Producers and loaded files that a dataset remembers. Beyond it those whose last write is the oldest are forgotten."""
     arrow_changes_rows: int = 200_000
     """Up to this many unfolded rows reach Spark as one Arrow table; more are read by the executors."""
     squash_files: int = 32
@@ -66,7 +121,7 @@ class Settings:
     positions_from_rows: int = 2_000_000
     """From this many base rows on, reads hide changed rows by their position, which is found once for each state."""
     upsert_rows: int = 1_000_000
-    """The largest batch of dicts, Arrow or pandas rows in one call; more belongs into `ingest` or a Spark frame."""
+    """The most rows of one change file; a larger batch of dicts, Arrow or pandas rows becomes several files of one commit."""
     lookup_cache_mb: int = 256
     """Memory for what `get` has read, shared by all datasets of a lake; 0 keeps nothing."""
     target_file_bytes: int = 128 * 1024 * 1024
@@ -119,7 +174,7 @@ class Settings:
     stop_seconds: float = 30.0
     """How long a compactor that is told to stop waits for what runs to end before it interrupts it."""
     max_rows: int = 1_000
-    """Rows that a query returns unless told otherwise; 100,000 at most."""
+    """Rows of an answer for which the caller names no limit; 100,000 at most."""
     query_seconds: float = 300.0
     """How long a query may take; then it is ended. 0 means no limit."""
     query_pairs: int = 5_000_000_000
@@ -150,6 +205,8 @@ class Settings:
     """Memory of the driver JVM that Siltstone starts; 0 fits it to the machine."""
     spark_jars: str = ""
     """A folder with the Delta jars, and a database driver if there is one; empty means the user cache."""
+    scratch_dir: str = ""
+    """A folder for what Spark spills and shuffles; empty means the system's folder for temporary files."""
     spark_shared: bool = True
     """Share one local Spark server among processes, in the background; if not, each process starts a JVM of its own."""
     spark_idle_minutes: float = 15.0
@@ -157,7 +214,7 @@ class Settings:
     spark_short_run: bool = False
     """Start the JVM with the quick compiler only: faster start, slower steady state."""
     spark: Mapping[str, str] = field(default_factory=dict)
-    """Any further Spark settings by their Spark names (in ``silt.toml``: a table ``[spark]``)."""
+    """Any further Spark settings by their Spark names (in the user's ``silt.toml``: a table ``[spark]``)."""
 
     @classmethod
     def load(
@@ -167,16 +224,17 @@ class Settings:
         environment: Mapping[str, str] | None = None,
         **given: Any,  # noqa: ANN401
     ) -> "Settings":
-        """Build settings from arguments, the environment and the lake's ``silt.toml``.
+        """Build settings from arguments, the environment, the lake's ``silt.toml`` and the user's.
 
         Raises:
-            InvalidRequest: a name is unknown or a value does not fit.
+            InvalidRequest: a name is unknown, a value does not fit, or a lake's file holds a setting of scope `USER`.
+            Unavailable: a file cannot be read, or other users can change the user's file.
         """
-        values: dict[str, Any] = {}
-        path = lake / CONFIG_FILE if lake else None
-        if path and path.is_file():
-            values |= _from_file(path)
-        values |= _from_environment(os.environ if environment is None else environment)
+        environment = os.environ if environment is None else environment
+        values = _from_user_file(user_file(environment))
+        if lake:
+            values |= _from_lake_file(lake / CONFIG_FILE)
+        values |= _from_environment(environment)
         values |= given
         return cls(**{name: _fit(name, value) for name, value in values.items()})
 
@@ -185,11 +243,59 @@ def _names() -> frozenset[str]:
     return frozenset(f.name for f in fields(Settings))
 
 
+def scope_of(name: str) -> Scope:
+    """Return which files may hold a setting.
+
+    >>> scope_of("tiers"), scope_of("spark")
+    (<Scope.LAKE: 'lake'>, <Scope.USER: 'user'>)
+    """
+    return Scope.LAKE if name in LAKE_SETTINGS else Scope.USER
+
+
+def user_file(environment: Mapping[str, str]) -> Path | None:
+    """Return where the user's own settings are: below ``XDG_CONFIG_HOME``, else ``~/.config``; None without a home.
+
+    >>> user_file({"XDG_CONFIG_HOME": "/x"}), user_file({"HOME": "/h"}), user_file({})
+    (PosixPath('/x/siltstone/silt.toml'), PosixPath('/h/.config/siltstone/silt.toml'), None)
+    """
+    root, home = environment.get("XDG_CONFIG_HOME", ""), environment.get("HOME", "")
+    if Path(root).is_absolute():
+        return Path(root) / "siltstone" / CONFIG_FILE
+    return Path(home) / ".config" / "siltstone" / CONFIG_FILE if Path(home).is_absolute() else None
+
+
+def _from_user_file(path: Path | None) -> dict[str, Any]:
+    """Read the user's file; refuse one that other users can change, because it decides what code Java runs."""
+    if path is None or not os.access(path.parent, os.X_OK) or not (values := _from_file(path)):
+        return {}  # a home folder that this process may not enter is another user's
+    found = path.stat()
+    if found.st_uid not in (os.getuid(), 0) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise Unavailable(
+            f"{path} can be changed by other users, so it is not read. Make it yours alone: chmod 600 {path}."
+        )
+    return values
+
+
+def _from_lake_file(path: Path) -> dict[str, Any]:
+    """Read a lake's file; refuse settings that belong to the user who opens the lake."""
+    values = _from_file(path)
+    foreign = sorted(name for name in values if name in _names() and scope_of(name) is Scope.USER)
+    if foreign:
+        raise InvalidRequest(
+            f"{path} sets {', '.join(foreign)}. A lake's file may hold settings of the lake alone, not those of the "
+            "process that opens it. Move them to ~/.config/siltstone/silt.toml or the environment."
+        )
+    return values
+
+
 def _from_file(path: Path) -> dict[str, Any]:
+    """Return what a file holds; nothing if there is no such file."""
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text()) if path.is_file() else {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"{path} is not valid TOML: {error}. Mend or remove the file.") from error
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be read: {error.strerror}. Check its permissions.") from error
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -277,6 +383,7 @@ def _to_bool(value: Any) -> bool:  # noqa: ANN401
 _AT_LEAST_ONE: Final = {
     "checkpoint_interval_commits",
     "cycle_bytes",
+    "idempotence_marks",
     "lease_seconds",
     "max_jobs",
     "max_rows",

@@ -15,7 +15,23 @@
 A message says what happened, to which dataset, and what to do next.
 """
 
-from typing import ClassVar
+import re
+from typing import ClassVar, Final
+
+_TERMINAL: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
+"""Escape sequences: colours, cursor movements, titles."""
+
+
+def one_line(text: str) -> str:
+    r"""Return text as one line without control characters.
+
+    >>> one_line("a\x1b[31mb\n  c\x07")
+    'ab c\\x07'
+    """
+    if text.isprintable():
+        return text
+    plain = " ".join(line.strip() for line in _TERMINAL.sub("", text).splitlines() if line.strip())
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in plain)
 
 
 class SiltstoneError(Exception):
@@ -24,6 +40,10 @@ class SiltstoneError(Exception):
     kind: ClassVar[str] = "error"
     status: ClassVar[int] = 500
     exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str = "") -> None:
+        """Make the message one line that a terminal can show: it may quote file names, data and errors of other programs."""
+        super().__init__(one_line(message))
 
 
 class InvalidRequest(SiltstoneError):

@@ -4,9 +4,10 @@
 background thread after the acknowledgement; `close` waits for them.
 """
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -16,21 +17,24 @@ import pyarrow as pa
 from siltstone.clock import Clock, SystemClock
 from siltstone.compaction.compactor import Compactor
 from siltstone.config import Settings
-from siltstone.dataset.dataset import Dataset
+from siltstone.dataset.dataset import Dataset, info_of
+from siltstone.dataset.marks import forget_oldest
 from siltstone.dataset.registry import Registration, Registry
 from siltstone.dataset.store import Store
 from siltstone.dataset.sweep import sweep
-from siltstone.errors import SiltstoneError
+from siltstone.errors import Gone, InvalidRequest, SiltstoneError
 from siltstone.keeping.kept import KeptLake
 from siltstone.model.names import DatasetName
-from siltstone.model.results import DatasetInfo
+from siltstone.model.preview import html_table
+from siltstone.model.results import BackupReport, DatasetInfo, RestoreReport
 from siltstone.model.roles import check_may_compact, check_may_write, may_compact
 from siltstone.model.schema import as_schema
 from siltstone.model.spec import as_names, make_spec
 from siltstone.storage.handle import LogMoved
 from siltstone.storage.kept import KeptReads
-from siltstone.storage.layout import Layout
+from siltstone.storage.layout import CHANGES, Layout
 from siltstone.storage.progress import Show, Watcher, watching
+from siltstone.storage.table import Table
 from siltstone.storage.tidying import Background, Tidying
 
 if TYPE_CHECKING:
@@ -38,14 +42,19 @@ if TYPE_CHECKING:
 
     from siltstone.compaction.cycle_report import CycleReport
     from siltstone.compaction.pool import Pool
+    from siltstone.dataset.adopt import Adoption, Unregistered
+    from siltstone.keeping.repair import Damage, Repairs
     from siltstone.query.hot.cache import HotCache
     from siltstone.query.hot.wishes import Wishes
     from siltstone.query.result import QueryResult
     from siltstone.query.router import Explanation, Question, Router
-    from siltstone.query.run import Cancellation
+    from siltstone.query.running import Cancellation
+    from siltstone.storage.shared_spark import ServerRole
 
 SQUASH_LOOK_COMMITS: Final = 8
 """Every so many commits to a dataset's changes, its small files are counted."""
+MAX_HTML_DATASETS: Final = 50
+"""Datasets of a lake that a notebook shows."""
 BYTES_PER_MB: Final = 1024 * 1024
 
 
@@ -55,6 +64,7 @@ class Lake(KeptLake):
     def __init__(self, layout: Layout, *, settings: Settings, clock: Clock, spark: "SparkSession | None") -> None:
         """Use `Lake.open`."""
         self.settings = settings
+        self._process = os.getpid()
         self._layout = layout
         self._clock = clock
         self._given = spark
@@ -94,7 +104,7 @@ class Lake(KeptLake):
 
         Args:
             path: the lake's folder.
-            settings: otherwise read from the environment and the lake's ``silt.toml``.
+            settings: otherwise read from the environment, the lake's ``silt.toml`` and the user's.
             spark: the session to use, classic or Connect; otherwise the active one, otherwise one on the local server
                 that all commands share, which is joined or started when it is needed.
             clock: where time comes from; tests hold it still.
@@ -107,19 +117,60 @@ class Lake(KeptLake):
             spark=spark,
         )
 
+    def __repr__(self) -> str:
+        return f"<Lake {str(self.path)!r}>"
+
+    def _repr_html_(self) -> str:
+        names = ("dataset", "kind", "key or time")
+        try:
+            found = self._registry.all()
+        except (SiltstoneError, OSError) as error:
+            return html_table(names, (), caption=f"Lake {self.path}: {error}")
+        shown = [
+            [str(one.name), str(one.spec.kind), one.spec.time or ", ".join(one.spec.key)]
+            for one in found[:MAX_HTML_DATASETS]
+        ]
+        return html_table(names, shown, caption=f"Lake {self.path}, {len(found):,} datasets")
+
     @property
     def path(self) -> Path:
         """The lake's folder."""
         return self._layout.root
 
     def spark(self) -> "SparkSession":
-        """Return the Spark session, starting one if there is none."""
+        """Return the Spark session, starting one if there is none.
+
+        It loads, folds and reads frames. The texts of `sql` run on a server of their own where servers are shared.
+        """
+        from siltstone.storage.shared_spark import ServerRole
+
+        return self._session(ServerRole.JOBS)
+
+    def _spark_for_queries(self) -> "SparkSession":
+        from siltstone.storage.shared_spark import ServerRole
+
+        return self._session(ServerRole.QUERIES)
+
+    def _session(self, server: "ServerRole") -> "SparkSession":
+        """Return a session on Spark; a start is announced first, in the log and to who watches."""
         from siltstone.storage.spark import session
 
-        found = session(self.settings, given=self._given)
+        watcher = self._watcher
+        found = session(
+            self.settings,
+            given=self._given,
+            server=server,
+            announce=lambda text: watcher.announce(text) if watcher is not None else None,
+        )
         if self._watcher is not None:
             self._watcher.attach(found)
         return found
+
+    def _has_spark(self) -> bool:
+        """True if a query would start none."""
+        from siltstone.storage.spark import is_running
+
+        return self._given is not None or is_running()
 
     @contextmanager
     def watched(self, show: Show | None) -> Iterator[None]:
@@ -183,6 +234,48 @@ class Lake(KeptLake):
         )
         return self._dataset(self._registry.create(parsed, as_schema(schema), spec))
 
+    def create_from(
+        self,
+        name: str,
+        source: Any,  # noqa: ANN401
+        *,
+        key: str | Sequence[str] | None = None,
+        time: str | None = None,
+        subject: str | Sequence[str] | None = None,
+    ) -> Dataset:
+        """Create a dataset with the columns of a frame or a file, and load the rows.
+
+        `Dataset.schema` shows the columns that were inferred. If the rows are refused, a dataset that this call has created is
+        dropped again, if no other process has written to it. A crash between the two steps leaves it empty.
+
+        Args:
+            name: ``catalog.schema.table``.
+            source: an Arrow table, a pandas, Polars or Spark frame, a list of dicts; or the path of a Parquet, CSV, JSON or
+                NDJSON file, which Spark loads.
+            key: the columns that identify a row, or
+            time: the time column of a log.
+            subject: see `create`.
+
+        Raises:
+            InvalidRequest: columns cannot be inferred, or the rows do not fit. Nothing is left.
+            Conflict: a dataset of that name exists and is different.
+        """
+        from siltstone.dataset.inferred import schema_of_rows
+
+        schema = schema_of_rows(source)
+        made = self.create(name, schema, key=key, time=time, subject=subject)
+        try:
+            if isinstance(source, str | Path):
+                made.ingest(source)
+            elif made.spec.is_log:
+                made.append(source)
+            else:
+                made.upsert(source)
+        except InvalidRequest:
+            self.drop_unused(made)
+            raise
+        return made
+
     def dataset(self, name: str) -> Dataset:
         """Open a dataset by name.
 
@@ -192,16 +285,179 @@ class Lake(KeptLake):
         return self._dataset(self._registry.find(DatasetName.parse(name)))
 
     def datasets(self) -> list[DatasetInfo]:
-        """List the datasets by name."""
-        return [self._dataset(found).info() for found in self._registry.all()]
+        """List the datasets by name; one that cannot be read says so in `broken` and hides no other."""
+        return [info for found in self._registry.all() if (info := self._info(found)) is not None]
+
+    def handles(self) -> tuple[list[Dataset], dict[str, str]]:
+        """Return all datasets by name, not yet opened, and what is wrong with those whose tables are not on disk."""
+        datasets: list[Dataset] = []
+        broken: dict[str, str] = {}
+        for found in self._registry.all():
+            if why := self._registry.broken(found):
+                broken[str(found.name)] = why
+            else:
+                datasets.append(self._dataset(found))
+        return datasets, broken
+
+    def _info(self, found: Registration) -> DatasetInfo | None:
+        """Describe one dataset; None if it was dropped since it was listed."""
+        if why := self._registry.broken(found):
+            return info_of(found, found.schema, broken=why)
+        try:
+            return self._dataset(found).info()
+        except Gone:
+            return None
+        except SiltstoneError as error:
+            return info_of(found, found.schema, broken=str(error))
+
+    def unregistered(self) -> "list[Unregistered]":
+        """List the folders with a dataset that the registry does not name, as after it was restored from an older copy.
+
+        They are never deleted; `adopt` registers one again.
+        """
+        return self._adoption.found()
+
+    def adopt(self, name: str, incarnation: str) -> "Unregistered":
+        """Register a dataset again that `unregistered` lists. Its rows stay as they are.
+
+        Raises:
+            NotFound: there is no such unregistered dataset.
+            Conflict: it cannot be adopted; the message says why. Nothing was changed.
+        """
+        check_may_write(self.settings.role, doing=f"adopt dataset {name}")
+        return self._adoption.adopt(DatasetName.parse(name), incarnation)
+
+    def damages(self) -> "list[Damage]":
+        """List what is damaged as far as that can be found without reading rows; nothing is changed."""
+        return self._repairs.damages()
+
+    def repair(self, damage: "Damage", *, drop_missing: bool = False) -> None:
+        """Repair what `damages` lists.
+
+        The name of a dataset whose folder is missing is dropped only with `drop_missing`: its disk may not be mounted.
+
+        Raises:
+            InvalidRequest: a folder is missing, and `drop_missing` is not set. Nothing was changed.
+            Conflict: it cannot be repaired, or is another damage by now. Nothing was changed.
+        """
+        check_may_write(self.settings.role, doing="repair the lake")
+        self._repairs.repair(damage, drop_missing=drop_missing)
+
+    def backup(
+        self,
+        path: str | Path,
+        *,
+        keep: int | None = None,
+        verify: str = "sizes",
+        skip_broken: bool = False,
+        dry_run: bool = False,
+        show: Callable[[str], None] | None = None,
+    ) -> BackupReport:
+        """Copy the lake into a folder of backups while others read and write. Only new files are copied. No Spark.
+
+        Each dataset is copied at one sequence. Settings, the registry, the journal and audit records are included; leases, hot
+        caches and scratch files are not. An interrupted backup leaves the earlier ones as they were.
+
+        Args:
+            path: the folder of backups, outside of the lake; one folder takes any number of backups of one lake.
+            keep: remove all but this number of the newest backups afterwards; all are kept by default.
+            verify: ``sizes`` checks sizes and logs of the copy, and footers and indexes of files that are copied. ``full``
+                also checks every page of every data file, and every hash.
+            skip_broken: leave out datasets that cannot be read, instead of failing.
+            dry_run: return what would be copied; nothing is written.
+            show: is called with a text that says how far the copy is.
+
+        Raises:
+            NotFound: there is no lake.
+            InvalidRequest: the folder holds something else, or an option is not allowed. Nothing was written.
+            Conflict: another process uses the folder.
+            Corruption: a dataset cannot be read, or the copy is not what it must be. No backup was recorded.
+            Unavailable: a disk failed, or files kept disappearing. No backup was recorded.
+        """
+        from siltstone.backup.take import Backup, check_wanted
+
+        wanted = check_wanted(self._layout, path, keep=keep, verify=verify, dry_run=dry_run, skip_broken=skip_broken)
+        return Backup(
+            wanted,
+            registry=self._registry,
+            layout=self._layout,
+            settings=self.settings,
+            clock=self._clock,
+            show=show,
+        ).run()
+
+    @classmethod
+    def restore(
+        cls,
+        path: str | Path,
+        target: str | Path,
+        *,
+        backup: str | None = None,
+        dry_run: bool = False,
+        settings: Settings | None = None,
+        show: Callable[[str], None] | None = None,
+    ) -> RestoreReport:
+        """Restore a lake from a folder of backups to a folder that is empty or does not exist. No Spark.
+
+        Args:
+            path: the folder of backups.
+            target: the lake's folder, a new one or the one it had.
+            backup: the id of a backup, or its beginning; the newest by default.
+            dry_run: verify the backup, every hash included, and write nothing at the target.
+            settings: otherwise read from the environment.
+            show: is called with a text that says how far the copy is.
+
+        Raises:
+            NotFound: there is no such backup.
+            InvalidRequest: the target is not empty. Nothing was written.
+            Corruption: the backup is damaged. Nothing is at the target.
+            Unavailable: a disk failed. Nothing is at the target.
+        """
+        from siltstone.backup.restore import Restore
+
+        known = settings or Settings.load()
+        if not dry_run:
+            check_may_write(known.role, doing=f"restore a lake to {target}")
+        return Restore(path, target, backup=backup, settings=known, clock=SystemClock(), show=show).run(dry_run=dry_run)
+
+    @property
+    def _repairs(self) -> "Repairs":
+        from siltstone.keeping.repair import Repairs, system_tables
+
+        system = system_tables(self._layout, settings=self.settings, clock=self._clock)
+        return Repairs(
+            registry=self._registry, adoption=self._adoption, journal=self._journal, notes=self._notes, system=system
+        )
+
+    @property
+    def _adoption(self) -> "Adoption":
+        from siltstone.dataset.adopt import Adoption
+
+        return Adoption(self._registry, self._layout, clock=self._clock, durable=self.settings.durable)
 
     def drop(self, name: str) -> None:
-        """Drop a dataset and its files; open handles get Gone."""
+        """Drop a dataset and its files; open handles get Gone. One whose files are missing is dropped, too.
+
+        Raises:
+            NotFound: there is no such dataset.
+            InvalidRequest: its folder is behind a symbolic link. Nothing was changed.
+        """
         check_may_write(self.settings.role, doing=f"drop dataset {name}")
         self._registry.drop(DatasetName.parse(name))
 
+    def drop_unused(self, made: Dataset) -> bool:
+        """Drop a dataset whose first rows were refused; return whether it was dropped.
+
+        It stays if `create` found it instead of making it, or if anything was committed to it since.
+        """
+        check_may_write(self.settings.role, doing=f"drop dataset {made.name}")
+        return self._registry.drop_unused(made.registration)
+
     def sweep(self) -> list[Path]:
-        """Remove the folders that crashed creates and drops left behind, and return them."""
+        """Remove the folders that crashed creates and drops left behind, and return them.
+
+        A folder without proof that Siltstone made it and no longer needs it is left alone (`docs/storage.md`).
+        """
         check_may_compact(self.settings.role, doing="sweep the lake")
         return sweep(self._registry, self._layout)
 
@@ -224,7 +480,8 @@ class Lake(KeptLake):
             params: the value of each ``:name`` in it; bound, never pasted.
             engine: ``hot``, ``spark``, or ``auto``: hot if that gives the same answer and the datasets are, or quickly can be, in
                 memory; Spark otherwise. The result says which one answered, and why.
-            max_rows: how many rows come back at most; ``truncated`` says whether there are more.
+            max_rows: how many rows come back at most, 1 to 100,000; else the setting ``max_rows``. ``truncated`` says whether
+                there are more. What the setting has cut becomes no frame: `to_arrow` and the like raise then.
             timeout: the time limit in seconds, 0 for none; else the setting ``query_seconds``.
             catalog: the catalog of tables that are named without one; else the setting ``default_catalog``.
             schema: the schema of tables that are named without one; else the setting ``default_schema``.
@@ -264,22 +521,8 @@ class Lake(KeptLake):
         The arguments and errors are those of `sql`; there is no limit of rows, and none of time unless one is given. Errors of
         Spark come while the batches are read. `cancellation` is what another thread can end it by.
         """
-        from siltstone.query.gate import admit
-        from siltstone.query.router import check_seconds
-        from siltstone.query.run import SparkQuery
-
-        check_seconds(timeout)
-        asked = self._question(text, params=params, engine="spark", catalog=catalog, schema=schema)
-        admitted = admit(text, parameters=asked.params, catalog=asked.catalog, schema=asked.schema)
-        query = SparkQuery(
-            admitted,
-            spark=self.spark,
-            dataset=self.dataset,
-            seconds=timeout,
-            most_pairs=self.settings.query_pairs,
-            cancellation=cancellation,
-        )
-        return query.stream()
+        asked = self._question(text, params=params, engine="spark", timeout=timeout, catalog=catalog, schema=schema)
+        return self.queries.stream(asked, cancellation=cancellation)
 
     def explain_sql(
         self,
@@ -287,11 +530,14 @@ class Lake(KeptLake):
         *,
         params: Mapping[str, object] | None = None,
         engine: str = "auto",
+        timeout: float | None = None,
         catalog: str | None = None,
         schema: str | None = None,
     ) -> "Explanation":
         """Say which engine would answer a SELECT, why, and by which plan; it is not asked. The arguments are those of `sql`."""
-        return self.queries.explain(self._question(text, params=params, engine=engine, catalog=catalog, schema=schema))
+        return self.queries.explain(
+            self._question(text, params=params, engine=engine, timeout=timeout, catalog=catalog, schema=schema)
+        )
 
     def _question(
         self,
@@ -312,6 +558,7 @@ class Lake(KeptLake):
             params=params or {},
             engine=engine_of(engine),
             max_rows=self.settings.max_rows if max_rows is None else max_rows,
+            limit_given=max_rows is not None,
             seconds=self.settings.query_seconds if timeout is None else timeout,
             catalog=catalog or self.settings.default_catalog or None,
             schema=schema or self.settings.default_schema or None,
@@ -333,10 +580,11 @@ class Lake(KeptLake):
         router = Router(
             hot=lambda: self.hot,
             sources=Sources(self._registry),
-            spark=self.spark,
+            spark=self._spark_for_queries,
             dataset=self.dataset,
             settings=self.settings,
             clock=self._clock,
+            has_spark=self._has_spark,
         )
         router.fill_behind = self.lasting
         self._reads.also.append(lambda _path: router.forget())
@@ -367,7 +615,12 @@ class Lake(KeptLake):
         return Wishes(self._layout, settings=self.settings, clock=self._clock)
 
     def close(self) -> None:
-        """End the queries that run and the workers, finish background upkeep, and let go of the journal and the hot cache."""
+        """End the queries that run and the workers, finish background upkeep, and let go of the journal and the hot cache.
+
+        In a forked child it does nothing: threads and workers are the parent's.
+        """
+        if os.getpid() != self._process:
+            return
         if self._queries is not None:
             self._queries.close()
         if self._hot is not None:
@@ -392,7 +645,7 @@ class Lake(KeptLake):
             self._registry.store(found),
             spark=self.spark,
             maintenance=self._compactor,
-            condition=_condition,
+            conditions=_Conditions(),
         )
 
 
@@ -404,8 +657,15 @@ class _Upkeep:
         self._compactor = compactor
         self._background = Background()
         self._tidying = Tidying(self._background, settings=settings, clock=clock)
-        self.notice = self._tidying.notice
         self.close = self._background.close
+
+    def notice(self, table: Table, version: int) -> None:
+        """Take note of a commit; every N commits the table's log is tidied, and the oldest marks of changes are forgotten."""
+        self._tidying.notice(table, version, then=self._forget if table.path.name == CHANGES else None)
+
+    def _forget(self, table: Table) -> None:
+        with suppress(OSError, SiltstoneError, LogMoved):  # the next checkpoint tries again
+            forget_oldest(table, most=self._settings.idempotence_marks)
 
     def notice_write(self, store: Store, version: int) -> None:
         """Take note of a commit to a dataset's changes; if many small files have come together, they are squashed."""
@@ -424,8 +684,20 @@ def _try_squash(compactor: Compactor, store: Store, *, many: int) -> str | None:
     return None
 
 
-def _condition(text: str, columns: Sequence[str]) -> str:
-    """Check a condition on rows; the parser is loaded when the first one comes."""
-    from siltstone.query.condition import condition_of
+class _Conditions:
+    """Conditions on rows; the parser and DuckDB are loaded when the first one comes."""
 
-    return condition_of(text, columns)
+    def for_spark(self, where: str, columns: Sequence[str]) -> str:
+        from siltstone.query.condition import condition_of
+
+        return condition_of(where, columns)
+
+    def columns(self, where: str, schema: pa.Schema) -> list[str]:
+        from siltstone.query.row_filter import matching_columns
+
+        return matching_columns(where, schema)
+
+    def rows(self, table: pa.Table, where: str) -> pa.Table:
+        from siltstone.query.row_filter import matching_rows
+
+        return matching_rows(table, where)

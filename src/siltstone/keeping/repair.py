@@ -1,0 +1,223 @@
+"""Damages of a lake that can be found without reading rows, and their repair.
+
+| damage | repair |
+|---|---|
+| a folder with a dataset that the registry does not name | register it again |
+| commits of another program on the registry, the leases or the journal | undo them by one commit (`storage.undo`) |
+| a registered dataset without its folder | drop its name, only on request: the folder may be on a disk that is not mounted |
+| a journal that cannot be queried | rebuild its projection from the log |
+| tables of a dataset that its readers and writers refuse | see `dataset.mended` |
+| a note of the compactor that cannot be read | delete it: the next cycle writes it again |
+
+Without a registry that can be read no dataset is looked at: repair it, and look again.
+Looking changes nothing. Each repair is one step that can be repeated; a crash leaves the damage or the repaired state.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from siltstone.clock import Clock
+from siltstone.compaction.journal import Journal
+from siltstone.config import Settings
+from siltstone.dataset import mended
+from siltstone.dataset.adopt import Adoption
+from siltstone.dataset.registry import Registry
+from siltstone.errors import Conflict, Corruption, Gone, InvalidRequest, NotFound, SiltstoneError, Unavailable
+from siltstone.model.names import DatasetName
+from siltstone.storage.layout import JOURNAL, REGISTRY, SYSTEM, Layout, has_versions
+from siltstone.storage.notes import CYCLES, PAUSED, STATUS, Notes
+from siltstone.storage.table import Table
+from siltstone.storage.upkeep import Retention
+
+
+class DamageKind(StrEnum):
+    """What can be wrong."""
+
+    UNREGISTERED = "unregistered"
+    MISSING = "missing"
+    JOURNAL = "journal"
+    NOTE = "note"
+    TABLES = "tables"
+    SYSTEM = "system"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """One damage: of what, what was found, and what a repair does. Without `repairable` it needs a person."""
+
+    kind: DamageKind
+    subject: str
+    """The dataset, the journal, the table of the system, or the file's name."""
+    found: str
+    remedy: str
+    repairable: bool = True
+    incarnation: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return asdict(self) | {"kind": self.kind.value}
+
+
+def system_tables(layout: Layout, *, settings: Settings, clock: Clock) -> tuple[Table, ...]:
+    """Return the registry, the leases and the journal as tables; nothing is read yet."""
+    return tuple(
+        Table(
+            path,
+            settings=settings,
+            clock=clock,
+            retention=Retention(hours=settings.changes_retention_hours),
+            label=f"Table {path}",
+        )
+        for path in (layout.registry, layout.leases, layout.events)
+    )
+
+
+class Repairs:
+    """Finds and repairs the damages of one lake."""
+
+    def __init__(
+        self, *, registry: Registry, adoption: Adoption, journal: Journal, notes: Notes, system: Iterable[Table]
+    ) -> None:
+        """Take the parts of a lake that are looked at, and the tables of its system; nothing is read yet."""
+        self._system = {f"{SYSTEM}/{table.path.name}": table for table in system}
+        self._registry = registry
+        self._adoption = adoption
+        self._journal = journal
+        self._notes = notes
+
+    def damages(self) -> list[Damage]:
+        """List every damage; nothing is changed."""
+        system = list(self._refused_system())
+        refused = {one.subject for one in system}
+        found = [*system]
+        if REGISTRY not in refused:
+            found += [*self._unregistered(), *self._missing(), *self._refused_tables()]
+        if JOURNAL not in refused:
+            found += self._broken_journal()
+        return [*found, *self._broken_notes()]
+
+    def repair(self, damage: Damage, *, drop_missing: bool = False) -> None:
+        """Repair one damage. The name of a dataset whose folder is missing is dropped only with `drop_missing`.
+
+        Raises:
+            InvalidRequest: a folder is missing, and `drop_missing` is not set. Nothing was changed.
+            Conflict: it cannot be repaired, or is another one by now. Nothing was changed.
+        """
+        if not damage.repairable:
+            raise Conflict(f"{damage.subject} was not repaired: {damage.remedy}")
+        name = damage.subject
+        match damage.kind:
+            case DamageKind.UNREGISTERED:
+                self._adoption.adopt(DatasetName.parse(name), damage.incarnation or "")
+            case DamageKind.MISSING:
+                self._drop_missing(name, wanted=drop_missing)
+            case DamageKind.JOURNAL:
+                log = self._journal.log()
+                if log is not None:
+                    log.rebuild()
+            case DamageKind.TABLES:
+                mended.repair(self._registry.store(self._registry.find(DatasetName.parse(name))))
+            case DamageKind.SYSTEM:
+                self._system[name].undo_foreign()
+            case DamageKind.NOTE:
+                self._notes.remove(name)
+
+    def _drop_missing(self, name: str, *, wanted: bool) -> None:
+        if not wanted:
+            raise InvalidRequest(
+                f"The folder of dataset {name} is missing; nothing was changed. Mount its disk or restore the folder. "
+                "To drop its name, repair with drop_missing=True (silt doctor --repair --drop-missing)."
+            )
+        if not any(one.subject == name for one in self._missing()):
+            raise Conflict(f"Dataset {name} is not missing any more; nothing was changed.")
+        self._registry.drop(DatasetName.parse(name))
+
+    def _refused_system(self) -> Iterator[Damage]:
+        """List the tables of the system to which another program has committed."""
+        for subject, table in self._system.items():
+            if not has_versions(table.path):
+                continue
+            try:
+                table.pin()
+            except Corruption as error:
+                with suppress(Conflict):
+                    one = mended.foreign_damage(table, str(error))
+                    if one.repairable or subject != JOURNAL:  # a journal has another way out
+                        yield Damage(
+                            kind=DamageKind.SYSTEM,
+                            subject=subject,
+                            found=one.found,
+                            remedy=one.remedy,
+                            repairable=one.repairable,
+                        )
+            except SiltstoneError:
+                continue  # out of reach now, which is no damage
+
+    def _unregistered(self) -> Iterator[Damage]:
+        for one in self._adoption.found():
+            yield Damage(
+                kind=DamageKind.UNREGISTERED,
+                subject=one.dataset,
+                found=f"{one.path} holds committed data, and the registry does not name it.",
+                remedy=one.obstacle or f"Register it again, with its {one.sequence} sequences.",
+                repairable=one.obstacle is None,
+                incarnation=one.incarnation,
+            )
+
+    def _missing(self) -> Iterator[Damage]:
+        for row in self._registry.all():
+            if why := self._registry.broken(row):
+                yield Damage(
+                    kind=DamageKind.MISSING,
+                    subject=str(row.name),
+                    found=why,
+                    remedy="Drop the name from the registry. A folder that comes back later is then deleted by a sweep.",
+                    incarnation=row.incarnation,
+                )
+
+    def _refused_tables(self) -> Iterator[Damage]:
+        for row in self._registry.all():
+            with suppress(Gone, NotFound, Unavailable, InvalidRequest):
+                if self._registry.broken(row) is None and (one := mended.damage_of(self._registry.store(row))):
+                    yield Damage(
+                        kind=DamageKind.TABLES,
+                        subject=str(row.name),
+                        found=one.found,
+                        remedy=one.remedy,
+                        repairable=one.repairable,
+                        incarnation=row.incarnation,
+                    )
+
+    def _broken_journal(self) -> Iterator[Damage]:
+        try:
+            log = self._journal.log()
+        except Corruption as error:
+            remedy = "Restore _system/events from a backup, or move it away: a new journal is then begun."
+            yield Damage(kind=DamageKind.JOURNAL, subject=JOURNAL, found=str(error), remedy=remedy, repairable=False)
+            return
+        except SiltstoneError:
+            return  # out of reach now, which is no damage
+        if log is None:
+            return
+        try:
+            self._journal.open_cycles()
+            self._journal.cycles(1)
+        except Corruption as error:
+            remedy = "Rebuild the projection of the journal from its log."
+            yield Damage(kind=DamageKind.JOURNAL, subject=JOURNAL, found=str(error), remedy=remedy)
+
+    def _broken_notes(self) -> Iterator[Damage]:
+        remedies = {
+            STATUS: "Delete it; the compactor writes it again.",
+            CYCLES: "Delete it; the next cycle takes its number from the journal.",
+            PAUSED: "Delete it; the compactor then runs by the clock again.",
+        }
+        for name, remedy in remedies.items():
+            with suppress(SiltstoneError):
+                try:
+                    self._notes.cycles() if name == CYCLES else self._notes.read(name)
+                except Corruption as error:
+                    yield Damage(kind=DamageKind.NOTE, subject=name, found=str(error), remedy=remedy)
