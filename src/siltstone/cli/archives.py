@@ -7,6 +7,7 @@ Whatever goes wrong here costs only time later, so it is told and never fails.
 """
 
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,7 +19,9 @@ from siltstone.config import Settings
 from siltstone.errors import SiltstoneError, Unavailable
 from siltstone.storage.connect import connect_server
 from siltstone.storage.jvm import Java, find_java
+from siltstone.storage.keeper import TOKEN_BYTES
 from siltstone.storage.launch import local_cores, would_record
+from siltstone.storage.spark import NO_PROXY
 
 TOUR: Final = ("demo", "--candidates", "100", "--calls", "100", "--json")
 TOUR_SECONDS: Final = 600
@@ -51,9 +54,12 @@ def missing_kinds(settings: Settings, java: Java) -> list[str]:
 
 
 def _by_a_server(settings: Settings, java: Java) -> None:
-    server = connect_server(settings)
+    token = secrets.token_hex(TOKEN_BYTES)
+    server = connect_server(settings, token=token)
     try:
-        _take_the_tour(SILT_SPARK_REMOTE=server.address)
+        _take_the_tour(
+            SILT_SPARK_REMOTE=f"sc://localhost:{server.port}/;token={token}", **{NO_PROXY: "localhost,127.0.0.1"}
+        )
     finally:
         server.stop(seconds=RECORD_SECONDS)
     _wait(settings, java, "connect", SystemClock())

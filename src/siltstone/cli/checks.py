@@ -1,4 +1,4 @@
-"""The checks of `silt doctor`: each looks, none changes anything or starts a JVM."""
+"""The checks of `silt doctor`: each looks, none starts a JVM. Only temporary files of dead processes are removed."""
 
 import os
 import shutil
@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from siltstone.cli.invocation import chosen, each
 from siltstone.errors import NotFound, SiltstoneError
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def run_checks(lake_path: str | None, *, open_lake: "Callable[[], Lake]") -> lis
         "environment": _environment,
         "java": _java,
         "delta jars": _jars,
+        "scratch": _scratch,
     }
     if lake_path:
         wanted |= {
@@ -121,15 +123,34 @@ def _jars() -> Check:
     )
 
 
+def _scratch() -> Check:
+    """Look at the folder for temporary files, and remove what dead processes left there."""
+    from siltstone.config import Settings
+    from siltstone.storage.private import private_folder
+    from siltstone.storage.scratch import REMEDY, scratch_root, sweep_all
+
+    settings = Settings.load()
+    root = private_folder(scratch_root(settings), remedy=REMEDY)
+    removed = sweep_all(settings)
+    found = f"{root}; removed {removed} folders of processes that have ended" if removed else f"{root} is private"
+    return Check(name="scratch", verdict=Verdict.OK, found=found)
+
+
 def _lake(open_lake: "Callable[[], Lake]") -> Check:
     with open_lake() as lake:
         try:
             lake.require()
         except NotFound as note:
             return Check(name="lake", verdict=Verdict.NOTE, found=str(note))
-        datasets = [lake.dataset(info.name).status() for info in lake.datasets()]
-    behind = sum(one.backlog_rows for one in datasets)
-    return Check(name="lake", verdict=Verdict.OK, found=f"datasets: {len(datasets)}, rows not folded: {behind:,}")
+        datasets, failures = chosen(lake, None, every=True)
+        found, failed = each(datasets, lambda dataset: dataset.status())
+        wrong = [str(error) for error in (failures | failed).values()]
+        wrong += [one.described() for one in lake.unregistered()]
+    behind = sum(one.backlog_rows for one in found)
+    text = f"datasets: {len(found) + len(failures | failed)}, rows not folded: {behind:,}"
+    if wrong:
+        return Check(name="lake", verdict=Verdict.FAILED, found=" ".join([f"{text}.", *wrong]))
+    return Check(name="lake", verdict=Verdict.OK, found=text)
 
 
 def _writable(path: str) -> Check:

@@ -12,7 +12,7 @@ from typing import IO, Any, Final
 
 import pyarrow as pa
 
-from siltstone.dataset.values import json_number
+from siltstone.dataset.values import MISFITS, accepted, read_json, text_reader
 from siltstone.errors import InvalidRequest, NotFound
 from siltstone.model.schema import a_type
 
@@ -39,23 +39,21 @@ def opened(source: str) -> Iterator[IO[str]]:
         raise InvalidRequest(f"{source} is not a file of UTF-8 text: {error}.") from error
 
 
-def read_rows(source: str | None, given: Sequence[str], schema: pa.Schema, *, limit: int) -> list[Any]:
+def read_rows(source: str | None, given: Sequence[str]) -> list[Any]:
     """Return the rows of ``--row`` options, or of a file with a JSON array, one object, or one object a line.
 
     Raises:
-        InvalidRequest: neither or both were given, the text is not JSON, or there are more rows than one call takes.
+        InvalidRequest: neither or both were given, or the text is not JSON.
     """
     if bool(given) == (source is not None):
         raise InvalidRequest("Pass rows as --row '{...}', or as one FILE ('-' for standard input).")
     if source is None:
-        rows = [_json(text, where=f"--row {text!r}") for text in given]
-    else:
-        with opened(source) as file:
-            rows = _file_rows(file, source, limit=limit)
-    return [_fitted(row, schema) for row in rows]
+        return [_json(text, where=f"--row {text!r}") for text in given]
+    with opened(source) as file:
+        return _file_rows(file, source)
 
 
-def _file_rows(file: IO[str], source: str, *, limit: int) -> list[Any]:
+def _file_rows(file: IO[str], source: str) -> list[Any]:
     """Read a whole array or object, or line by line: the first line that is not blank tells which."""
     name = "standard input" if source == STANDARD_INPUT else source
     numbered = ((number, line) for number, line in enumerate(file, start=1) if line.strip())
@@ -66,13 +64,10 @@ def _file_rows(file: IO[str], source: str, *, limit: int) -> list[Any]:
         found = _json(first + file.read(), where=name, line=number)
         return list(found) if isinstance(found, list) else [found]
     try:
-        rows = [json.loads(first, parse_float=decimal.Decimal)]
-    except (json.JSONDecodeError, RecursionError):
+        rows = [read_json(first)]
+    except (ValueError, RecursionError):
         return [_json(first + file.read(), where=name, line=number)]  # one object over several lines
-    for number, line in numbered:
-        rows.append(_json(line, where=name, line=number))
-        if len(rows) > limit:
-            raise InvalidRequest(f"{name} has more than {limit} rows; use silt ingest for that many.")
+    rows += [_json(line, where=name, line=number) for number, line in numbered]
     return rows
 
 
@@ -83,21 +78,16 @@ def _json(text: str, *, where: str, line: int | None = None) -> Any:  # noqa: AN
         InvalidRequest: it is none; the message has the line of the file.
     """
     try:
-        return json.loads(text, parse_float=decimal.Decimal)
+        return read_json(text)
     except json.JSONDecodeError as error:
         at = where if line is None else f"{where}, line {line + error.lineno - 1}"
         why = f"{error.msg} at column {error.colno}"
         raise InvalidRequest(f"{at} is not JSON: {why}. Nothing was written.") from error
     except RecursionError as error:
         raise InvalidRequest(f"{where} is not JSON: it is nested too deeply. Nothing was written.") from error
-
-
-def _fitted(row: Any, schema: pa.Schema) -> Any:  # noqa: ANN401
-    """Bring JSON numbers into the kind their column needs; all else is the dataset's to judge."""
-    if not isinstance(row, dict):
-        return row
-    kinds = {field.name: field.type for field in schema}
-    return {name: json_number(value, kinds.get(name, pa.null())) for name, value in row.items()}
+    except ValueError as error:
+        at = where if line is None else f"{where}, from line {line} on,"
+        raise InvalidRequest(f"{at} cannot be read: {error}. Nothing was written.") from error
 
 
 def read_keys(texts: Iterable[str], schema: pa.Schema, key: Sequence[str]) -> list[Any]:
@@ -134,16 +124,16 @@ def read_subjects(texts: Iterable[str], schema: pa.Schema, subject: Sequence[str
 
 def _object(text: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(text, parse_float=decimal.Decimal)
-    except (json.JSONDecodeError, RecursionError):
+        found = read_json(text)
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 
 
 def _composite(text: str, kinds: Sequence[pa.DataType], key: Sequence[str]) -> dict[str, Any]:
     try:
-        found = json.loads(text, parse_float=decimal.Decimal)
-    except (json.JSONDecodeError, RecursionError):
+        found = read_json(text)
+    except (ValueError, RecursionError):
         found = None
     if isinstance(found, list) and len(found) == len(key):
         found = dict(zip(key, found, strict=True))
@@ -157,13 +147,12 @@ def _typed(value: Any, kind: pa.DataType, column: str) -> Any:  # noqa: ANN401
     """Read text as the key column's type; a string column takes it as it is, and nothing but text."""
     if not isinstance(value, str) or pa.types.is_string(kind):
         return value
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_decimal(kind):
-        return value  # the dataset reads these from text itself
     try:
-        return pa.scalar(value).cast(kind).as_py()
-    except pa.ArrowInvalid as error:
+        return pa.scalar(text_reader(kind)(value), kind).as_py()
+    except MISFITS as error:
         raise InvalidRequest(
-            f"Key {value!r} is not {a_type(kind)}, which column {column!r} is. Nothing was written."
+            f"Key {value!r} is not {a_type(kind)}, which column {column!r} is. Accepted: {accepted(kind)}. "
+            "Nothing was written."
         ) from error
 
 

@@ -1,7 +1,8 @@
 """What a command is called with besides its own arguments: which lake, and for whom the answer is."""
 
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
@@ -10,15 +11,34 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from siltstone.cli import render
-from siltstone.errors import InvalidRequest, SiltstoneError
+from siltstone.errors import Corruption, InvalidRequest, SiltstoneError
 
 if TYPE_CHECKING:
     from siltstone.dataset.dataset import Dataset
     from siltstone.lake import Lake
 
 T = TypeVar("T")
-OptionalName = Annotated[str | None, typer.Argument(metavar="NAME", help="catalog.schema.table")]
-FIRST_START = " (Spark starts first, in the background; later commands join it)"
+Failures = dict[str, SiltstoneError]
+"""What went wrong, by the name of the dataset."""
+
+
+def complete_name(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the datasets of the lake whose names begin so, for the completion of a shell; none if the lake cannot be read."""
+    path = context.find_root().params.get("lake") or os.environ.get("SILT_LAKE")
+    if not path:
+        return []
+    from siltstone.lake import Lake
+
+    try:
+        with Lake.open(path) as lake:
+            return [name for name in lake.names() if name.startswith(incomplete)]
+    except (SiltstoneError, OSError):
+        return []
+
+
+OptionalName = Annotated[
+    str | None, typer.Argument(metavar="NAME", help="catalog.schema.table", autocompletion=complete_name)
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +74,7 @@ class Invocation:
     @contextmanager
     def showing(self, text: str, lake: "Lake", *, spark: bool = True) -> Iterator[None]:
         """Show a person at a terminal that something long is under way, and how far it is if Spark does it."""
-        silent = self.as_json or not spark or not sys.stderr.isatty()
-        first = "" if silent or not _starts_spark(lake) else FIRST_START
-        with render.working(text, as_json=self.as_json, at_first=first) as show, lake.watched(show):
+        with render.working(text, as_json=self.as_json) as show, lake.watched(show if spark else None):
             yield
 
     def answer(self, data: Any, people: Callable[[], None]) -> None:  # noqa: ANN401
@@ -65,14 +83,6 @@ class Invocation:
             render.write_json(data)
         else:
             people()
-
-
-def _starts_spark(lake: "Lake") -> bool:
-    """Tell whether a command that needs Spark would have to start the shared server."""
-    from siltstone.storage.shared_spark import SharedSpark
-    from siltstone.storage.spark import shares
-
-    return shares(lake.settings) and SharedSpark(lake.settings).running() is None
 
 
 def _spare_pandas() -> None:
@@ -123,8 +133,8 @@ def confirm(question: str, *, yes: bool) -> None:
         raise typer.Exit(1)
 
 
-def chosen(lake: "Lake", name: str | None, *, every: bool) -> "list[Dataset]":
-    """Return the one dataset that was named, or all.
+def chosen(lake: "Lake", name: str | None, *, every: bool) -> "tuple[list[Dataset], Failures]":
+    """Return the one dataset that was named, or all that can be opened and what is wrong with the others.
 
     Raises:
         InvalidRequest: a name and ``--all`` together, or neither.
@@ -133,24 +143,28 @@ def chosen(lake: "Lake", name: str | None, *, every: bool) -> "list[Dataset]":
     if (name is None) != every:
         raise InvalidRequest("Name a dataset, or pass --all; not both.")
     lake.require()
-    return [lake.dataset(info.name) for info in lake.datasets()] if name is None else [lake.dataset(name)]
+    if name is not None:
+        return [lake.dataset(name)], {}
+    datasets, broken = lake.handles()
+    return datasets, {found: Corruption(why) for found, why in broken.items()}
 
 
-def each(datasets: "list[Dataset]", action: "Callable[[Dataset], T]") -> tuple[list[T], list[SiltstoneError]]:
+def each(datasets: "list[Dataset]", action: "Callable[[Dataset], T]") -> tuple[list[T], Failures]:
     """Do the same to several datasets; one that fails does not keep the others from their turn."""
     done: list[T] = []
-    failures: list[SiltstoneError] = []
+    failures: Failures = {}
     for dataset in datasets:
         try:
             done.append(action(dataset))
         except SiltstoneError as error:
-            failures.append(error)
+            failures[str(dataset.name)] = error
     return done, failures
 
 
-def settle(call: Invocation, failures: list[SiltstoneError]) -> None:
+def settle(call: Invocation, failures: Iterable[SiltstoneError]) -> None:
     """Show every failure; the first one decides about the exit code."""
-    for failure in failures[1:]:
+    found = list(failures)
+    for failure in found[1:]:
         render.show_error(failure.kind, str(failure), as_json=call.as_json)
-    if failures:
-        raise failures[0]
+    if found:
+        raise found[0]

@@ -18,6 +18,7 @@ import typer
 
 from siltstone.cli import render
 from siltstone.cli.commands import (
+    backups,
     cache,
     compactor,
     datasets,
@@ -34,7 +35,9 @@ from siltstone.cli.commands import (
 )
 from siltstone.cli.interrupts import INTERRUPTED, KIND, MESSAGE, Interrupts
 from siltstone.cli.invocation import Invocation
-from siltstone.errors import InvalidRequest, SiltstoneError, Unavailable
+from siltstone.config import TRACE_VARIABLE
+from siltstone.errors import InvalidRequest, SiltstoneError, Unavailable, one_line
+from siltstone.storage.system_errors import is_panic
 
 PROGRAM = "silt"
 _OWN_PROCESS = object()
@@ -59,6 +62,7 @@ for group in (
     maintenance,
     tiers,
     compactor,
+    backups,
     events,
     spark,
     environment,
@@ -122,12 +126,16 @@ def _run(given: list[str], *, as_json: bool, own_process: bool, interrupts: Inte
         sys.stdout.flush()
     except (typer.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except (SiltstoneError, typer.TyperException, OSError) as error:
-        return INTERRUPTED if interrupts.happened else _failed(error, as_json=as_json)
+    except BaseException as error:
+        if interrupts.happened:
+            return INTERRUPTED
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
+        return _failed(error, as_json=as_json)
     return code if isinstance(code, int) else 0
 
 
-def _failed(error: Exception, *, as_json: bool) -> int:
+def _failed(error: BaseException, *, as_json: bool) -> int:
     """Show an error and return its exit code."""
     match error:
         case SiltstoneError():
@@ -137,10 +145,26 @@ def _failed(error: Exception, *, as_json: bool) -> int:
             return _usage_error(error, as_json=as_json)
         case BrokenPipeError():
             return _closed_pipe()
-        case _:
-            message = f"{error}. Check the path, its permissions and the disk."
+        case OSError():
+            message = one_line(f"{error}. Check the path, its permissions and the disk.")
             render.show_error(Unavailable.kind, message, as_json=as_json)
             return Unavailable.exit_code
+        case MemoryError():
+            message = "Not enough memory. Ask for fewer rows or columns at a time, or give the process more memory."
+            render.show_error(Unavailable.kind, message, as_json=as_json)
+            return Unavailable.exit_code
+        case _:
+            return _unexpected(error, as_json=as_json)
+
+
+def _unexpected(error: BaseException, *, as_json: bool) -> int:
+    """Show an error that no part of Siltstone has foreseen: in one line, or with its stack if the user asks for that."""
+    if os.environ.get(TRACE_VARIABLE):
+        raise error
+    message = one_line(f"{type(error).__name__}: {error}").rstrip(".")
+    advice = f"This error was not foreseen. {TRACE_VARIABLE}=1 shows where it comes from: please report it."
+    render.show_error(SiltstoneError.kind, f"{message}. {advice}", as_json=as_json)
+    return SiltstoneError.exit_code
 
 
 def hoisted(arguments: Sequence[str]) -> list[str]:

@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from typing import TextIO
 
-    from rich.console import Console
-
     from siltstone.storage.progress import Progress
 
 MAX_CELL_CHARS: Final = 120
 """What people see of one value; machines get all of it."""
-PIPE_WIDTH: Final = 100_000
-"""A table that goes into a file or a pipe is as wide as its content."""
+MAX_FITTED_ROWS: Final = 200
+"""Rows of a table that is fitted to the terminal's width, which takes a millisecond for each row."""
+NULL: Final = "NULL"
 UNITS: Final = ("B", "KB", "MB", "GB", "TB")
 
 
@@ -51,7 +50,7 @@ def plain(value: Any) -> Any:  # noqa: ANN401
         case decimal.Decimal():
             return str(value)
         case datetime.datetime() | datetime.date():
-            return value.isoformat()
+            return moment(value.isoformat())
         case bytes():
             return base64.b64encode(value).decode()
         case Mapping():
@@ -95,9 +94,44 @@ def _csv_text(text: str) -> str:
 _CSV_SIGNS: Final = re.compile(r'[",\r\n]')
 
 
+def write_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write rows of a dataset for people: null, empty text and every other text look different."""
+    _write_cells(columns, [[value_cell(value) for value in row] for row in rows], ())
+
+
 def write_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, numbers: Sequence[str] = ()) -> None:
     """Write a table for people; the columns in `numbers` are set to the right."""
+    _write_cells(columns, [[cell(value) for value in row] for row in rows], numbers)
+
+
+def _write_cells(columns: Sequence[str], shown: Sequence[Sequence[str]], numbers: Sequence[str]) -> None:
+    if sys.stdout.isatty() and len(shown) <= MAX_FITTED_ROWS:
+        _write_fitted(columns, shown, numbers)
+    else:
+        _write_plain(columns, shown, numbers)
+
+
+def _write_plain(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str]) -> None:
+    """Write a table as wide as its content."""
+    from rich.cells import cell_len
+
+    lines = [[printable(name) for name in columns], *rows]
+    lengths = [[len(text) if text.isascii() else cell_len(text) for text in line] for line in lines]
+    widths = [max(column) for column in zip(*lengths, strict=True)]
+    to_right = [name in numbers for name in columns]
+    out = []
+    for line, own in zip(lines, lengths, strict=True):
+        gaps = [" " * (width - length) for width, length in zip(widths, own, strict=True)]
+        cells = [gap + text if right else text + gap for text, gap, right in zip(line, gaps, to_right, strict=True)]
+        out.append("   ".join(cells))
+    out.insert(1, "─" * (sum(widths) + 3 * (len(widths) - 1)))
+    sys.stdout.write("\n".join(out) + "\n")
+
+
+def _write_fitted(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str]) -> None:
+    """Write a table that fits the terminal."""
     from rich import box
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -105,8 +139,8 @@ def write_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, number
     for name in columns:
         table.add_column(Text(printable(name)), justify="right" if name in numbers else "left")
     for row in rows:
-        table.add_row(*[Text(cell(value)) for value in row])
-    _console().print(table)
+        table.add_row(*[Text(text) for text in row])
+    Console().print(table)
 
 
 def write_facts(facts: Mapping[str, Any]) -> None:
@@ -136,6 +170,17 @@ def flush() -> None:
     sys.stdout.flush()
 
 
+def value_cell(value: Any) -> str:  # noqa: ANN401
+    """Return a value of a row: null is ``NULL``, and text that could be taken for it, or for nothing, is in quotes.
+
+    >>> [value_cell(value) for value in (None, "", "NULL", "-", "a")]
+    ['NULL', '""', '"NULL"', '-', 'a']
+    """
+    if value is None:
+        return NULL
+    return json.dumps(value) if isinstance(value, str) and value in ("", NULL, '""', f'"{NULL}"') else cell(value)
+
+
 def cell(value: Any) -> str:  # noqa: ANN401
     """Return a value as people read it in a table."""
     ready = plain(value)
@@ -159,6 +204,15 @@ def printable(text: str) -> str:
     'a\\x1b[31mb\\nc'
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def moment(text: str) -> str:
+    """Return a time in the one form of all output: ISO 8601, UTC as ``Z``.
+
+    >>> moment("2026-11-16T08:00:00+00:00")
+    '2026-11-16T08:00:00Z'
+    """
+    return f"{text.removesuffix('+00:00')}Z" if text.endswith("+00:00") else text
 
 
 def size(count: int) -> str:
@@ -200,10 +254,10 @@ def seconds(duration: float) -> str:
 
 
 @contextmanager
-def working(text: str, *, as_json: bool, at_first: str = "") -> "Iterator[Callable[[Progress | str], None] | None]":
+def working(text: str, *, as_json: bool) -> "Iterator[Callable[[Progress | str], None] | None]":
     """Show that something long is under way, to a person at a terminal and to nobody else.
 
-    `at_first` is shown until there is progress. Yields a function that shows that, or None where nobody looks. The
+    Yields a function that shows progress or a line about the step that is under way, or None where there is no terminal. The
     spinner writes to a copy of standard error, because the start of a JVM borrows the original.
     """
     if as_json or not sys.stderr.isatty():
@@ -213,7 +267,7 @@ def working(text: str, *, as_json: bool, at_first: str = "") -> "Iterator[Callab
 
     with (
         os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal,
-        Console(file=terminal).status(printable(f"{text}{at_first}")) as line,
+        Console(file=terminal).status(printable(text)) as line,
     ):
         yield lambda progress: line.update(printable(f"{text}: {progress_line(progress)}"))
 
@@ -224,9 +278,3 @@ def progress_line(progress: "Progress | str") -> str:
         return progress
     read = f", {size(progress.bytes_read)} read" if progress.bytes_read else ""
     return f"{number(progress.tasks_done)} of {counted(progress.tasks, 'task')}{read}"
-
-
-def _console() -> "Console":
-    from rich.console import Console
-
-    return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH, color_system=None)

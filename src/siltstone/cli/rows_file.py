@@ -1,4 +1,4 @@
-"""Rows into a file, a batch at a time: the file is there whole, or what was there before is.
+"""Rows into a file or to standard output, a batch at a time: a file is there whole, or what was there before is.
 
 Rows go to a file beside the one that was named, which takes its place when the last row is written and synced. Whatever
 ends the command earlier removes it; a killed process leaves it, under a name that begins with a point. A file that was there
@@ -10,7 +10,9 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Iterator
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -33,7 +35,7 @@ def write_rows(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", out: Pa
         InvalidRequest: the file cannot be written, or would lose a column.
     """
     writes = {"parquet": _parquet, "csv": _csv, "json": _json}[form]
-    twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
+    twice = next((name for name, times in Counter(schema.names).items() if times > 1), None)
     if twice is not None and form != "csv":
         raise InvalidRequest(f"Two columns have the name {twice}, and {form} would keep one of them. Name one with AS.")
     counted = _Counted(batches)
@@ -45,6 +47,36 @@ def write_rows(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", out: Pa
             raise
         raise InvalidRequest(f"{out} cannot be written: {error.strerror or error}.") from error
     return counted.rows
+
+
+def print_rows(
+    schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", form: str, *, facts: Callable[[int], Mapping[str, Any]]
+) -> int:
+    """Write rows to standard output as ``csv`` or ``json``, and return the number of rows.
+
+    A JSON document has the columns and the rows, then what `facts` gives for that number. It looks as `render.write_json`
+    writes it. An error on the way leaves a document without its end.
+    """
+    counted = _Counted(batches)
+    if form == "csv":
+        render.write_csv(schema.names, _rows(counted))
+        return counted.rows
+    sys.stdout.write('{\n  "columns": ' + _indented(schema.names) + ',\n  "rows": [')
+    before = "\n"
+    for row in _rows(counted):
+        sys.stdout.write(before + "    " + _indented(list(row), levels=2))
+        before = ",\n"
+    sys.stdout.write("]" if before == "\n" else "\n  ]")
+    for name, value in facts(counted.rows).items():
+        sys.stdout.write(f',\n  "{name}": {_indented(value)}')
+    sys.stdout.write("\n}\n")
+    return counted.rows
+
+
+def _indented(value: Any, *, levels: int = 1) -> str:  # noqa: ANN401
+    """Return a value as JSON, with its lines so many levels deep."""
+    shown = json.dumps(render.plain(value), ensure_ascii=False, indent=2)
+    return shown.replace("\n", "\n" + "  " * levels)  # text has no line ends of its own in JSON
 
 
 class _Counted:
@@ -139,6 +171,8 @@ def _text(place: Path) -> TextIO:
 
 
 def _rows(batches: "Iterable[pa.RecordBatch]") -> Iterator[tuple[Any, ...]]:
+    from siltstone.dataset.as_python import python_columns
+
     for batch in batches:
-        columns = [column.to_pylist() for column in batch.columns]
+        columns = python_columns(batch)
         yield from zip(*columns, strict=True) if columns else [()] * batch.num_rows

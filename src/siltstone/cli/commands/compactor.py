@@ -170,7 +170,7 @@ class _Log:
         if self._as_json:
             text = json.dumps(render.plain({"at": at, **told}), ensure_ascii=False)
         else:
-            text = f"{at.replace('+00:00', 'Z')}  {render.printable(told_line(told))}"
+            text = f"{render.moment(at)}  {render.printable(told_line(told))}"
         with self._mutex:
             sys.stdout.write(f"{text}\n")
             sys.stdout.flush()

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.invocation import confirm, invocation
+from siltstone.cli.invocation import complete_name, confirm, invocation, settle
 from siltstone.cli.registration import add
-from siltstone.errors import InvalidRequest, NotFound
+from siltstone.errors import Corruption, Gone, InvalidRequest, NotFound
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from siltstone.model.results import DatasetInfo
+    from siltstone.dataset.dataset import Dataset
+    from siltstone.lake import Lake
+    from siltstone.model.results import DatasetInfo, LoadReport
 
-LIKE_BYTES = 16 * 1024 * 1024
-"""So much of a text file is looked at for its columns."""
-Name = Annotated[str, typer.Argument(metavar="NAME", help="catalog.schema.table")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="catalog.schema.table", autocompletion=complete_name)]
 
 
 def register(app: typer.Typer) -> None:
@@ -43,6 +43,10 @@ def create(  # noqa: PLR0913  # one parameter for each option
     like: Annotated[
         Path | None,
         typer.Option("--like", metavar="FILE", help="Take the columns of a Parquet, CSV, JSON or NDJSON file."),
+    ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FILE", help="Take the columns of such a file, and load its rows on Spark."),
     ] = None,
     subject: Annotated[
         str | None, typer.Option("--subject", metavar="A,B", help="Columns that identify a person; kept out of logs.")
@@ -72,6 +76,7 @@ def create(  # noqa: PLR0913  # one parameter for each option
     silt create crm.sales.candidates --key candidate_id --subject candidate_id \
         --schema 'candidate_id STRING, name STRING, score DOUBLE, at TIMESTAMP'
     silt create crm.sales.calls --key call_id --like calls.parquet
+    silt create crm.sales.calls --key call_id --from calls.parquet
     silt create web.eu.clicks --time at --subject visitor --partition-by region \
         --schema 'at TIMESTAMP, visitor STRING, region STRING, page STRING'
     silt create web.eu.orders --time at --dedup-by order_id,at --survivor last \
@@ -82,10 +87,10 @@ def create(  # noqa: PLR0913  # one parameter for each option
         raise InvalidRequest(
             "Name the key (--key) or the time of a log (--time), one of the two; see silt create --help."
         )
-    if (schema is None) == (like is None):
-        raise InvalidRequest("Pass the columns as --schema DDL, or --like FILE; one of the two.")
-    with call.open() as lake:
-        columns = schema if schema is not None else schema_of(like) if like is not None else ""
+    if [schema, like, source].count(None) != 2:  # noqa: PLR2004  # one of three
+        raise InvalidRequest("Pass the columns as --schema DDL, --like FILE or --from FILE; one of the three.")
+    with call.working(f"Loading {source} on Spark") if source is not None else call.open() as lake:
+        columns = schema if schema is not None else _columns_of(like or source)
         made = lake.create(
             name,
             columns,
@@ -98,13 +103,42 @@ def create(  # noqa: PLR0913  # one parameter for each option
             dedup_by=_names(dedup_by or ""),
             survivor=survivor,
         )
+        report = None if source is None else _loaded(lake, made, source)
         info = made.info()
-        what = f"key {', '.join(info.key)}" if info.time is None else f"a log by {info.time}"
-        call.answer(info.to_dict(), lambda: render.write_line(f"Dataset {info.name} is there, {what}."))
+    what = f"key {', '.join(info.key)}" if info.time is None else f"a log by {info.time}"
+
+    def people() -> None:
+        render.write_line(f"Dataset {info.name} is there, {what}.")
+        if report is not None:
+            render.write_table(["column", "type", "nullable"], [_column(one) for one in info.columns])
+            render.write_line(f"Loaded {render.counted(report.rows, 'row')}.")
+
+    loaded = {} if report is None else {"loaded": report.to_dict()}
+    call.answer(info.to_dict() | loaded, people)
+
+
+def _columns_of(file: Path | None) -> "pa.Schema":
+    """Return the columns that a file suggests."""
+    from siltstone.dataset.inferred import columns_of
+
+    return columns_of(file or Path())
+
+
+def _column(one: dict[str, Any]) -> list[str]:
+    return [one["name"], one["type"], "yes" if one["nullable"] else "no"]
+
+
+def _loaded(lake: "Lake", made: "Dataset", source: Path) -> "LoadReport":
+    """Load the file. If it is refused, a dataset that this command has created is dropped again while it is unused."""
+    try:
+        return made.ingest(source)
+    except InvalidRequest:
+        lake.drop_unused(made)
+        raise
 
 
 def list_datasets(context: typer.Context) -> None:
-    r"""List the datasets of the lake.
+    r"""List the datasets of the lake. One that cannot be read is listed and named as broken.
 
     \b
     silt list
@@ -133,6 +167,7 @@ def list_datasets(context: typer.Context) -> None:
         )
 
     call.answer([info.to_dict() for info in found], people)
+    settle(call, [Corruption(info.broken) for info in found if info.broken])
 
 
 def describe(context: typer.Context, name: Name) -> None:
@@ -249,7 +284,7 @@ def drop(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would go, and change nothing.")] = False,
 ) -> None:
-    r"""Drop a dataset and delete its files. There is no way back.
+    r"""Drop a dataset and delete its files. There is no way back. A broken dataset can be dropped, too.
 
     \b
     silt drop crm.sales.calls --dry-run
@@ -257,11 +292,7 @@ def drop(
     """
     call = invocation(context)
     with call.open() as lake:
-        dataset = lake.dataset(name)
-        status = dataset.status()
-        rows = status.rows_in_base + status.backlog_rows
-        size = status.base_bytes + status.backlog_bytes + status.unreferenced_bytes
-        what = f"{name}: {render.counted(rows, 'row')} in base and changes, {render.size(size)}, at {dataset.path}"
+        rows, size, what = _extent(lake, name)
         if not dry_run:
             confirm(f"Drop {what}?", yes=yes)
             lake.drop(name)
@@ -271,51 +302,20 @@ def drop(
     )
 
 
-def schema_of(file: Path) -> "pa.Schema":
-    """Return the columns of a Parquet file, or of a text file as its first rows suggest.
-
-    Raises:
-        NotFound: there is no such file.
-        InvalidRequest: it is of another format, or cannot be read.
-    """
-    import pyarrow as pa
-    import pyarrow.csv as pc
-    import pyarrow.parquet as pq
-
-    from siltstone.dataset.sources import Format, format_of, open_text
-
-    if not file.is_file():
-        raise NotFound(f"There is no file {file}.")
+def _extent(lake: "Lake", name: str) -> tuple[int | None, int | None, str]:
+    """Return the rows and bytes of a dataset, and both as text; of a broken one, which can be dropped too, why it is broken."""
     try:
-        match format_of(file):
-            case Format.PARQUET:
-                return pq.read_schema(file).remove_metadata()
-            case Format.CSV:
-                with open_text(file) as text, pc.open_csv(text) as reader:
-                    return reader.schema
-            case Format.JSON | Format.NDJSON:
-                with open_text(file) as text:
-                    return _suggested(text.read(LIKE_BYTES))
-            case None:
-                raise InvalidRequest(f"{file}: columns can be taken from a {', '.join(Format)} file.")
-    except (pa.ArrowException, OSError, EOFError, ValueError, TypeError) as error:
-        raise InvalidRequest(f"{file} cannot be read: {str(error).rstrip('.')}.") from error
-
-
-def _suggested(text: bytes) -> "pa.Schema":
-    """Return the columns that the first objects of a JSON text suggest."""
-    import io
-    import json
-
-    import pyarrow.json as pj
-
-    if text.lstrip().startswith(b"["):
-        if len(text) == LIKE_BYTES:
-            raise ValueError("it is a large array; use --schema, or a file with one object a line")
-        text = "\n".join(map(json.dumps, json.loads(text))).encode()
-    elif len(text) == LIKE_BYTES:
-        text = text[: text.rindex(b"\n")]
-    return pj.read_json(io.BytesIO(text)).schema
+        dataset = lake.dataset(name)
+        status = dataset.status()
+    except (Corruption, Gone) as broken:
+        return None, None, f"{name}, which cannot be read ({str(broken).rstrip('.')})"
+    rows = status.rows_in_base + status.backlog_rows
+    size = status.base_bytes + status.backlog_bytes + status.unreferenced_bytes
+    return (
+        rows,
+        size,
+        f"{name}: {render.counted(rows, 'row')} in base and changes, {render.size(size)}, at {dataset.path}",
+    )
 
 
 def _names(text: str) -> list[str]:

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.invocation import invocation
+from siltstone.cli.invocation import Invocation, invocation
 from siltstone.cli.registration import add
-from siltstone.errors import SiltstoneError
+from siltstone.errors import InvalidRequest, SiltstoneError
 
 
 def register(app: typer.Typer) -> None:
@@ -17,17 +17,35 @@ def register(app: typer.Typer) -> None:
     add(app, "demo", demo)
 
 
-def doctor(context: typer.Context) -> None:
+def doctor(
+    context: typer.Context,
+    *,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="List the damages of the lake that can be repaired; --yes repairs them.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --repair: repair what is listed.")] = False,
+    drop_missing: Annotated[
+        bool,
+        typer.Option("--drop-missing", help="With --repair: also drop the names of datasets whose folder is missing."),
+    ] = False,
+) -> None:
     r"""Check what Siltstone needs: Python, packages, Java, the Delta jars, the lake and its disk.
 
-    Starts no JVM and downloads nothing. Exits 1 if a check fails.
+    Starts no JVM and downloads nothing. Exits 1 if a check fails, or if a damage is left.
 
     \b
     silt doctor --lake /data/lake
+    silt doctor --repair
+    silt doctor --repair --yes
     """
+    call = invocation(context)
+    if repair:
+        _repair(call, yes=yes, drop_missing=drop_missing)
+        return
+    if yes or drop_missing:
+        raise InvalidRequest("--yes and --drop-missing go with --repair.")
     from siltstone.cli.checks import Verdict, run_checks
 
-    call = invocation(context)
     checks = run_checks(call.lake_path, open_lake=call.open)
     good = all(check.verdict is not Verdict.FAILED for check in checks)
 
@@ -38,6 +56,48 @@ def doctor(context: typer.Context) -> None:
     call.answer({"ok": good, "checks": plain}, people)
     if not good:
         raise typer.Exit(SiltstoneError.exit_code)
+
+
+def _repair(call: Invocation, *, yes: bool, drop_missing: bool) -> None:
+    """List the damages and, with `yes`, repair them one by one; one that fails does not keep the others from their turn."""
+    from siltstone.keeping.repair import DamageKind
+    from siltstone.model.roles import check_may_write
+
+    with call.open() as lake:
+        if yes:
+            check_may_write(lake.settings.role, doing="repair the lake")
+        found = lake.damages()
+        if not found:
+            lake.require()
+        chosen = [one for one in found if one.repairable and (drop_missing or one.kind is not DamageKind.MISSING)]
+        outcome: dict[int, str] = {}
+        for one in chosen if yes else []:
+            try:
+                lake.repair(one, drop_missing=drop_missing)
+                outcome[id(one)] = "repaired"
+            except SiltstoneError as error:
+                outcome[id(one)] = f"failed: {error}"
+    for one in found:
+        outcome.setdefault(id(one), "would be repaired" if one in chosen else _by_hand(one.repairable))
+    good = all(state == "repaired" for state in outcome.values())
+
+    def people() -> None:
+        if not found:
+            render.write_line("No damage was found.")
+            return
+        rows = [[one.subject, one.kind.value, one.found, one.remedy, outcome[id(one)]] for one in found]
+        render.write_table(["what", "damage", "found", "repair", "state"], rows)
+        if chosen and not yes:
+            render.write_note("Nothing was changed. Pass --yes to repair what would be repaired.")
+
+    plain = [one.to_dict() | {"state": outcome[id(one)]} for one in found]
+    call.answer({"ok": good, "dry_run": not yes, "damages": plain}, people)
+    if not good:
+        raise typer.Exit(SiltstoneError.exit_code)
+
+
+def _by_hand(repairable: bool) -> str:  # noqa: FBT001
+    return "only with --drop-missing" if repairable else "needs a person"
 
 
 def demo(

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import shlex
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +24,7 @@ from siltstone.model.roles import check_may_write
 if TYPE_CHECKING:
     from siltstone.eventlog.events import Indexed
     from siltstone.eventlog.log import EventLog
-    from siltstone.eventlog.queries import Filter
+    from siltstone.eventlog.queries import Filter, Listed
 
 FOLLOW_SECONDS: Final = 0.5
 NS_PER_SECOND: Final = 1_000_000_000
@@ -34,6 +35,9 @@ Log = Annotated[
     typer.Option("--log", metavar="URI", envvar="SILT_EVENT_LOG", help="The log's address, as sqlite:///builds.db."),
 ]
 Limit = Annotated[int, typer.Option("--limit", metavar="N", help="At most so many.")]
+After = Annotated[
+    str | None, typer.Option("--after", metavar="PLACE", help="Go on behind a list: its next, which the JSON has.")
+]
 Builds = Annotated[
     list[str] | None, typer.Option("--build", metavar="ID", help="Of this build request; may be repeated.")
 ]
@@ -417,6 +421,7 @@ def builds(
         list[str] | None, typer.Option("--status", metavar="NAME", help="As FAILED; may be repeated.")
     ] = None,
     limit: Limit = 100,
+    after: After = None,
     log: Log = None,
 ) -> None:
     r"""List build requests with their status, those that moved last first; or show one.
@@ -425,6 +430,7 @@ def builds(
     silt events builds --log sqlite:///builds.db --status FAILED --status CANCELLED
     """
     from siltstone.eventlog.events import BuildStatus
+    from siltstone.eventlog.queries import Listed
 
     call = invocation(context)
     wanted = [name.upper() for name in status or ()]
@@ -433,9 +439,9 @@ def builds(
         raise InvalidRequest(f"There is no status {unknown[0]!r}; there are {', '.join(BuildStatus.__members__)}.")
     with _opened(log) as opened:
         found = (
-            [opened.build(build)]
+            Listed([opened.build(build)])
             if build is not None
-            else opened.builds(limit=limit, statuses=[BuildStatus[name] for name in wanted])
+            else opened.builds(limit=limit, statuses=[BuildStatus[name] for name in wanted], after=after)
         )
     columns = [BUILD, "status", "asked for", "created", "updated", "message"]
     rows = [
@@ -449,7 +455,7 @@ def builds(
         ]
         for b in found
     ]
-    call.answer(_answers(found, one=build is not None), lambda: render.write_table(columns, rows))
+    call.answer(_answers("builds", found, one=build is not None), lambda: _show_list(columns, rows, found))
 
 
 def partitions(
@@ -458,6 +464,7 @@ def partitions(
     *,
     glob: Annotated[str | None, typer.Option("--glob", metavar="GLOB", help="Those like this (* and ?).")] = None,
     limit: Limit = 100,
+    after: After = None,
     log: Log = None,
 ) -> None:
     r"""List partitions with their latest status, those that moved last first; or show one, and who is making it.
@@ -465,9 +472,15 @@ def partitions(
     \b
     silt events partitions --log sqlite:///builds.db --glob 'sales/2026-*'
     """
+    from siltstone.eventlog.queries import Listed
+
     call = invocation(context)
     with _opened(log) as opened:
-        found = [opened.partition(ref)] if ref is not None else opened.partitions(limit=limit, glob=glob)
+        found = (
+            Listed([opened.partition(ref)])
+            if ref is not None
+            else opened.partitions(limit=limit, glob=glob, after=after)
+        )
         active = opened.active_builds(ref) if ref is not None else []
     columns = [PARTITION, "status", "good", "updated", BUILD, RUN, "message"]
     rows = [
@@ -482,16 +495,24 @@ def partitions(
         ]
         for p in found
     ]
-    data = _answers(found, one=ref is not None)
-    if isinstance(data, dict):
-        data["active_builds"] = [b.build_request_id for b in active]
-    call.answer(data, lambda: _show_partitions(columns, rows, [b.build_request_id for b in active]))
+    data = _answers("partitions", found, one=ref is not None)
+    makers = [b.build_request_id for b in active]
+    if ref is not None:
+        data["active_builds"] = makers
+
+    def people() -> None:
+        _show_list(columns, rows, found)
+        if makers:
+            render.write_line(f"Being made by {', '.join(makers)}.")
+
+    call.answer(data, people)
 
 
-def _show_partitions(columns: list[str], rows: list[list[Any]], active: list[str]) -> None:
+def _show_list(columns: list[str], rows: list[list[Any]], found: "Listed[Any]") -> None:
     render.write_table(columns, rows)
-    if active:
-        render.write_line(f"Being made by {', '.join(active)}.")
+    if found.has_more:
+        where = shlex.quote(found.following or "")
+        render.write_note(f"There are more. Go on with --after {where}, or raise --limit.")
 
 
 def jobs(
@@ -499,6 +520,7 @@ def jobs(
     *,
     build: Annotated[str | None, typer.Option("--build", metavar="ID", help="Of this build request.")] = None,
     limit: Limit = 100,
+    after: After = None,
     log: Log = None,
 ) -> None:
     r"""List job runs with their status, those that moved last first.
@@ -508,7 +530,7 @@ def jobs(
     """
     call = invocation(context)
     with _opened(log) as opened:
-        found = opened.runs(limit=limit, build_request_id=build)
+        found = opened.runs(limit=limit, build_request_id=build, after=after)
     columns = [RUN, JOB, "status", BUILD, "created", "updated", "message"]
     rows = [
         [
@@ -522,7 +544,7 @@ def jobs(
         ]
         for r in found
     ]
-    call.answer(_answers(found), lambda: render.write_table(columns, rows))
+    call.answer(_answers("jobs", found), lambda: _show_list(columns, rows, found))
 
 
 def summary(context: typer.Context, *, log: Log = None) -> None:
@@ -611,10 +633,10 @@ def _short(value: Any) -> Any:  # noqa: ANN401
     return f"{value:.3f}" if isinstance(value, float) else value
 
 
-def _answers(found: Iterable[Any], *, one: bool = False) -> Any:  # noqa: ANN401
-    """Return values as JSON has them; statuses by name."""
+def _answers(what: str, found: "Listed[Any]", *, one: bool = False) -> dict[str, Any]:
+    """Return values as JSON has them, statuses by name: the only one, or a list and whether it goes on."""
     rows = [{name: _named(value) for name, value in asdict(value).items()} for value in found]
-    return rows[0] if one else rows
+    return rows[0] if one else {what: rows, "has_more": found.has_more, "next": found.following}
 
 
 def _named(value: Any) -> Any:  # noqa: ANN401

@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.invocation import Invocation, OptionalName, chosen, confirm, each, invocation, settle
+from siltstone.cli.invocation import (
+    Failures,
+    Invocation,
+    OptionalName,
+    chosen,
+    complete_name,
+    confirm,
+    each,
+    invocation,
+    settle,
+)
 from siltstone.cli.registration import add
 from siltstone.cli.told import told_line, told_report
 from siltstone.errors import InvalidRequest, SiltstoneError, Unavailable, named_error
@@ -105,16 +115,16 @@ def compact(  # noqa: PLR0913  # one parameter for each way to compact
     from siltstone.model.requests import Ask, Wish
 
     with call.open(spark=not dry_run and not squash) as lake:
-        datasets = chosen(lake, name, every=every)
+        datasets, broken = chosen(lake, name, every=every)
         if dry_run:
-            (_preview_squash if squash else _preview)(call, name, datasets, purge=purge)
+            (_preview_squash if squash else _preview)(call, name, datasets, broken, purge=purge)
             return
         which = tuple(str(dataset.name) for dataset in datasets)
         if purge:
             confirm(f"Purge {', '.join(which)}: delete its history from disk?", yes=yes)
         wish = Wish(ask=Ask.SQUASH if squash else Ask.COMPACT, names=which, purge=purge)
         done = _asked(call, lake, wish, "Squashing" if squash else "Compacting on Spark")
-    _show_done(call, name, done, _told_squash if squash else _told)
+    _show_done(call, name, done, _told_squash if squash else _told, broken)
 
 
 def _plan(call: Invocation, name: str | None, *, only: list[str] | None, force: bool) -> None:
@@ -188,7 +198,13 @@ def _asked(call: Invocation, lake: "Lake", wish: "Wish", text: str) -> _Done:
     return done
 
 
-def _show_done(call: Invocation, name: str | None, done: _Done, told: "Callable[[Mapping[str, Any]], str]") -> None:
+def _show_done(
+    call: Invocation,
+    name: str | None,
+    done: _Done,
+    told: "Callable[[Mapping[str, Any]], str]",
+    broken: Failures,
+) -> None:
     """Write one report for each dataset, then fail if something went wrong."""
     reports = done.reports()
     if call.as_json:
@@ -196,7 +212,7 @@ def _show_done(call: Invocation, name: str | None, done: _Done, told: "Callable[
     else:
         for report in reports:
             render.write_line(_told_landed(report) if report.get("recovered") else told(report))
-    settle(call, done.failures())
+    settle(call, [*broken.values(), *done.failures()])
 
 
 def _told_landed(report: "Mapping[str, Any]") -> str:
@@ -249,7 +265,9 @@ def _told(found: "Mapping[str, Any]") -> str:
     return f"{text}{purged}, {render.seconds(report.seconds)}."
 
 
-def _preview_squash(call: Invocation, name: str | None, datasets: "list[Dataset]", *, purge: bool) -> None:
+def _preview_squash(
+    call: Invocation, name: str | None, datasets: "list[Dataset]", broken: Failures, *, purge: bool
+) -> None:
     """Show which files a squash would take; it has nothing to do with a purge."""
     assert not purge  # noqa: S101  # refused above
     done, failures = each(datasets, lambda dataset: dataset.squash(dry_run=True))
@@ -258,7 +276,7 @@ def _preview_squash(call: Invocation, name: str | None, datasets: "list[Dataset]
     else:
         for report in done:
             render.write_line(_told_squash(report.to_dict()))
-    settle(call, failures)
+    settle(call, (broken | failures).values())
 
 
 def _told_squash(found: "Mapping[str, Any]") -> str:
@@ -276,7 +294,7 @@ def _told_squash(found: "Mapping[str, Any]") -> str:
     return f"{what}, {render.size(report.bytes_before)} became one file: {after}, {render.seconds(report.seconds)}."
 
 
-def _preview(call: Invocation, name: str | None, datasets: "list[Dataset]", *, purge: bool) -> None:
+def _preview(call: Invocation, name: str | None, datasets: "list[Dataset]", broken: Failures, *, purge: bool) -> None:
     """Show the backlog and what a fold would rewrite at most; no Spark."""
     found, failures = each(datasets, lambda dataset: dataset.compact_estimate())
     if call.as_json:
@@ -290,7 +308,7 @@ def _preview(call: Invocation, name: str | None, datasets: "list[Dataset]", *, p
                 f"{one.dataset}: a purge would delete at most {render.counted(files, 'file')}, {render.size(size)}, and the "
                 "history: no older version could be read any more."
             )
-    settle(call, failures)
+    settle(call, (broken | failures).values())
 
 
 def _show_estimates(found: "list[FoldEstimate]") -> None:
@@ -321,7 +339,7 @@ def _show_estimates(found: "list[FoldEstimate]") -> None:
 
 def cluster(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="catalog.schema.table")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="catalog.schema.table", autocompletion=complete_name)],
     *,
     by: Annotated[
         str | None, typer.Option("--by", metavar="A,B", help="The columns; those of the dataset unless given.")
@@ -401,18 +419,23 @@ def vacuum(
 
     call = invocation(context)
     with call.open() as lake:
-        datasets = chosen(lake, name, every=every)
+        datasets, broken = chosen(lake, name, every=every)
         if dry_run:
-            _preview_vacuum(call, name, datasets, retention_hours=retention_hours)
+            _preview_vacuum(call, name, datasets, broken, retention_hours=retention_hours)
             return
         which = tuple(str(dataset.name) for dataset in datasets)
         wish = Wish(ask=Ask.VACUUM, names=which, retention_hours=retention_hours)
         done = _asked(call, lake, wish, "Deleting files")
-    _show_done(call, name, done, _told_vacuum)
+    _show_done(call, name, done, _told_vacuum, broken)
 
 
 def _preview_vacuum(
-    call: Invocation, name: str | None, datasets: "list[Dataset]", *, retention_hours: float | None
+    call: Invocation,
+    name: str | None,
+    datasets: "list[Dataset]",
+    broken: Failures,
+    *,
+    retention_hours: float | None,
 ) -> None:
     """Show what a vacuum would delete."""
     found, failures = each(datasets, lambda one: one.vacuum(retention_hours=retention_hours, dry_run=True))
@@ -423,7 +446,7 @@ def _preview_vacuum(
             for file in report.files:
                 render.write_line(file)
             render.write_line(_told_vacuum(report.to_dict()))
-    settle(call, failures)
+    settle(call, (broken | failures).values())
 
 
 def _told_vacuum(report: "Mapping[str, Any]") -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.invocation import Invocation, confirm, invocation
+from siltstone.cli.invocation import Invocation, complete_name, confirm, invocation
 from siltstone.cli.registration import add
 from siltstone.errors import InvalidRequest
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from siltstone.compaction.records import JobRecord
     from siltstone.compaction.statistics import Statistics, Totals
     from siltstone.lake import Lake
-    from siltstone.model.results import HistoryEntry
+    from siltstone.model.results import AuditRecord, HistoryEntry
 
 SHOWN: Final = 20
 """Cycles and jobs that are shown unless told otherwise."""
-Name = Annotated[str, typer.Argument(metavar="NAME", help="catalog.schema.table")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="catalog.schema.table", autocompletion=complete_name)]
 
 
 def register(app: typer.Typer) -> None:
@@ -35,7 +35,9 @@ def register(app: typer.Typer) -> None:
 
 def history(
     context: typer.Context,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="catalog.schema.table")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="catalog.schema.table", autocompletion=complete_name)
+    ] = None,
     *,
     cycles: Annotated[
         bool, typer.Option("--cycles", help="The lake's cycles of compaction; so is no name at all.")
@@ -51,7 +53,8 @@ def history(
     r"""Show what happened, newest first, without Spark: to a dataset, or what cycles of compaction did to the lake.
 
     Of a dataset its commits are shown, and which process made them. The logs of `changes` are kept for minutes, those of
-    `base` for days; a purge forgets both. Cycles and jobs are in the lake's journal, which forgets nothing and holds no rows.
+    `base` for days; a purge forgets both. Actor and reason of tombstones stay. Cycles and jobs are in the lake's journal, which
+    forgets nothing and holds no rows.
 
     \b
     silt history crm.sales.candidates --limit 20
@@ -199,14 +202,15 @@ def _shown(columns: list[str], rows: list[list[object]], *, numbers: list[str] |
 
 
 def _moment(at: str | None) -> str | None:
-    return at.replace("+00:00", "Z") if at else None
+    return render.moment(at) if at else None
 
 
 def _show_history(found: "Iterable[HistoryEntry]") -> None:
-    columns = ["time", "table", "version", "what", "sequence", "rows", "files", "bytes", "who"]
-    rows = [
+    columns = ["time", "table", "version", "what", "sequence", "rows", "files", "bytes", "who", "actor and reason"]
+    found = list(found)
+    rows: list[list[object]] = [
         [
-            entry.at.replace("+00:00", "Z"),
+            render.moment(entry.at),
             entry.table,
             entry.version,
             f"{entry.what} (another program)" if entry.foreign else entry.what,
@@ -215,10 +219,19 @@ def _show_history(found: "Iterable[HistoryEntry]") -> None:
             _moved(render.number(entry.files_added), render.number(entry.files_removed)),
             _moved(render.size(entry.bytes_added), render.size(entry.bytes_removed)),
             _who(entry),
+            "; ".join(map(_audit, entry.audit)),
         ]
         for entry in found
     ]
+    if not any(entry.audit for entry in found):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
     render.write_table(columns, rows, numbers=[columns[2], *columns[4:8]])
+
+
+def _audit(record: "AuditRecord") -> str:
+    who = ": ".join(filter(None, (record.actor, record.reason)))
+    hid = "" if record.rows is None else f", hid {render.counted(record.rows, 'row')}"
+    return f"{who} ({render.counted(record.keys, 'tombstone')}{hid})"
 
 
 def _sequence(entry: "HistoryEntry") -> str | None:
@@ -266,11 +279,13 @@ def changes(
     silt changes crm.sales.candidates --since 42
     silt changes crm.sales.candidates --since 42 --limit 10000 --json
     """
+    from siltstone.dataset.as_python import python_rows
+
     call = invocation(context)
     with call.open() as lake:
         table = lake.dataset(name).changes_to_arrow(since=since, limit=limit)
-    found = table.to_pylist()
-    call.answer(found, lambda: render.write_table(table.column_names, [list(row.values()) for row in found]))
+    found = python_rows(table)
+    call.answer(found, lambda: render.write_rows(table.column_names, [list(row.values()) for row in found]))
 
 
 # ---- export ------------------------------------------------------------------------------------------------------

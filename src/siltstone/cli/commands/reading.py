@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.invocation import invocation
+from siltstone.cli.invocation import complete_name, invocation
 from siltstone.cli.registration import add
 from siltstone.errors import InvalidRequest, NotFound
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 NAMED_KEYS: Final = 10
 """So many keys that were not found are named; the rest is counted."""
-Name = Annotated[str, typer.Argument(metavar="NAME", help="catalog.schema.table")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="catalog.schema.table", autocompletion=complete_name)]
 
 
 def register(app: typer.Typer) -> None:
@@ -41,11 +41,13 @@ def head(
     silt head crm.sales.candidates --at 41
     silt head crm.sales.candidates --json | silt upsert crm.sales.copy -
     """
+    from siltstone.dataset.as_python import python_rows
+
     call = invocation(context)
     with call.open() as lake:
         table = lake.dataset(name).head(rows, raw=raw, at=at)
-    found = table.to_pylist()
-    call.answer(found, lambda: render.write_table(table.column_names, [list(row.values()) for row in found]))
+    found = python_rows(table)
+    call.answer(found, lambda: render.write_rows(table.column_names, [list(row.values()) for row in found]))
 
 
 def get(
@@ -72,6 +74,7 @@ def get(
     silt get crm.sales.candidates --file keys.txt --json
     """
     from siltstone.cli.entered import read_keys, read_lines
+    from siltstone.dataset.as_python import python_rows
 
     call = invocation(context)
     with call.open() as lake:
@@ -86,8 +89,8 @@ def get(
         missing = _missing(texts, dataset.key_table(values), table, dataset.key)
     if not table.num_rows:
         raise NotFound(f"Dataset {name} has no row with {'that key' if len(missing) == 1 else 'any of those keys'}.")
-    found = table.select(wanted).to_pylist()
-    call.answer(found, lambda: render.write_table(wanted, [list(row.values()) for row in found]))
+    found = python_rows(table.select(wanted))
+    call.answer(found, lambda: render.write_rows(wanted, [list(row.values()) for row in found]))
     if missing and not call.as_json:
         more = f" and {len(missing) - NAMED_KEYS:,} more" if len(missing) > NAMED_KEYS else ""
         sys.stderr.write(f"Not found: {render.printable(', '.join(missing[:NAMED_KEYS]))}{more}.\n")

@@ -1,4 +1,4 @@
-"""The Spark server that commands share: spark start, spark stop, spark status."""
+"""The Spark servers that commands share, one for queries and one for jobs: spark start, spark stop, spark status."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,12 +15,15 @@ if TYPE_CHECKING:
     from siltstone.storage.shared_spark import Running, SharedSpark
 
 Ui = Annotated[bool, typer.Option("--ui", help="With Spark's UI: its address.")]
+Jobs = Annotated[
+    bool, typer.Option("--jobs", help="The server for jobs (loads, folds, exports, frames), not that for queries.")
+]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     group = typer.Typer(
-        help="The local Spark server that commands share. The first command that needs it starts it.",
+        help="The local Spark servers that commands share. The first command that needs one starts it.",
         rich_markup_mode=None,
     )
     group.callback(invoke_without_command=True)(_help_alone)
@@ -36,21 +39,21 @@ def _help_alone(context: typer.Context) -> None:
         raise typer.Exit(InvalidRequest.exit_code)
 
 
-def start(context: typer.Context, *, ui: Ui = False) -> None:
-    r"""Start the shared Spark server now, so that no command has to wait for it.
+def start(context: typer.Context, *, jobs: Jobs = False, ui: Ui = False) -> None:
+    r"""Start the shared Spark server for queries now, or that for jobs, so that no command has to wait for it.
 
-    It ends by itself when nobody has used it for the setting spark_idle_minutes.
+    It ends by itself when no process has used it for the setting spark_idle_minutes.
 
     \b
     silt spark start
-    silt spark start --ui
+    silt spark start --jobs --ui
     """
     from siltstone.storage.spark import shares
 
     call = invocation(context)
     if not shares(_settings(call)):
         raise InvalidRequest("These settings share no Spark server; see spark_shared, spark_remote and spark_master.")
-    shared = _shared(call)
+    shared = _shared(call, jobs=jobs)
     with render.working("Starting Spark", as_json=call.as_json), shared.join(ui=ui) as member:
         running = member.running
     if ui and running.ui is None:
@@ -64,7 +67,7 @@ def stop(
     force: Annotated[bool, typer.Option("--force", help="Also if another process uses it.")] = False,
     every: Annotated[bool, typer.Option("--all", help="Also those that run with other settings.")] = False,
 ) -> None:
-    r"""End the shared Spark server and wait until it is gone.
+    r"""End the shared Spark servers, that for queries and that for jobs, and wait until they are gone.
 
     Refused while another process uses it, unless forced; what runs there then fails and changes nothing.
 
@@ -72,26 +75,30 @@ def stop(
     silt spark stop
     silt spark stop --all
     """
-    from siltstone.storage.shared_spark import SharedSpark, every_place
+    from siltstone.storage.shared_spark import ServerRole, SharedSpark, every_place
 
     call = invocation(context)
     settings = _settings(call)
-    chosen = [SharedSpark(settings, folder=folder) for folder in every_place()] if every else [SharedSpark(settings)]
-    stopped = sum(one.stop(force=force) for one in chosen)
+    folders = every_place() if every else []
+    chosen = [SharedSpark(settings, folder=folder) for folder in folders] or [
+        SharedSpark(settings, role=role) for role in ServerRole
+    ]
+    stopped = sum(one.stop(force=force) for one in sorted(chosen, key=lambda one: not one.in_use()))  # a refusal first
     text = f"Stopped {render.counted(stopped, 'Spark server')}." if stopped else "No shared Spark server was running."
     call.answer({"stopped": stopped}, lambda: render.write_line(text))
 
 
-def status(context: typer.Context, *, ui: Ui = False) -> None:
-    r"""Show whether the shared Spark server runs, since when, whether it is in use, and its log.
+def status(context: typer.Context, *, jobs: Jobs = False, ui: Ui = False) -> None:
+    r"""Show whether the shared Spark server for queries, or that for jobs, runs, since when, whether it is in use, and its log.
 
     \b
     silt spark status
+    silt spark status --jobs
     silt spark status --ui
     silt spark status --json
     """
     call = invocation(context)
-    shared = _shared(call)
+    shared = _shared(call, jobs=jobs)
     running = shared.running()
     if ui and (running is None or running.ui is None):
         raise InvalidRequest(
@@ -110,10 +117,10 @@ def _settings(call: Invocation) -> "Settings":
     return Settings.load(lake=Path(call.lake_path).expanduser() if call.lake_path else None)
 
 
-def _shared(call: Invocation) -> "SharedSpark":
-    from siltstone.storage.shared_spark import SharedSpark
+def _shared(call: Invocation, *, jobs: bool) -> "SharedSpark":
+    from siltstone.storage.shared_spark import ServerRole, SharedSpark
 
-    return SharedSpark(_settings(call))
+    return SharedSpark(_settings(call), role=ServerRole.JOBS if jobs else ServerRole.QUERIES)
 
 
 def _show(call: Invocation, shared: "SharedSpark", running: "Running | None", *, in_use: bool) -> None:
@@ -122,7 +129,9 @@ def _show(call: Invocation, shared: "SharedSpark", running: "Running | None", *,
 
     def people() -> None:
         if running is None:
-            render.write_line("No shared Spark server runs; the first command that needs Spark starts it.")
+            render.write_line(
+                f"No shared Spark server for {shared.role} runs; the first command that needs it starts it."
+            )
         else:
             render.write_facts(_for_people(facts))
         if words:
@@ -135,9 +144,10 @@ def _show(call: Invocation, shared: "SharedSpark", running: "Running | None", *,
 
 def _facts(shared: "SharedSpark", running: "Running | None", *, in_use: bool) -> dict[str, Any]:
     if running is None:
-        return {"running": False, "log": str(shared.log)}
+        return {"running": False, "role": shared.role, "log": str(shared.log)}
     return {
         "running": True,
+        "role": shared.role,
         "address": running.address,
         "pid": shared.keeper_pid(),
         "started_at": running.started_at,
@@ -152,6 +162,7 @@ def _facts(shared: "SharedSpark", running: "Running | None", *, in_use: bool) ->
 def _for_people(facts: dict[str, Any]) -> dict[str, Any]:
     up, idle = facts["uptime_seconds"] or 0, facts["idle_minutes"]
     shown = {
+        "for": facts["role"],
         "address": facts["address"],
         "keeper": f"process {facts['pid']}, for {up // 60} min {up % 60} s",
         "in use": "yes" if facts["in_use"] else f"no; ends when nobody used it for {idle:g} minutes",

@@ -12,14 +12,17 @@ from siltstone.cli import render
 from siltstone.cli.entered import STANDARD_INPUT
 from siltstone.cli.invocation import Invocation, invocation
 from siltstone.cli.registration import add
-from siltstone.cli.rows_file import write_rows
+from siltstone.cli.rows_file import print_rows, write_rows
 from siltstone.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     import pyarrow as pa
 
     from siltstone.lake import Lake
     from siltstone.query.result import QueryResult
+    from siltstone.query.router import Explanation
 
 
 class Form(StrEnum):
@@ -32,7 +35,9 @@ class Form(StrEnum):
 
 
 MAX_ROWS: Final = 100_000
-"""The most rows that one call returns; a file with more of them is read as a stream."""
+"""The most rows that one call returns; more of them are read as a stream."""
+SHORTEST_SECONDS: Final = 0.001
+"""Time limit of a stream where the answer before it has used up all of it: 0 would mean no limit."""
 ENDINGS: Final = {".json": Form.JSON, ".csv": Form.CSV, ".parquet": Form.PARQUET}
 
 
@@ -58,7 +63,9 @@ def sql(  # noqa: PLR0913  # one parameter for each option
     max_rows: Annotated[
         int | None,
         typer.Option(
-            "--max-rows", metavar="N", help="Rows to return at most: 1,000 unless set, up to 100,000; all with --out."
+            "--max-rows",
+            metavar="N",
+            help="Rows to return at most, up to 100,000. Default: 1,000 for a table, all for csv, json and --out.",
         ),
     ] = None,
     timeout: Annotated[
@@ -89,36 +96,62 @@ def sql(  # noqa: PLR0913  # one parameter for each option
     values = _values(params or [])
     with call.open(spark=engine == "spark") as lake, call.showing("Asking", lake):
         if explain:
-            _show_plan(call, lake, text, values, engine)
+            _show_plan(call, lake.explain_sql(text, params=values, engine=engine, timeout=timeout))
             return
         if out is not None and out.resolve().is_relative_to(lake.path.resolve()):
             raise InvalidRequest(f"{out} lies inside the lake, where no purge would find it. Name a file outside.")
-        whole = out is not None and max_rows is None
-        most = MAX_ROWS if whole else max_rows
+        whole = max_rows is None and chosen is not Form.TABLE
+        most = MAX_ROWS if whole else lake.settings.max_rows if max_rows is None else max_rows
+        started = time.monotonic()
         result = lake.sql(text, params=values, engine=engine, max_rows=most, timeout=timeout)
         facts = _facts(result)
-        if out is not None and whole and result.truncated:
+        if chosen is Form.TABLE:
+            render.write_rows(result.columns, result.rows)
+        elif whole and result.truncated:
             del result  # the stream brings these rows, too
-            facts |= _streamed(lake.stream_sql(text, params=values, timeout=timeout or 0.0), out, chosen)
-        elif out is not None:
-            write_rows(result.table.schema, result.table.to_batches(), out, chosen)
+            reader = _all_rows(lake, text, values, engine, timeout, started=started)
+            facts |= {"truncated": False, "engine": "spark", "reason": "There are more rows than one answer has."}
+            facts = _written(reader.schema, reader, out, chosen, lambda: facts | {"seconds": _since(started)})
         else:
-            _write(result, chosen)
+            facts = _written(result.table.schema, result.table.to_batches(), out, chosen, lambda: facts)
     _note(call, facts, chosen, out)
 
 
-def _streamed(reader: "pa.RecordBatchReader", out: Path, form: Form) -> dict[str, object]:
-    """Write an answer that is longer than one call returns, and return what is to be said of it."""
-    started = time.monotonic()
-    rows = write_rows(reader.schema, reader, out, form)
-    reason = "There are more rows than one answer has."
-    return {
-        "row_count": rows,
-        "truncated": False,
-        "engine": "spark",
-        "reason": reason,
-        "seconds": time.monotonic() - started,
-    }
+def _all_rows(
+    lake: "Lake", text: str, values: dict[str, object], engine: str, timeout: float | None, *, started: float
+) -> "pa.RecordBatchReader":
+    """Return all rows of a query that has more than one answer returns; `timeout` counts from `started`.
+
+    Raises:
+        InvalidRequest: only the hot engine may answer, which does not stream.
+    """
+    if engine == "hot":
+        raise InvalidRequest(
+            f"The query has more than {MAX_ROWS:,} rows, which only Spark streams. Nothing was written. "
+            "Use --engine auto, or take fewer rows with --max-rows or LIMIT."
+        )
+    limit = lake.settings.query_seconds if timeout is None else timeout
+    left = max(limit - _since(started), SHORTEST_SECONDS) if limit else 0.0
+    return lake.stream_sql(text, params=values, timeout=left)
+
+
+def _since(started: float) -> float:
+    return time.monotonic() - started
+
+
+def _written(
+    schema: "pa.Schema",
+    batches: "Iterable[pa.RecordBatch]",
+    out: Path | None,
+    form: Form,
+    facts: "Callable[[], dict[str, Any]]",
+) -> dict[str, Any]:
+    """Write rows to a file or to standard output, and return what is to be reported of them."""
+    if out is not None:
+        rows = write_rows(schema, batches, out, form)
+    else:
+        rows = print_rows(schema, batches, form, facts=lambda count: facts() | {"row_count": count})
+    return facts() | {"row_count": rows}
 
 
 def _form(call: Invocation, form: str | None, out: Path | None, *, as_csv: bool) -> Form:
@@ -157,8 +190,7 @@ def _values(params: list[str]) -> dict[str, object]:
     return found
 
 
-def _show_plan(call: Invocation, lake: "Lake", text: str, values: dict[str, object], engine: str) -> None:
-    found = lake.explain_sql(text, params=values, engine=engine)
+def _show_plan(call: Invocation, found: "Explanation") -> None:
     data = {"engine": found.engine, "reason": found.reason, "datasets": dict(found.datasets), "plan": found.plan}
 
     def people() -> None:
@@ -166,15 +198,6 @@ def _show_plan(call: Invocation, lake: "Lake", text: str, values: dict[str, obje
         render.write_text(f"\n{found.plan}")
 
     call.answer(data, people)
-
-
-def _write(result: "QueryResult", form: Form) -> None:
-    if form is Form.CSV:
-        render.write_csv(result.columns, result.rows)
-    elif form is Form.JSON:
-        render.write_json(_facts(result) | {"columns": result.columns, "rows": result.rows})
-    else:
-        render.write_table(result.columns, result.rows)
 
 
 def _facts(result: "QueryResult") -> dict[str, Any]:
@@ -191,9 +214,12 @@ def _note(call: Invocation, facts: dict[str, Any], form: Form, out: Path | None)
     if out is not None and call.as_json:
         render.write_json(facts | {"file": str(out)})
     elif not call.as_json and (out is not None or facts["truncated"] or form is Form.TABLE):
-        more = "; there are more, see --max-rows" if facts["truncated"] else ""
         where = f" to {out}" if out is not None else ""
         why = f"{facts['engine']}, {render.seconds(facts['seconds'])}"
-        render.write_note(f"{render.counted(facts['row_count'], 'row')}{where}{more} ({why})")
+        render.write_note(f"{render.counted(facts['row_count'], 'row')}{where} ({why})")
+        if facts["truncated"]:
+            render.write_note(
+                "NOT ALL ROWS: the query has more. Choose how many with --max-rows N; --csv, --json and --out FILE write all."
+            )
         if facts["engine"] == "spark" and facts["reason"] and sys.stderr.isatty():
             render.write_note(f"Spark: {facts['reason']}")

@@ -35,13 +35,24 @@ def status(context: typer.Context, name: OptionalName = None) -> None:
     """
     call = invocation(context)
     with call.open() as lake:
-        found, failures = each(chosen(lake, name, every=name is None), lambda dataset: dataset.status())
-        failures += [_broken(one) for one in found if one.unreadable]
+        datasets, broken = chosen(lake, name, every=name is None)
+        found, failed = each(datasets, lambda dataset: dataset.status())
+        failed = dict(sorted({**broken, **failed}.items()))
+        strays = lake.unregistered() if name is None else []
+        failures = [*failed.values(), *(_broken(one) for one in found if one.unreadable)]
+        failures += [Corruption(one.described()) for one in strays]
         told = _journal(lake, failures)
     if call.as_json:
-        plain = [one.to_dict() | told.of(one.dataset) for one in found]
-        if name is None or plain:
-            render.write_json(plain if name is None else plain[0])
+        plain = [one.to_dict() | told.of(one.dataset) | {"broken": None} for one in found]
+        if name is not None:
+            for one in plain:
+                render.write_json(one)
+        else:
+            plain += [{"dataset": one, "broken": str(why)} for one, why in failed.items()]
+            plain += [
+                {"dataset": one.dataset, "broken": one.described(), "unregistered": one.to_dict()} for one in strays
+            ]
+            render.write_json(plain)
     elif name is None:
         _show_statuses(found, told)
     elif found:
@@ -53,7 +64,7 @@ def _broken(one: "Status") -> Corruption:
     named = "; ".join(f"{path} ({why})" for path, why in list(one.unreadable.items())[:SHOWN])
     more = f" and {len(one.unreadable) - SHOWN} more" if len(one.unreadable) > SHOWN else ""
     return Corruption(
-        f"Dataset {one.dataset}: {named}{more} cannot be read, and so neither can its rows. Restore what is broken from a copy."
+        f"Dataset {one.dataset}: {named}{more} cannot be read, and so neither can its rows. Restore what is damaged from a copy."
     )
 
 
@@ -144,7 +155,7 @@ def _note_cycles(told: _Told) -> None:
 
 
 def _moment(at: str | None) -> str:
-    return (at or "").replace("+00:00", "Z")
+    return render.moment(at or "")
 
 
 def _show_status(one: "Status", told: _Told) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.invocation import invocation
+from siltstone.cli.invocation import complete_name, invocation
 from siltstone.cli.registration import add
 from siltstone.errors import InvalidRequest
 
@@ -20,7 +20,9 @@ def register(app: typer.Typer) -> None:
 
 def tiers(
     context: typer.Context,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="catalog.schema.table")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="catalog.schema.table", autocompletion=complete_name)
+    ] = None,
     *,
     changes: Annotated[
         list[str] | None,

@@ -1,4 +1,4 @@
-"""Writing: upsert, append, tombstone, tombstones, ingest."""
+"""Writing: upsert, update, append, tombstone, tombstones, ingest."""
 
 import os
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,23 +6,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.invocation import Invocation, confirm, invocation
+from siltstone.cli.invocation import Invocation, complete_name, confirm, invocation
 from siltstone.cli.registration import add
 from siltstone.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from siltstone.model.results import LoadReport
+    from siltstone.model.results import LoadReport, TombstoneAck
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="catalog.schema.table")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="catalog.schema.table", autocompletion=complete_name)]
 Producer = Annotated[
     str | None, typer.Option("--producer", metavar="ID", help="Who writes; with --sequence, only once.")
 ]
-Sequence = Annotated[int | None, typer.Option("--sequence", metavar="N", help="The producer's number of this write.")]
+Sequence = Annotated[
+    int | None,
+    typer.Option("--sequence", metavar="N", help="The producer's number of this write: its last one plus 1."),
+]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     add(app, "upsert", upsert)
+    add(app, "update", update)
     add(app, "append", append)
     add(app, "tombstone", tombstone)
     add(app, "tombstones", tombstones)
@@ -37,6 +41,10 @@ def upsert(  # one parameter for each option
     ] = None,
     *,
     row: Annotated[list[str] | None, typer.Option("--row", metavar="JSON", help="A row; may be repeated.")] = None,
+    order_by: Annotated[
+        str | None,
+        typer.Option("--order-by", metavar="A,B", help="Of rows with one key write the last by these columns."),
+    ] = None,
     producer: Producer = None,
     sequence: Sequence = None,
 ) -> None:
@@ -52,8 +60,8 @@ def upsert(  # one parameter for each option
     call = invocation(context)
     with call.open() as lake:
         dataset = lake.dataset(name)
-        rows = read_rows(file, row or [], dataset.schema, limit=lake.settings.upsert_rows)
-        ack = dataset.upsert(rows, producer=producer, sequence=sequence)
+        rows = read_rows(file, row or [])
+        ack = dataset.upsert(rows, order_by=_names(order_by), producer=producer, sequence=sequence)
 
     def people() -> None:
         if ack.applied:
@@ -62,6 +70,40 @@ def upsert(  # one parameter for each option
             render.write_line(f"Producer {producer} had written sequence {sequence} before; nothing was written again.")
 
     call.answer(ack.to_dict(), people)
+
+
+def update(
+    context: typer.Context,
+    name: Name,
+    file: Annotated[
+        str | None, typer.Argument(metavar="FILE", help="A JSON array, or one object a line; - is standard input.")
+    ] = None,
+    *,
+    row: Annotated[list[str] | None, typer.Option("--row", metavar="JSON", help="A row; may be repeated.")] = None,
+    missing: Annotated[
+        str, typer.Option("--missing", metavar="error|insert", help="What a key that no row has does; default: error.")
+    ] = "error",
+    producer: Producer = None,
+    sequence: Sequence = None,
+) -> None:
+    r"""Change some columns of rows by key. Columns that a row leaves out keep their values, null sets a column to null.
+
+    Concurrent updates of one row do not lose each other's columns.
+
+    \b
+    silt update crm.sales.candidates --row '{"candidate_id": "CAND-000007", "score": 0.5}'
+    silt update crm.sales.candidates scores.ndjson --missing insert
+    """
+    from siltstone.cli.entered import read_rows
+
+    call = invocation(context)
+    with call.open() as lake:
+        dataset = lake.dataset(name)
+        rows = read_rows(file, row or [])
+        ack = dataset.update(rows, missing=missing, producer=producer, sequence=sequence)
+    done = f"Updated {render.counted(ack.rows, 'row')} of {name}, sequence {ack.sequence}."
+    before = f"Producer {producer} had written sequence {sequence} before; nothing was written again."
+    call.answer(ack.to_dict(), lambda: render.write_line(done if ack.applied else before))
 
 
 def append(  # one parameter for each option
@@ -92,7 +134,7 @@ def append(  # one parameter for each option
     call = invocation(context)
     with call.open() as lake:
         dataset = lake.dataset(name)
-        rows = read_rows(file, row or [], dataset.schema, limit=lake.settings.upsert_rows)
+        rows = read_rows(file, row or [])
         ack = dataset.append(rows, producer=producer, sequence=sequence, refuse=refuse)
 
     def people() -> None:
@@ -133,8 +175,11 @@ def tombstone(  # noqa: PLR0913  # one parameter for each option
 
     A log hides by subject: every row with that value that was appended before. An object may name some of its subject columns.
 
-    One key that does not fit refuses the whole call, and nothing is written. A key that no row has is accepted, and counted
-    like the others.
+    One key that does not fit refuses the whole call, and nothing is written. A key that no row has is accepted; the answer
+    counts the rows that match now.
+
+    With --actor or --reason an audit record is written, which silt history shows also after a fold and a purge. It holds no
+    key; do not name a person in it.
 
     \b
     silt tombstone crm.sales.candidates CAND-000001 CAND-000002 --actor dpo --reason 'request 17'
@@ -167,14 +212,18 @@ def tombstone(  # noqa: PLR0913  # one parameter for each option
         read = read_subjects if dataset.spec.is_log else read_keys
         values = read(texts, dataset.schema, dataset.spec.found_by)
         ack = dataset.tombstone(values, actor=actor, reason=reason, producer=producer, sequence=sequence)
-    call.answer(
-        ack.to_dict(),
-        lambda: render.write_line(
-            f"Hid {render.counted(ack.rows, 'key')} of {name}, sequence {ack.sequence}."
-            if ack.applied
-            else f"Producer {producer} had written sequence {sequence} before; nothing was written again."
-        ),
-    )
+    before = f"Producer {producer} had written sequence {sequence} before; nothing was written again."
+    call.answer(ack.to_dict(), lambda: render.write_line(_hidden(name, ack) if ack.applied else before))
+
+
+def _hidden(name: str, ack: "TombstoneAck") -> str:
+    """Return what tombstones by key or subject did."""
+    keys = render.counted(ack.rows, "tombstone")
+    if ack.rows_matched is None:
+        return f"Wrote {keys} to {name}, sequence {ack.sequence}. The number of hidden rows is unknown."
+    if not ack.rows_matched:
+        return f"No row of {name} matches now. Wrote {keys} all the same, sequence {ack.sequence}."
+    return f"Hid {render.counted(ack.rows_matched, 'row')} of {name}, sequence {ack.sequence} ({keys})."
 
 
 def _hide_matching(call: Invocation, name: str, where: str, given: dict[str, Any], *, yes: bool, dry_run: bool) -> None:
@@ -212,7 +261,7 @@ def tombstones(context: typer.Context, name: Name) -> None:
         if not found:
             render.write_line(f"No unfolded tombstones in {name}.")
             return
-        render.write_table(list(found[0]), [list(row.values()) for row in found], numbers=["sequence"])
+        render.write_rows(list(found[0]), [list(row.values()) for row in found])
 
     call.answer(found, people)
 
@@ -235,6 +284,34 @@ def ingest(  # noqa: PLR0913  # one parameter for each option
         typer.Option("--quarantine", metavar="FOLDER", help="Put bad files and rows aside there, and load the rest."),
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Load files that were loaded before, too.")] = False,
+    delimiter: Annotated[
+        str | None, typer.Option("--delimiter", metavar="C", help="CSV: between fields, or tab; default: a comma.")
+    ] = None,
+    quote: Annotated[
+        str | None, typer.Option("--quote", metavar="C", help="CSV: around fields, or none; default: double quotes.")
+    ] = None,
+    encoding: Annotated[
+        str | None, typer.Option("--encoding", metavar="NAME", help="CSV: such as latin-1; default: utf-8.")
+    ] = None,
+    no_header: Annotated[
+        bool, typer.Option("--no-header", help="CSV: the first line is a row; columns are in the dataset's order.")
+    ] = False,
+    null_text: Annotated[
+        list[str] | None,
+        typer.Option("--null-text", metavar="TEXT", help="CSV: a field that is null; default: an empty one."),
+    ] = None,
+    date_format: Annotated[
+        str | None, typer.Option("--date-format", metavar="FORMAT", help="CSV: such as %d.%m.%Y; default: ISO 8601.")
+    ] = None,
+    timestamp_format: Annotated[
+        str | None,
+        typer.Option(
+            "--timestamp-format", metavar="FORMAT", help="CSV: such as '%d.%m.%Y %H:%M:%S'; default: ISO 8601."
+        ),
+    ] = None,
+    decimal_comma: Annotated[
+        bool, typer.Option("--decimal-comma", help="CSV: numbers have a comma instead of a point.")
+    ] = False,
     jdbc: Annotated[
         str | None,
         typer.Option("--jdbc", metavar="URL", help="Load from a database: jdbc:postgresql://host:5432/name."),
@@ -258,11 +335,12 @@ def ingest(  # noqa: PLR0913  # one parameter for each option
     silt ingest crm.sales.calls calls/*.parquet
     silt ingest crm.sales.candidates export.csv.gz --order-by updated_at
     silt ingest crm.sales.candidates 'feed/*.ndjson' --quarantine /data/bad
+    silt ingest crm.sales.candidates export.csv --delimiter ';' --decimal-comma --date-format %d.%m.%Y
     silt ingest crm.sales.candidates --jdbc jdbc:postgresql://db:5432/crm --table candidates --user silt \
         --password-env CRM_PASSWORD
     """
     call = invocation(context)
-    order = [column.strip() for column in order_by.split(",")] if order_by else None
+    order = _names(order_by)
     database: dict[str, Any] = {
         "table": table,
         "query": query,
@@ -271,14 +349,29 @@ def ingest(  # noqa: PLR0913  # one parameter for each option
         "partition_column": partition_column,
         "partitions": partitions,
     }
-    files_only = {"--format": file_format, "--again": again or None}
+    csv: dict[str, Any] = {
+        "delimiter": delimiter,
+        "quote": quote,
+        "encoding": encoding,
+        "header": False if no_header else None,
+        "null_text": null_text or None,
+        "date_format": date_format,
+        "timestamp_format": timestamp_format,
+        "decimal_comma": decimal_comma or None,
+    }
+    options = {
+        "--no-header" if name == "header" else f"--{name.replace('_', '-')}": value for name, value in csv.items()
+    }
+    files_only = {"--format": file_format, "--again": again or None, **options}
     _check_source(paths, jdbc, database=database, files_only=files_only)
     with call.working(f"Loading into {name} on Spark") as lake:
         dataset = lake.dataset(name)
         if jdbc is not None:
             report = dataset.ingest_jdbc(jdbc, order_by=order, quarantine=quarantine, **database)
         else:
-            report = dataset.ingest(paths or [], format=file_format, order_by=order, quarantine=quarantine, again=again)
+            report = dataset.ingest(
+                paths or [], format=file_format, order_by=order, quarantine=quarantine, again=again, **csv
+            )
 
     def people() -> None:
         _show_aside(report)
@@ -322,3 +415,8 @@ def _check_source(
         raise InvalidRequest(f"--{given[0].replace('_', '-')} goes with --jdbc. Nothing was loaded.")
     if jdbc is not None and (given := [option for option, value in files_only.items() if value is not None]):
         raise InvalidRequest(f"{given[0]} goes with files, not with --jdbc. Nothing was loaded.")
+
+
+def _names(text: str | None) -> list[str] | None:
+    """Read names of columns; None if there are none."""
+    return [column.strip() for column in text.split(",")] if text else None

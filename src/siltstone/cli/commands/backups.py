@@ -1,0 +1,128 @@
+"""Copies of a lake: backup, restore."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from siltstone.cli import render
+from siltstone.cli.invocation import Invocation, invocation
+from siltstone.cli.registration import add
+from siltstone.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from siltstone.model.results import BackupReport
+
+Folder = Annotated[str, typer.Argument(metavar="PATH", help="The folder of backups.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    add(app, "backup", backup)
+    add(app, "restore", restore)
+
+
+def backup(  # one parameter for each option
+    context: typer.Context,
+    path: Folder,
+    *,
+    keep: Annotated[
+        int | None, typer.Option("--keep", metavar="N", help="Remove all but the N newest backups afterwards.")
+    ] = None,
+    verify: Annotated[
+        str, typer.Option("--verify", metavar="sizes|full", help="Check sizes and logs, or every page and hash, too.")
+    ] = "sizes",
+    skip_broken: Annotated[
+        bool, typer.Option("--skip-broken", help="Leave out datasets that cannot be read, instead of failing.")
+    ] = False,
+    show: Annotated[bool, typer.Option("--list", help="List the backups in PATH, and take none.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be copied, and write nothing.")] = False,
+) -> None:
+    r"""Copy the lake while others read and write; files that an earlier backup in PATH has are not copied again.
+
+    Each dataset is copied at one sequence. An interrupted backup leaves the earlier ones as they were.
+
+    \b
+    silt backup /backups/lake
+    silt backup /backups/lake --keep 7 --verify full
+    silt backup /backups/lake --list
+    """
+    call = invocation(context)
+    if show:
+        _list(call, path)
+        return
+    with call.open() as lake, render.working("Copying", as_json=call.as_json) as tell:
+        report = lake.backup(path, keep=keep, verify=verify, skip_broken=skip_broken, dry_run=dry_run, show=tell)
+    call.answer(report.to_dict(), lambda: _show(report))
+
+
+def _show(report: "BackupReport") -> None:
+    new = f"{render.counted(report.files_copied, 'file')}, {render.size(report.bytes_copied)}"
+    whole = f"{render.counted(report.datasets, 'dataset')}, {render.counted(report.files, 'file')}, {render.size(report.bytes)}"
+    if report.dry_run:
+        render.write_line(f"Would copy {new}, for a backup of {whole}.")
+    else:
+        render.write_line(f"Backup {report.id}: {whole}, of which {new} were copied, {render.seconds(report.seconds)}.")
+    for name in report.left_out:
+        render.write_note(f"{name} cannot be read and was left out.")
+    if report.removed:
+        render.write_note(f"{render.counted(len(report.removed), 'older backup')} removed.")
+
+
+def _list(call: Invocation, path: str) -> None:
+    from siltstone.backup.restore import list_backups
+
+    found = list_backups(path)
+
+    def people() -> None:
+        rows = [
+            [
+                one["id"],
+                render.moment(one.get("taken_at") or ""),
+                len(one.get("datasets", ())),
+                render.size(one.get("bytes", 0)),
+                one["broken"],
+            ]
+            for one in found
+        ]
+        render.write_table(["backup", "taken at", "datasets", "size", "broken"], rows, numbers=["datasets", "size"])
+
+    call.answer(found, people)
+
+
+def restore(
+    context: typer.Context,
+    path: Folder,
+    *,
+    backup: Annotated[
+        str | None,
+        typer.Option("--backup", metavar="ID", help="Which backup, by the beginning of its id (default: newest)."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Verify the backup with every hash, and write nothing to the lake.")
+    ] = False,
+) -> None:
+    r"""Restore a lake from a backup into the folder that --lake names, which must be empty or not exist.
+
+    \b
+    silt restore /backups/lake --lake /data/lake
+    silt restore /backups/lake --lake /data/lake --dry-run
+    silt restore /backups/lake --lake /data/lake --backup 3f2a
+    """
+    from siltstone.lake import Lake
+
+    call = invocation(context)
+    if not call.lake_path:
+        raise InvalidRequest("No target was named. Pass --lake PATH or set SILT_LAKE.")
+    with render.working("Restoring", as_json=call.as_json) as tell:
+        report = Lake.restore(path, call.lake_path, backup=backup, dry_run=dry_run, show=tell)
+
+    def people() -> None:
+        what = f"{render.counted(len(report.datasets), 'dataset')}, {render.counted(report.files, 'file')}"
+        verb = "Would restore" if dry_run else "Restored"
+        render.write_line(
+            f"{verb} {what}, {render.size(report.bytes)}, of {render.moment(report.taken_at)} to {report.target}."
+        )
+        for name in report.left_out:
+            render.write_note(f"{name} was left out of the backup; silt drop removes its name.")
+
+    call.answer(report.to_dict(), people)
