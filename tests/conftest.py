@@ -37,6 +37,7 @@ ON_THE_SERVER = (
     "tests/crash/",
     "tests/concurrency/",
     "tests/spark/test_scale.py",
+    "tests/docs/test_cli_runs.py",
     "tests/e2e/test_with_spark.py",
     "tests/e2e/test_compactor_spark.py",
 )
@@ -66,6 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Take the caller's own settings out of the way; random examples only in a deep run."""
     for name in [name for name in os.environ if name.startswith(ENV_PREFIX) or name in SPARK_VARIABLES]:
         del os.environ[name]
+    os.environ["XDG_CONFIG_HOME"] = os.devnull  # below it there is no file
     os.environ[f"{ENV_PREFIX}SPARK_SHARED"] = "no"  # no test leaves a server behind but those that mean to have one
     if config.option.markexpr == "deep":
         hypothesis_settings.load_profile("deep")

@@ -3,17 +3,26 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from siltstone.clock import SystemClock
+from siltstone.compaction.commit import prune
+from siltstone.compaction.squash import squash
+from siltstone.config import Role
 from siltstone.errors import Corruption
+from siltstone.eventlog.log import EventLog
+from siltstone.lake import Lake
 from siltstone.model.columns import APP_SEQ
 from siltstone.model.files import Commit, CommitKind
 from siltstone.storage.layout import LOG, entry_name
+from siltstone.storage.leases import COMPACTOR
 from siltstone.storage.log import LAST_CHECKPOINT
 from siltstone.storage.table import Parent
 from siltstone.storage.upkeep import Retention, forget_history, tidy_log, try_tidy_log, write_checkpoint
-from tests.support.tables import append, ids, make_table, open_table
+from tests.support.histories import received
+from tests.support.leasing import lake_at, leases_of, taken
+from tests.support.tables import FAST, append, ids, make_table, open_table
 
 Damage = Callable[[Path], object]
 
@@ -32,6 +41,20 @@ def checkpoint(path: Path, version: int = APPENDS) -> Path:
 def cut(file: Path, left: int) -> None:
     """Leave only the first bytes of a file."""
     file.write_bytes(file.read_bytes()[:left])
+
+
+def cut_lines(file: Path, left: int) -> None:
+    """Leave only the first lines of a file."""
+    lines = file.read_bytes().splitlines(keepends=True)
+    assert len(lines) > left
+    file.write_bytes(b"".join(lines[:left]))
+
+
+def flip(file: Path, text: bytes) -> None:
+    """Flip the lowest bit of the byte behind the last place where a text stands."""
+    content = bytearray(file.read_bytes())
+    content[content.rindex(text) + len(text)] ^= 1
+    file.write_bytes(content)
 
 
 def with_checkpoint(then: Damage) -> Damage:
@@ -111,6 +134,18 @@ BROKEN: dict[str, Damage] = {
     "an empty first entry": lambda p: entry(p, 0).write_bytes(b""),
     "a last entry cut short": lambda p: cut(entry(p, 5), 200),
     "an entry in the middle cut short": lambda p: cut(entry(p, 3), 50),
+    "a blank last entry": lambda p: entry(p, 5).write_text("\n"),
+    "a blank entry in the middle": lambda p: entry(p, 3).write_text("  \n\n"),
+    "an empty object as last entry": lambda p: entry(p, 5).write_text("{}\n"),
+    "an empty object in the middle": lambda p: entry(p, 3).write_text("{}\n"),
+    "a last entry cut after a line": lambda p: cut_lines(entry(p, 5), 1),
+    "an entry in the middle cut after a line": lambda p: cut_lines(entry(p, 3), 1),
+    "a last entry without its last line": lambda p: cut_lines(entry(p, 5), 3),
+    "an entry in the middle without its last line": lambda p: cut_lines(entry(p, 3), 3),
+    "an entry that names another file": lambda p: flip(entry(p, 3), b"data/"),
+    "an entry with another sequence": lambda p: flip(entry(p, 3), b'"_seq":"'),
+    "a first entry with another column": lambda p: flip(entry(p, 0), b'{\\"name\\":\\"'),
+    "a first entry with another type": lambda p: flip(entry(p, 0), b'\\"type\\":\\"'),
     "a last entry of zeroes": lambda p: entry(p, 5).write_bytes(bytes(512)),
     "a missing entry in the middle": lose_entries(3),
     "a missing first entry": lose_entries(0),
@@ -158,11 +193,78 @@ def test_damage_that_may_have_cost_something_is_named_and_nothing_is_written(pat
     assert listing(path) == before
 
 
+LOSSES: dict[str, Damage] = {
+    "blank": lambda file: file.write_text("\n"),
+    "an empty object": lambda file: file.write_text("{}\n"),
+    "cut after a line": lambda file: cut_lines(file, 1),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("version", [2, 3], ids=["middle", "last"])
+def test_a_batch_whose_entry_is_damaged_is_missed_by_every_reader_and_writer(tmp_path: Path, version: int, loss: str):
+    root = tmp_path / "lake"
+    with Lake.open(root, settings=FAST) as lake:
+        people = lake.create("a.b.c", "id BIGINT NOT NULL", key="id")
+        for number in range(3):
+            people.upsert([{"id": number}])
+    LOSSES[loss](entry(people.path / "changes", version))
+    with Lake.open(root, settings=FAST) as lake:
+        people = lake.dataset("a.b.c")
+        for refused in (
+            people.to_arrow,
+            people.status,
+            people.tombstones,
+            lambda: people.get([1]),
+            lambda: people.upsert([{"id": 9}]),
+            lambda: people.changes_to_arrow(since=0),
+            lambda: squash(people._store, many=2),
+            lambda: prune(people._store),
+        ):
+            with pytest.raises(Corruption, match="Restore"):
+                refused()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_registry_with_a_damaged_entry_is_refused(tmp_path: Path, loss: str):
+    root = tmp_path / "lake"
+    with Lake.open(root, settings=FAST) as lake:
+        lake.create("a.b.c", "id BIGINT NOT NULL", key="id")
+        lake.create("a.b.d", "id BIGINT NOT NULL", key="id")
+    LOSSES[loss](entry(root / "_system" / "datasets", 1))
+    with Lake.open(root, settings=FAST) as lake:
+        for refused in (lake.datasets, lambda: lake.dataset("a.b.c"), lambda: lake.drop("a.b.d")):
+            with pytest.raises(Corruption, match="Restore"):
+                refused()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_leases_with_a_damaged_entry_are_never_free(tmp_path: Path, loss: str):
+    root = lake_at(tmp_path / "lake")
+    lease = taken(leases_of(root))
+    LOSSES[loss](entry(root / "_system" / "leases", 1))
+    with pytest.raises(Corruption, match="Restore"):
+        leases_of(root).take(COMPACTOR, role=Role.ALL)
+    with pytest.raises(Corruption, match="Restore"):
+        lease.renew()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_an_event_log_with_a_damaged_entry_is_refused(tmp_path: Path, loss: str):
+    address = f"delta://{tmp_path / 'log'}"
+    with EventLog.open(address) as log:
+        log.append(received("a"))
+        log.append(received("b"))
+    LOSSES[loss](entry(tmp_path / "log", 1))
+    with pytest.raises(Corruption, match="Restore"):
+        EventLog.open(address)
+
+
 def _never(_parent: Parent) -> Commit:  # the table must be refused before a commit is built
     raise AssertionError("a commit was built on a broken log")
 
 
-@pytest.mark.parametrize("damage", ["an empty last entry", "a last entry cut short", "a last entry of zeroes"])
+@pytest.mark.parametrize("damage", [name for name in BROKEN if "last entry" in name])
 def test_an_open_handle_notices_a_broken_entry_too(path: Path, damage: str):
     table = open_table(path)
     entry(path, 5).rename(path / "kept")
@@ -222,3 +324,16 @@ def test_young_entries_are_kept_unless_there_are_too_many(path: Path):
     long = Retention(hours=100)
     assert tidy_log(path, retention=long, durable=False, clock=SystemClock()) == 0
     assert all(entry(path, version).exists() for version in range(6))
+
+
+def test_a_checkpoint_whose_text_is_not_text_is_named(path: Path):
+    write_checkpoint(path, durable=False)
+    forget_history(path)
+    before, after = b"data/", b"dat\xc9/"
+    table = pq.read_table(checkpoint(path))
+    pq.write_table(table, checkpoint(path), compression="none", use_dictionary=False)
+    content = checkpoint(path).read_bytes()
+    assert before in content
+    checkpoint(path).write_bytes(content.replace(before, after))
+    with pytest.raises(Corruption):
+        open_table(path).pin()

@@ -12,11 +12,13 @@ from deltalake.transaction import AddAction
 
 from siltstone.clock import SystemClock
 from siltstone.errors import Corruption
-from siltstone.model.columns import APP_EPOCH, APP_FOLD, APP_PRODUCER, APP_SEQ, SEQ
+from siltstone.model.columns import APP_EPOCH, APP_FOLD, APP_PRODUCER, APP_SEQ, COMMIT_KIND, SEQ
 from siltstone.model.files import Commit, CommitKind
 from siltstone.storage import handle
 from siltstone.storage.handle import FOLLOW_SECONDS, Pinned
 from siltstone.storage.layout import LOG, entry_name
+from siltstone.storage.log import list_log, readable_entries
+from siltstone.storage.replay import Replayed
 from siltstone.storage.table import Parent, Table
 from siltstone.storage.upkeep import Retention, forget_history, tidy_log, write_checkpoint
 from tests.support.faults import FaultyEntry, overtaken
@@ -46,15 +48,15 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def opens(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Every time that delta-rs opens a table to be followed."""
+    """Every time that a table is opened to be followed."""
     found: list[Path] = []
-    real = handle._open
+    real = handle._opened
 
-    def opened(path: Path) -> DeltaTable:
+    def opened(path: Path) -> DeltaTable | Replayed:
         found.append(path)
         return real(path)
 
-    monkeypatch.setattr(handle, "_open", opened)
+    monkeypatch.setattr(handle, "_opened", opened)
     return found
 
 
@@ -114,9 +116,12 @@ def test_own_and_foreign_entries_are_followed_without_opening_the_table(path: Pa
     assert ids(path) == list(range(1, 26))
 
 
-def test_an_entry_of_delta_rs_is_followed_too(path: Path):
+@pytest.mark.parametrize("swallowed", [False, True])
+def test_a_commit_of_another_program_is_refused_by_readers_and_writers(path: Path, *, swallowed: bool):
+    """Also if a checkpoint of the other program, with its entry in it, is all that is read of the log."""
     table = open_table(path)
     table.pin()
+    before = state(path)
     file = stage(table, [3])
     stranger = DeltaTable(path)
     stranger.create_write_transaction(
@@ -127,7 +132,56 @@ def test_an_entry_of_delta_rs_is_followed_too(path: Path):
         commit_properties=CommitProperties(max_commit_retries=0),
         post_commithook_properties=NO_HOOKS,
     )
-    assert told(table.pin(APP_SEQ)) == told(open_table(path).pin(APP_SEQ))
+    if swallowed:
+        DeltaTable(path).create_checkpoint()
+    for found in (table, open_table(path)):
+        with pytest.raises(Corruption, match="another program"):
+            found.pin()
+        with pytest.raises(Corruption, match="another program"):
+            found.commit(lambda parent: append_commit(parent, stage(table, [4])))
+    assert state(path).version == before.version + 1
+
+
+def test_what_another_program_did_is_refused_after_its_entries_were_cleaned(path: Path):
+    file = stage(open_table(path), [3])
+    stranger = DeltaTable(path)
+    stranger.create_write_transaction(
+        [AddAction(file.path, file.size_bytes, {SEQ: "3"}, 0, True, file.stats)],  # noqa: FBT003
+        "append",
+        stranger.schema(),
+        [SEQ],
+        post_commithook_properties=NO_HOOKS,
+    )
+    DeltaTable(path).create_checkpoint()
+    forget_history(path)
+    (path / LOG / entry_name(3)).unlink()
+    with pytest.raises(Corruption, match="Siltstone committed version 2 last"):
+        open_table(path).pin()
+
+
+def test_a_vacuum_of_another_program_changes_nothing_and_is_no_reason_to_refuse(path: Path):
+    table = open_table(path)
+    first, *_ = table.pin().files
+    commit = move(table, [first])
+    table.commit(lambda _: commit)
+    DeltaTable(path).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    assert [entry.info["operation"] for entry in readable_entries(path)][-2:] == ["VACUUM START", "VACUUM END"]
+    assert append(table, 3).version == 6
+    assert append(open_table(path), 4).version == 7
+    assert ids(path) == [1, 2, 3, 4]
+
+
+def test_a_log_that_is_cleaned_after_a_vacuum_of_another_program_can_be_opened_and_written(path: Path):
+    for version in (3, 4):
+        (path / LOG / entry_name(version)).write_text('{"commitInfo": {"operation": "VACUUM END"}}\n')
+    for _ in range(2):
+        checkpoint_and_clean(path)
+        assert list_log(path).entries == (3, 4)
+        assert open_table(path).pin().version == 4
+    assert append(open_table(path), 3).version == 5
+    checkpoint_and_clean(path)
+    assert list_log(path).entries == (5,)
+    assert ids(path) == [1, 2, 3]
 
 
 def test_delta_rs_reads_what_we_write(path: Path):
@@ -144,7 +198,7 @@ def test_delta_rs_reads_what_we_write(path: Path):
     assert ids(path) == [1, 2]
 
 
-def test_new_metadata_is_read_by_delta_rs(path: Path, opens: list[Path]):
+def test_new_metadata_opens_the_table_again(path: Path, opens: list[Path]):
     table = open_table(path)
     table.pin()
     open_table(path).set_properties({"siltstone.test": "new"})
@@ -163,7 +217,7 @@ class MovedClock(SystemClock):
         return SystemClock.monotonic_seconds(self) + self.ahead[0]
 
 
-def test_delta_rs_reads_the_table_again_after_a_minute(path: Path, opens: list[Path]):
+def test_the_table_is_opened_again_after_a_minute(path: Path, opens: list[Path]):
     clock = MovedClock()
     table = Table(path, settings=FAST, clock=clock, retention=Retention(hours=1), label="Table t")
     append(table, 3)
@@ -236,21 +290,25 @@ def test_the_draft_of_a_crashed_writer_is_cleaned_with_the_log_and_no_sooner(pat
     assert ids(path) == [1, 2, 3, 4]
 
 
-def test_a_table_of_a_raised_protocol_is_read_and_never_written(path: Path):
+@pytest.mark.parametrize(
+    "feature", [TableFeatures.ChangeDataFeed, TableFeatures.DeletionVectors, TableFeatures.ColumnMapping]
+)
+def test_a_table_of_a_raised_protocol_is_neither_read_nor_written(path: Path, feature: TableFeatures):
     table = open_table(path)
     table.pin()
     DeltaTable(path).alter.add_feature(
-        [TableFeatures.ChangeDataFeed],
+        [feature],
         allow_protocol_versions_increase=True,
-        commit_properties=CommitProperties(max_commit_retries=0),
+        commit_properties=CommitProperties(max_commit_retries=0, custom_metadata={COMMIT_KIND: "metadata"}),
         post_commithook_properties=NO_HOOKS,
     )
-    file, before = stage(table, [9]), state(path)
+    file = stage(table, [9])
     for found in (table, open_table(path)):
         with pytest.raises(Corruption, match="another program has raised"):
             found.commit(lambda parent: append_commit(parent, file))
-        assert found.pin().version == before.version
-    assert state(path) == before
+        with pytest.raises(Corruption, match="another program has raised"):
+            found.pin()
+    assert not (path / LOG / entry_name(4)).exists()
 
 
 def test_files_that_are_added_and_removed_again_are_not_live(path: Path):

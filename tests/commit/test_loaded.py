@@ -11,6 +11,7 @@ from siltstone.clock import SystemClock
 from siltstone.dataset.changes import Batch
 from siltstone.dataset.dataset import Dataset
 from siltstone.dataset.loaded import apps_of, hash_files, loaded_before
+from siltstone.dataset.marks import forget_oldest
 from siltstone.dataset.rows import change_rows
 from siltstone.errors import InvalidRequest
 from siltstone.lake import Lake
@@ -86,12 +87,22 @@ def test_a_batch_of_which_one_file_was_loaded_is_not_applied_and_leaves_nothing(
     assert late.status().sequence == 1
 
 
-def test_a_file_is_forgotten_when_producers_are(root: Path, tmp_path: Path):
+@pytest.mark.parametrize("days", [-9, 9, 1000])
+def test_no_clock_makes_a_file_be_forgotten(root: Path, tmp_path: Path, days: float):
     file = write(tmp_path / "a", "one")
-    load(opened(root), file)
-    assert known(opened(root, days=FAST.producer_retention_days - 1), file) == {file}
-    assert known(opened(root, days=FAST.producer_retention_days + 1), file) == set()
-    assert load(opened(root, days=FAST.producer_retention_days + 1), file).applied
+    load(opened(root, days=-days), file)
+    checkpoint_and_clean(opened(root).path / "changes")
+    assert known(opened(root, days=days), file) == {file}
+    assert not load(opened(root, days=days), file).applied
+
+
+def test_beyond_the_limit_the_oldest_files_are_forgotten(root: Path, tmp_path: Path):
+    old, *recent = (write(tmp_path / name, name) for name in ("a", "b", "c"))
+    for file in (old, *recent):
+        load(opened(root), file)
+    assert forget_oldest(opened(root)._store.changes, most=2) == 2
+    assert known(opened(root), old, *recent) == {recent[-1]}
+    assert load(opened(root), old).applied
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path):

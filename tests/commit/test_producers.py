@@ -1,17 +1,24 @@
 """Idempotent producers: a sequence that was applied is never applied again, whoever asks, and however the log looks."""
 
 import datetime
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from siltstone.clock import SystemClock
+from siltstone.dataset.changes import Batch
 from siltstone.dataset.dataset import Dataset
-from siltstone.errors import InvalidRequest
+from siltstone.dataset.marks import forget_oldest
+from siltstone.dataset.rows import change_rows
+from siltstone.errors import Conflict, InvalidRequest
 from siltstone.lake import Lake
-from siltstone.model.columns import APP_SEQ
+from siltstone.model.columns import APP_SEQ, Op
+from siltstone.model.files import Commit, Committed
 from siltstone.model.results import Ack
+from siltstone.storage.table import Parent
 from tests.support.processes import Pool, upsert_in_process
 from tests.support.tables import FAST, checkpoint_and_clean
 
@@ -47,22 +54,72 @@ def test_a_repeat_returns_the_first_acknowledgement(root: Path, *, same_handle: 
 
 
 @pytest.mark.parametrize("cleaned", [False, True])
-def test_a_lower_sequence_is_not_applied_and_its_acknowledgement_is_forgotten(root: Path, *, cleaned: bool):
+@pytest.mark.parametrize(
+    ("number", "why"), [(5, "is older"), (3, "is older"), (0, "is older"), (8, "leaves a gap after 6")]
+)
+def test_a_sequence_that_is_neither_the_last_nor_the_next_is_refused(
+    root: Path, number: int, why: str, *, cleaned: bool
+):
     people = opened(root)
     people.upsert([{"id": 1}], producer="p", sequence=5)
     people.upsert([{"id": 2}], producer="p", sequence=6)
     if cleaned:
         checkpoint_and_clean(people.path / "changes")
-    assert opened(root).upsert([{"id": 3}], producer="p", sequence=5) == Ack(sequence=None, rows=1, applied=False)
-    assert opened(root).upsert([{"id": 3}], producer="p", sequence=0) == Ack(sequence=None, rows=1, applied=False)
+    for found in (people, opened(root)):
+        with pytest.raises(InvalidRequest, match=f"{why}.*Send 7 next"):
+            found.upsert([{"id": 3}], producer="p", sequence=number)
+        with pytest.raises(InvalidRequest, match=f"{why}.*Send 7 next"):
+            found.tombstone([1], producer="p", sequence=number)
     assert rows(people) == [1, 2]
+    assert people._store.changes.version() == 2
+    assert len(list((people.path / "changes" / "data").iterdir())) == 2, "a refused batch leaves no file"
+    assert people.upsert([{"id": 3}], producer="p", sequence=7).applied
 
 
-def test_sequences_may_leave_gaps_and_start_at_zero(root: Path):
+def test_a_producer_may_start_at_any_sequence_and_goes_on_by_one(root: Path):
     people = opened(root)
     assert people.upsert([{"id": 1}], producer="p", sequence=0).applied
     assert not people.upsert([{"id": 1}], producer="p", sequence=0).applied
-    assert people.upsert([{"id": 2}], producer="p", sequence=1000).sequence == 2
+    assert people.upsert([{"id": 2}], producer="p", sequence=1).sequence == 2
+    assert people.upsert([{"id": 3}], producer="q", sequence=2**63 - 1).sequence == 3
+    with pytest.raises(InvalidRequest, match="choose another producer"):
+        people.upsert([{"id": 4}], producer="q", sequence=4)
+
+
+def test_a_batch_out_of_order_does_not_keep_the_others_of_its_round_from_landing(root: Path):
+    people = opened(root)
+    people.upsert([{"id": 1}], producer="p", sequence=5)
+    staged = [batch(people, number, sequence) for number, sequence in ((2, 8), (3, 6), (4, 7))]
+    gap, first, second = people._parts.writer._commit(staged)
+    assert isinstance(gap, InvalidRequest)
+    assert [first, second] == [Ack(sequence=2, rows=1), Ack(sequence=3, rows=1)]
+    assert rows(people) == [1, 3, 4]
+
+
+def batch(dataset: Dataset, number: int, sequence: int) -> Batch:
+    """Stage one row of producer p."""
+    parts = dataset._now()
+    batch_id = parts.store.clock.new_id()
+    table = change_rows(
+        pa.table({"id": [number]}),
+        op=Op.UPSERT,
+        schema=parts.store.change_schema,
+        batch_id=batch_id,
+        written_at=parts.store.clock.now(),
+    )
+    [file] = parts.writer._staged([table], batch_id).files
+    return Batch(files=(file,), rows=1, producer="p", producer_sequence=sequence)
+
+
+def test_a_write_without_rows_takes_its_place_in_the_order_of_its_producer(tmp_path: Path):
+    with Lake.open(tmp_path / "lake", settings=FAST) as lake:
+        log = lake.create("a.b.events", "at TIMESTAMP NOT NULL, n BIGINT", time="at")
+        good = {"at": "2026-11-15T10:00:00Z", "n": 1}
+        assert log.append([good], producer="p", sequence=1).sequence == 1
+        assert log.append([{"at": None}], producer="p", sequence=2, refuse="row").rows == 0
+        assert not log.append([{"at": None}], producer="p", sequence=2, refuse="row").applied
+        assert log.append([good], producer="p", sequence=3).sequence == 2
+        assert log.to_arrow().num_rows == 2
 
 
 def test_producers_do_not_see_each_other(root: Path):
@@ -77,7 +134,8 @@ def test_a_tombstone_is_idempotent_too(root: Path):
     people.upsert([{"id": 1}])
     assert people.tombstone([1], producer="p", sequence=1).sequence == 2
     people.upsert([{"id": 1}])
-    assert people.tombstone([1], producer="p", sequence=1) == Ack(sequence=2, rows=1, applied=False)
+    again = people.tombstone([1], producer="p", sequence=1)
+    assert (again.sequence, again.applied) == (2, False)
     assert rows(people) == [1]
 
 
@@ -120,13 +178,69 @@ class DaysAgo(SystemClock):
         return SystemClock().now() - datetime.timedelta(days=self.days)
 
 
-def test_a_producer_is_forgotten_after_its_retention_and_our_own_transactions_never(root: Path):
-    old = Lake.open(root, settings=FAST, clock=DaysAgo(days=8)).dataset("a.b.c")
+@pytest.mark.parametrize("days", [9, -9, 20_000], ids=["behind", "ahead", "before 1972"])
+def test_no_clock_makes_a_producer_be_forgotten(root: Path, days: float):
+    """A checkpoint by a process whose clock is nine days ahead is one of marks that are nine days old."""
+    old = Lake.open(root, settings=FAST, clock=DaysAgo(days=days)).dataset("a.b.c")
     old.upsert([{"id": 1}], producer="old", sequence=5)
-    recent = Lake.open(root, settings=FAST, clock=DaysAgo(days=6)).dataset("a.b.c")
-    recent.upsert([{"id": 2}], producer="recent", sequence=5)
+    opened(root).upsert([{"id": 2}], producer="recent", sequence=5)
     checkpoint_and_clean(old.path / "changes")
     people = opened(root)
-    assert people._store.changes.pin(APP_SEQ).transactions == {APP_SEQ: 2}
+    assert not people.upsert([{"id": 1}], producer="old", sequence=5).applied
     assert not people.upsert([{"id": 2}], producer="recent", sequence=5).applied
-    assert people.upsert([{"id": 1}], producer="old", sequence=5).applied
+    assert rows(people) == [1, 2]
+
+
+def test_beyond_the_limit_the_producers_of_the_oldest_sequences_are_forgotten(root: Path):
+    people = opened(root)
+    for number in range(10):
+        people.upsert([{"id": number}], producer=f"p{number}", sequence=5)
+    people.upsert([{"id": 0}], producer="p0", sequence=6)
+    changes = people._store.changes
+    other = opened(root)
+    other.upsert([{"id": 9}], producer="p9", sequence=6)
+    assert forget_oldest(changes, most=10) == 0
+    assert forget_oldest(changes, most=9) == 2
+    for cleaned in (False, True):
+        if cleaned:
+            checkpoint_and_clean(changes.path)
+        for found in (people, other, opened(root)):
+            marks = {app for app in found._store.changes.marks("producer/") if not app.endswith("/ack")}
+            assert marks == {f"producer/p{number}" for number in (0, 3, 4, 5, 6, 7, 8, 9)}
+            assert found._store.changes.pin(APP_SEQ, "producer/p1", "producer/p3").transactions == {
+                APP_SEQ: 12,
+                "producer/p3": 5,
+            }
+    assert not people.upsert([{"id": 3}], producer="p3", sequence=5).applied
+    assert people.upsert([{"id": 1}], producer="p1", sequence=1).applied, "it is a new producer"
+    assert "p2" not in str(changes.marks("producer/"))
+
+
+def test_a_producer_that_writes_meanwhile_is_not_forgotten(root: Path, monkeypatch: pytest.MonkeyPatch):
+    people, other = opened(root), opened(root)
+    for number in range(4):
+        people.upsert([{"id": number}], producer=f"p{number}", sequence=5)
+    changes = people._store.changes
+    real = changes.commit
+
+    def overtaken(build: Callable[[Parent], Commit]) -> Committed:
+        other.upsert([{"id": 0}], producer="p0", sequence=6)
+        return real(build)
+
+    monkeypatch.setattr(changes, "commit", overtaken)
+    with pytest.raises(Conflict):
+        forget_oldest(changes, most=2)
+    assert not opened(root).upsert([{"id": 0}], producer="p0", sequence=6).applied
+
+
+def test_the_background_forgets_after_a_checkpoint(tmp_path: Path):
+    settings = replace(FAST, checkpoint_interval_commits=3, idempotence_marks=4)
+    with Lake.open(tmp_path / "lake", settings=settings) as lake:
+        people = lake.create("a.b.c", "id BIGINT NOT NULL", key="id")
+        for number in range(8):
+            people.upsert([{"id": number}], producer=f"p{number}", sequence=1)
+        lake._upkeep._forget(people._store.changes)
+        marks = people._store.changes.marks("producer/")
+        assert len(marks) <= 2 * 4
+        assert marks["producer/p7"] == 1
+        assert rows(people) == list(range(8))

@@ -1,5 +1,6 @@
 """Many at once: creates, drops, writers, rewriters and cleaners in processes of their own."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,12 @@ def test_a_write_whose_dataset_is_dropped_before_it_is_staged_is_gone(lake: Lake
     with pytest.raises(Gone):
         people.upsert([{"id": 2}])
     assert looks == [1]
+
+
+def test_the_upkeep_after_a_commit_fails_no_write_whose_folder_a_drop_has_taken(lake: Lake):
+    store = Lake.open(lake.path, settings=FAST).dataset("a.b.c")._store  # it has not looked at the log yet
+    shutil.rmtree(store.path)
+    store.note_commit(store.changes, 1)
 
 
 def test_a_dropped_dataset_is_not_found_and_its_folder_is_removed(lake: Lake):

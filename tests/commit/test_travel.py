@@ -11,13 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from siltstone import Dataset, Gone, InvalidRequest, Lake, NotFound, Settings
+from siltstone import Corruption, Dataset, Gone, InvalidRequest, Lake, NotFound, Settings
 from siltstone.clock import SystemClock
 from siltstone.dataset import local
 from siltstone.dataset.changes import Batch, ChangeWriter
 from siltstone.dataset.rows import change_rows, to_table
 from siltstone.model.columns import APP_CONTENT, APP_FOLD, Op
 from siltstone.model.files import Commit, CommitKind
+from siltstone.model.results import Ack
 from siltstone.storage.upkeep import Retention, clean_log, forget_history, write_checkpoint
 from tests.support.folds import fold_by_arrow, squash_here, stage
 from tests.support.people import NAME, SCHEMA, create, key, people, person
@@ -187,7 +188,7 @@ def test_a_batch_of_a_group_is_read_without_the_others(dataset: Dataset):
             reason=None,
         )
         batches.append(Batch(files=(writer._stage(rows, f"data/{batch_id}.parquet"),), rows=1))
-    assert [ack.sequence for ack in writer._commit(batches)] == [1, 2, 3]
+    assert writer._commit(batches) == [Ack(sequence=number, rows=1) for number in (1, 2, 3)]
     assert [dataset.to_arrow(at=number).num_rows for number in range(4)] == [0, 1, 2, 3]
     assert [dataset.changes_to_arrow(since=number).num_rows for number in range(4)] == [3, 2, 1, 0]
 
@@ -564,3 +565,11 @@ def test_history_shows_a_foreign_commit_as_what_it_is(dataset: Dataset):
     assert (newest.what, newest.foreign, newest.rows_added) == ("WRITE", True, 3)
     assert newest.engine is not None
     assert newest.engine.startswith("delta-rs")
+    for refused in (
+        dataset.to_arrow,
+        dataset.status,
+        lambda: dataset.get([key(1)]),
+        lambda: dataset.upsert([person(2)]),
+    ):
+        with pytest.raises(Corruption, match="another program"):
+            refused()

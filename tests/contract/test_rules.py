@@ -1,11 +1,14 @@
 """What a log takes and what it refuses, on every backend."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from siltstone.errors import Conflict, InvalidRequest, NotFound
+from siltstone.eventlog import queries
 from siltstone.eventlog.events import (
     BuildCancelEvent,
     BuildRequestEvent,
@@ -154,6 +157,27 @@ def test_lists_are_bounded(log: EventLog, limit: int) -> None:
         log.page(0)
     with pytest.raises(InvalidRequest, match="at most 1,000 values"):
         Filter(partition_refs=("x",) * 1001)
+
+
+def test_a_list_without_a_limit_is_whole_or_refused(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.append(*[received(f"b{number:03}") for number in range(120)])
+    log.append(*[event(partition("p", PartitionStatus.REQUESTED), f"b{number:03}") for number in range(120)])
+    asked: list[Callable[..., queries.Listed[Any]]] = [
+        log.builds,
+        lambda **limit: log.events_of_partition("p", **limit),
+        lambda **limit: log.events_between(0, 2**62, **limit),
+    ]
+    for ask, count in zip(asked, (120, 120, 240), strict=True):
+        whole, some = ask(), ask(limit=100)
+        assert (len(whole), whole.has_more, whole.following) == (count, False, None)
+        assert (some, some.has_more) == (whole[:100], True)
+        assert not ask(limit=count).has_more
+    assert log.builds(after=log.builds(limit=100).following) == log.builds()[100:]
+    monkeypatch.setattr(queries, "MAX_LIMIT", 110)
+    for ask in asked:
+        with pytest.raises(InvalidRequest, match="more than 110 entries"):
+            ask()
+        assert ask(limit=110).has_more
 
 
 def test_writers_at_once_lose_nothing_and_share_no_index(log: EventLog) -> None:

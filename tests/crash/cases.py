@@ -43,6 +43,7 @@ CASES: Final = [
         "nothing",
         before=(
             "create.before_tables",
+            "create.after_marker",
             "create.after_changes",
             "create.after_base",
             "commit.before_entry",
@@ -60,6 +61,7 @@ CASES: Final = [
             "commit.before_entry#2",
             "commit.after_entry#3",
             "drop.after_marks",
+            "drop.after_rename",
         ),
     ),
     *_cases(
@@ -69,10 +71,16 @@ CASES: Final = [
         after=("commit.after_entry", "upsert.after_commit"),
     ),
     *_cases(
+        "upsert_files",
+        "pending",
+        before=("upsert.after_stage#2", "commit.before_entry"),
+        after=("commit.after_entry",),
+    ),
+    *_cases(
         "tombstone",
         "pending",
         before=("upsert.after_stage", "commit.before_entry", "commit.after_draft"),
-        after=("commit.after_entry", "upsert.after_commit"),
+        after=("commit.after_entry", "upsert.after_commit", "tombstone.after_audit"),
     ),
     *_cases(
         "ingest",
@@ -106,7 +114,13 @@ CASES: Final = [
     *_cases(
         "fold",
         "pending",
-        before=("fold.after_plan", "fold.after_write", "fold.before_commit", "commit.before_entry"),
+        before=(
+            "fold.after_plan",
+            "audit.after_missing",
+            "fold.after_write",
+            "fold.before_commit",
+            "commit.before_entry",
+        ),
         after=(
             "commit.after_entry",
             "fold.after_commit",
@@ -125,7 +139,7 @@ CASES: Final = [
     *_cases(
         "squash",
         "pending",
-        before=("squash.after_write", "commit.before_entry", "commit.after_draft"),
+        before=("audit.after_missing", "squash.after_write", "commit.before_entry", "commit.after_draft"),
         after=("commit.after_entry", "squash.after_commit"),
     ),
     *_cases("append", "log", before=("upsert.after_stage",), after=("upsert.after_commit",)),
@@ -173,7 +187,13 @@ CASES: Final = [
     *_cases(
         "export",
         "pending",
-        before=("export.after_write", "commit.before_entry", "export.after_commit", "export.before_rename"),
+        before=(
+            "export.after_write",
+            "commit.before_entry",
+            "export.after_commit",
+            "export.after_marker",
+            "export.before_rename",
+        ),
         after=("export.after_rename",),
         spark=True,
     ),

@@ -11,6 +11,7 @@ from siltstone.failpoints import FAILPOINTS
 from siltstone.storage.connect import ConnectServer
 from tests.crash.cases import CASES, Case
 from tests.crash.conftest import AfterStates, StartLake
+from tests.crash.test_backup import PLACES as BACKUP_PLACES
 from tests.crash.test_eventlog import PLACES as EVENTLOG_PLACES
 from tests.crash.test_journal import PLACES as JOURNAL_PLACES
 from tests.crash.test_leases import PLACES as LEASE_PLACES
@@ -39,7 +40,7 @@ def test_every_fail_point_of_the_source_is_declared_and_every_declared_one_is_in
 
 
 def test_every_fail_point_has_a_crash_test():
-    elsewhere = EVENTLOG_PLACES | JOURNAL_PLACES | LEASE_PLACES | REQUEST_PLACES | WORKER_PLACES
+    elsewhere = BACKUP_PLACES | EVENTLOG_PLACES | JOURNAL_PLACES | LEASE_PLACES | REQUEST_PLACES | WORKER_PLACES
     assert {case.failpoint for case in CASES} | elsewhere == FAILPOINTS
 
 

@@ -244,7 +244,7 @@ EXPRESSIONS: dict[str, list[str]] = {
         "n IN (1.5, 2)",
         "o IN (true)",
     ],
-    "LIKE": [
+    "LIKE, LIKE ANY, LIKE ALL": [
         "z LIKE 'a%'",
         "z LIKE '%b'",
         "z LIKE 'a_b'",
@@ -258,6 +258,15 @@ EXPRESSIONS: dict[str, list[str]] = {
         "z LIKE 'A%'",
         "w LIKE '%-%-%'",
         "z LIKE '__'",
+        "z LIKE ANY ('a%', '%b')",
+        "z LIKE SOME ('a%', '_')",
+        "z LIKE ALL ('a%', '%b')",
+        "z NOT LIKE ANY ('a%', '%b')",
+        "z NOT LIKE ALL ('a%', '%b')",
+        "NOT z LIKE ANY ('a%', '%b')",
+        "NOT z LIKE ALL ('a%', '%b')",
+        "NOT z NOT LIKE ANY ('a%', '%b')",
+        "NOT (z NOT LIKE ALL ('a%', '%b'))",
     ],
     "||": [
         "z || w",

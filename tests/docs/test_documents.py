@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.config import Settings
+from siltstone.config import Settings, scope_of
 from siltstone.errors import SiltstoneError
 from siltstone.model.tiers import DEFAULT_TIERS, Tier
 
@@ -31,7 +31,7 @@ def test_the_readme_shows_the_two_commands() -> None:
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Settings)])
-def test_every_setting_is_explained_with_its_default(name: str) -> None:
+def test_every_setting_is_explained_with_its_default_and_scope(name: str) -> None:
     rows = [
         line for line in (ROOT / "docs" / "settings.md").read_text().splitlines() if line.startswith(f"| `{name}` |")
     ]
@@ -40,6 +40,7 @@ def test_every_setting_is_explained_with_its_default(name: str) -> None:
     shown = rows[0].split("|")[2].strip().strip("`")
     expected = str(default).lower() if isinstance(default, bool) else "" if default in ("", {}) else f"{default}"
     assert shown == (expected.removesuffix(".0") if isinstance(default, float) else expected)
+    assert rows[0].split("|")[3].strip() == scope_of(name)
 
 
 def test_every_error_and_its_exit_code_is_in_the_guarantees() -> None:

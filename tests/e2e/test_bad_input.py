@@ -97,7 +97,7 @@ def test_an_export_into_the_lake_or_over_something_else(untouched: Path, tmp_pat
     refused(untouched, "invalid_request", "is not empty", "export", PEOPLE, str(tmp_path))
     replace = ("export", PEOPLE, str(tmp_path), "--overwrite")
     refused(untouched, "invalid_request", "pass --yes", *replace)
-    refused(untouched, "invalid_request", "'letter.txt', which is not of an export", *replace, "--yes")
+    refused(untouched, "invalid_request", "no list of files that an export wrote", *replace, "--yes")
     assert (tmp_path / "letter.txt").read_text() == "mine"
 
 
@@ -114,6 +114,9 @@ def test_an_export_into_the_lake_or_over_something_else(untouched: Path, tmp_pat
         ("id", "id", "cannot be read"),
         ("id STRING, n INTERVAL", "id", "cannot be"),
         ("id STRING) AS SELECT (1", "id", "cannot be"),
+        ("id VARCHAR(3)", "id", "Column 'id': the length in VARCHAR(3) is not supported"),
+        ("id STRING, n INT DEFAULT 5", "id", "Column 'n': DEFAULT is not supported"),
+        ("id STRING,, n INT", "id", "cannot be read: there is ',' where a column is expected"),
     ],
 )
 def test_a_schema_or_key_that_is_not_allowed(untouched: Path, schema: str, key: str, says: str):
@@ -136,10 +139,10 @@ def test_a_subject_that_is_no_column(untouched: Path):
     )
 
 
-def test_columns_from_neither_or_both_sources(untouched: Path, tmp_path: Path):
-    refused(untouched, "invalid_request", "one of the two", "create", "a.b.c", "--key", "id")
+def test_columns_from_no_source_or_from_two(untouched: Path, tmp_path: Path):
+    refused(untouched, "invalid_request", "one of the three", "create", "a.b.c", "--key", "id")
     both = ("--schema", SCHEMA, "--like", tmp_path / "x.csv")
-    refused(untouched, "invalid_request", "one of the two", "create", "a.b.c", "--key", "id", *both)
+    refused(untouched, "invalid_request", "one of the three", "create", "a.b.c", "--key", "id", *both)
 
 
 def test_columns_from_a_file_that_cannot_give_them(untouched: Path, tmp_path: Path):
@@ -149,7 +152,8 @@ def test_columns_from_a_file_that_cannot_give_them(untouched: Path, tmp_path: Pa
     refused(untouched, "not_found", "There is no file", *create, tmp_path / "gone.parquet")
     refused(untouched, "invalid_request", "a parquet, csv, json, ndjson file", *create, tmp_path / "x.txt")
     refused(untouched, "invalid_request", "cannot be read", *create, tmp_path / "x.parquet")
-    for number, text in enumerate(("", "[1]", "{", '"text"')):
+    mixed = '{"id": 1}\n{"id": "a"}'
+    for number, text in enumerate(("", "[1]", "{", '"text"', mixed, '{"id": null}', '{"id": true}\n{"id": 1}')):
         (tmp_path / f"{number}.json").write_text(text)
         refused(untouched, "invalid_request", "cannot be read", *create, tmp_path / f"{number}.json")
 

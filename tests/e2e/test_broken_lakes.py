@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -10,10 +11,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from tests.e2e.conftest import PEOPLE, PRICES
 from tests.e2e.silt import TIMEOUT_SECONDS, Result, contents, silt
+from tests.support.tables import open_table
 
 NOBODY = 65534
 AS_NOBODY = """
@@ -174,7 +176,7 @@ def test_a_lake_that_cannot_be_read(open_folder: Path):
 def test_a_change_file_that_was_cut_off(written: Path):
     file = newest(changes_of(written), "data/*.parquet")
     file.write_bytes(file.read_bytes()[:-40])
-    failed(written, "corruption", 9, f"{file.name} cannot be read", "head", PEOPLE)
+    failed(written, "corruption", 9, f"{file.name} is damaged", "head", PEOPLE)
 
 
 def test_a_change_file_that_is_gone(written: Path):
@@ -205,7 +207,70 @@ def test_a_broken_dataset_does_not_hide_the_others(written: Path):
     newest(changes_of(written), "_delta_log/*.json").write_text("")
     result = silt("--lake", written, "--json", "status")
     assert (result.code, result.error["kind"]) == (9, "corruption")
-    assert [one["dataset"] for one in result.data] == [PRICES]
+    assert {one["dataset"]: one["broken"] is not None for one in result.data} == {PEOPLE: True, PRICES: False}
+
+
+def test_a_missing_dataset_folder_is_named_and_hides_nothing(written: Path):
+    folder = Path(silt("--lake", written, "--json", "describe", PEOPLE).data["path"])
+    shutil.rmtree(folder)
+    for call in (("list",), ("status",), ("compact", "--all", "--dry-run"), ("vacuum", "--all", "--dry-run")):
+        result = silt("--lake", written, "--json", *call)
+        assert (result.code, result.error["kind"]) == (9, "corruption"), call
+        assert f"silt drop {PEOPLE}" in result.error["message"]
+        found = {one.get("name") or one["dataset"]: bool(one.get("broken")) for one in result.data}
+        assert found == ({PEOPLE: True, PRICES: False} if call[0] in ("list", "status") else {PRICES: False})
+    plan = silt("--lake", written, "--json", "compact", "--plan")
+    assert (plan.code, list(plan.data["unreadable"])) == (0, [PEOPLE])
+    doctor = silt("--lake", written, "--json", "doctor")
+    assert (doctor.code, f"silt drop {PEOPLE}" in str(doctor.data)) == (1, True)
+    assert silt("--lake", written, "--json", "head", PEOPLE).error["kind"] == "corruption"
+    assert silt("--lake", written, "--json", "drop", PEOPLE, "--yes").data["dropped"]
+    assert [one["name"] for one in silt("--lake", written, "--json", "list").data] == [PRICES]
+
+
+def test_a_dataset_that_the_registry_does_not_name_is_reported(written: Path, tmp_path: Path):
+    registry = written / "_system" / "datasets"
+    shutil.copytree(registry, tmp_path / "copy")
+    assert silt("--lake", written, "create", "a.b.later", "--key", "id", "--schema", "id STRING").code == 0
+    assert silt("--lake", written, "upsert", "a.b.later", "--row", '{"id": "a"}').code == 0
+    shutil.rmtree(registry)
+    shutil.copytree(tmp_path / "copy", registry)
+    result = silt("--lake", written, "--json", "status")
+    assert (result.code, "doctor --repair" in result.error["message"]) == (9, True)
+    [found] = [one for one in result.data if "unregistered" in one]
+    assert (found["dataset"], found["unregistered"]["sequence"]) == ("a.b.later", 1)
+    assert "a.b.later" in silt("--lake", written, "status").err
+    doctor = silt("--lake", written, "--json", "doctor")
+    assert (doctor.code, "a.b.later" in str(doctor.data)) == (1, True)
+
+    before = of_users(written)
+    listed = silt("--lake", written, "--json", "doctor", "--repair")
+    assert (listed.code, listed.data["dry_run"], of_users(written)) == (1, True, before)
+    assert [(one["subject"], one["state"]) for one in listed.data["damages"]] == [("a.b.later", "would be repaired")]
+    assert "Pass --yes" in silt("--lake", written, "doctor", "--repair").err
+    repaired = silt("--lake", written, "--json", "doctor", "--repair", "--yes")
+    assert (repaired.code, repaired.data["damages"][0]["state"]) == (0, "repaired")
+    assert silt("--lake", written, "--json", "get", "a.b.later", "a").data == [{"id": "a"}]
+    assert silt("--lake", written, "doctor", "--repair").out == "No damage was found.\n"
+
+
+def test_repair_drops_a_missing_dataset_only_on_request(written: Path):
+    shutil.rmtree(Path(silt("--lake", written, "--json", "describe", PEOPLE).data["path"]))
+    refused = silt("--lake", written, "--json", "doctor", "--repair", "--yes")
+    assert (refused.code, refused.data["damages"][0]["state"]) == (1, "only with --drop-missing")
+    assert len(silt("--lake", written, "--json", "list").data) == 2
+    dropped = silt("--lake", written, "--json", "doctor", "--repair", "--yes", "--drop-missing")
+    assert (dropped.code, dropped.data["damages"][0]["state"]) == (0, "repaired")
+    assert [one["name"] for one in silt("--lake", written, "--json", "list").data] == [PRICES]
+
+
+def test_repair_deletes_a_damaged_note(written: Path):
+    note = written / "_system" / "compactor" / "cycles.json"
+    note.parent.mkdir()
+    note.write_text("{")
+    assert silt("--lake", written, "--json", "doctor", "--repair").data["damages"][0]["subject"] == "cycles.json"
+    assert silt("--lake", written, "doctor", "--repair", "--yes").code == 0
+    assert not note.exists()
 
 
 def test_a_broken_change_file_is_named_by_status_and_the_rest_is_shown(written: Path):
@@ -222,9 +287,7 @@ def test_a_broken_change_file_is_named_by_status_and_the_rest_is_shown(written: 
 
 
 def test_a_dataset_of_a_newer_siltstone(written: Path):
-    entry = changes_of(written) / "_delta_log" / f"{0:020d}.json"
-    entry.write_text(entry.read_text().replace('"siltstone.format":"1"', '"siltstone.format":"99"'))
-    assert '"siltstone.format":"99"' in entry.read_text()
+    open_table(changes_of(written)).set_properties({"siltstone.format": "99"})
     failed(written, "invalid_request", 2, "Upgrade Siltstone", "status", PEOPLE)
     failed(written, "invalid_request", 2, "Upgrade Siltstone", "upsert", PEOPLE, "--row", '{"id": "c"}')
 
@@ -237,3 +300,26 @@ def test_a_lake_with_settings_that_cannot_be_read(lake: Path):
 def test_the_shape_of_an_error_is_one_json_object(lake: Path):
     found = json.loads(silt("--json", "--lake", lake, "describe", "a.b.c").err)
     assert found == {"error": {"kind": "not_found", "message": found["error"]["message"]}}
+
+
+# ---- other programs ----------------------------------------------------------------------------------------------
+
+
+def test_a_commit_of_another_program_is_reported_and_repaired(written: Path):
+    changes = DeltaTable(changes_of(written))
+    changes.delete()
+    failed(written, "corruption", 9, "another program", "head", PEOPLE)
+    failed(written, "corruption", 9, "another program", "status", PEOPLE)
+    failed(written, "corruption", 9, "another program", "upsert", PEOPLE, "--row", '{"id": "c"}')
+    doctor = silt("--lake", written, "--json", "doctor")
+    assert doctor.code == 1
+    [check] = [one for one in doctor.data["checks"] if one["name"] == "lake"]
+    assert "another program" in check["found"]
+    history = silt("--lake", written, "--json", "history", PEOPLE)
+    assert [entry["what"] for entry in history.data if entry["foreign"]] == ["DELETE"]
+    before = of_users(written)
+    listed = silt("--lake", written, "--json", "doctor", "--repair")
+    assert (listed.code, of_users(written)) == (1, before), "without --yes nothing is changed"
+    assert silt("--lake", written, "doctor", "--repair", "--yes").code == 0
+    assert [row["id"] for row in silt("--lake", written, "--json", "head", PEOPLE).data] == ["a", "b"]
+    assert silt("--lake", written, "--json", "status", PEOPLE).code == 0

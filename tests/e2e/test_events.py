@@ -57,16 +57,17 @@ def test_lists_are_paged_and_filtered() -> None:
 
 @pytest.mark.usefixtures("log")
 def test_where_things_stand() -> None:
-    builds = silt("events", "builds", "--json").data
+    builds = silt("events", "builds", "--json").data["builds"]
     assert builds[0]["last_index"] > builds[-1]["last_index"]
     assert silt("events", "builds", "build 0", "--json").data["build_request_id"] == "build 0"
     assert silt("events", "builds", "nothing").code == 3
     assert "there are UNKNOWN, RECEIVED" in silt("events", "builds", "--status", "DONE").err
     small, large = (silt("events", "builds", "--status", name, "--json").data for name in ("completed", "COMPLETED"))
     assert small == large
-    ref = silt("events", "partitions", "--json").data[0]["partition_ref"]
+    ref = silt("events", "partitions", "--json").data["partitions"][0]["partition_ref"]
     assert silt("events", "partitions", ref, "--json").data["partition_ref"] == ref
-    assert {run["build_request_id"] for run in silt("events", "jobs", "--build", RUNNING, "--json").data} == {RUNNING}
+    jobs = silt("events", "jobs", "--build", RUNNING, "--json").data["jobs"]
+    assert {run["build_request_id"] for run in jobs} == {RUNNING}
     assert silt("events", "summary", "--json").data["events"] == 120
     first = json.loads(LINES[0])
     whole = silt("events", "show", first["event_id"], "--json").data
@@ -74,6 +75,26 @@ def test_where_things_stand() -> None:
     assert whole == {"index": 1} | first
     shown = " ".join(silt("events", "show", first["event_id"]).out.split())
     assert f"build_request_id {first['build_request_id']}" in shown
+
+
+@pytest.mark.usefixtures("log")
+@pytest.mark.parametrize("what", ["builds", "partitions", "jobs"])
+def test_a_list_that_its_limit_has_cut_announces_it_and_can_be_continued(what: str) -> None:
+    whole = silt("events", what, "--json").data
+    assert (whole["has_more"], whole["next"]) == (False, None)
+    pages: list[object] = []
+    after: tuple[str, ...] = ()
+    for _ in whole[what]:
+        page = silt("events", what, "--limit", 2, *after, "--json").data
+        pages += page[what]
+        if not page["has_more"]:
+            break
+        after = ("--after", page["next"])
+    assert (len(whole[what]) > 4, pages) == (True, whole[what])
+    shown = silt("events", what, "--limit", 2)
+    assert "There are more. Go on with --after " in shown.err
+    assert silt("events", what).err == ""
+    assert silt("events", what, "--after", "nowhere").code == 2
 
 
 @pytest.mark.usefixtures("log")

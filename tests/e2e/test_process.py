@@ -10,6 +10,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -82,8 +83,8 @@ def test_a_handle_that_has_looked_up_before_sees_what_another_process_writes(lak
         assert people.get(["a"]).num_rows == 0
 
 
-def test_create_with_text_loads_the_parser_and_nothing_else(lake_path: Path):
-    assert loaded("--lake", lake_path, "create", "a.b.c", "--key", "id", "--schema", "id STRING") == "sqlglot"
+def test_create_with_text_loads_nothing_heavy(lake_path: Path):
+    assert loaded("--lake", lake_path, "create", "a.b.c", "--key", "id", "--schema", "id STRING") == ""
 
 
 def test_the_installed_command_answers(lake: Path):
@@ -102,7 +103,7 @@ def test_the_lake_can_come_from_the_environment_and_globals_may_stand_anywhere(l
 
 def test_what_stands_after_two_dashes_is_an_argument(lake: Path):
     assert silt("--lake", lake, "--json", "upsert", PEOPLE, "--row", '{"id": "--json"}').code == 0
-    assert silt("--lake", lake, "tombstone", PEOPLE, "--", "--json").out.startswith("Hid 1 key")
+    assert silt("--lake", lake, "tombstone", PEOPLE, "--", "--json").out.startswith("Hid 1 row")
     assert silt("--lake", lake, "--json", "head", PEOPLE).data == []
 
 
@@ -227,3 +228,50 @@ def test_a_person_at_a_terminal_is_asked_before_a_drop(lake: Path, answer: str, 
     assert child.returncode == code
     assert b"Drop crm.sales.people" in err
     assert len(silt("--lake", lake, "--json", "list").data) == left
+
+
+STARTS = """
+import logging, sys
+logging.basicConfig(level=logging.INFO, format="%(name)s %(message)s")
+from siltstone import Lake, Unavailable
+try:
+    Lake.open(sys.argv[1]).sql("SELECT 1", engine="spark")
+except Unavailable:
+    print("unavailable")
+"""
+
+
+@pytest.fixture
+def without_jars(tmp_path: Path) -> dict[str, str]:
+    """An environment in which a Spark server is started, and ends at once for want of its jars."""
+    (tmp_path / "jars").mkdir()
+    return os.environ | {
+        "SILT_SPARK_SHARED": "yes",
+        "SILT_SPARK_JARS": str(tmp_path / "jars"),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
+
+
+def test_a_person_at_a_terminal_reads_that_spark_starts_before_it_does(lake: Path, without_jars: dict[str, str]):
+    terminal, end = pty.openpty()
+    call = [*COMMAND, "--lake", str(lake), "sql", "SELECT 1", "--engine", "spark"]
+    with subprocess.Popen(call, stdin=end, stdout=end, stderr=end, env=without_jars | {"TERM": "xterm"}) as child:
+        os.close(end)
+        shown = b""
+        with suppress(OSError):  # the terminal is closed when the child has gone
+            while piece := os.read(terminal, 4096):
+                shown += piece
+        os.close(terminal)
+    assert child.returncode == 5
+    said = shown.decode(errors="replace")
+    assert 0 < said.find("Starting Spark for queries, about 5 s") < said.find("did not start"), said
+    quiet = subprocess.run([*call, "--json"], capture_output=True, text=True, check=False, env=without_jars)
+    assert (quiet.returncode, "Starting" in quiet.stdout + quiet.stderr) == (5, False)
+
+
+def test_a_program_logs_that_spark_starts(lake: Path, without_jars: dict[str, str]):
+    done = subprocess.run(
+        [sys.executable, "-c", STARTS, str(lake)], capture_output=True, text=True, check=True, env=without_jars
+    )
+    assert done.stdout == "unavailable\n"
+    assert "siltstone.spark Starting Spark for queries, about 5 s" in done.stderr

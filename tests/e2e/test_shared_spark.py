@@ -35,7 +35,7 @@ def show(progress):
 
 with Lake.open(sys.argv[1]) as lake:
     with lake.watched(show):
-        spark = lake.spark()
+        spark = lake._spark_for_queries()
         print("joined", flush=True)
         sys.stdin.readline()
         try:
@@ -60,6 +60,7 @@ class User:
             (self.cache / shared).symlink_to(cache_folder() / shared)
         self.environment = {
             "XDG_CACHE_HOME": str(self.cache.parent),
+            "XDG_CONFIG_HOME": str(folder / "config"),
             "SILT_SPARK_SHARED": "yes",
             "SILT_SPARK_MASTER": "local[2]",
             "SILT_SPARK_MEMORY_MB": "2048",
@@ -68,23 +69,24 @@ class User:
         }
         self.silt("create", NAME, "--key", "id", "--schema", "id STRING")
         self.silt("upsert", NAME, "--row", '{"id": "x"}', "--row", '{"id": "y"}')
-        (folder / "lake" / "silt.toml").write_text('[spark]\n"spark.ui.enabled" = true\n')
+        (folder / "config" / "siltstone").mkdir(parents=True)
+        (folder / "config" / "siltstone" / "silt.toml").write_text('[spark]\n"spark.ui.enabled" = true\n')
 
     def silt(self, *call: object, **environment: str) -> Result:
         return process("--json", *call, **{**self.environment, **environment})
 
     @property
     def place(self) -> Path:
-        (found,) = (self.cache / "connect").iterdir()
-        return found
+        """The folder of the server for queries."""
+        return Path(self.silt("spark", "status").data["log"]).parent
 
     def running(self) -> Running:
         found = read_state(self.place)
         assert found is not None
         return found
 
-    def pid(self) -> int:
-        return int(self.silt("spark", "status").data["pid"])
+    def pid(self, *role: str) -> int:
+        return int(self.silt("spark", "status", *role).data["pid"])
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +170,7 @@ def test_python_processes_go_with_the_last_client(user: User, tmp_path: Path):
         loaded = user.silt("ingest", other, rows)
         assert (loaded.code, loaded.data["rows"]) == (0, 1), loaded
         deadline = clock.monotonic_seconds() + GONE_SECONDS
-        while python_daemons(user.pid()):
+        while python_daemons(user.pid("--jobs")):
             assert clock.monotonic_seconds() < deadline
             clock.sleep(0.5)
 
@@ -201,5 +203,29 @@ def test_a_client_whose_server_dies_is_told_soon_and_gets_another(user: User):
         assert client.stdout.readline() == "2\n"
     assert not listens(before.port)
     wait_until_gone(user)  # the new one was told to end soon after its last client
+    user.silt("spark", "stop", "--force")  # that for jobs
     assert user.silt("spark", "stop").data == {"stopped": 0}
     assert user.silt("spark", "status", "--ui").error["kind"] == "invalid_request"
+
+
+NEVER_ENDS = "SELECT repeat('a', 34) RLIKE '(.*a){18}b' AS x"
+"""A constant that Spark works out while it plans; it hears no interrupt."""
+
+
+@pytest.mark.deep
+@pytest.mark.usefixtures("first_two")
+def test_a_server_whose_query_does_not_obey_is_replaced_and_jobs_do_not_notice(user: User):
+    user.silt("sql", COUNT, "--engine", "spark")
+    before = user.running()
+    late = user.silt("sql", NEVER_ENDS, "--timeout", "15")
+    assert (late.code, late.error["kind"]) == (5, "unavailable")
+    assert "longer than 15 s" in late.error["message"]
+    assert user.silt("compact", NAME).code == 0
+    clock = SystemClock()
+    deadline = clock.monotonic_seconds() + GONE_SECONDS
+    while read_state(user.place) == before:
+        assert clock.monotonic_seconds() < deadline
+        clock.sleep(0.2)
+    assert user.silt("sql", COUNT, "--engine", "spark").data["rows"] == [[2]]
+    assert user.running() != before
+    assert user.silt("spark", "status", "--jobs").data["running"]

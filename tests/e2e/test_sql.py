@@ -65,8 +65,29 @@ def test_rows_come_as_a_table_csv_or_json(asked: Path):
     assert silt("--lake", asked, "sql", COUNTED, "--csv").out == "name,n\nann,20\nbob,20\n"
     assert silt("--lake", asked, "sql", COUNTED, "--format", "csv").out == "name,n\nann,20\nbob,20\n"
     assert silt("--lake", asked, "sql", COUNTED, "--format", "json").data["rows"] == [["ann", 20], ["bob", 20]]
-    few = silt("--lake", asked, "sql", f"SELECT id FROM {PEOPLE}", "--max-rows", "3")
-    assert "3 rows; there are more, see --max-rows" in few.err
+
+
+def test_rows_that_a_limit_has_cut_are_announced(asked: Path, tmp_path: Path):
+    text = f"SELECT id FROM {PEOPLE}"
+    for form in ((), ("--csv",), ("--out", tmp_path / "rows.csv")):
+        few = silt("--lake", asked, "sql", text, "--max-rows", "3", *form)
+        assert (few.code, "3 rows" in few.err, "NOT ALL ROWS" in few.err) == (0, True, True), form
+    assert silt("--lake", asked, "--json", "sql", text, "--max-rows", "3").data["truncated"]
+    assert "NOT ALL ROWS" not in silt("--lake", asked, "sql", text).err
+
+
+def test_only_a_table_has_the_row_limit_of_the_setting(asked: Path, monkeypatch: pytest.MonkeyPatch):
+    text = f"SELECT id, name FROM {PEOPLE} ORDER BY age"
+    monkeypatch.setenv("SILT_MAX_ROWS", "5")
+    shown = silt("--lake", asked, "sql", text)
+    assert (shown.out.count("p"), "NOT ALL ROWS" in shown.err) == (5, True)
+    csv = silt("--lake", asked, "sql", text, "--csv")
+    assert (csv.out.count("\n"), csv.err) == (41, "")
+    found = silt("--lake", asked, "--json", "sql", text)
+    assert (found.data["row_count"], found.data["truncated"], len(found.data["rows"])) == (40, False, 40)
+    assert found.out == json.dumps(found.data, indent=2) + "\n"
+    nothing = silt("--lake", asked, "--json", "sql", f"{text} LIMIT 0")
+    assert nothing.out == json.dumps(nothing.data, indent=2) + "\n"
 
 
 def test_csv_tells_null_from_empty_text(asked: Path):

@@ -64,7 +64,7 @@ def test_load_ask_change_fold_and_purge(connect_server: ConnectServer, lake_path
     out = lake_path.parent / "out"
     exported = silt("export", NAME, out, "--format", "csv", "--files", "1", "--at", "1").data
     assert (exported["rows"], exported["files"], exported["sequence"], exported["format"]) == (101, 1, 1, "csv")
-    [file] = out.iterdir()
+    [file] = out.glob("*.csv")
     assert len(file.read_text().splitlines()) == 102
     assert silt("export", NAME, out).error["kind"] == "invalid_request"
     told = silt("export", NAME, out, "--format", "delta", "--overwrite", "--yes").data
@@ -84,7 +84,7 @@ def test_load_ask_change_fold_and_purge(connect_server: ConnectServer, lake_path
         SILT_SPARK_REMOTE=connect_server.address,
     )
     assert list(csv.reader(io.StringIO(shown.out))) == [["id", "n"], ["p99", "99"], ["p100", "100"]]
-    assert "there are more" in shown.err
+    assert "NOT ALL ROWS" in shown.err
     refused = silt("sql", f"SELECT nope FROM {NAME}")
     assert (refused.code, refused.error["kind"]) == (2, "invalid_request")
     assert [row["n"] for row in silt("head", NAME, "-n", "2").data] == [-1, 1000]
@@ -117,3 +117,17 @@ def test_a_spark_that_is_not_there_is_unavailable(lake_path: Path):
     call = ("--lake", lake_path, "--json", "sql", f"SELECT * FROM {NAME}", "--engine", "spark")
     refused = process(*call, SILT_SPARK_REMOTE="sc://127.0.0.1:1")
     assert (refused.code, refused.error["kind"]) == (5, "unavailable")
+
+
+def test_a_dataset_is_created_from_a_file_and_a_refused_file_leaves_none(
+    connect_server: ConnectServer, lake_path: Path, sources: Path
+):
+    def silt(*call: object) -> Result:
+        return process("--lake", lake_path, *call, SILT_SPARK_REMOTE=connect_server.address)
+
+    made = silt("create", NAME, "--key", "id", "--from", sources / "good.parquet")
+    assert "Loaded 100 rows." in made.out, made
+    assert "string" in made.out
+    refused = silt("create", "crm.sales.others", "--key", "n", "--from", sources / "cut.parquet")
+    assert refused.code == 2
+    assert [one["name"] for one in silt("--json", "list").data] == [NAME]

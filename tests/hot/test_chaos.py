@@ -134,10 +134,10 @@ def at_once(chaos: Chaos, seconds: float) -> None:
 
 
 def unleash(path: Path, monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> Counter[str]:
-    def refuse(_lake: Lake) -> None:
+    def refuse(_lake: Lake, _server: object) -> None:
         raise NoSpark
 
-    monkeypatch.setattr(Lake, "spark", refuse)
+    monkeypatch.setattr(Lake, "_session", refuse)
     with Lake.open(path, settings=Settings(durable=False, squash_files=0, hot_cache_mb=64, hot_query_mb=64)) as lake:
         chaos = Chaos(lake)
         at_once(chaos, seconds)

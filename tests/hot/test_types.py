@@ -15,6 +15,7 @@ from siltstone.query.hot import Cold
 from siltstone.query.hot.types import Unfit, columns_sql
 from tests.support.folds import fold_by_arrow
 from tests.support.hot import assert_same, hot_table
+from tests.support.unchecked import write_unchecked
 
 D = decimal.Decimal
 UTC = pa.timestamp("us", tz="UTC")
@@ -123,7 +124,8 @@ def test_a_time_that_duckdb_takes_for_infinity_cannot_be_hot(lake: Lake, kind: p
     schema = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("at", column.type)])
     dataset = lake.create(NAME, schema, key="id")
     lake.hot.fill(NAME)
-    dataset.upsert(pa.table([pa.array(["1"]), column.cast(dataset.schema.field("at").type)], schema=dataset.schema))
+    rows = pa.table([pa.array(["1"]), column.cast(dataset.schema.field("at").type)], schema=dataset.schema)
+    write_unchecked(dataset, rows)
     with pytest.raises(Cold, match="end of all times"), lake.hot.pinned([NAME]):
         pass
     assert "end of all times" in lake.hot.decide(NAME).reason

@@ -104,6 +104,17 @@ def test_a_worker_killed_in_the_middle_of_spark_loses_and_doubles_nothing(open_l
     assert leftovers(log) == 3, "only the three that were removed"
 
 
+def test_a_jvm_that_is_killed_inside_a_living_worker_is_answered_by_halving(open_lake: OpenLake) -> None:
+    lake = open_lake()
+    log = make_log(lake, files=6, rows=20_000)
+    arrange(lake.path, kill_jvm_over=4)
+    (done,) = lake.run_cycle(only=["daily"], force=True)
+    assert done.outcome == "done", done
+    assert [(one.failure, one.files, one.halved) for one in done.failed_attempts] == [("killed", 6, True)]
+    assert "JVM was killed by SIGKILL" in done.failed_attempts[0].error
+    assert numbers(log) == dict.fromkeys(range(120_000), 1)
+
+
 def test_a_killed_parent_leaves_no_worker_and_no_jvm(open_lake: OpenLake) -> None:
     lake = open_lake()
     log = make_log(lake, files=4, rows=200_000)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tests.model.commit import Outcome, Progress, pursue
+from tests.model.relation import apart, behind, lost
 from tests.model.rows import View, apply, delta, oracle, rewritten, snapshot_view
 from tests.model.state import Batch, Commit, Dataset, Entry, File, Pc, Proc, State, Version, World
 from tests.model.variants import Variant
@@ -80,6 +81,10 @@ class Writer:
             return
         group = self.groups[proc.turn]
         dataset = state.datasets[proc.incarnation]
+        ignores = world.breaks(Variant.WRITER_IGNORES_WATERMARK)
+        if apart(dataset.changes.head, dataset.base.head) and not ignores and proc.pc is Pc.CHECK:
+            yield "finds the tables apart and writes nothing", state.with_proc(me, proc._replace(pc=Pc.DONE))
+            return
         commit = write_commit(dataset, f"{self.name}/{proc.turn}", group, proc.commit)
         for progress in pursue(world, state, me, commit):
             yield f"write {progress.event}", self._after(progress, me, group)
@@ -187,6 +192,13 @@ def sequence_of(changes: Version, base: Version) -> int:
     return max(changes.value("siltstone.seq"), base.value("siltstone.fold"))
 
 
+def refused(world: World, dataset: Dataset, changes: Version, base: Version) -> bool:
+    """Whether a snapshot's tables are apart. Base may be ahead of the changes opened before it: these are opened again."""
+    newest = changes if world.breaks(Variant.READER_LOOKS_ONCE) else dataset.changes.head
+    is_lost = lost(changes, base) and not world.breaks(Variant.READER_IGNORES_PRUNE)
+    return is_lost or (behind(changes, base) and behind(newest, base))
+
+
 @dataclass(frozen=True, slots=True)
 class Reader:
     """Reads the merged view `reads` times, each at least as new as the last and as every ack."""
@@ -214,6 +226,11 @@ class Reader:
         changes, base = pinned, dataset.base.head
         if world.breaks(Variant.BASE_FIRST):
             changes, base = dataset.changes.head, pinned
+        if refused(world, dataset, changes, base):
+            sound = not apart(dataset.changes.head, dataset.base.head)
+            stopped = state.with_proc(me, proc._replace(pc=Pc.DONE, pinned=None))
+            wrong = "a sound dataset was refused" if sound else ""
+            return "finds the tables apart and reads nothing", stopped._replace(wrong=wrong)
         if not dataset.readable(changes.files | base.files):
             again = proc._replace(pc=Pc.START, pinned=None)
             return "meets a missing file and starts over", state.with_proc(me, again)

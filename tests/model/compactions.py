@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
-from tests.model.actors import Step
+from tests.model.actors import Step, refused
 from tests.model.commit import Outcome, Progress, land, pursue
 from tests.model.rows import DAY, delta, fold, rewritten, squash
 from tests.model.state import Commit, Dataset, File, Pc, Proc, State, Version, World
@@ -114,6 +114,8 @@ class Folder:
         proc = state.procs[me]
         dataset = state.datasets[proc.incarnation]
         base = dataset.base.head
+        if refused(world, dataset, changes, base):
+            return "finds the tables apart and folds nothing", state.with_proc(me, fresh(proc, pc=Pc.DONE))
         if not dataset.readable(changes.files | base.files):
             again = started_over(state, me, tries=self.tries)
             return "meets a missing file and starts over", again

@@ -11,6 +11,7 @@ from dataclasses import replace
 from tests.model.actors import FirstLoader, Follower, Reader, Writer
 from tests.model.checker import Scenario
 from tests.model.compactions import Clusterer, Folder, RollUp, Squasher
+from tests.model.copies import Copier, Repairer
 from tests.model.housekeeping import Creator, Dropper, LogCleaner, Purger, Vacuum
 from tests.model.leases import Compactor, Sweeper
 from tests.model.loads import LogLoader
@@ -300,6 +301,37 @@ RECREATED = Scenario(
     ),
     fine=True,
 )
+
+COPIED = Scenario(
+    actors=(
+        one_by_one("writer", W1, W2),
+        Folder("folder", tries=1),
+        Folder("late", tries=1),
+        Copier("copier"),
+        Repairer("repairer"),
+        Reader("reader"),
+    ),
+)
+"""A copy of changes, then of base, is put back."""
+BACKED_UP = Scenario(
+    actors=(
+        one_by_one("writer", W1, W2),
+        Folder("folder", tries=1),
+        Folder("late", tries=1),
+        Copier("backup", is_backup=True),
+        Reader("reader"),
+    ),
+)
+"""A backup, which copies only pairs that fit, is put back."""
+OLDER_BASE = Scenario(
+    actors=(
+        one_by_one("writer", W1, W2, W3),
+        Folder("folder", tries=1),
+        Copier("copier", order=("base", "changes"), restores=("base",)),
+        Reader("reader"),
+    ),
+)
+"""An older base comes back under changes that were pruned since."""
 
 DEEP_KEYED = Scenario(
     actors=(

@@ -12,6 +12,7 @@ Terms:
                 fields that no process may read: `history`, `load` and `acked`, from which the
                 oracle knows the truth, and `led`, the highest epoch of a lease whose job landed in
                 base. `disk` keeps what ever lay there, and only for variants that read by listing.
+                `restored` is set once a copy was put back.
     Proc        the private memory of one process: a program counter and what it has read so far.
     State       everything: datasets, registry, processes and the budget of faults that may still
                 happen.
@@ -126,6 +127,7 @@ class Dataset(NamedTuple):
     swept: bool = False
     disk: frozenset[File] = frozenset()
     led: int = 0
+    restored: bool = False
 
     def table(self, which: TableName) -> Table:
         """The table by its name."""
@@ -191,6 +193,7 @@ class Proc(NamedTuple):
     content: int = -1
     loaded: int = 0
     epoch: int = 0
+    copies: tuple[Table, ...] = ()
 
 
 class Lease(NamedTuple):

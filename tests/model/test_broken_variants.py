@@ -16,7 +16,7 @@ from tests.model.checker import Scenario, explore
 from tests.model.variants import Variant
 
 CAUGHT = {
-    Variant.BASE_FIRST: (scenarios.TWO_FOLDERS, "the truth is"),
+    Variant.BASE_FIRST: (scenarios.TWO_FOLDERS, "a sound dataset was refused"),
     Variant.PRUNE_BY_LISTING: (scenarios.TWO_FOLDERS, "a read now would give"),
     Variant.REMOVES_UNCHECKED: (scenarios.CLUSTER, "a read now would give"),
     Variant.FOLD_WITHOUT_TRANSACTION: (scenarios.LOG_SQUASH, "a read now would give"),
@@ -54,6 +54,9 @@ CAUGHT = {
     Variant.EPOCH_OF_THE_TABLE: (scenarios.LOG_TAKEOVER, "job of an older epoch landed"),
     Variant.LEASE_TAKEN_UNCHECKED: (scenarios.LOG_TAKEOVER, "one epoch has two holders"),
     Variant.SWEEP_READS_LOG_FIRST: (scenarios.LOG_SWEEP, "a live file is not on disk"),
+    Variant.WRITER_IGNORES_WATERMARK: (scenarios.COPIED, "not gapless and unique"),
+    Variant.READER_IGNORES_PRUNE: (scenarios.OLDER_BASE, "the truth is"),
+    Variant.READER_LOOKS_ONCE: (scenarios.TWO_FOLDERS, "a sound dataset was refused"),
     Variant.SWEEP_SPARES_NOBODY: (scenarios.LOG_SWEEP, "a live file is not on disk"),
 }
 

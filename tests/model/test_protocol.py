@@ -225,6 +225,40 @@ def test_a_purge_deletes_no_file_that_a_commit_then_needs() -> None:
     )
 
 
+def test_a_copy_made_beside_a_writer_is_refused_until_it_is_repaired_and_loses_nothing_it_holds() -> None:
+    report = holds(scenarios.COPIED, at_least=3_000)
+    assert_happened(
+        report,
+        "copier: puts the copy back",
+        "writer: finds the tables apart and writes nothing",
+        "reader: finds the tables apart and reads nothing",
+        "late: finds the tables apart and folds nothing",
+        "repairer: raise of the sequence lands",
+    )
+
+
+def test_a_backup_made_beside_writers_and_folds_needs_no_repair() -> None:
+    report = holds(scenarios.BACKED_UP, at_least=3_000)
+    assert_happened(
+        report,
+        "backup: copies base, which is ahead, and begins again",
+        "backup: puts the copy back",
+        "writer: write lands",
+        "late: fold lands",
+    )
+    assert not [event for event in report.events if "apart" in event]
+
+
+def test_an_older_base_under_pruned_changes_is_never_read() -> None:
+    report = holds(scenarios.OLDER_BASE, at_least=3_000)
+    assert_happened(
+        report,
+        "copier: puts the copy back",
+        "reader: finds the tables apart and reads nothing",
+        "writer: finds the tables apart and writes nothing",
+    )
+
+
 @pytest.mark.parametrize(
     ("scenario", "at_least"),
     [(scenarios.STALE_HANDLE, 2_500), (scenarios.RECREATED, 4_000)],

@@ -52,4 +52,7 @@ class Variant(StrEnum):
     EPOCH_OF_THE_TABLE = "a job commits with the epoch that it finds in the table instead of its lease's"
     LEASE_TAKEN_UNCHECKED = "a lease is taken from whoever has it by now, not from the holder that was judged"
     SWEEP_READS_LOG_FIRST = "the sweep reads the log before it looks whether a file's owner is dead"
+    WRITER_IGNORES_WATERMARK = "a writer takes the next sequence without comparing it with base's watermark"
+    READER_IGNORES_PRUNE = "a reader does not compare base's watermark with what was pruned"
+    READER_LOOKS_ONCE = "a reader compares the watermark with the changes it opened before, and does not look again"
     SWEEP_SPARES_NOBODY = "the sweep deletes the unreferenced files of live owners too"

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 from siltstone import Lake
 from siltstone.config import Settings
 from siltstone.dataset.dataset import Dataset
-from siltstone.errors import SiltstoneError
+from siltstone.errors import InvalidRequest, SiltstoneError
 from siltstone.failpoints import arm
 from siltstone.model.results import Ack
 from tests.support.children import Child
@@ -124,24 +124,29 @@ class DatasetMachine(RuleBasedStateMachine):
         keys = self._keys(indexes)
         ack = self.dataset.tombstone([dict(zip(self.kind.key, key, strict=True)) for key in keys], reason=reason)
         self.model.tombstone(keys, reason)
-        assert ack == Ack(sequence=self.model.sequence, rows=len(keys))
+        assert (ack.sequence, ack.rows, ack.applied) == (self.model.sequence, len(keys), True)
 
     @rule(indexes=INDEXES, seed=SEEDS, step=st.integers(min_value=1, max_value=3))
     def producer_writes(self, indexes: list[int], seed: int, step: int) -> None:
         rows = self._rows(indexes, seed)
-        number = step + (self._producer[0] if self._producer else 0)
+        number = self._producer[0] + 1 if self._producer else step
         ack = self.dataset.upsert(to_table(self.kind, rows), producer="feed", sequence=number)
         self.model.upsert(rows)
         assert ack == Ack(sequence=self.model.sequence, rows=len(rows))
         self._producer = (number, ack, rows)
 
     @precondition(lambda self: self._producer is not None)
-    @rule(back=st.integers(min_value=0, max_value=1))
-    def producer_repeats(self, back: int) -> None:
+    @rule(away=st.integers(min_value=-2, max_value=3).filter(lambda away: away != 1))
+    def producer_repeats_or_loses_its_place(self, away: int) -> None:
         assert self._producer is not None
         number, first, rows = self._producer
-        ack = self.dataset.upsert(to_table(self.kind, rows), producer="feed", sequence=number - back)
-        assert ack == Ack(sequence=None if back else first.sequence, rows=len(rows), applied=False)
+        table = to_table(self.kind, rows)
+        if away == 0:
+            ack = self.dataset.upsert(table, producer="feed", sequence=number)
+            assert ack == Ack(sequence=first.sequence, rows=len(rows), applied=False)
+            return
+        with pytest.raises(InvalidRequest):
+            self.dataset.upsert(table, producer="feed", sequence=number + away)
 
     @rule(indexes=INDEXES, seed=SEEDS, place=st.sampled_from(WRITE_PLACES))
     def upsert_on_a_failing_disk(self, indexes: list[int], seed: int, place: str) -> None:

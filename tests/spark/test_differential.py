@@ -93,6 +93,47 @@ def test_the_22_shapes_mean_the_same_on_both_engines(quick: "SparkSession") -> N
     assert not found
 
 
+REWRITTEN = (
+    *("NOT z LIKE ANY ('a%', '%b')", "z NOT LIKE ANY ('a%', '%b')", "NOT z ILIKE ALL ('A%', '%b')", "NOT z LIKE 'a%'"),
+    *(
+        "NOT z LIKE '!%' ESCAPE '!'",
+        "NOT z RLIKE 'a.*'",
+        "NOT n IN (1, NULL)",
+        "NOT n BETWEEN 1 AND 2",
+        "NOT n IS NULL",
+    ),
+    *("o IS NOT DISTINCT FROM n = 1", "o IS DISTINCT FROM n = 1", "n = 1 IS NOT DISTINCT FROM o", "n <=> 1 = o"),
+    *("n = 1 IS NULL", "NOT n = 1 AND o", "n | k & 3", "n ^ k & 3 | 8", "n & 1 << 2 + 1", "n >> 1", "n >>> 1 | 4"),
+    *("n << 33", "id << 65", "-n * 2 % 3", "'1' || 2 + 3", "+'5'", "- - n", "-1::STRING", "~n & 7", "n - (k - 1) - 2"),
+    *("n < 2 = o", "NOT o OR n = 1 AND k = 2", "shiftleft(n, 2)", "shiftright(id, 1)", "shiftrightunsigned(n, 1)"),
+)
+
+
+WHOLE = (
+    "SELECT k, o, count(*) AS c FROM lab.d.t GROUP BY k, o WITH ROLLUP",
+    "SELECT k, o, count(*) AS c, grouping_id(k, o) AS g FROM lab.d.t GROUP BY k, o WITH CUBE",
+    "SELECT k, o, count(*) AS c FROM lab.d.t GROUP BY k, o GROUPING SETS ((k), (k, o), ())",
+    "SELECT k, o, count(*) AS c FROM lab.d.t GROUP BY k, GROUPING SETS ((o), ())",
+    "SELECT * FROM (SELECT k, o, n FROM lab.d.t) PIVOT (sum(n) FOR o IN (true AS yes, false))",
+    "SELECT * FROM (SELECT k, o, n FROM lab.d.t) PIVOT (sum(n) AS s, max(k) FOR (o, k) IN ((true, 1) AS one, (false, 2)))",
+    "SELECT * FROM (SELECT id, n, k FROM lab.d.t) UNPIVOT (v FOR name IN (n, k AS other)) AS u",
+    "SELECT * FROM (SELECT id, n, k FROM lab.d.t) UNPIVOT INCLUDE NULLS ((v, w) FOR name IN ((n, k) AS a, (k, n)))",
+    "SELECT * FROM range(3) JOIN range(2, 9, 3) AS r(x) ON id < x",
+)
+
+
+def test_the_gate_sends_spark_the_meaning_that_was_written(engines: Engines) -> None:
+    cold = engines[1]
+    shown = ", ".join(f"{expression} AS x{at}" for at, expression in enumerate(REWRITTEN))
+    text = f"SELECT id, {shown} FROM lab.d.t"
+    assert differences(cold.ask_bound(text, {}), cold.ask(text), ordered=False) == []
+    asked = [
+        f"SELECT k FROM lab.d.t {each} DISTINCT SELECT n FROM lab.d.t" for each in ("UNION", "EXCEPT", "INTERSECT")
+    ]
+    for text in (*asked, *WHOLE):
+        assert differences(cold.ask_bound(text, {}), cold.ask(text), ordered=False) == [], text
+
+
 KINDS = (
     *("bool", "int8", "int16", "int32", "int64", "float", "double", "decimal128", "string", "binary", "date32[day]"),
     *("timestamp[us, tz=UTC]", "timestamp[us]", "list", "map", "struct"),

@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from siltstone import Dataset, InvalidRequest, Lake, NotFound, Settings, Unavailable
+from siltstone.dataset.export import MARKER
 from siltstone.dataset.view import view_frame
 from siltstone.failpoints import arm
 from tests.support.people import by_id, create, key, person, write_people
@@ -75,7 +76,7 @@ def test_an_export_read_by_others_is_the_merged_view(dataset: Dataset, tmp_path:
     assert (report.rows, report.sequence, report.format, report.path) == (48, 2, format_name, str(target))
     data = [path for path in target.rglob("*") if path.suffix == f".{'csv' if format_name == 'csv' else 'parquet'}"]
     assert (report.files, report.bytes) == (len(data), sum(path.stat().st_size for path in data))
-    names = [path.name for path in target.rglob("*") if path.is_file()]
+    names = [path.name for path in target.rglob("*") if path.is_file() and path.name != MARKER]
     assert not [name for name in names if name.startswith((".", "_")) or name.endswith(".crc")]
     assert beside(target) == []
     assert dataset.status().unreferenced_files == 0
@@ -114,7 +115,7 @@ def test_a_delta_export_is_a_plain_table_with_the_columns_of_the_user(
 def test_files_says_how_many_are_written(dataset: Dataset, tmp_path: Path) -> None:
     assert dataset.export(tmp_path / "one", files=1).files == 1
     assert dataset.export(tmp_path / "four", files=4).files == 4
-    assert len(list((tmp_path / "four").iterdir())) == 4
+    assert len(list((tmp_path / "four").glob("*.parquet"))) == 4
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
@@ -148,7 +149,7 @@ def test_every_flat_type_survives_csv(lake: Lake, tmp_path: Path) -> None:
     kinds.upsert([row, {"id": 2}, {"id": 3, "s": ""}])
     target = tmp_path / "csv"
     kinds.export(target, format="csv", files=1)
-    [file] = target.iterdir()
+    [file] = target.glob("*.csv")
     with file.open(newline="") as opened:
         header, *lines = sorted(csv.reader(opened), reverse=True)
     assert header == list(row)
@@ -210,8 +211,9 @@ def test_targets_that_must_not_be_written_are_refused(lake: Lake, dataset: Datas
     for target, message in refused:
         with pytest.raises(InvalidRequest, match=message):
             dataset.export(target, overwrite=target == tmp_path)
-    with pytest.raises(InvalidRequest, match=r"'letter.txt', which is not of an export"):
-        dataset.export(full, overwrite=True)
+    for target in (full, old):  # the second one only looks like an export
+        with pytest.raises(InvalidRequest, match="no list of files that an export wrote"):
+            dataset.export(target, overwrite=True)
     with pytest.raises(InvalidRequest, match="not 'avro'"):
         dataset.export(tmp_path / "out", format="avro")
     for files in (0, -1, True):
@@ -227,6 +229,28 @@ def test_overwrite_replaces_an_earlier_export_of_any_format(dataset: Dataset, tm
         dataset.export(target, format=format_name, overwrite=True)
         assert by_id(read_back(target, format_name)).equals(by_id(dataset.to_arrow()))
         assert beside(target) == []
+
+
+def test_overwrite_leaves_a_folder_with_any_file_that_no_export_wrote(dataset: Dataset, tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    dataset.export(target, format="delta")
+    for inner in ("mine.parquet", "_delta_log/mine.json", "data/mine", "folder"):
+        mine = target / inner
+        mine.mkdir() if inner == "folder" else mine.write_text("mine")
+        with pytest.raises(InvalidRequest, match=f"holds '{inner}', which no export wrote"):
+            dataset.export(target, format="delta", overwrite=True)
+        mine.rmdir() if inner == "folder" else mine.unlink()
+    (target / "link").symlink_to(tmp_path)
+    with pytest.raises(InvalidRequest, match="holds 'link', which no export wrote"):
+        dataset.export(target, format="delta", overwrite=True)
+    assert by_id(read_back(target, "delta")).equals(by_id(dataset.to_arrow()))
+
+
+def test_a_folder_beside_the_target_that_only_looks_like_ours_is_kept(dataset: Dataset, tmp_path: Path) -> None:
+    mine = tmp_path / f".out.{'ab' * 16}.old"
+    mine.mkdir()
+    dataset.export(tmp_path / "out")
+    assert mine.is_dir()
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,7 @@ def test_new_keys_go_into_the_file_whose_range_they_fall_into_and_files_stay_sor
 
 
 def test_without_python_in_the_tasks_spark_folds_alone(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(_: object) -> Callable[[int], bytes]:
+    def missing(_: object, **_options: bool) -> Callable[[int], bytes]:
         def work(_: int) -> bytes:
             raise ModuleNotFoundError("No module named 'pyarrow'")
 

@@ -1,9 +1,10 @@
 """Bulk loads: straight to base while the dataset is empty, as one change batch otherwise, and never half."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -130,6 +131,28 @@ def test_order_by_says_which_duplicate_wins(dataset: Dataset, tmp_path: Path) ->
     pq.write_table(pa.concat_tables([newer, older]), tmp_path / "in.parquet")
     assert dataset.ingest(tmp_path / "in.parquet", order_by="n").rows == 5
     assert sorted(dataset.to_arrow().column("n").to_pylist()) == [100, 101, 102, 103, 104]
+
+
+@pytest.mark.parametrize(
+    ("columns", "first", "second"),
+    [
+        ("x STRING, y STRING", {"x": None, "y": "a"}, {"x": "a", "y": None}),
+        ("x STRUCT<p: STRING, q: STRING>", {"x": {"p": None, "q": "a"}}, {"x": {"p": "a", "q": None}}),
+        ("x ARRAY<STRING>", {"x": [None, "a"]}, {"x": ["a", None]}),
+    ],
+    ids=["columns", "struct", "array"],
+)
+def test_rows_that_differ_in_the_place_of_a_null_are_not_equal(
+    lake: Lake, tmp_path: Path, columns: str, first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    dataset = lake.create("a.b.nulls", f"id STRING, n BIGINT, {columns}", key="id")
+    rows = [{"id": "k", "n": 1, **first}, {"id": "k", "n": 1, **second}]
+    (tmp_path / "in.ndjson").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(InvalidRequest, match="2 rows with a repeated key"):
+        dataset.ingest(tmp_path / "in.ndjson", order_by="n")
+    assert nothing_was_written(dataset)
+    (tmp_path / "twice.ndjson").write_text((json.dumps(rows[0]) + "\n") * 2)
+    assert dataset.ingest(tmp_path / "twice.ndjson", order_by="n").rows == 1
 
 
 @pytest.mark.parametrize(

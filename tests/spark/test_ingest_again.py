@@ -144,10 +144,10 @@ def test_bad_files_and_rows_are_put_aside_with_their_reasons(dataset: Dataset, t
     assert all(row["_file"].endswith("in/b.csv") for row in rows)
     told = sorted((row["_reason"], row["_text"] or row["n"]) for row in rows)
     assert [reason for reason, _ in told] == [
-        "a field does not fit its column, or there are too many or too few fields",
-        "a field does not fit its column, or there are too many or too few fields",
         "a row with a key of more than 1024 bytes",
         "a row without a key (id)",
+        "column 'n': 'x' is not a long. Accepted: a whole number from -9223372036854775808 to 9223372036854775807",
+        "it has 5 fields instead of 3",
     ]
     assert {text for _, text in told} == {"P2,x,Ulm", "P6,1,2,3,4", 4, 5}
     assert not [file for file in folder.rglob("*") if file.name.startswith(("_", "."))]
@@ -170,6 +170,15 @@ def test_order_by_chooses_among_good_rows_only(dataset: Dataset, tmp_path: Path)
     report = dataset.ingest(tmp_path / "a.ndjson", order_by="n", quarantine=tmp_path / "bad")
     assert (report.rows, report.rows_quarantined) == (1, 3)
     assert dataset.to_arrow().column("n").to_pylist() == [2]
+
+
+def test_a_quote_that_is_not_closed_refuses_the_load_even_with_a_quarantine(dataset: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('id,n\nP1,1\n"first\nmiddle,2\nlast",3\n')
+    with pytest.raises(InvalidRequest, match=r'a\.csv, line 3: .*\("first\).*Nothing was loaded'):
+        dataset.ingest(tmp_path / "a.csv", quarantine=tmp_path / "bad")
+    assert ids(dataset) == []
+    assert dataset.status().unreferenced_files == 0
+    assert not (tmp_path / "bad").exists()
 
 
 def test_repeated_keys_refuse_the_load_even_with_a_quarantine(dataset: Dataset, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Loads of every format: the same rows as an upsert of them, through compression and partitioned folders."""
 
+import base64
 import bz2
 import csv
 import datetime
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from siltstone import Dataset, InvalidRequest, Lake
+from siltstone.cli.render import write_csv
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,8 +81,12 @@ def shown(value: Any) -> Any:  # noqa: ANN401
     """Return a value as JSON has it."""
     if isinstance(value, dict):
         return {name: shown(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [shown(inner) for inner in value]
     if isinstance(value, datetime.date):
         return value.isoformat()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
     return str(value) if isinstance(value, decimal.Decimal) else value
 
 
@@ -106,6 +112,13 @@ def as_csv(found: list[dict[str, Any]]) -> bytes:
     return text.getvalue().encode()
 
 
+def as_csv_of_all(found: list[dict[str, Any]]) -> bytes:
+    """CSV as `silt --csv` writes it: nested values are JSON, bytes base 64."""
+    text = io.StringIO()
+    write_csv(BYTES.names, [[row.get(name) for name in BYTES.names] for row in found], file=text)
+    return text.getvalue().encode()
+
+
 def as_parquet(found: list[dict[str, Any]]) -> bytes:
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(found, schema=BYTES), sink)
@@ -123,12 +136,14 @@ def lake(lake_path: Path, spark: "SparkSession") -> Iterator[Lake]:
     [
         ("a.parquet", BYTES, as_parquet),
         ("a.csv", FLAT, as_csv),
+        ("b.csv", BYTES, as_csv_of_all),
         ("a.csv.gz", FLAT, lambda found: gzip.compress(as_csv(found))),
         ("a.csv.bz2", FLAT, lambda found: bz2.compress(as_csv(found))),
         ("a.json", NESTED, as_array),
         ("a.json.gz", NESTED, lambda found: gzip.compress(as_array(found))),
         ("a.ndjson", NESTED, as_lines),
         ("a.jsonl", FLAT, as_lines),
+        ("b.ndjson", BYTES, as_lines),
         ("a.ndjson.bz2", NESTED, lambda found: bz2.compress(as_lines(found))),
     ],
 )
@@ -209,18 +224,18 @@ def test_several_partitioned_folders_and_single_files_of_them_are_loaded_togethe
         (
             "a.ndjson",
             b'{"id": "a"}\n{"id": "b", "n": "x"}\n',
-            r"1 row that cannot be read, .*a\.ndjson: column 'n': 'x'",
+            r"1 row that cannot be read, .*a\.ndjson, line 2: column 'n': 'x' is not a long. Accepted: a whole number",
         ),
         ("a.ndjson", b'{"id": "a", "colour": 1}\n', "column 'colour' is not one of the dataset's"),
         ("a.ndjson", b'{"id": "a"\n', "not JSON"),
         ("a.ndjson", b'{"n": 1}\n', "1 row without a key"),
-        ("a.json", b'[{"id": "a"}, 5]', "not a JSON object but 5"),
+        ("a.json", b'[{"id": "a"}, 5]', "row 1: not a JSON object but 5"),
         ("a.json", b"<xml/>", "not JSON"),
         ("a.json", b"[]", "no rows"),
         (
             "a.csv.gz",
             gzip.compress(b"id,n\na,x\n", mtime=0),
-            r"1 row that cannot be read, .*a\.csv\.gz: a field does not fit .*\(a,x\)",
+            r"1 row that cannot be read, .*a\.csv\.gz, line 2: column 'n': 'x' is not a long\. .*\(a,x\)",
         ),
     ],
 )
@@ -234,8 +249,93 @@ def test_rows_that_do_not_fit_refuse_the_load_by_file_and_reason(
     assert (status.rows_in_base, status.sequence, status.unreferenced_files) == (0, 0, 0)
 
 
-def test_json_cannot_carry_bytes(lake: Lake, tmp_path: Path) -> None:
-    dataset = lake.create("a.b.bytes", BYTES, key="id")
-    (tmp_path / "a.ndjson").write_text('{"id": "a"}\n')
-    with pytest.raises(InvalidRequest, match="'raw' is a binary; JSON cannot carry that"):
-        dataset.ingest(tmp_path / "a.ndjson")
+WRONG = {
+    "price": ("10.5099", "not a decimal"),
+    "at": ("10:00", "not a timestamp"),
+    "day": ("2026-01-05 junk", "not a date"),
+    "x": ("1e400", "not a double"),
+    "flag": ("1", "not a boolean"),
+    "n": ("0x1F", "not an integer"),
+}
+
+
+def test_csv_refuses_what_json_and_an_upsert_refuse(lake: Lake, tmp_path: Path) -> None:
+    dataset = lake.create("a.b.flat", FLAT, key="id")
+    lines = ["id,price,at,day,x,flag,n", "good,10.509,2026-01-05T10:00:00Z,2026-01-05,1.5,true,-7"]
+    for column, (text, _) in WRONG.items():
+        fields = {"id": column, column: text}
+        lines.append(",".join(fields.get(name, "") for name in lines[0].split(",")))
+        with pytest.raises(InvalidRequest, match=f"column '{column}'"):
+            dataset.upsert([{"id": "1", column: text}])
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    with pytest.raises(
+        InvalidRequest, match=r"6 rows that cannot be read.*a\.csv, line 3: column 'price': '10.5099' is not a dec"
+    ):
+        dataset.ingest(tmp_path / "a.csv")
+    report = dataset.ingest(tmp_path / "a.csv", quarantine=tmp_path / "bad")
+    assert (report.rows, report.rows_quarantined) == (1, len(WRONG))
+    [rows] = (tmp_path / "bad").glob("*/rows")
+    reasons = {row["_text"].partition(",")[0]: row["_reason"] for row in pq.read_table(rows).to_pylist()}
+    assert set(reasons) == set(WRONG)
+    assert all(f"{text!r} is {says}" in reasons[column] for column, (text, says) in WRONG.items())
+    assert dataset.to_arrow().column("price").to_pylist() == [decimal.Decimal("10.509")]
+
+
+def test_headers_are_no_rows_however_spark_divides_the_files(lake: Lake, spark: "SparkSession", tmp_path: Path) -> None:
+    dataset = lake.create("a.b.parts", "id STRING NOT NULL, n BIGINT", key="id")
+    for name in ("a", "b"):
+        lines = "".join(f"{name}{i},{i}\r\n" for i in range(300))
+        (tmp_path / f"{name}.csv").write_text(f"id,n\r\n{lines}", newline="")
+    small = {"spark.sql.files.maxPartitionBytes": "500", "spark.sql.files.openCostInBytes": "1"}
+    before = {option: spark.conf.get(option) for option in small}
+    try:
+        for option, value in small.items():
+            spark.conf.set(option, value)
+        assert dataset.ingest(f"{tmp_path}/*.csv").rows == 600
+    finally:
+        for option, old in before.items():
+            spark.conf.set(option, str(old))
+    found = dataset.to_arrow()
+    assert sorted(found.column("id").to_pylist()) == sorted(f"{name}{i}" for name in "ab" for i in range(300))
+
+
+def test_csv_of_another_form_is_loaded_by_its_options(lake: Lake, tmp_path: Path) -> None:
+    dataset = lake.create("a.b.form", "id STRING NOT NULL, price DECIMAL(10,2), day DATE, at TIMESTAMP", key="id")
+    (tmp_path / "a.csv").write_bytes(
+        "'Z\u00fcrich;1';10,50;31.01.2026;31.01.2026 10:00\n\u20ac;NULL;NULL;NULL\n".encode("cp1252")
+    )
+    dataset.ingest(
+        tmp_path / "a.csv",
+        delimiter=";",
+        quote="'",
+        encoding="cp1252",
+        header=False,
+        null_text="NULL",
+        date_format="%d.%m.%Y",
+        timestamp_format="%d.%m.%Y %H:%M",
+        decimal_comma=True,
+    )
+    empty = dict.fromkeys(["price", "day", "at"])
+    at = datetime.datetime(2026, 1, 31, 10, tzinfo=datetime.UTC)
+    assert dataset.to_arrow().sort_by("id").to_pylist() == [
+        {"id": "Z\u00fcrich;1", "price": decimal.Decimal("10.50"), "day": at.date(), "at": at},
+        {"id": "\u20ac", **empty},
+    ]
+    (tmp_path / "a.ndjson").write_text('{"id": "a"}')
+    with pytest.raises(InvalidRequest, match="options of CSV"):
+        dataset.ingest(tmp_path / "a.ndjson", delimiter=";")
+
+
+def test_times_outside_of_all_years_are_refused_in_every_column(lake: Lake, tmp_path: Path) -> None:
+    schema = "id STRING NOT NULL, days ARRAY<DATE>, at TIMESTAMP, local TIMESTAMP_NTZ"
+    dataset = lake.create("a.b.years", schema, key="id")
+    far: dict[str, pa.Array] = {
+        "days": pa.array([[2_932_897]], pa.list_(pa.date32())),
+        "at": pa.array([253402300800000000], pa.timestamp("us", tz="UTC")),
+        "local": pa.array([-62135596800000001], pa.timestamp("us")),
+    }
+    for name, column in far.items():
+        pq.write_table(pa.table({"id": ["a"], name: column}), tmp_path / f"{name}.parquet")
+        says = rf"1 row with a time that is not in the years 1 to 9999, for example column '{name}' is .* in .*{name}\.parquet\."
+        with pytest.raises(InvalidRequest, match=says):
+            dataset.ingest(tmp_path / f"{name}.parquet")

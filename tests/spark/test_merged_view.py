@@ -191,6 +191,23 @@ def test_upsert_of_a_spark_frame_that_does_not_fit_changes_nothing(dataset: Data
     assert (status.sequence, status.unreferenced_files) == (0, 0)
 
 
+def test_a_spark_frame_with_repeated_keys_is_refused_or_put_in_order(dataset: Dataset, spark: "SparkSession") -> None:
+    frame = spark.sql(
+        "select * from values ('a', 3L, 'x'), ('a', 7L, 'y'), ('a', 7L, 'y'), ('b', null, 'z') t(id, n, city)"
+    )
+    with pytest.raises(InvalidRequest, match=r"3 rows with a repeated key \(id\).*id='a' \(3 times\).*order_by"):
+        dataset.upsert(frame)
+    assert dataset.status().sequence == 0
+    assert dataset.upsert(frame, order_by="n").rows == 2
+    assert dataset.get(["a", "b"]).column("city").to_pylist() == ["y", "z"]
+    with pytest.raises(InvalidRequest, match=r"2 rows with a repeated key \(id\) and equal n.*id='a' \(2 times\)"):
+        dataset.upsert(frame.selectExpr("id", "7L n", "city"), order_by="n")
+    with pytest.raises(InvalidRequest, match="'nope'"):
+        dataset.upsert(frame, order_by="nope")
+    status = dataset.status()
+    assert (status.sequence, status.unreferenced_files) == (1, 0)
+
+
 def test_clean_dataset_is_the_bare_base_scan(dataset: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
     dataset.read().explain()
     plan = capsys.readouterr().out

@@ -9,6 +9,7 @@ import pytest
 from siltstone import Ack, Dataset, InvalidRequest, Lake
 from siltstone.dataset.ingest import Loader
 from siltstone.failpoints import arm
+from siltstone.model.results import TombstoneAck
 from tests.support.people import create, key, person
 
 if TYPE_CHECKING:
@@ -37,13 +38,24 @@ def ids(dataset: Dataset) -> set[str]:
 def test_rows_of_base_and_of_changes_are_found_and_hidden(dataset: Dataset) -> None:
     before = ids(dataset)
     ack = dataset.tombstone(where="city = 'Bern' OR n = 7", actor="dpo", reason="request 9")
-    assert ack == Ack(sequence=3, rows=3)
+    assert ack == TombstoneAck(sequence=3, rows=3, rows_matched=3)
     assert before - ids(dataset) == {key(3), key(7), key(30)}
     listed = dataset.tombstones()
     assert {row["id"] for row in listed} == {key(3), key(7), key(30)}
     assert {(row["actor"], row["reason"]) for row in listed} == {("dpo", "request 9")}
     dataset.compact()
     assert before - ids(dataset) == {key(3), key(7), key(30)}
+
+
+def test_the_history_calls_it_a_tombstone_and_knows_the_actor_after_a_purge(dataset: Dataset) -> None:
+    with arm("upsert.after_commit", "raise"), pytest.raises(OSError, match="fail point"):  # before the audit record
+        dataset.tombstone(where="n = 7", actor="officer", reason="request 8")
+    dataset.tombstone(where="city = 'Bern'", actor="dpo", reason="request 9")
+    newest = dataset.history()[0]
+    assert (newest.what, newest.tombstones, newest.rows_added) == ("tombstone", 2, 2)
+    dataset.compact(purge=True)
+    told = [(one.actor, one.reason, one.keys, one.rows) for entry in dataset.history() for one in entry.audit]
+    assert told == [("dpo", "request 9", 2, 2), ("officer", "request 8", 1, None)]
 
 
 def test_a_row_that_no_longer_fits_stays(dataset: Dataset) -> None:
@@ -55,7 +67,7 @@ def test_a_row_that_no_longer_fits_stays(dataset: Dataset) -> None:
 
 def test_a_condition_that_holds_for_none_writes_nothing(dataset: Dataset) -> None:
     before = dataset.status()
-    assert dataset.tombstone(where="n = -1") == Ack(sequence=None, rows=0, applied=False)
+    assert dataset.tombstone(where="n = -1") == TombstoneAck(sequence=None, rows=0, applied=False)
     assert dataset.status().sequence == before.sequence
     assert dataset.status().unreferenced_files == before.unreferenced_files
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.table import TableAlterer
 
 from siltstone.storage.table import Table
 
@@ -33,18 +32,14 @@ class FaultyEntry:
             real()
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> "FaultyEntry":
-        """Take the place of both ways to write an entry: files and properties."""
-        files, properties = Table._write_entry, TableAlterer.set_table_properties
+        """Take the place of what writes an entry."""
+        real = Table._write_entry
         fake = self
 
         def write_entry(table: Table, *given: Any, **named: Any) -> None:  # noqa: ANN401
-            fake.write(lambda: files(table, *given, **named))
-
-        def set_properties(alterer: TableAlterer, *given: Any, **named: Any) -> None:  # noqa: ANN401
-            fake.write(lambda: properties(alterer, *given, **named))
+            fake.write(lambda: real(table, *given, **named))
 
         monkeypatch.setattr(Table, "_write_entry", write_entry)
-        monkeypatch.setattr(TableAlterer, "set_table_properties", set_properties)
         return self
 
 

@@ -1,7 +1,8 @@
 """A worker in which a test arranges faults: it looks for them beside the lake before every job.
 
 ``fault.json`` says what is to happen: ``{"kill_over": 7}`` kills the worker when a job has more files, ``{"kill": "job.done"}``
-kills it at a fail point, ``{"kill_in_spark": true}`` as soon as Spark writes, ``{"pause_seconds": 1}`` lets it wait,
+kills it at a fail point, ``{"kill_in_spark": true}`` as soon as Spark writes, ``{"kill_jvm_over": 4}`` its JVM alone, if a job
+has more files, ``{"pause_seconds": 1}`` lets it wait,
 ``{"without_rights": "a.b."}`` takes root's rights from it for the jobs of datasets whose names begin so; its JVM keeps them.
 With ``"once": true`` it happens to one job.
 """
@@ -18,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from siltstone.compaction.job_worker import Answer, Workplace, main
+from siltstone.compaction.job_worker import Answer, Workplace, main, session_members
 from siltstone.compaction.jobs import Job
 from siltstone.failpoints import arm
 
@@ -55,6 +56,8 @@ def do(place: Workplace, job: Job) -> Answer:
         time.sleep(fault.get("pause_seconds", 0))
         if fault.get("kill_in_spark"):
             threading.Thread(target=_kill_in_spark, args=(place.lake,), daemon=True).start()
+        if len(job.planned.files) > fault.get("kill_jvm_over", len(job.planned.files)):
+            threading.Thread(target=_kill_jvm_in_spark, args=(place.lake,), daemon=True).start()
         return place.do(job)
 
 
@@ -86,6 +89,15 @@ def _kill_in_spark(lake: Path) -> None:
     while not spark_is_writing(lake):
         time.sleep(0.005)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _kill_jvm_in_spark(lake: Path) -> None:
+    """Do what the system does to the largest process when memory is short."""
+    while not spark_is_writing(lake):
+        time.sleep(0.005)
+    for member in session_members(os.getsid(0)):
+        if (Path("/proc") / str(member) / "comm").read_text() == "java\n":
+            os.kill(member, signal.SIGKILL)
 
 
 if __name__ == "__main__":

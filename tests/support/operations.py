@@ -113,7 +113,7 @@ def _append(lake: Lake) -> None:
 def _checkpoint(lake: Lake) -> None:
     dataset = lake.dataset(NAME)
     for turn in range(3):
-        dataset.upsert([row(40 + turn, turn)], producer="feed", sequence=turn)
+        dataset.upsert([row(40 + turn, turn)], producer=f"feed{turn}", sequence=7)
     lake.close()
 
 
@@ -172,6 +172,7 @@ OPERATIONS: Final[dict[str, Callable[[Lake], None]]] = {
     "create": _create,
     "drop": _drop,
     "upsert": _upsert,
+    "upsert_files": _upsert,
     "append": _append,
     "tombstone": _tombstone,
     "checkpoint": _checkpoint,
@@ -191,6 +192,7 @@ OPERATIONS: Final[dict[str, Callable[[Lake], None]]] = {
 
 SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "checkpoint": {"checkpoint_interval_commits": 1},
+    "upsert_files": {"upsert_rows": 2},  # one batch of three files
     "ingest": {"target_file_bytes": 500},  # several files: rows are spread and gathered
 }
 

@@ -199,3 +199,9 @@ def test_a_value_that_does_not_fit_is_bad_and_no_crash(tmp_path: Path) -> None:
     far = pa.table({"id": ["a"], "at": pa.array([2**62], pa.timestamp("ms", tz="UTC"))})
     pq.write_table(far, tmp_path / "in.parquet")
     assert read(tmp_path / "in.parquet").column(BAD).to_pylist() == [True]
+
+
+def test_a_time_past_the_year_9999_is_bad(tmp_path: Path) -> None:
+    far = pa.table({"id": ["a"], "at": pa.array([253402300800000000], pa.timestamp("us", tz="UTC"))})
+    pq.write_table(far, tmp_path / "in.parquet")
+    assert read(tmp_path / "in.parquet").column(BAD).to_pylist() == [True]

@@ -1,6 +1,7 @@
 """Work beside the main thread: one thread for many questions, errors come back, Ctrl-C ends what runs."""
 
 import contextlib
+import itertools
 import os
 import signal
 import sys
@@ -8,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -27,43 +29,124 @@ def nobody() -> None:
     raise AssertionError("nothing was to be interrupted")
 
 
-def test_the_main_thread_has_its_work_done_by_one_thread_that_waits_for_more():
+def patient() -> None:
+    return None
+
+
+PATIENTLY: dict[str, Any] = {"interrupt": nobody, "given_up": patient}
+
+
+def test_work_is_done_by_one_thread_that_waits_for_more():
     beside = Aside()
-    found = {beside.do(threading.get_ident, interrupt=nobody) for _ in range(5)}
+    found = {beside.do(threading.get_ident, interrupt=nobody, given_up=patient) for _ in range(5)}
     assert len(found) == 1
     assert threading.get_ident() not in found
 
 
-def test_another_thread_does_its_work_itself():
-    found: list[int] = []
-    beside = Aside()
-    thread = threading.Thread(target=lambda: found.append(beside.do(threading.get_ident, interrupt=nobody)))
-    thread.start()
-    thread.join()
-    assert found == [thread.ident]
+def test_jobs_of_several_callers_never_wait_for_each_other():
+    beside, callers = Aside(), 4
+    for _ in range(20):
+        together = threading.Barrier(callers)  # broken unless all jobs run at once
+        asked = [
+            threading.Thread(target=beside.do, args=(partial(together.wait, 10),), kwargs=PATIENTLY)
+            for _ in range(callers)
+        ]
+        for one in asked:
+            one.start()
+        for one in asked:
+            one.join(timeout=20)
+        assert not together.broken
+
+
+def test_a_stream_that_is_not_read_ends_when_its_query_is_given_up():
+    cause: list[BaseException] = []
+    ended = threading.Event()
+
+    def make() -> Iterator[int]:
+        try:
+            yield from itertools.count()
+        finally:
+            ended.set()
+
+    made = aside.streamed(make, end=patient, given_up=lambda: cause[0] if cause else None)
+    assert next(made) == 0
+    cause.append(TimeoutError("given up"))
+    assert ended.wait(timeout=10)
+
+
+def test_a_caller_that_gives_up_leaves_the_work_behind():
+    beside, ends = Aside(), threading.Event()
+    began = threading.Event()
+
+    def work() -> None:
+        began.set()
+        ends.wait(timeout=60)
+
+    with pytest.raises(TimeoutError, match="given up"):
+        beside.do(work, interrupt=nobody, given_up=lambda: TimeoutError("given up") if began.is_set() else None)
+    assert not ends.is_set()
+    assert beside.do(lambda: 7, interrupt=nobody, given_up=patient) == 7
+    ends.set()
+
+
+def test_a_stream_comes_in_order_from_one_thread_and_ends_with_its_reader():
+    ended, threads = threading.Event(), set()
+
+    def make() -> Iterator[int]:
+        for number in range(1_000):
+            threads.add(threading.get_ident())
+            yield number
+
+    assert list(aside.streamed(make, end=ended.set, given_up=patient)) == list(range(1_000))
+    assert (len(threads), threading.get_ident() in threads, ended.is_set()) == (1, False, True)
+
+    made = aside.streamed(itertools.count, end=nobody, given_up=patient)
+    assert [next(made), next(made)] == [0, 1]
+    with pytest.raises(AssertionError):
+        made.close()  # type: ignore[attr-defined]  # it calls end, which is nobody here
+
+    def broken() -> Iterator[int]:
+        yield 1
+        raise ZeroDivisionError
+
+    broken_stream = aside.streamed(broken, end=ended.set, given_up=patient)
+    assert next(broken_stream) == 1
+    with pytest.raises(ZeroDivisionError):
+        next(broken_stream)
+
+
+def test_a_stream_whose_maker_is_stuck_is_given_up():
+    stuck = threading.Event()
+
+    def make() -> Iterator[int]:
+        stuck.wait(timeout=60)
+        yield 1
+
+    with pytest.raises(TimeoutError, match="given up"):
+        next(aside.streamed(make, end=stuck.set, given_up=lambda: TimeoutError("given up")))
 
 
 def test_what_work_raises_is_raised_and_the_thread_goes_on():
     beside = Aside()
-    first = beside.do(threading.get_ident, interrupt=nobody)
+    first = beside.do(threading.get_ident, interrupt=nobody, given_up=patient)
     with pytest.raises(ZeroDivisionError):
-        beside.do(lambda: 1 // 0, interrupt=nobody)
+        beside.do(lambda: 1 // 0, interrupt=nobody, given_up=patient)
 
     def late() -> None:
         raise TimeoutError("its own")
 
     with pytest.raises(TimeoutError, match="its own"):
-        beside.do(late, interrupt=nobody)
-    assert beside.do(threading.get_ident, interrupt=nobody) == first
+        beside.do(late, interrupt=nobody, given_up=patient)
+    assert beside.do(threading.get_ident, interrupt=nobody, given_up=patient) == first
 
 
 def test_a_thread_that_is_not_needed_goes_and_another_one_comes(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(aside, "IDLE_SECONDS", 0.01)
     beside = Aside()
-    hand = beside.do(threading.current_thread, interrupt=nobody)
+    hand = beside.do(threading.current_thread, interrupt=nobody, given_up=patient)
     hand.join(timeout=10)
     assert not hand.is_alive()
-    assert beside.do(lambda: 7, interrupt=nobody) == 7
+    assert beside.do(lambda: 7, interrupt=nobody, given_up=patient) == 7
 
 
 @pytest.fixture
@@ -85,7 +168,7 @@ def test_ctrl_c_interrupts_the_work_until_it_has_ended(wait_seconds: float):
         return ended.wait(timeout=10)
 
     with pytest.raises(KeyboardInterrupt):
-        beside.do(work, interrupt=ended.set)
+        beside.do(work, interrupt=ended.set, given_up=patient)
     assert ended.is_set()
 
 
@@ -94,7 +177,7 @@ def test_ctrl_c_at_any_step_of_handing_work_over_leaves_no_thread_behind(line: i
     """Raise before the n-th line that the main thread runs in the module, as a signal may."""
     monkeypatch.setattr(aside, "IDLE_SECONDS", 0.05)
     beside, lines = Aside(), [0]
-    beside.do(lambda: 1, interrupt=nobody)
+    beside.do(lambda: 1, interrupt=nobody, given_up=patient)
 
     def step(frame: FrameType, event: str, _: object) -> TraceFunction | None:
         if frame.f_code.co_filename != aside.__file__:
@@ -109,14 +192,14 @@ def test_ctrl_c_at_any_step_of_handing_work_over_leaves_no_thread_behind(line: i
     sys.settrace(step)
     try:
         with contextlib.suppress(KeyboardInterrupt):
-            beside.do(lambda: 1, interrupt=lambda: None)
+            beside.do(lambda: 1, interrupt=lambda: None, given_up=patient)
     finally:
         sys.settrace(before)
     until = time.monotonic() + 10
     while (left := hands()) and time.monotonic() < until:
         time.sleep(0.01)
     assert left == []
-    assert beside.do(lambda: 7, interrupt=nobody) == 7
+    assert beside.do(lambda: 7, interrupt=nobody, given_up=patient) == 7
 
 
 def test_nothing_of_a_job_that_is_done_is_kept():
@@ -124,7 +207,7 @@ def test_nothing_of_a_job_that_is_done_is_kept():
         pass
 
     beside = Aside()
-    rows = beside.do(Rows, interrupt=nobody)
+    rows = beside.do(Rows, interrupt=nobody, given_up=patient)
     gone = weakref.ref(rows)
     del rows
     until = time.monotonic() + 10

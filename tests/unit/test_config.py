@@ -1,14 +1,24 @@
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from siltstone.config import CONFIG_FILE, Settings
-from siltstone.errors import InvalidRequest
+from siltstone.config import CONFIG_FILE, LAKE_SETTINGS, Scope, Settings, scope_of
+from siltstone.errors import InvalidRequest, Unavailable
 
 
 def load(lake: Path | None = None, environment: dict[str, str] | None = None, **given: object) -> Settings:
     return Settings.load(lake=lake, environment=environment or {}, **given)
+
+
+def user(folder: Path, text: str) -> dict[str, str]:
+    """Write a user's own file, and return the environment that leads to it."""
+    path = folder / "config" / "siltstone" / CONFIG_FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o600)
+    return {"XDG_CONFIG_HOME": str(folder / "config")}
 
 
 def test_nothing_given_means_the_defaults():
@@ -16,9 +26,49 @@ def test_nothing_given_means_the_defaults():
 
 
 def test_an_argument_wins_over_the_environment_and_that_over_the_file(tmp_path: Path):
-    (tmp_path / CONFIG_FILE).write_text("max_rows = 1\nupsert_rows = 1\ntarget_file_bytes = 1\n")
-    settings = load(tmp_path, {"SILT_MAX_ROWS": "2", "SILT_UPSERT_ROWS": "2"}, max_rows=3)
-    assert (settings.max_rows, settings.upsert_rows, settings.target_file_bytes) == (3, 2, 1)
+    (tmp_path / CONFIG_FILE).write_text("fold_batches = 1\nsquash_files = 1\ntarget_file_bytes = 1\n")
+    settings = load(tmp_path, {"SILT_FOLD_BATCHES": "2", "SILT_SQUASH_FILES": "2"}, fold_batches=3)
+    assert (settings.fold_batches, settings.squash_files, settings.target_file_bytes) == (3, 2, 1)
+
+
+def test_the_file_of_a_lake_wins_over_that_of_the_user_and_that_over_the_default(tmp_path: Path):
+    (tmp_path / CONFIG_FILE).write_text("fold_batches = 1\n")
+    settings = load(tmp_path, user(tmp_path, "fold_batches = 2\nsquash_files = 2\nspark_memory_mb = 2\n"))
+    assert (settings.fold_batches, settings.squash_files, settings.spark_memory_mb) == (1, 2, 2)
+
+
+def test_the_file_of_the_user_is_found_below_the_home_folder(tmp_path: Path):
+    user(tmp_path, "max_rows = 7\n")
+    (tmp_path / "config").rename(tmp_path / ".config")
+    assert load(environment={"HOME": str(tmp_path)}).max_rows == 7
+    assert load(environment={"HOME": str(tmp_path), "XDG_CONFIG_HOME": "relative"}).max_rows == 7
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602])
+def test_a_file_of_the_user_that_others_can_write_is_refused(tmp_path: Path, mode: int):
+    environment = user(tmp_path, "max_rows = 7\n")
+    (tmp_path / "config" / "siltstone" / CONFIG_FILE).chmod(mode)
+    with pytest.raises(Unavailable, match=r"can be changed by other users.*chmod 600"):
+        load(environment=environment)
+
+
+@pytest.mark.parametrize("name", sorted({field.name for field in fields(Settings)} - LAKE_SETTINGS))
+def test_the_file_of_a_lake_must_not_hold_a_setting_of_the_user(tmp_path: Path, name: str):
+    (tmp_path / CONFIG_FILE).write_text(f'{name} = "anything"\ndurable = false\n')
+    with pytest.raises(InvalidRequest, match=rf"silt\.toml sets {name}\. A lake's file"):
+        load(tmp_path)
+
+
+def test_a_lake_cannot_choose_what_java_runs_whatever_the_table_looks_like(tmp_path: Path):
+    for text in ('[spark]\n"spark.driver.extraJavaOptions" = "-javaagent:x.jar"\n', "spark.spark.plugins = 'x'\n"):
+        (tmp_path / CONFIG_FILE).write_text(text)
+        with pytest.raises(InvalidRequest, match="sets spark"):
+            load(tmp_path)
+
+
+def test_every_setting_of_a_lake_is_a_setting():
+    assert {field.name for field in fields(Settings)} >= LAKE_SETTINGS
+    assert scope_of("a setting that does not exist yet") is Scope.USER
 
 
 def test_a_lake_without_a_file_has_the_defaults(tmp_path: Path):
@@ -71,10 +121,11 @@ def test_a_broken_file_is_named(tmp_path: Path):
 
 
 def test_spark_settings_are_flattened_from_nested_tables(tmp_path: Path):
-    (tmp_path / CONFIG_FILE).write_text(
-        '[spark]\nspark.sql.ansi.enabled = false\n"spark.driver.memory" = "2g"\n[spark.spark.ui]\nport = 4040\n'
+    environment = user(
+        tmp_path,
+        '[spark]\nspark.sql.ansi.enabled = false\n"spark.driver.memory" = "2g"\n[spark.spark.ui]\nport = 4040\n',
     )
-    assert load(tmp_path).spark == {
+    assert load(environment=environment).spark == {
         "spark.sql.ansi.enabled": "false",
         "spark.driver.memory": "2g",
         "spark.ui.port": "4040",

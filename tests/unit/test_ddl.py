@@ -3,14 +3,14 @@ import pytest
 
 from siltstone.errors import InvalidRequest
 from siltstone.model.ddl import parse_ddl
-from siltstone.model.schema import canonical
+from siltstone.model.schema import as_schema, canonical, comment_of
 
 UTC = pa.timestamp("us", tz="UTC")
 TYPES = {
     "STRING": pa.string(),
     "string": pa.string(),
-    "VARCHAR(10)": pa.string(),
-    "CHAR(3)": pa.string(),
+    "VARCHAR": pa.string(),
+    "DOUBLE PRECISION": pa.float64(),
     "BIGINT": pa.int64(),
     "LONG": pa.int64(),
     "INT": pa.int32(),
@@ -106,3 +106,68 @@ def test_a_decimal_that_does_not_exist_is_refused_by_column(kind: str):
 def test_no_columns_are_refused(text: str):
     with pytest.raises(InvalidRequest):
         canonical(parse_ddl(text))
+
+
+NOT_SUPPORTED = {
+    "c VARCHAR(3)": "VARCHAR(3)",
+    "c CHAR(3)": "CHAR(3)",
+    "c ARRAY<VARCHAR(3)>": "VARCHAR(3)",
+    "c TIMESTAMP(3)": "TIMESTAMP(3)",
+    "c INT(5)": "INT(5)",
+    "c INT DEFAULT 5": "DEFAULT",
+    "c INT NOT NULL DEFAULT 5": "DEFAULT",
+    "c INT CHECK (c > 0)": "CHECK",
+    "c STRING PRIMARY KEY": "PRIMARY",
+    "c STRING UNIQUE": "UNIQUE",
+    "c INT GENERATED ALWAYS AS (1)": "GENERATED",
+    "c INT REFERENCES x(y)": "REFERENCES",
+    "c STRING COLLATE UTF8_LCASE": "COLLATE",
+    "c TIMESTAMP WITHOUT TIME ZONE": "WITHOUT",
+    "c STRING NULL NOT NULL": "NOT",
+    "c STRING COMMENT 'a' COMMENT 'b'": "COMMENT",
+}
+
+
+@pytest.mark.parametrize("text", NOT_SUPPORTED)
+def test_what_a_dataset_does_not_store_is_refused_by_name(text: str):
+    with pytest.raises(InvalidRequest) as refused:
+        parse_ddl(text)
+    assert "Column 'c': " in str(refused.value)
+    assert f"{NOT_SUPPORTED[text]} is not supported" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "c INT,",
+        ",c INT",
+        "c INT,, d INT",
+        "c STRUCT<a: INT,>",
+        "c ARRAY<INT, INT>",
+        "c INT CHECK",
+        "c INT 5",
+        "c INT 'x'",
+        "c DECIMAL(1,)",
+    ],
+)
+def test_stray_signs_are_refused(text: str):
+    with pytest.raises(InvalidRequest):
+        parse_ddl(text)
+
+
+def test_a_comment_is_read_with_its_quotes():
+    schema = parse_ddl("c INT COMMENT 'it''s \\'so\\'' NOT NULL, d INT COMMENT \"plain\"")
+    assert [comment_of(field) for field in schema] == ["it's 'so'", "plain"]
+    assert not schema.field("c").nullable
+
+
+def test_a_struct_names_each_field_once():
+    with pytest.raises(InvalidRequest, match="'a' twice"):
+        parse_ddl("c STRUCT<a INT, a STRING>")
+
+
+def test_a_length_in_a_struct_type_of_spark_is_refused():
+    from pyspark.sql.types import StructField, StructType, VarcharType
+
+    with pytest.raises(InvalidRequest, match="VARCHAR; the length is not supported"):
+        as_schema(StructType([StructField("c", VarcharType(3))]))

@@ -124,7 +124,7 @@ def test_a_draft_that_cannot_be_removed_takes_nothing_back(table: Path, monkeypa
 
 
 def lines(commit: Commit) -> list[dict[str, Any]]:
-    text = entry_content(commit, commit_id="ab12", now_ms=99).decode()
+    text = entry_content(commit, version=5, commit_id="ab12", now_ms=99).decode()
     assert text.endswith("\n")
     return [json.loads(line) for line in text.splitlines()]
 
@@ -138,7 +138,7 @@ def test_a_commit_is_written_as_delta_has_it():
         transactions={"siltstone.seq": 3, "producer/p": 8},
         info={"why": "test"},
     )
-    info, add, remove, producer, sequence = lines(commit)
+    info, add, remove, producer, sequence, version = lines(commit)
     assert (info["commitInfo"]["siltstone.commit"], info["commitInfo"]["why"]) == ("ab12", "test")
     assert info["commitInfo"]["timestamp"] == 99
     told = info["commitInfo"]
@@ -160,19 +160,20 @@ def test_a_commit_is_written_as_delta_has_it():
         "partitionValues": {"_seq": "3"},
         "size": 7,
     }
-    assert producer["txn"] == {"appId": "producer/p", "version": 8, "lastUpdated": 99}
+    assert producer["txn"] == {"appId": "producer/p", "version": 8}, "without a time no clock can expire it"
     assert sequence["txn"] == {"appId": "siltstone.seq", "version": 3}
+    assert version["txn"] == {"appId": "siltstone.committed", "version": 5}
 
 
 @pytest.mark.parametrize("kind", CommitKind)
 def test_a_commit_that_only_moves_rows_says_so(kind: CommitKind):
-    _, add, remove = lines(Commit(kind=kind, plan_version=0, adds=(FILE,), removes=(FILE,)))
+    _, add, remove, _ = lines(Commit(kind=kind, plan_version=0, adds=(FILE,), removes=(FILE,)))
     assert add["add"]["dataChange"] is remove["remove"]["dataChange"] is not kind.moves_rows_only
 
 
 def test_a_path_is_written_as_an_address_and_text_of_any_kind_on_one_line():
     odd = DataFile(path="data/a b%\u00e9.parquet", size_bytes=1, rows=1, partition={"name": "x\n\u00fc\U0001f600"})
-    _, add = lines(Commit(kind=CommitKind.APPEND, plan_version=0, adds=(odd,)))
+    _, add, _ = lines(Commit(kind=CommitKind.APPEND, plan_version=0, adds=(odd,)))
     assert add["add"]["path"] == "data/a%20b%25%C3%A9.parquet"
     assert add["add"]["partitionValues"] == {"name": "x\n\u00fc\U0001f600"}
     assert "stats" not in add["add"]

@@ -1,11 +1,15 @@
 """What the gate lets through, and what Spark is asked then."""
 
 import pytest
+from sqlglot import exp
 
 from siltstone.errors import InvalidRequest
 from siltstone.query.admitted import Admitted, Source
-from siltstone.query.gate import MAX_QUERY_CHARS, admit, spark_text
-from siltstone.query.written import MAX_TERMS
+from siltstone.query.gate import MAX_QUERY_CHARS, MAX_QUERY_TOKENS, admit, spark_text
+from siltstone.query.grammar import tree_of
+from siltstone.query.same import check_same
+from siltstone.query.words import tokens_of
+from siltstone.query.written import MAX_TERMS, WRITERS
 
 
 def named(text: str, *, catalog: str | None = None, schema: str | None = None) -> list[str]:
@@ -81,8 +85,123 @@ WRITTEN = {
     "SELECT * FROM (crm.sales.t JOIN crm.sales.u USING (a)) LEFT JOIN crm.sales.t x ON true": (
         "SELECT * FROM (`v0` AS `t` JOIN `v1` AS `u` USING (`a`)) LEFT JOIN `v0` AS `x` ON TRUE"
     ),
+    "SELECT NOT a LIKE ANY ('x', 'y'), a NOT LIKE ANY ('x', 'y'), NOT a NOT ILIKE SOME ('x'), !a LIKE ALL ('x')": (
+        "SELECT NOT `a` LIKE ANY ('x', 'y'), `a` NOT LIKE ANY ('x', 'y'), NOT `a` NOT ILIKE SOME ('x'), NOT `a` LIKE ALL ('x')"
+    ),
+    "SELECT NOT a IN (1), NOT a LIKE 'x', NOT a RLIKE 'x', NOT a IS NULL, NOT a IS DISTINCT FROM b": (
+        "SELECT `a` NOT IN (1), NOT `a` LIKE 'x', `a` NOT RLIKE 'x', `a` IS NOT NULL, NOT `a` IS DISTINCT FROM `b`"
+    ),
+    "SELECT a IS NOT DISTINCT FROM b = c, a = b IS NOT DISTINCT FROM c, a <=> b = c, a = b IS NULL": (
+        "SELECT `a` <=> (`b` = `c`), (`a` = `b`) <=> `c`, `a` <=> `b` = `c`, `a` = `b` IS NULL"
+    ),
+    "SELECT +'5', + a, a + + b": "SELECT + '5', + `a`, `a` + + `b`",
+    "SELECT a << 2 >> 1 >>> b, CAST(a AS ARRAY<ARRAY<INT>>)": (
+        "SELECT `a` << 2 >> 1 >>> `b`, CAST(`a` AS ARRAY<ARRAY<INT>>)"
+    ),
+    "SELECT 1 UNION DISTINCT SELECT 2 EXCEPT DISTINCT SELECT 3": "SELECT 1 UNION SELECT 2 EXCEPT SELECT 3",
+    "SELECT a FROM crm.sales.t GROUP BY a, b WITH ROLLUP": "SELECT `a` FROM `v0` AS `t` GROUP BY `a`, `b` WITH ROLLUP",
+    "SELECT a FROM crm.sales.t GROUP BY a WITH CUBE HAVING true": (
+        "SELECT `a` FROM `v0` AS `t` GROUP BY `a` WITH CUBE HAVING TRUE"
+    ),
+    "SELECT a FROM crm.sales.t GROUP BY a, b GROUPING SETS ((a), (a, b), ())": (
+        "SELECT `a` FROM `v0` AS `t` GROUP BY `a`, `b` GROUPING SETS ((`a`), (`a`, `b`), ())"
+    ),
+    "SELECT a FROM crm.sales.t GROUP BY a, b, GROUPING SETS ((a), ())": (
+        "SELECT `a` FROM `v0` AS `t` GROUP BY `a`, `b`, GROUPING SETS ((`a`), ())"
+    ),
+    "SELECT * FROM range(5), range(1, 9, -2) AS r(x)": "SELECT * FROM range(5) CROSS JOIN range(1, 9, - 2) AS `r`(`x`)",
+    "SELECT * FROM crm.sales.t x PIVOT (sum(a) AS s, max(b) FOR (c, d) IN ((1, 'x') AS one, (2, 'y')))": (
+        "SELECT * FROM `v0` AS `x` PIVOT (sum(`a`) AS `s`, max(`b`) FOR (`c`, `d`) IN ((1, 'x') AS `one`, (2, 'y')))"
+    ),
+    "SELECT * FROM (SELECT a, b FROM crm.sales.t) PIVOT (count(*) FOR b IN ('x' AS x, 'y')) WHERE x > 1": (
+        "SELECT * FROM (SELECT `a`, `b` FROM `v0` AS `t`) PIVOT (count(*) FOR `b` IN ('x' AS `x`, 'y')) WHERE `x` > 1"
+    ),
+    "SELECT * FROM crm.sales.t UNPIVOT INCLUDE NULLS (v FOR n IN (a, b AS bb)) AS u": (
+        "SELECT * FROM `v0` AS `t` UNPIVOT INCLUDE NULLS (`v` FOR `n` IN (`a`, `b` AS `bb`)) AS `u`"
+    ),
+    "SELECT * FROM crm.sales.t UNPIVOT ((v, w) FOR n IN ((a, b) AS ab, (c, d)))": (
+        "SELECT * FROM `v0` AS `t` UNPIVOT ((`v`, `w`) FOR `n` IN ((`a`, `b`) AS `ab`, (`c`, `d`)))"
+    ),
+    "SELECT `for`, for FROM crm.sales.t": "SELECT `for`, `for` FROM `v0` AS `t`",
     "SELECT 1": "SELECT 1",
 }
+
+TREES = {
+    "a | b & c": "a | (b & c)",
+    "a ^ b & c": "a ^ (b & c)",
+    "a | b ^ c": "a | (b ^ c)",
+    "a & b << c + d": "a & (b << (c + d))",
+    "a || b + c": "(a || b) + c",
+    "a + b || c": "(a + b) || c",
+    "a - b * c % d": "a - ((b * c) % d)",
+    "a < b = c": "(a < b) = c",
+    "a = b IS NULL": "(a = b) IS NULL",
+    "a + b LIKE c || d": "(a + b) LIKE (c || d)",
+    "NOT a = b AND c": "(NOT (a = b)) AND c",
+    "NOT a LIKE b OR c": "(NOT (a LIKE b)) OR c",
+    "a BETWEEN b AND c AND d": "(a BETWEEN b AND c) AND d",
+    "a OR b AND NOT c": "a OR (b AND (NOT c))",
+    "- a * b": "(- a) * b",
+    "-1::STRING": "CAST(-1 AS STRING)",
+    "-a::STRING": "-(a::STRING)",
+}
+
+
+def is_same(one: str, other: str) -> bool:
+    """True if two expressions have trees of one meaning."""
+    trees = [tree_of(tokens_of(text), text) for text in (f"SELECT {one}", f"SELECT {other}")]
+    assert trees[0] is not None
+    try:
+        check_same(trees[0], trees[1], table=lambda table: (table.name,))
+    except InvalidRequest:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("text", TREES)
+def test_operators_bind_as_in_spark(text: str):
+    assert is_same(text, TREES[text])
+
+
+OTHERS = [
+    ("NOT a LIKE ANY ('x', 'y')", "a NOT LIKE ANY ('x', 'y')"),
+    ("a LIKE ANY ('x')", "a LIKE ALL ('x')"),
+    ("a NOT LIKE 'x'", "a LIKE 'x'"),
+    ("NOT a = b", "a = b"),
+    ("NOT (a AND b)", "NOT a AND b"),
+    ("a - (b - c)", "a - b - c"),
+    ("(a | b) & c", "a | b & c"),
+    ("a IS NOT DISTINCT FROM b = c", "a <=> b = c"),
+    ("a AND b", "a OR b"),
+    ("CAST(a AS INT)", "TRY_CAST(a AS INT)"),
+    ("a IN (1, 2)", "a IN (2, 1)"),
+    ("count(DISTINCT a)", "count(a)"),
+    ("x.a", "y.a"),
+    ("'A'", "'a'"),
+    ("a AS b", "a AS c"),
+    ("(SELECT 1 UNION SELECT 2)", "(SELECT 1 UNION ALL SELECT 2)"),
+    ("(SELECT 1 FROM t ORDER BY 1)", "(SELECT 1 FROM t ORDER BY 1 DESC)"),
+    ("(SELECT 1 FROM t LEFT JOIN u ON a)", "(SELECT 1 FROM t RIGHT JOIN u ON a)"),
+    ("sum(a) OVER (ORDER BY b ROWS 1 PRECEDING)", "sum(a) OVER (ORDER BY b ROWS 1 FOLLOWING)"),
+    ("t.* EXCEPT (a)", "t.* EXCEPT (b)"),
+    ("(SELECT a FROM t GROUP BY a WITH CUBE)", "(SELECT a FROM t GROUP BY a WITH ROLLUP)"),
+    ("(SELECT a FROM t GROUP BY a GROUPING SETS ((a)))", "(SELECT a FROM t GROUP BY a, GROUPING SETS ((a)))"),
+    ("(SELECT 1 FROM t PIVOT (sum(a) FOR b IN (1)))", "(SELECT 1 FROM t PIVOT (sum(a) FOR c IN (1)))"),
+    ("(SELECT 1 FROM range(5))", "(SELECT 1 FROM range(6))"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), OTHERS)
+def test_a_rewrite_with_another_meaning_is_found_by_its_tree(one: str, other: str):
+    assert is_same(one, one)
+    assert is_same(other, other)
+    assert not is_same(one, other)
+
+
+def test_a_query_is_refused_if_its_rewrite_would_mean_something_else(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(WRITERS, exp.Sub, lambda to, node: f"{to.write(node.expression)} - {to.write(node.this)}")
+    with pytest.raises(InvalidRequest, match="would not mean the same"):
+        admit("SELECT * FROM crm.sales.t WHERE (a - b) = 7001")
 
 
 @pytest.mark.parametrize("text", WRITTEN)
@@ -184,8 +303,19 @@ REFUSED = {
     "SELECT 1; SELECT 2": r"second statement begins at line 1, column 11",
     "WITH x AS (SELECT 1), X AS (SELECT 2) SELECT * FROM x": r"two expressions named X; the second is at line 1, column 23",
     "SELECT * FROM a.b.c TABLESAMPLE (10 PERCENT)": r"TABLESAMPLE at line 1, column 21 .*pmod\(xxhash64\(id\), 100\) < 10",
-    "SELECT * FROM a.b.c PIVOT (sum(x) FOR k IN (1))": r"PIVOT at line 1, column 21 .*FILTER \(WHERE k = 'a'\)",
-    "SELECT * FROM a.b.c UNPIVOT (v FOR n IN (a, b))": r"UNPIVOT at line 1, column 21 .*LATERAL VIEW stack",
+    "SELECT * FROM a.b.c PIVOT (sum(x) FOR k IN (1)) JOIN a.b.d": r"PIVOT and UNPIVOT at .* one table or subquery",
+    "SELECT * FROM a.b.c UNPIVOT (v FOR n IN (a + 1, b))": r"UNPIVOT at line 1, column .* takes columns",
+    "SELECT * FROM range(10000001)": r"range at line 1, column 15 makes 10,000,001 rows; allowed are 10,000,000",
+    "SELECT * FROM range(a)": r"range at line 1, column 15 takes one to three whole numbers",
+    "SELECT * FROM range(1, 9, 0)": r"the step is not 0",
+    "INSERT INTO a.b.c VALUES (1)": r"INSERT at line 1, column 1 .* Dataset\.upsert, into a log with silt append",
+    "UPDATE a.b.c SET x = 1": r"UPDATE at line 1, column 1 .* silt upsert or Dataset\.upsert, which replaces",
+    "DELETE FROM a.b.c": r"DELETE at .* silt tombstone or Dataset\.tombstone",
+    "MERGE INTO a.b.c USING x": r"MERGE at .* silt upsert",
+    "CREATE TABLE a.b.c (x INT)": r"CREATE at .* silt create or Lake\.create",
+    "DROP TABLE a.b.c": r"DROP at .* silt drop or Lake\.drop",
+    "ALTER TABLE a.b.c ADD COLUMN x INT": r"ALTER at .* silt alter",
+    "TRUNCATE TABLE a.b.c": r"TRUNCATE at .* silt tombstone",
     "SELECT a = b IN (c) FROM a.b.c": r"Two comparisons in a row at line 1, column 8 .*\(a = b\) = c",
     "SELECT a BETWEEN 1 AND 2 = b FROM a.b.c": r"Two comparisons in a row",
     "SELECT a = b < c FROM a.b.c": r"Two comparisons in a row",
@@ -212,6 +342,8 @@ def test_a_refusal_says_what_and_where_in_plain_words(text: str, caplog: pytest.
 def test_a_query_has_a_bounded_length_depth_and_number_of_terms():
     with pytest.raises(InvalidRequest, match="at most 100,000 characters"):
         admit("SELECT 1 " + " " * MAX_QUERY_CHARS)
+    with pytest.raises(InvalidRequest, match="at most 25,000 words, names, values and signs, this one has 25,00"):
+        admit("SELECT " + "a," * (MAX_QUERY_TOKENS // 2) + "a")
     with pytest.raises(InvalidRequest, match="nested too deeply"):
         admit(f"SELECT {'(' * 500}1{')' * 500}")
     with pytest.raises(InvalidRequest, match="at most 500 operators"):

@@ -197,7 +197,18 @@ SELECT * FROM "/etc/passwd"
 SELECT * FROM '/etc/passwd.csv'
 SELECT * FROM 'https://example.org/x.parquet'
 SELECT * FROM 's3://bucket/x.parquet'
-SELECT * FROM range(10)
+SELECT * FROM range(10, 20, 1, 4)
+SELECT * FROM range(99999999999999999999)
+SELECT * FROM range('5')
+SELECT * FROM range(1 + 1)
+SELECT * FROM range((SELECT 1))
+SELECT * FROM range(rand())
+SELECT * FROM range()
+SELECT * FROM sales.range(5)
+SELECT * FROM `range`(5, 6, 7, 8)
+SELECT * FROM crm.sales.range(5)
+SELECT * FROM range(5) PIVOT (sum(id) FOR id IN (1))
+SELECT * FROM range(10) TABLESAMPLE (1 ROWS)
 SELECT * FROM read_files('/etc')
 SELECT * FROM read_csv('/etc/passwd')
 SELECT * FROM read_csv_auto('/etc/passwd')
@@ -321,8 +332,35 @@ SELECT * FROM crm.sales.t TABLESAMPLE (10 PERCENT)
 SELECT * FROM crm.sales.t TABLESAMPLE (5 ROWS) x
 SELECT * FROM crm.sales.t TABLESAMPLE (BUCKET 1 OUT OF 2)
 SELECT * FROM crm.sales.t USING SAMPLE 10
-SELECT * FROM crm.sales.t PIVOT (sum(a) FOR b IN (1, 2))
-SELECT * FROM crm.sales.t UNPIVOT (a FOR b IN (c, d))
+SELECT * FROM parquet.`/x` PIVOT (sum(a) FOR b IN (1, 2))
+SELECT * FROM crm.sales.t PIVOT (reflect('a', 'b') FOR b IN (1, 2))
+SELECT * FROM crm.sales.t PIVOT (sum(a) FOR b IN (input_file_name()))
+SELECT * FROM crm.sales.t PIVOT (sum((SELECT a FROM secret)) FOR b IN (1))
+SELECT * FROM crm.sales.t PIVOT (sum(a) FOR b IN (SELECT 1 FROM secret))
+SELECT * FROM crm.sales.t PIVOT (sum(a) FOR b IN (1)) AS p
+SELECT * FROM (SELECT * FROM crm.sales.t) PIVOT (sum(a) FOR b IN (1)) p
+SELECT * FROM crm.sales.t PIVOT (sum(a) b IN (1))
+SELECT * FROM crm.sales.t PIVOT (FOR b IN (1))
+SELECT * FROM crm.sales.t PIVOT (sum(a) FOR b.c IN (1))
+SELECT * FROM crm.sales.t PIVOT (sum(a) FOR b IN (1) FOR c IN (2))
+SELECT * FROM crm.sales.t PIVOT sum(a) FOR b IN (1)
+SELECT * FROM crm.sales.t u JOIN crm.sales.v PIVOT (sum(a) FOR b IN (1))
+SELECT * FROM crm.sales.t LATERAL VIEW explode(x) e PIVOT (sum(a) FOR b IN (1))
+SELECT (SELECT 1) PIVOT (sum(a) FOR b IN (1))
+SELECT * FROM crm.sales.t UNPIVOT (a FOR b IN (reflect('a', 'b')))
+SELECT * FROM crm.sales.t UNPIVOT (a FOR b IN (t.*))
+SELECT * FROM crm.sales.t UNPIVOT (a FOR b IN ((SELECT 1 FROM secret)))
+SELECT * FROM crm.sales.t UNPIVOT (a FOR (b, c) IN (d))
+SELECT * FROM crm.sales.t UNPIVOT INCLUDE (a FOR b IN (d))
+SELECT * FROM crm.sales.t UNPIVOT (a FOR b IN (d)) AS u(x)
+SELECT a FROM crm.sales.t GROUP BY a WITH
+SELECT a FROM crm.sales.t GROUP BY a WITH TOTALS
+SELECT a FROM crm.sales.t GROUP BY a WITH ROLLUP b
+SELECT a FROM crm.sales.t GROUP BY a WITH ROLLUP WITH CUBE
+SELECT a FROM crm.sales.t GROUP BY CUBE (a) WITH ROLLUP
+SELECT a FROM crm.sales.t GROUP BY WITH ROLLUP
+SELECT a FROM crm.sales.t GROUP BY DISTINCT a
+SELECT a FROM crm.sales.t GROUP BY a GROUPING SETS ((reflect('a', 'b')))
 SELECT * FROM crm.sales.t WITH (NOLOCK)
 SELECT * FROM crm.sales.t WITH ('path' = '/etc/passwd')
 SELECT * FROM crm.sales.t WITH (`inferSchema` = 'x')
@@ -486,9 +524,25 @@ a OVERLAPS b
 a GLOB b
 a COLLATE UNICODE
 a AT TIME ZONE 'x'
-a << 1
-a >> 1
-a >>> 1
+a < < 1
+a <<< 1
+a > > 1
+a >>>> 1
+a >> > 1
+a >>= 1
+a + NOT b
+a || NOT b
+a IS NULL IS NULL
+a IS NULL::INT
+a NOT NULL
+a IN (1) IN (2)
+a LIKE ANY ()
+a LIKE ANY (SELECT 'x')
+a LIKE ANY (reflect('a', 'b'))
+a LIKE ALL (current_user)
+a NOT ILIKE SOME (input_file_name())
+a LIKE ANY ('x') ESCAPE '!'
+a << reflect('a', 'b')
 a ** 2
 a // 2
 a ?? b
@@ -653,7 +707,17 @@ MORE_STATEMENTS = [
     "SELECT 1\n;\nSELECT 2",
 ]
 
-ACCEPTED_EXPRESSIONS = ["a is true", "(a)", "a.b", "a -- b", "a /* /* b */ */", "'\\0'"]
+ACCEPTED_EXPRESSIONS = [
+    "a << 1",
+    "a >>> 1",
+    "a LIKE ALL ('x')",
+    "a is true",
+    "(a)",
+    "a.b",
+    "a -- b",
+    "a /* /* b */ */",
+    "'\\0'",
+]
 
 
 def lines(block: str) -> list[str]:

@@ -89,6 +89,13 @@ def report(done: Job) -> RollUpReport:
         (Symptoms(said="Terminating due to java.lang.OutOfMemoryError: Java heap space"), Failure.OUT_OF_MEMORY),
         (Symptoms(text="[UNABLE_TO_ACQUIRE_MEMORY] Unable to acquire 65536 bytes"), Failure.OUT_OF_MEMORY),
         (Symptoms(text="pyarrow.lib.ArrowMemoryError: malloc of size 9 failed"), Failure.OUT_OF_MEMORY),
+        (Symptoms(text="OSError: [Errno 12] Cannot allocate memory"), Failure.OUT_OF_MEMORY),
+        (Symptoms(said="terminate called after throwing an instance of 'std::bad_alloc'"), Failure.OUT_OF_MEMORY),
+        (Symptoms(text="Generic LocalFileSystem error: (os error 12)"), Failure.OUT_OF_MEMORY),
+        (
+            Symptoms(said="# There is insufficient memory for the Java Runtime Environment to continue."),
+            Failure.OUT_OF_MEMORY,
+        ),
         (Symptoms(exit_code=-9), Failure.KILLED),
         (Symptoms(text="SparkException: Python worker exited unexpectedly (crashed)"), Failure.KILLED),
         (Symptoms(exit_code=-15), Failure.KILLED),
@@ -618,3 +625,22 @@ def test_every_error_of_ours_can_come_back_from_a_worker() -> None:
     assert isinstance(broken, UnreadableFiles)
     assert broken.reasons == {"a": "b"}
     assert isinstance(error_from(failed(OSError(28, "No space left on device"))), Unavailable)
+
+
+def test_a_worker_whose_jvm_was_killed_reports_it_and_the_job_can_be_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    from siltstone.compaction.job_worker import failed
+    from siltstone.compaction.pool import error_from
+
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as jvm:
+        monkeypatch.setattr("siltstone.storage.spark._own", [jvm.pid])
+        alive = error_from(json.loads(json.dumps(failed(Unavailable("Spark refused")))))
+        assert classify(symptoms_of(alive)) is Failure.UNKNOWN
+        jvm.kill()
+        gone = ConnectionRefusedError(111, "Connection refused")
+        told = json.loads(json.dumps(failed(gone)))
+        fenced = json.loads(json.dumps(failed(Fenced("another holder"))))
+    error = error_from(told)
+    assert "JVM was killed by SIGKILL" in str(error)
+    assert classify(symptoms_of(error)) is Failure.KILLED
+    assert classify(symptoms_of(error)).recoverable
+    assert classify(symptoms_of(error_from(fenced))) is Failure.FENCED

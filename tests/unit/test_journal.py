@@ -270,7 +270,7 @@ def entry(job: str, *, removes: tuple[str, ...] = (), folded: int | None = None)
         adds=frozenset(),
         removes=dict.fromkeys(removes, 0),
         transactions={} if folded is None else {APP_FOLD: folded},
-        updated_ms={},
+        forgotten=frozenset(),
         changes_metadata=False,
         changes_protocol=False,
         commit_id=None,

@@ -1,12 +1,24 @@
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from siltstone.errors import Corruption
+from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.storage.entry import entry_content
 from siltstone.storage.layout import LOG, entry_name, has_versions, owner_of
-from siltstone.storage.log import LogListing, check_entries, entries_between, list_log, read_entry, readable_versions
+from siltstone.storage.log import (
+    LogListing,
+    check_chain,
+    check_entries,
+    entries_between,
+    list_log,
+    parse_entry,
+    read_entry,
+    readable_versions,
+)
 
 
 def write(table: Path, version: int, *actions: dict[str, object]) -> None:
@@ -34,12 +46,14 @@ def test_an_entry_is_read_for_what_a_later_commit_must_know(tmp_path: Path):
         {"remove": {"path": "data/c.parquet", "deletionTimestamp": 9}},
         {"txn": {"appId": "siltstone.seq", "version": 7}},
         {"txn": {"appId": "producer/p", "version": 1, "lastUpdated": 5}},
+        {"txn": {"appId": "producer/q", "version": 2, "lastUpdated": 1}},
     )
     entry = read_entry(tmp_path, 3)
     assert entry.version == 3
     assert entry.adds == {"data/a.parquet", "data/b.parquet"}
     assert entry.removes == {"data/c.parquet": 9}
     assert entry.transactions == {"siltstone.seq": 7, "producer/p": 1}
+    assert entry.forgotten == {"producer/q"}
     assert entry.commit_id == "abc"
     assert entry.info["operation"] == "WRITE"
     assert (entry.changes_metadata, entry.changes_protocol) == (False, False)
@@ -164,18 +178,103 @@ def test_a_log_is_whole_if_nothing_is_missing_after_its_newest_checkpoint(
     for version in entries:
         write(tmp_path, version, {"commitInfo": {}})
     if whole:
-        check_entries(tmp_path, parse=True)
+        check_entries(tmp_path)
         return
     with pytest.raises(Corruption, match="missing"):
-        check_entries(tmp_path, parse=True)
+        check_entries(tmp_path)
 
 
-def test_only_a_thorough_check_parses(tmp_path: Path):
+def test_a_check_reads_every_entry_above_the_newest_checkpoint(tmp_path: Path):
     write(tmp_path, 0, {"commitInfo": {}})
     (tmp_path / LOG / entry_name(1)).write_text("{")
-    check_entries(tmp_path, parse=False)
     with pytest.raises(Corruption, match="cannot be parsed"):
-        check_entries(tmp_path, parse=True)
+        check_entries(tmp_path)
+    touch(tmp_path, checkpoint(1))
+    check_entries(tmp_path)
+
+
+SEALED = entry_content(
+    Commit(
+        kind=CommitKind.APPEND,
+        plan_version=2,
+        adds=(DataFile(path="data/a.parquet", size_bytes=7, rows=1, partition={"_seq": "3"}),),
+        transactions={"siltstone.seq": 3, "producer/p": 8},
+    ),
+    version=3,
+    commit_id="ab12",
+    now_ms=99,
+)
+
+
+def test_an_entry_of_ours_carries_its_checksum_and_its_version():
+    entry = parse_entry(SEALED, 3, where="x")
+    assert (entry.commit_id, entry.is_foreign, set(entry.adds)) == ("ab12", False, {"data/a.parquet"})
+    assert entry.transactions == {"siltstone.seq": 3, "producer/p": 8}
+    assert json.loads(SEALED.splitlines()[-1]) == {"txn": {"appId": "siltstone.committed", "version": 3}}
+
+
+def test_every_entry_that_is_cut_after_a_line_or_a_byte_is_corruption():
+    for end in range(len(SEALED)):
+        with pytest.raises(Corruption):
+            parse_entry(SEALED[:end], 3, where="x")
+
+
+def test_every_flipped_bit_of_an_entry_is_named_or_changes_nothing():
+    sound = parse_entry(SEALED, 3, where="x")
+    for place in range(len(SEALED)):
+        for bit in range(8):
+            flipped = bytearray(SEALED)
+            flipped[place] ^= 1 << bit
+            try:
+                found = parse_entry(bytes(flipped), 3, where="x")
+            except Corruption:
+                continue
+            assert replace(found, info={}) == replace(sound, info={})
+            assert found.commit_id == sound.commit_id
+
+
+@pytest.mark.parametrize("text", ["{}\n", '{"commitInfo":{"siltstone.kind":"append"}}\n', '{"add":{"path":"x"}}\n{}\n'])
+def test_an_entry_without_checksum_that_lacks_its_actions_is_corruption(text: str):
+    with pytest.raises(Corruption, match="Restore"):
+        parse_entry(text.encode(), 3, where="x")
+
+
+@pytest.mark.parametrize(
+    ("actions", "foreign"),
+    [
+        (({"add": {"path": "x"}},), True),
+        (({"commitInfo": {"operation": "DELETE"}}, {"remove": {"path": "x"}}), True),
+        (({"commitInfo": {}}, {"metaData": {"id": "x"}}), True),
+        (({"commitInfo": {}}, {"domainMetadata": {}}), True),
+        (({"commitInfo": {"operation": "VACUUM START"}},), False),
+        (({"commitInfo": {}}, {"txn": {"appId": "theirs", "version": 1}}), False),
+        (({"commitInfo": {"siltstone.kind": "create"}}, {"metaData": {"id": "x"}}), False),
+    ],
+)
+def test_an_entry_of_another_program_that_changes_the_table_is_foreign(
+    tmp_path: Path, actions: tuple[dict[str, object], ...], *, foreign: bool
+):
+    write(tmp_path, 0, *actions)
+    assert read_entry(tmp_path, 0).is_foreign is foreign
+    if foreign:
+        with pytest.raises(Corruption, match="another program"):
+            check_entries(tmp_path)
+    else:
+        check_entries(tmp_path)
+
+
+def test_foreign_commits_below_a_checkpoint_are_found_by_what_we_committed_last(tmp_path: Path):
+    write(tmp_path, 4, {"commitInfo": {"operation": "WRITE"}}, {"add": {"path": "x"}})
+    write(tmp_path, 5, {"commitInfo": {"operation": "VACUUM END"}})
+    touch(tmp_path, checkpoint(5))
+    check_entries(tmp_path)
+    check_chain(tmp_path, committed=None, version=5)
+    check_chain(tmp_path, committed=5, version=5)
+    check_chain(tmp_path, committed=4, version=5)
+    with pytest.raises(Corruption, match="another program"):
+        check_chain(tmp_path, committed=3, version=5)
+    with pytest.raises(Corruption, match="Siltstone committed version 2 last"):
+        check_chain(tmp_path, committed=2, version=5)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from tests.support.folds import fold_by_arrow
 from tests.support.kinds import KINDS, Kind, plain_rows, random_values, to_table
 from tests.support.model import Model
 from tests.support.people import SCHEMA, create, key, people, person
+from tests.support.unchecked import write_unchecked
 
 FAST = Settings(durable=False)
 NOTHING_KEPT = Settings(durable=False, lookup_cache_mb=0)
@@ -213,13 +214,23 @@ def test_dates_and_times_that_python_cannot_hold_are_found(lake_path: Path):
     days = pa.array([-1_000_000, 0, 20_000, 2**31 - 1], pa.int32()).cast(pa.date32())
     times = pa.array([-(2**62), 0, 1, 2**62], pa.int64()).cast(pa.timestamp("us"))
     rows = pa.table([days, times], schema=schema)
-    dataset.upsert(rows)
+    write_unchecked(dataset, rows)
     assert dataset.get(rows).equals(rows)
     fold_by_arrow(dataset, group_rows=2)
     for _ in range(3):
         assert dataset.get(rows).equals(rows)
         assert dataset.get(rows.slice(3)).equals(rows.slice(3))
         assert dataset.get([(datetime.date(1970, 1, 1), datetime.datetime(1970, 1, 1))]).equals(rows.slice(1, 1))  # noqa: DTZ001
+
+
+def test_of_rows_with_one_key_the_last_by_the_named_columns_wins(lake_path: Path):
+    dataset = Lake.open(lake_path, settings=FAST).create("a.b.c", "id STRING NOT NULL, n BIGINT, x STRING", key="id")
+    rows = [("a", 2, "two"), ("a", 1, "one"), ("a", None, "none"), ("b", 1, "first"), ("b", 1, "second")]
+    dataset.upsert([dict(zip(("id", "n", "x"), row, strict=True)) for row in rows], order_by="n")
+    assert dataset.get(["a", "b"]).column("x").to_pylist() == ["two", "second"]
+    for name in ("nope", ""):
+        with pytest.raises(InvalidRequest, match="is not in the schema"):
+            dataset.upsert([{"id": "a"}], order_by=name)
 
 
 def test_a_composite_key_is_found_only_as_a_whole(lake_path: Path):

@@ -15,13 +15,14 @@ from siltstone.compaction.press_worker import Press, Pressing, presser
 from siltstone.dataset.store import Store
 from siltstone.dataset.task_files import Target
 from siltstone.model.files import DataFile, KeyRange
+from siltstone.storage.checksums import open_parquet
 
 SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("text", pa.string())])
 
 
 def looked_at(folder: Path, parts: list[list[Any]], kind: pa.DataType) -> list[_Input]:
     """Write a file for each list of values, and look at it as a roll-up does."""
-    store = cast(Store, SimpleNamespace(base=SimpleNamespace(path=folder)))
+    store = cast(Store, SimpleNamespace(base=SimpleNamespace(path=folder), opened=open_parquet))
     found = []
     for number, values in enumerate(parts):
         name = f"{number:03d}.parquet"

@@ -38,7 +38,7 @@ class ClassicSession:
 
 def test_progress_adds_up_the_stages_and_ends_with_the_block():
     session: Any = FakeConnectSession()
-    heard: list[Progress] = []
+    heard: list[Progress | str] = []
     with watching(heard.append) as watcher:
         watcher.attach(session)
         watcher.attach(session)

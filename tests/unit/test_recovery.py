@@ -20,6 +20,7 @@ from siltstone.compaction.journal import Journal
 from siltstone.compaction.records import Owner
 from siltstone.compaction.recovery import Quarantined, RecoveryReport
 from siltstone.config import Role, Settings
+from siltstone.dataset.folder import Marker, write_marker
 from siltstone.errors import Corruption, InvalidRequest
 from siltstone.eventlog.events import BuildStatus, JobEvent, JobStatus, PartitionStatus
 from siltstone.model.columns import APP_FOLD, FOLDED_BYTES, FOLDED_FILES
@@ -396,6 +397,7 @@ def test_files_of_dead_owners_are_swept_at_the_start_and_then_every_hour(lake: L
     assert lake.recover().files_swept == 1
     folder = lake.path / "shop" / "web" / "gone" / ("b" * 32)
     folder.mkdir(parents=True)
+    write_marker(folder, Marker(dataset="shop.web.gone", incarnation=folder.name), durable=False)
     clock.pass_time(hours=1)
     assert lake.recover().folders_swept == 1
     assert not folder.exists()

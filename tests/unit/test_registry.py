@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from siltstone.dataset.folder import Marker, write_marker
 from siltstone.dataset.registry import make_folder, remove_empty_parents
 from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound
 from siltstone.lake import Lake
@@ -117,6 +118,7 @@ def test_a_sweep_takes_what_crashed_creates_left_and_nothing_else(lake: Lake):
     people.upsert([{"id": 1}])
     orphan = people.path.parent / ("0" * 32)
     (orphan / "base").mkdir(parents=True)
+    write_marker(orphan, Marker(dataset="a.b.c", incarnation=orphan.name), durable=False)
     stranger = people.path.parent / "notes"
     stranger.mkdir()
     assert lake.sweep() == [orphan]
@@ -130,6 +132,7 @@ def test_a_sweep_leaves_what_somebody_is_making_right_now(lake: Lake):
     with people._store.presence() as owner:
         folder = people.path.parent / owner.owner
         folder.mkdir()
+        write_marker(folder, Marker(dataset="a.b.c", incarnation=owner.owner), durable=False)
         assert lake.sweep() == []
     assert lake.sweep() == [folder]
 

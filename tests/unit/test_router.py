@@ -4,7 +4,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from siltstone.model.files import Commit, CommitKind
 from siltstone.query import hot_query, kept
 from siltstone.query.hot import fill as fill_room
 from siltstone.query.hot.types import check_values
-from siltstone.query.result import QueryResult
+from siltstone.query.result import QueryResult, TruncatedWarning
 from tests.support.folds import fold_by_arrow
 
 PEOPLE = "crm.sales.people"
@@ -37,10 +37,10 @@ class NoSpark(Exception):  # noqa: N818
 def lake(lake_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
     """A lake of one small dataset, in which Spark must not start."""
 
-    def refuse(_lake: Lake) -> None:
+    def refuse(_lake: Lake, _server: object) -> None:
         raise NoSpark
 
-    monkeypatch.setattr(Lake, "spark", refuse)
+    monkeypatch.setattr(Lake, "_session", refuse)
     with Lake.open(lake_path, settings=Settings(durable=False, hot_cache_mb=32, hot_query_mb=64)) as opened:
         people = opened.create(
             PEOPLE, "id BIGINT NOT NULL, n INT, name STRING, amount DECIMAL(10,2), x DOUBLE", key="id"
@@ -114,14 +114,33 @@ def test_truncation_is_told(lake: Lake):
             lake.sql(GROUPED, max_rows=count)
 
 
+def test_a_frame_of_rows_that_the_setting_has_cut_is_refused(lake_path: Path, lake: Lake):
+    text = f"SELECT id FROM {PEOPLE}"
+    with Lake.open(lake_path, settings=Settings(durable=False, max_rows=10)) as short:
+        for _ in range(2):  # also if the answer is that of before
+            result = short.sql(text)
+            assert (result.row_count, result.truncated, result.limit_given) == (10, True, False)
+            for taken in (result.to_arrow, result.to_pandas, result.to_polars):
+                with pytest.raises(InvalidRequest, match=r"more than the 10 rows.*max_rows=.*stream_sql"):
+                    taken()
+                assert len(taken(allow_truncated=True)) == 10
+            with pytest.warns(TruncatedWarning, match="These rows are not all"):
+                assert len(result.rows) == 10
+        assert short.queries.page(short.sql(text).query_id, 1, size=5).to_arrow().num_rows == 5
+        assert short.sql(text, max_rows=10).to_arrow().num_rows == 10
+        assert len(short.sql(text, max_rows=10).rows) == 10
+        assert short.sql(f"{text} WHERE id < 10").to_arrow().num_rows == 10
+    assert lake.sql(text).to_arrow().num_rows == 1000
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
         (f"SELECT stddev(x) AS s FROM {PEOPLE}", "STDDEV"),
         (f"SELECT id + 1 FROM {PEOPLE}", "without a name"),
-        ("SELECT count(*) AS n FROM crm.sales.__raw__people", "raw rows"),
+        (f"SELECT count(*) AS n FROM crm.sales.__raw__people, {PEOPLE}", "raw rows beside merged ones"),
         (f"SELECT id FROM {PEOPLE} WHERE name = 'it\\0s'", "zero character"),
-        ("SELECT 1 AS one", "no dataset"),
+        ("SELECT rand() AS one", "RAND"),
         (f"SELECT id / n AS x FROM {PEOPLE}", "division by zero"),
     ],
 )
@@ -130,6 +149,62 @@ def test_hot_asked_for_and_impossible_says_why_and_auto_goes_to_spark(lake: Lake
         lake.sql(text, engine="hot")
     with pytest.raises(NoSpark):
         lake.sql(text)
+
+
+def test_a_query_that_reads_no_dataset_is_answered_from_memory(lake: Lake):
+    found = lake.sql("SELECT 1, 'a b', true, 2 AS two")
+    assert (found.columns, found.rows) == (["1", "a b", "true", "two"], [(1, "a b", True, 2)])
+    assert (found.engine, found.reason) == ("hot", "It reads no dataset.")
+    assert lake.sql("SELECT sum(id) AS n FROM range(5)").rows == [(10,)]
+    assert lake.explain_sql("SELECT 1").engine == "hot"
+
+
+def test_raw_rows_of_a_small_dataset_are_read_at_once_and_never_stale(lake: Lake):
+    text = "SELECT count(*) AS n, max(name) AS name FROM crm.sales.__raw__people WHERE id < 2"
+    people = lake.dataset(PEOPLE)
+    people.tombstone([1])
+    assert lake.sql(f"SELECT count(*) AS n FROM {PEOPLE} WHERE id < 2").rows == [(1,)]
+    assert lake.sql(text).rows == [(2, "p1")]
+    people.upsert([{"id": 1, "n": 1, "name": "z", "amount": 1, "x": 1.0}])
+    found = lake.sql(text)
+    assert (found.engine, found.rows) == ("hot", [(2, "z")])
+    assert lake.explain_sql(text).engine == "hot"
+
+
+def test_raw_rows_of_a_large_dataset_are_left_to_spark(lake: Lake, lake_path: Path):
+    del lake
+    with Lake.open(lake_path, settings=Settings(durable=False, hot_at_once_rows=999)) as small:
+        with pytest.raises(InvalidRequest, match="raw rows are too many to be read at once"):
+            small.sql("SELECT id FROM crm.sales.__raw__people", engine="hot")
+        with pytest.raises(NoSpark):
+            small.sql("SELECT id FROM crm.sales.__raw__people")
+
+
+@pytest.mark.parametrize("engine", ["auto", "spark"])
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (f"SELECT nmae FROM {PEOPLE}", "no column nmae .* Did you mean name"),
+        (f"SELECT stddev(amuont) AS s FROM {PEOPLE}", "Did you mean amount"),
+        (f"INSERT INTO {PEOPLE} VALUES (1)", r"Dataset\.upsert"),
+        ("SELECT * FROM crm.sales.peopel", "no dataset crm.sales.peopel"),
+    ],
+)
+def test_what_is_misspelt_or_refused_never_starts_spark(lake: Lake, text: str, why: str, engine: str):
+    for ask in (lake.sql, lake.explain_sql):
+        with pytest.raises((InvalidRequest, NotFound), match=why):
+            ask(text, engine=engine)
+
+
+def test_explain_starts_no_spark_unless_it_is_asked_for(lake: Lake, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("siltstone.storage.spark.is_running", lambda: False)  # other tests of this process may have one
+    found = lake.explain_sql(f"SELECT stddev(x) AS s FROM {PEOPLE}")
+    assert found.engine == "spark"
+    assert "STDDEV" in found.reason
+    assert "Spark is not running" in found.plan
+    assert "SELECT stddev(`x`) AS `s`" in found.plan
+    with pytest.raises(NoSpark):
+        lake.explain_sql(GROUPED, engine="spark")
 
 
 def test_spark_can_be_asked_for_and_an_unknown_engine_is_refused(lake: Lake):
@@ -235,13 +310,94 @@ def test_a_time_limit_ends_a_query_and_the_process_goes_on(lake: Lake):
     assert lake.sql(GROUPED).engine == "hot"
 
 
+REACHED = threading.Event()
+"""Set once a query of `stuck` waits for Spark."""
+
+
+@pytest.fixture
+def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Spark starts and does not come to an end, until the event is set."""
+    goes_on = threading.Event()
+    REACHED.clear()
+
+    def wait(_lake: Lake, _server: object) -> None:
+        REACHED.set()
+        goes_on.wait(60)
+        raise NoSpark
+
+    monkeypatch.setattr(Lake, "_session", wait)
+    yield goes_on
+    goes_on.set()
+
+
+def cancel_when_listed(lake: Lake, query_id: str) -> None:
+    """Cancel a query as soon as it runs."""
+    until = time.monotonic() + 30
+    while query_id not in lake.queries.running() and time.monotonic() < until:
+        time.sleep(0.01)
+    lake.queries.cancel(query_id)
+
+
+def cancel_when_reached(lake: Lake, query_id: str) -> None:
+    """Cancel a query as soon as Spark has it."""
+    REACHED.wait(30)
+    lake.queries.cancel(query_id)
+
+
+BESIDE = f"SELECT stddev(x) AS s FROM {PEOPLE}"
+"""A question that the hot engine does not answer."""
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda lake: lake.sql(BESIDE, timeout=2, query_id="stuck"),
+        lambda lake: lake.explain_sql(BESIDE, timeout=2, engine="spark"),
+        lambda lake: lake.stream_sql(BESIDE, timeout=2),
+    ],
+    ids=["sql", "explain", "stream"],
+)
+def test_the_time_limit_covers_the_start_of_spark(lake: Lake, stuck: threading.Event, ask: Callable[[Lake], object]):
+    with pytest.raises(Unavailable, match=r"longer than 2 s .*timeout=, --timeout or the setting query_seconds"):
+        ask(lake)
+    assert len(lake.queries.running()) == 1  # the caller did not wait for Spark
+    stuck.set()
+    until = time.monotonic() + 30
+    while lake.queries.running() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert lake.queries.running() == []
+
+
+@pytest.mark.parametrize("step", ["admit", "hot_query.translate"])
+def test_the_time_limit_covers_reading_and_translating(lake: Lake, monkeypatch: pytest.MonkeyPatch, step: str):
+    goes_on = threading.Event()
+    monkeypatch.setattr(
+        f"siltstone.query.{'router.admit' if step == 'admit' else step}", lambda *_, **__: goes_on.wait(60)
+    )
+    with pytest.raises(Unavailable, match=r"longer than 0\.3 s"):
+        lake.sql(GROUPED, timeout=0.3)
+    with pytest.raises(Unavailable, match=r"longer than 0\.3 s"):
+        lake.explain_sql(GROUPED, timeout=0.3)
+    goes_on.set()
+
+
+def test_a_cancelled_query_is_not_waited_for_if_its_engine_does_not_stop(lake: Lake, stuck: threading.Event):
+    canceller = threading.Thread(target=cancel_when_reached, args=(lake, "mine"))
+    canceller.start()
+    with pytest.raises(Unavailable, match="cancelled"):
+        lake.sql(BESIDE, query_id="mine", timeout=0)
+    canceller.join()
+    assert lake.queries.running() == ["mine"]
+    stuck.set()
+
+
 def test_a_query_is_cancelled_by_its_id(lake: Lake):
     lake.sql(GROUPED)
-    timer = threading.Timer(0.3, lake.queries.cancel, ["mine"])
-    timer.start()
+    canceller = threading.Thread(target=cancel_when_listed, args=(lake, "mine"))
+    canceller.start()
     with pytest.raises(Unavailable, match="cancelled"):
         lake.sql(ENDLESS, query_id="mine")
-    timer.join()
+    canceller.join()
     assert lake.queries.running() == []
     with pytest.raises(NotFound, match="mine"):
         lake.queries.cancel("mine")

@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,17 @@ from siltstone.storage.shared_spark import (
     KEEPER_LOCK,
     LOG_FILE,
     STATE_FILE,
+    Membership,
     Running,
+    ServerRole,
     SharedSpark,
+    Suspect,
     lock,
     place_of,
     prepare,
     read_state,
     write_state,
+    write_suspect,
 )
 
 RUNNING = Running(port=1, token="t" * 64, started_at="2026-11-16T00:00:00+00:00", idle_minutes=15.0)
@@ -75,6 +79,20 @@ class FakeServer:
     def end(self) -> None:
         self.lives = False
 
+    threads: str = ""
+    """The names of the threads of its JVM."""
+    task: bool = False
+    """True if its log names a killed task that does not end."""
+    listed: int = 0
+    """How often it was asked for its threads."""
+
+    def has_threads(self, names: Sequence[str], *, clock: object) -> bool:
+        self.listed += clock is not None
+        return any(name in self.threads for name in names)
+
+    def stuck_task(self) -> bool:
+        return self.task
+
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
@@ -83,13 +101,19 @@ def place(tmp_path: Path) -> Path:
     return folder
 
 
-def keeper(place: Path, clock: Ticking) -> Keeper:
-    return Keeper(place, Settings(), ui=False, clock=clock)
+def keeper(place: Path, clock: Ticking, role: ServerRole = ServerRole.JOBS) -> Keeper:
+    return Keeper(place, Settings(), ui=False, role=role, clock=clock)
 
 
-def watch(place: Path, server: FakeServer, clock: Ticking, running: Running = RUNNING) -> None:
+def watch(
+    place: Path,
+    server: FakeServer,
+    clock: Ticking,
+    running: Running = RUNNING,
+    role: ServerRole = ServerRole.JOBS,
+) -> bool:
     write_state(place, running)
-    keeper(place, clock).watch(server, running)  # type: ignore[arg-type]
+    return keeper(place, clock, role).watch(server, running)  # type: ignore[arg-type]
 
 
 # ---- which place --------------------------------------------------------------------------------------------------
@@ -227,7 +251,7 @@ def test_a_server_that_cannot_start_says_why_and_where_its_log_is(tmp_path: Path
 
 def test_a_cache_that_cannot_be_written_names_the_way_out(tmp_path: Path):
     (tmp_path / "file").touch()
-    with pytest.raises(Unavailable, match="XDG_CACHE_HOME, or the setting spark_shared"):
+    with pytest.raises(Unavailable, match=r"XDG_CACHE_HOME .*, or the setting spark_shared"):
         SharedSpark(Settings(), folder=tmp_path / "file" / "key").join()
 
 
@@ -292,6 +316,56 @@ def test_a_keeper_whose_folder_was_deleted_ends_after_its_clients_and_leaves_its
     watch(place, FakeServer(), clock)
     assert clock.monotonic_seconds() < 3
     assert read_state(place) == successor
+
+
+# ---- queries that do not end --------------------------------------------------------------------------------------
+
+
+def test_queries_and_jobs_have_servers_of_their_own():
+    assert len({place_of(Settings(), role=role) for role in ServerRole}) == 2
+
+
+def suspect(place: Path, operation: str, *, port: int = RUNNING.port) -> Path:
+    """Report an operation, long enough ago."""
+    found = write_suspect(place, Suspect(port=port, operations=(operation,)))
+    os.utime(found, (0, 0))
+    return found
+
+
+def test_a_server_whose_interrupted_query_works_on_is_ended_and_its_clients_can_tell(place: Path):
+    handle = lock(place / CLIENTS_LOCK, fcntl.LOCK_SH)
+    server = FakeServer(threads='"SparkConnectExecuteThread_opId=a1" daemon')
+    assert watch(place, server, Ticking(lambda: suspect(place, "a1")), role=ServerRole.QUERIES)
+    assert not (place / STATE_FILE).exists()
+    assert list(place.glob("suspect-*")) == []
+    assert Membership(handle, RUNNING, place).was_ended()
+    member = Membership(lock(place / CLIENTS_LOCK, fcntl.LOCK_SH), replace(RUNNING, port=2), place)
+    assert not member.was_ended()
+    os.close(handle)
+    member.leave()
+
+
+def test_a_server_whose_interrupted_query_has_ended_or_is_not_its_own_goes_on(place: Path):
+    server = FakeServer(threads='"SparkConnectExecuteThread_opId=b1" daemon')
+    reports = [lambda: suspect(place, "a1"), lambda: suspect(place, "b1", port=2), lambda: suspect(place, "c1")]
+    assert not watch(place, server, Ticking(*reports, lambda: None, server.end), role=ServerRole.QUERIES)
+    assert (server.listed, list(place.glob("suspect-*"))) == (2, [])
+
+
+def test_a_fresh_report_waits_for_its_time(place: Path):
+    server = FakeServer(threads="SparkConnectExecuteThread_opId=a1")
+    member = Membership(lock(place / CLIENTS_LOCK, fcntl.LOCK_SH), RUNNING, place)
+    found = member.suspect(["a1"])
+    assert not watch(place, server, Ticking(lambda: None, server.end), role=ServerRole.QUERIES)
+    assert found is not None
+    assert (found.exists(), found.stat().st_mode & 0o777, server.listed) == (True, 0o600, 0)
+    member.leave()
+
+
+@pytest.mark.parametrize("role", ServerRole)
+def test_a_killed_task_that_does_not_end_ends_a_server_for_queries_and_none_for_jobs(place: Path, role: ServerRole):
+    server = FakeServer(task=True)
+    assert watch(place, server, Ticking(lambda: None, server.end), role=role) is (role is ServerRole.QUERIES)
 
 
 def test_the_log_of_the_server_before_is_kept(tmp_path: Path):

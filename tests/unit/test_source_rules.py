@@ -16,6 +16,7 @@ MAY_COLLECT = {
     ("compaction/cluster.py", "_bounds"): "63 bounds of each column that is clustered by",
     ("compaction/log_fold.py", "_counted"): "counts per file",
     ("dataset/positions.py", "_joined"): "places of changed rows",
+    ("dataset/judged.py", "bad_examples"): "three columns with their files for an error message",
     ("dataset/judged.py", "duplicate_examples"): "three keys for an error message",
     ("dataset/jdbc.py", "_bounds"): "the smallest and the largest value of one column",
     ("dataset/judged.py", "unread_examples"): "three rows for an error message",
@@ -35,8 +36,6 @@ COMMITTING = {
 }
 MAY_COMMIT = {
     ("storage/entry.py", "put_entry"),
-    ("storage/table.py", "set_properties"),
-    ("storage/table.py", "prepare"),
     ("storage/table.py", "declare_invariants"),
     ("storage/object_table.py", "set_properties"),
     ("storage/object_table.py", "add"),
@@ -98,3 +97,28 @@ def test_nobody_reaches_into_the_jvm() -> None:
     assert [
         (module, node.attr) for module, _, node, _ in calls() if node.attr in {"_jvm", "_jsc", "_jdf", "_jsparkSession"}
     ] == []
+
+
+def names_searched_in_loops(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines of comprehensions that search `x.names` or `x.column_names` for each item.
+
+    Arrow builds that list at every access, so the work grows with the square of the columns.
+    """
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+            continue
+        items: list[ast.AST] = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+        for inner in ast.walk(ast.Module([*items, *(test for loop in node.generators for test in loop.ifs)], [])):  # type: ignore[list-item]
+            if isinstance(inner, ast.Compare) and isinstance(inner.ops[0], ast.In | ast.NotIn):
+                [searched] = inner.comparators
+                if isinstance(searched, ast.Attribute) and searched.attr in {"names", "column_names"}:
+                    yield inner.lineno
+
+
+def test_no_comprehension_searches_a_list_of_columns_for_each_column() -> None:
+    found = {
+        f"{path.relative_to(SOURCE).as_posix()}:{line}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        for line in names_searched_in_loops(ast.parse(path.read_text()))
+    }
+    assert found == set()

@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from siltstone.dataset.fits import check_names, check_type, fits
-from siltstone.dataset.formats import _Bad, check_files, csv_header
+from siltstone.dataset.formats import BadContent, check_files, csv_header
 from siltstone.dataset.sources import Format, find_source, partition_of, partition_value
 from siltstone.errors import InvalidRequest, NotFound
 
@@ -230,7 +230,7 @@ def test_a_csv_header_may_start_with_a_byte_order_mark_and_hold_quotes(tmp_path:
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00i\x00d"])
 def test_a_csv_file_that_is_none_is_refused_by_name(tmp_path: Path, content: bytes):
     (tmp_path / "a.csv").write_bytes(content)
-    with pytest.raises(_Bad):
+    with pytest.raises(BadContent):
         csv_header(tmp_path / "a.csv")
     with pytest.raises(InvalidRequest, match=r"a\.csv is"):
         check_files(find_source(tmp_path / "a.csv"), SCHEMA, dataset="a.b.c").refuse_bad()

@@ -97,6 +97,14 @@ def test_the_exit_code_of_a_child_is_read_without_taking_it_away():
     assert ended_with(child.pid) is None
 
 
+def test_a_child_that_was_killed_is_not_taken_for_one_that_exited_with_that_code():
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as child:
+        child.kill()
+        while ended_with(child.pid) is None:
+            time.sleep(0.01)
+        assert ended_with(child.pid) == -9
+
+
 def test_an_error_of_another_kind_passes():
     with pytest.raises(ValueError, match="UNAVAILABLE"), noticing_absence():
         raise ValueError("UNAVAILABLE")

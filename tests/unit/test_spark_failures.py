@@ -1,6 +1,6 @@
 """What a person gets to read of a Spark error."""
 
-from siltstone.storage.spark_failures import error_line
+from siltstone.storage.spark_failures import damage, error_line
 
 BAD_CSV = """\
 An error occurred while calling o186.parquet.
@@ -54,3 +54,18 @@ def test_an_error_without_words_has_the_name_of_its_class():
 
 def test_a_long_error_is_cut():
     assert len(error_line(RuntimeError("x" * 10_000))) < 600
+
+
+LOST = """\
+Job aborted due to stage failure: Task 0 in stage 4.0 failed 1 times, most recent failure: Lost task 0.0 in stage 4.0: \
+org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///lake/changes/data/ab.parquet.
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.cannotReadFilesError(QueryExecutionErrors.scala:875)
+Caused by: org.apache.parquet.io.ParquetDecodingException: could not verify page, CRC checksum verification failed
+"""
+
+
+def test_damage_names_the_file_though_only_the_line_of_a_lost_task_does():
+    found = damage(Exception(LOST))
+    assert found is not None
+    assert "/lake/changes/data/ab.parquet" in str(found)
+    assert "CRC checksum verification failed" in str(found)

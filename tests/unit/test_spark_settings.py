@@ -13,7 +13,13 @@ from siltstone.storage.launch import local_cores, options
 
 
 def chosen(settings: Settings, *java_options: str) -> dict[str, str]:
-    return options(settings, jars=[Path("/j/a.jar"), Path("/j/b.jar")], java_options=java_options, machine_mb=12_000)
+    return options(
+        settings,
+        jars=[Path("/j/a.jar"), Path("/j/b.jar")],
+        java_options=java_options,
+        machine_mb=12_000,
+        scratch=Path("/s"),
+    )
 
 
 def installation(folder: Path, name: str, version: str) -> Path:
@@ -69,7 +75,7 @@ def test_what_the_user_sets_wins():
 def test_java_options_of_the_user_come_after_ours():
     given = {"spark.driver.extraJavaOptions": "-Dtheirs=1", "spark.driver.extraClassPath": "/theirs.jar"}
     both = chosen(Settings(spark=given, spark_master="local[1]"), "-Dours=1", "-Dspace=a b")
-    assert both["spark.driver.extraJavaOptions"] == '-Dours=1 "-Dspace=a b" -Dtheirs=1'
+    assert both["spark.driver.extraJavaOptions"] == '-Djava.io.tmpdir=/s -Dours=1 "-Dspace=a b" -Dtheirs=1'
     assert both["spark.driver.extraClassPath"] == "/j/a.jar:/j/b.jar:/theirs.jar"
 
 

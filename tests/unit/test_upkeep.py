@@ -14,6 +14,8 @@ from siltstone.storage.log import LAST_CHECKPOINT, list_log
 from siltstone.storage.upkeep import Retention, clean_log, forget_history, heal_checkpoint
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+OWN = '{"commitInfo": {"siltstone.kind": "append"}}\n{"txn": {"appId": "a", "version": 1}}\n'
+VACUUM = '{"commitInfo": {"operation": "VACUUM END"}}\n'
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ def log(table: Path, *, entries: range, checkpoints: tuple[int, ...] = (), age_h
     """Lay a log of entries and readable checkpoints, all of one age."""
     (table / LOG).mkdir(parents=True)
     for version in entries:
-        (table / LOG / entry_name(version)).write_text("{}")
+        (table / LOG / entry_name(version)).write_text(OWN)
     for version in checkpoints:
         pq.write_table(pa.table({"x": [1]}), table / LOG / checkpoint(version))
         (table / LOG / LAST_CHECKPOINT).write_text("{}")
@@ -89,6 +91,20 @@ def test_a_purge_forgets_everything_below_the_newest_checkpoint(tmp_path: Path):
     table = log(tmp_path / "t", entries=range(20), checkpoints=(5, 15))
     assert forget_history(table) == 16
     assert kept(table) == ([*range(15, 20)], [15])
+
+
+@pytest.mark.parametrize("forget", [True, False])
+def test_entries_of_other_programs_above_our_last_commit_stay_and_everything_below_goes(
+    tmp_path: Path, *, forget: bool
+):
+    table = log(tmp_path / "t", entries=range(20), checkpoints=(5, 19), age_hours=2)
+    for version in (7, 17, 18, 19):
+        (table / LOG / entry_name(version)).write_text(VACUUM)
+    assert (forget_history(table) if forget else clean(table, Retention(hours=1, max_entries=0))) == 18
+    assert kept(table) == ([17, 18, 19], [19])
+    (table / LOG / entry_name(20)).write_text(OWN)
+    assert forget_history(table) == 2
+    assert kept(table) == ([19, 20], [19])
 
 
 # ---- healing ---------------------------------------------------------------------------------------------------------

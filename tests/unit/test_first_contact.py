@@ -1,0 +1,207 @@
+"""At the prompt and in notebooks: what objects show of themselves, frames and counts of a dataset, datasets from frames."""
+
+from pathlib import Path
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from siltstone import Dataset, InvalidRequest, Lake, NotFound
+from siltstone.config import Settings
+from siltstone.dataset.inferred import schema_of_rows
+from siltstone.failpoints import arm
+from siltstone.model.preview import MAX_CELL_CHARS, MAX_COLUMNS, MAX_ROWS
+from siltstone.query.result import QueryResult
+from tests.support.folds import fold_by_arrow
+
+FAST = Settings(durable=False)
+NAME = "crm.sales.people"
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake.open(tmp_path / "lake", settings=FAST)
+
+
+@pytest.fixture
+def people(lake: Lake) -> Dataset:
+    made = lake.create(NAME, "id STRING NOT NULL, city STRING, n BIGINT", key="id")
+    made.upsert([{"id": f"P{n}", "city": "Bern" if n % 2 else "Basel", "n": n} for n in range(6)])
+    fold_by_arrow(made)
+    made.upsert([{"id": "P1", "city": "Zug", "n": 100}, {"id": "P7", "city": None, "n": 7}])
+    made.tombstone(["P2"])
+    return made
+
+
+@pytest.fixture
+def log(lake: Lake) -> Dataset:
+    made = lake.create("web.eu.clicks", "at TIMESTAMP, visitor STRING, page STRING", time="at", subject="visitor")
+    at = "2026-11-15T14:03:00Z"
+    made.append([{"at": at, "visitor": v, "page": "/"} for v in ("a", "b", "c", "a")])
+    made.tombstone(["a"])
+    return made
+
+
+# ---- what objects show -------------------------------------------------------------------------------------------
+
+
+def test_objects_say_what_they_are_without_being_asked_for_rows(lake: Lake, people: Dataset, log: Dataset):
+    assert repr(people) == f"<Dataset {NAME}, keyed by id>"
+    assert repr(log) == "<Dataset web.eu.clicks, a log by at>"
+    assert repr(lake) == f"<Lake {str(lake.path)!r}>"
+    shown = people._repr_html_()
+    assert "<td>city</td><td>string</td>" in shown
+    assert "P1" not in shown
+    assert "2 datasets" in lake._repr_html_()
+    assert NAME in lake._repr_html_()
+
+
+def test_a_dropped_dataset_and_a_broken_lake_still_have_a_picture(lake: Lake, people: Dataset):
+    other = Lake.open(lake.path, settings=FAST).dataset(NAME)
+    lake.drop(NAME)
+    assert repr(other) == repr(people)
+    assert "dropped" in other._repr_html_()
+    (lake.path / "_system" / "datasets" / "_delta_log" / f"{0:020d}.json").write_text("{}")
+    assert f"{lake.path}: Log entry" in Lake.open(lake.path)._repr_html_()
+
+
+def result(table: pa.Table) -> QueryResult:
+    return QueryResult(table=table, engine="hot", truncated=True, seconds=0.1)
+
+
+def test_a_result_shows_a_few_rows_and_columns_and_short_values():
+    wide = pa.table({f"c{n}": ["x" * 1000] * 50 for n in range(100)})
+    shown = repr(result(wide))
+    assert len(shown.splitlines()) == MAX_ROWS + 3
+    assert max(map(len, shown.splitlines())) < (MAX_COLUMNS + 1) * (MAX_CELL_CHARS + 3)
+    assert "50 rows (there are more) in 100 columns" in shown
+    assert result(wide)._repr_html_().count("<tr>") == MAX_ROWS + 1
+
+
+def test_values_of_others_are_escaped_at_the_prompt_and_in_html():
+    table = pa.table({"<b>": ["<script>alert(1)</script>", "\x1b[31mred\nline", None]})
+    shown = result(table)._repr_html_()
+    assert "<script>" not in shown and "<b>" not in shown  # noqa: PT018
+    assert "&lt;script&gt;" in shown
+    text = repr(result(table))
+    assert "\x1b" not in text
+    assert "NULL" in text
+    assert len(text.splitlines()) == 6
+
+
+def test_a_result_without_columns_or_rows_has_a_picture():
+    assert "0 rows" in repr(result(pa.table({"a": pa.array([], pa.int64())})))
+    assert "0 columns" in repr(result(pa.table({})))
+
+
+# ---- frames and counts -------------------------------------------------------------------------------------------
+
+
+def test_columns_are_chosen_in_order_and_the_key_need_not_be_among_them(people: Dataset, log: Dataset):
+    whole = people.to_arrow()
+    for columns in (["n", "city"], ["city"], "n", ["n", "id"]):
+        names = [columns] if isinstance(columns, str) else columns
+        assert people.to_arrow(columns=columns).equals(whole.select(names))
+    assert log.to_arrow(columns=["page"]).equals(log.to_arrow().select(["page"]))
+    assert people.to_arrow(columns="n", raw=True).equals(people.to_arrow(raw=True).select(["n"]))
+    with pytest.raises(InvalidRequest, match="no column 'nope'"):
+        people.to_arrow(columns=["nope"])
+
+
+def test_a_condition_sees_merged_rows_and_never_those_that_were_replaced(people: Dataset):
+    """P1 was in Bern before: a condition below the merge would bring its old row back."""
+    assert sorted(people.to_arrow(where="city = 'Bern'").column("id").to_pylist()) == ["P3", "P5"]
+    assert people.to_arrow(columns="id", where="n >= 100").column("id").to_pylist() == ["P1"]
+    assert people.to_arrow(columns="id", where="city IS NULL").column("id").to_pylist() == ["P7"]
+    assert people.to_arrow(where="ID = 'P2'").num_rows == 0
+
+
+@pytest.mark.parametrize(
+    "where", ["", "n >", "nope = 1", "(SELECT 1) = 1", "1 = 1", "n = 1; DROP TABLE x", "rand() < n"]
+)
+def test_what_is_no_condition_on_a_row_is_refused(people: Dataset, where: str):
+    with pytest.raises(InvalidRequest):
+        people.to_arrow(where=where)
+
+
+def test_a_condition_that_only_spark_can_answer_says_so(people: Dataset):
+    with pytest.raises(InvalidRequest, match="matching"):
+        people.to_arrow(where="levenshtein(city, id, 3) = 1")
+
+
+def test_counts_are_those_of_the_merged_rows(people: Dataset, log: Dataset):
+    assert people.count() == people.to_arrow().num_rows == 6
+    assert people.count(where="city = 'Bern'") == 2
+    assert people.count(at=0) == 0
+    assert log.count() == 2
+    fold_by_arrow(people)
+    assert people.count() == 6
+
+
+def test_frames_of_pandas_and_polars_have_all_rows(people: Dataset):
+    assert isinstance(people.to_pandas(), pd.DataFrame)
+    assert sorted(people.to_pandas(columns=["id"])["id"]) == sorted(people.to_arrow().column("id").to_pylist())
+    frame = people.to_polars(where="n > 3")
+    assert isinstance(frame, pl.DataFrame)
+    assert sorted(frame["id"].to_list()) == ["P1", "P4", "P5", "P7"]
+
+
+# ---- datasets from frames ----------------------------------------------------------------------------------------
+
+FRAMES = {
+    "Arrow": pa.table({"id": ["a", "b"], "n": [1, 2]}),
+    "pandas": pd.DataFrame({"id": ["a", "b"], "n": [1, 2]}),
+    "Polars": pl.DataFrame({"id": ["a", "b"], "n": [1, 2]}),
+    "dicts": [{"id": "a", "n": 1}, {"id": "b", "n": 2}],
+}
+
+
+@pytest.mark.parametrize("kind", FRAMES)
+def test_a_dataset_is_created_from_a_frame_with_its_columns_and_rows(lake: Lake, kind: str):
+    made = lake.create_from("a.b.c", FRAMES[kind], key="id")
+    assert [(f.name, str(f.type)) for f in made.schema] == [("id", "string"), ("n", "int64")]
+    assert made.to_arrow().sort_by("id").to_pylist() == FRAMES["dicts"]
+
+
+def test_a_log_is_created_from_a_frame(lake: Lake):
+    at = pd.Timestamp("2026-11-15T14:03:00Z").floor("us")
+    made = lake.create_from("a.b.c", pd.DataFrame({"at": [at], "v": ["x"]}), time="at", subject="v")
+    assert made.count() == 1
+
+
+def test_rows_that_are_refused_leave_no_dataset_but_one_that_was_there_stays(lake: Lake):
+    bad = pa.table({"id": ["a", None], "n": [1, 2]})
+    with pytest.raises(InvalidRequest):
+        lake.create_from("a.b.c", bad, key="id")
+    with pytest.raises(NotFound):
+        lake.dataset("a.b.c")
+    lake.create_from("a.b.c", FRAMES["Arrow"], key="id")
+    with pytest.raises(InvalidRequest):
+        lake.create_from("a.b.c", bad, key="id")
+    assert lake.dataset("a.b.c").count() == 2
+
+
+@pytest.mark.parametrize("place", ["create.before_tables", "create.after_registry"])
+def test_rows_that_are_refused_leave_a_dataset_that_another_process_has_made_or_written(lake: Lake, place: str):
+    other = Lake.open(lake.path, settings=FAST)
+
+    def write(_name: str) -> None:
+        other.create("a.b.c", "id STRING, n BIGINT", key="id").upsert(FRAMES["dicts"])
+
+    with arm(place, write), pytest.raises(InvalidRequest):
+        lake.create_from("a.b.c", pa.table({"id": ["a", None], "n": [1, 2]}), key="id")
+    assert lake.dataset("a.b.c").count() == 2
+
+
+@pytest.mark.parametrize("source", [[], 7, None, "no/such/file.parquet", [1, 2]])
+def test_what_has_no_columns_is_refused_before_anything_is_created(lake: Lake, source: object):
+    with pytest.raises((InvalidRequest, NotFound)):
+        lake.create_from("a.b.c", source, key="id")
+    assert lake.names() == []
+
+
+def test_the_columns_of_a_file_are_those_that_like_takes(tmp_path: Path):
+    pq.write_table(FRAMES["Arrow"], tmp_path / "x.parquet")
+    assert schema_of_rows(str(tmp_path / "x.parquet")).names == ["id", "n"]
