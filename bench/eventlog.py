@@ -186,12 +186,12 @@ def _asks(size: int) -> dict[str, Ask]:
 
     def between(log: EventLog, random: "np.random.Generator") -> object:
         start = FIRST_NANOSECOND + int(random.integers(0, size)) * 50_000_000
-        return log.events_between(start, start + 5_000_000_000)
+        return log.events_between(start, start + 5_000_000_000, limit=100)
 
     return {
-        "events of a build": lambda log, random: log.events_of_build(build(random)),
-        "events of a partition": lambda log, random: log.events_of_partition(ref(random)),
-        "events of a job run": lambda log, random: log.events_of_run(f"{build(random)}-run"),
+        "events of a build": lambda log, random: log.events_of_build(build(random), limit=100),
+        "events of a partition": lambda log, random: log.events_of_partition(ref(random), limit=100),
+        "events of a job run": lambda log, random: log.events_of_run(f"{build(random)}-run", limit=100),
         "events in a time range": between,
         "a page of 100": lambda log, random: log.page(int(random.integers(1, size))),
         "a page of a partition": lambda log, random: log.page(1, wanted=Filter(partition_refs=(ref(random),))),
@@ -201,8 +201,8 @@ def _asks(size: int) -> dict[str, Ask]:
         "a page of a job": lambda log, random: log.page(
             int(random.integers(1, size)), wanted=Filter(job_labels=(f"//jobs:{random.integers(0, 40)}",))
         ),
-        "builds": lambda log, _: log.builds(),
-        "recent partitions": lambda log, _: log.partitions(),
+        "builds": lambda log, _: log.builds(limit=100),
+        "recent partitions": lambda log, _: log.partitions(limit=100),
         "status of a partition": lambda log, random: log.partition(ref(random)),
         "active builds of a partition": lambda log, random: log.active_builds(ref(random)),
         "summary": lambda log, _: log.summary(),
