@@ -82,6 +82,7 @@ from siltstone.storage.layout import Layout, has_versions
 from siltstone.storage.log import LogEntry
 from siltstone.storage.machine import installation, machine
 from siltstone.storage.presence import Presence
+from siltstone.storage.system_errors import log_errors
 
 MOST_OPEN: Final = 1_000
 """Unfinished cycles that are looked at together; there are more only if something has gone wrong for a long time."""
@@ -163,7 +164,9 @@ class Journal:
             Corruption, Unavailable: it cannot be read.
         """
         with self._mutex:
-            if self._opened is None and has_versions(self._layout.events):
+            with log_errors(self._layout.events):
+                is_there = self._opened is not None or has_versions(self._layout.events)
+            if self._opened is None and is_there:
                 self._opened = EventLog.open(self.uri, create=False, settings=self._access(), clock=self._clock)
             return self._opened
 

@@ -34,6 +34,7 @@ from siltstone.model.results import AuditRecord
 from siltstone.storage.durable import sync_directory
 from siltstone.storage.parquet import key_ranges
 from siltstone.storage.row_groups import readable
+from siltstone.storage.system_errors import read_failure
 
 CHECKSUM: Final = "crc32"
 _FIELDS: Final = (ROW_SEQ, OP, WRITTEN_AT, ACTOR, REASON)
@@ -44,6 +45,7 @@ def records(store: Store) -> list[AuditRecord]:
 
     Raises:
         Corruption: a line of the file is damaged; the message names it.
+        Unavailable: the operating system does not let this process read it.
     """
     found: dict[int, AuditRecord] = {}
     for number, record in enumerate(_lines(store), start=1):
@@ -63,6 +65,8 @@ def _lines(store: Store) -> list[AuditRecord | None]:
         content = _path(store).read_bytes()
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise read_failure(_path(store), error) from error
     return [_parsed(line) for line in content.split(b"\n")[:-1]]
 
 

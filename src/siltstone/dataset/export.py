@@ -355,7 +355,7 @@ def _put_in_place(ready: Path, export: Export, owner: str) -> None:
 
 def _sweep(target: Path) -> None:
     """Delete what crashed exports to this target left beside it; what cannot be deleted stays for the next one."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, Unavailable):
         sides = [side for path in target.parent.iterdir() if (side := _SIDE.match(path.name))]
         for owner in {side["owner"] for side in sides if side["name"] == target.name}:
             shown = _side(target, owner, "live")

@@ -303,7 +303,7 @@ class Registry:
         self._ensure_table()
         incarnation = self._clock.new_id()
         folder = self._layout.dataset(name, incarnation)
-        with Presence(self._layout.work, incarnation):
+        with self._presence(incarnation):
             self._make_tables(folder, Marker(dataset=str(name), incarnation=incarnation), schema, spec)
             try:
                 return replace(self._register(name, incarnation, schema, spec), is_new=True)
@@ -409,8 +409,19 @@ class Registry:
     def _write(self, row: Registration, before: Registration | None) -> None:
         """Commit one row; refused if anything has happened to that name since `before` was read."""
         owner = self._clock.new_id()
-        with Presence(self._layout.work, owner):  # until the log names its file, the sweep leaves it alone
+        with self._presence(owner):  # until the log names its file, the sweep leaves it alone
             self._commit(row, before, self._stage(row, owner))
+
+    def _presence(self, owner: str) -> Presence:
+        """Show that an owner of staged files lives.
+
+        Raises:
+            Unavailable: the lake cannot be written.
+        """
+        try:
+            return Presence(self._layout.work, owner)
+        except OSError as error:
+            raise unwritable(self._layout, error) from error
 
     def _commit(self, row: Registration, before: Registration | None, file: DataFile) -> None:
         app = f"{APP_DATASET}{row.name}"
@@ -479,7 +490,11 @@ class Registry:
         """
         self.require_lake()
         before = self._find(name)
-        if link := self._layout.link_in(self._layout.dataset(name, before.incarnation)):
+        try:
+            link = self._layout.link_in(self._layout.dataset(name, before.incarnation))
+        except OSError as error:
+            raise unwritable(self._layout, error) from error
+        if link is not None:
             raise InvalidRequest(
                 f"Dataset {name} is behind the symbolic link {link}, and Siltstone deletes nothing behind links. Nothing was "
                 "changed. Replace the link by a folder or a mount point, and drop it again."

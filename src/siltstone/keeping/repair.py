@@ -138,9 +138,9 @@ class Repairs:
     def _refused_system(self) -> Iterator[Damage]:
         """List the tables of the system to which another program has committed."""
         for subject, table in self._system.items():
-            if not has_versions(table.path):
-                continue
             try:
+                if not has_versions(table.path):
+                    continue
                 table.pin()
             except Corruption as error:
                 with suppress(Conflict):
@@ -153,7 +153,7 @@ class Repairs:
                             remedy=one.remedy,
                             repairable=one.repairable,
                         )
-            except SiltstoneError:
+            except (SiltstoneError, OSError):
                 continue  # out of reach now, which is no damage
 
     def _unregistered(self) -> Iterator[Damage]:

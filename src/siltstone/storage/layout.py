@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from siltstone.errors import InvalidRequest
+from siltstone.errors import InvalidRequest, Unavailable
 from siltstone.model.names import DatasetName
 
 SYSTEM: Final = "_system"
@@ -103,8 +103,15 @@ class Layout:
         return None
 
     def is_lake(self) -> bool:
-        """True once the first dataset was created."""
-        return has_versions(self.registry)
+        """True once the first dataset was created.
+
+        Raises:
+            Unavailable: the operating system does not let this process look.
+        """
+        try:
+            return has_versions(self.registry)
+        except OSError as error:
+            raise Unavailable(f"Lake {self.root} cannot be read ({error}). Check its permissions.") from error
 
 
 def local_folder(path: str | Path, *, what: str) -> Path:

@@ -12,6 +12,7 @@ import stat
 from pathlib import Path
 from types import TracebackType
 
+from siltstone.errors import Unavailable
 from siltstone.storage.forks import close, own
 
 
@@ -57,8 +58,15 @@ def _lock(path: Path) -> int:
 
 
 def is_live(folder: Path, owner: str) -> bool:
-    """True while the owner's process holds its lock, this process included."""
-    return is_locked(folder / owner, fcntl.LOCK_SH)
+    """True while the owner's process holds its lock, this process included.
+
+    Raises:
+        Unavailable: this process may not look.
+    """
+    try:
+        return is_locked(folder / owner, fcntl.LOCK_SH)
+    except OSError as error:
+        raise Unavailable(f"{folder} does not show who is at work ({error}). Check its permissions.") from error
 
 
 def is_locked(path: Path, how: int) -> bool:

@@ -86,7 +86,7 @@ def sweep_all(settings: Settings) -> int:
     except InvalidRequest:
         return removed
     while True:
-        with suppress(OSError):  # what cannot be removed now is removed by a later sweep
+        with suppress(OSError, Unavailable):  # what cannot be removed now is removed by a later sweep
             removed += sweep(root)
         if not _OWNER.match(root.parent.name) or root.parent.parent.name != root.name:
             return removed

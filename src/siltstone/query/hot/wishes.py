@@ -66,8 +66,11 @@ class Wishes:
         self._clock = clock
 
     def mark(self) -> Mark:
-        """Return what changes whenever a wish does."""
-        return file_mark(self._notes.folder)
+        """Return what changes whenever a wish does; wishes that this process may not see are none."""
+        try:
+            return file_mark(self._notes.folder)
+        except OSError:
+            return ()
 
     def all(self) -> list[Wish]:
         """Return every wish, by name.
