@@ -292,7 +292,7 @@ def _from_file(path: Path) -> dict[str, Any]:
     """Return what a file holds; nothing if there is no such file."""
     try:
         return tomllib.loads(path.read_text()) if path.is_file() else {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"{path} is not valid TOML: {error}. Mend or remove the file.") from error
     except OSError as error:
         raise Unavailable(f"{path} cannot be read: {error.strerror}. Check its permissions.") from error

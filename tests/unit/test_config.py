@@ -114,8 +114,9 @@ def test_an_unknown_setting_in_the_file_is_refused(tmp_path: Path):
         load(tmp_path)
 
 
-def test_a_broken_file_is_named(tmp_path: Path):
-    (tmp_path / CONFIG_FILE).write_text("max_rows = \n")
+@pytest.mark.parametrize("text", ["max_rows = \n", "max_rows = " + "[" * 100_000])
+def test_a_broken_file_is_named(tmp_path: Path, text: str):
+    (tmp_path / CONFIG_FILE).write_text(text)
     with pytest.raises(InvalidRequest, match=r"silt\.toml is not valid TOML"):
         load(tmp_path)
 

@@ -194,7 +194,7 @@ def _parsed(line: bytes) -> AuditRecord | None:
         fields: dict[str, Any] = json.loads(line)
         checksum = fields.pop(CHECKSUM)
         return AuditRecord(**fields) if checksum == _checksum(fields) else None
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 

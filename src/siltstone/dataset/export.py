@@ -150,7 +150,7 @@ def _listed(folder: Path) -> set[str] | None:
         if marker.is_symlink():
             return None
         return {MARKER, *map(str, json.loads(marker.read_text())["files"])}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

@@ -127,7 +127,9 @@ class Requests:
         whole = text[: text.rfind(b"\n") + 1]
         lines = []
         for line in whole.splitlines():
-            with contextlib.suppress(ValueError):  # what is told is for people; a line that is cut is left out
+            with contextlib.suppress(
+                ValueError, RecursionError
+            ):  # what is told is for people; a line that is cut is left out
                 lines.append(json.loads(line))
         return lines, after + len(whole)
 
