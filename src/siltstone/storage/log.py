@@ -10,8 +10,10 @@ import json
 import os
 import re
 import zlib
+from bisect import bisect
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -24,6 +26,10 @@ from siltstone.storage.layout import LOG, entry_name, in_log
 
 LAST_CHECKPOINT: Final = "_last_checkpoint"
 NS_PER_MS: Final = 1_000_000
+LISTING_TRIES: Final = 3
+"""How often a directory is read again if an entry is missing. Each needs a process that cleans the log meanwhile."""
+MISSING_LOOKED_UP: Final = 64
+"""Missing entries that are looked up by name. Writers add few of them while a directory is read."""
 _ENTRY: Final = re.compile(r"(\d{20})\.json\Z")
 _DRAFT: Final = re.compile(r"(\d{20})\..+#\d+\Z")
 _TEMPORARY: Final = re.compile(r"_commit_[^/]+\.json\.tmp(#\d+)?\Z")
@@ -90,9 +96,38 @@ class LogListing:
         """The version of the newest checkpoint, -1 if there is none."""
         return max(self.checkpoints, default=-1)
 
+    def missing(self) -> list[int]:
+        """Return the versions above the newest checkpoint that have no entry although a later one is listed.
+
+        At most `MISSING_LOOKED_UP` of them: the name of one file must not decide how much is looked up.
+        """
+        found: list[int] = []
+        expected = self.newest_checkpoint + 1
+        for version in self.entries[bisect(self.entries, self.newest_checkpoint) :]:
+            if version != expected:
+                found += range(expected, min(version, expected + MISSING_LOOKED_UP - len(found)))
+            expected = version + 1
+        return found
+
 
 def list_log(table: Path) -> LogListing:
-    """List the log's entries and checkpoints. A listing that fails raises: it is never an empty listing."""
+    """List the log's entries and checkpoints. A listing that fails raises: it is never an empty listing.
+
+    A directory is not read in one moment. An entry that is written meanwhile can be left out although a later one is
+    listed. So an entry that seems to be missing is looked up by its name, and the directory is read again if it is not
+    there: it may have been cleaned below a newer checkpoint. What is missing then is missing.
+    """
+    tries = LISTING_TRIES
+    while True:
+        listing, tries = _listed(table), tries - 1
+        missing = listing.missing()
+        found = [version for version in missing if file_mark(in_log(table, entry_name(version)))]
+        if not tries or len(found) == len(missing):
+            return replace(listing, entries=tuple(sorted((*listing.entries, *found)))) if found else listing
+
+
+def _listed(table: Path) -> LogListing:
+    """Read the directory once."""
     entries: list[int] = []
     checkpoints: dict[int, list[str]] = {}
     drafts: list[str] = []
@@ -389,19 +424,20 @@ def check_entries(table: Path) -> None:
     Raises:
         Corruption: an entry is empty, damaged, missing, or of another program.
     """
-    listing = list_log(table)
-    expected = listing.newest_checkpoint + 1
-    foreign: list[LogEntry] = []
-    for version in [v for v in listing.entries if v > listing.newest_checkpoint]:
-        if version != expected:
-            raise Corruption(f"Log entry {entry_name(expected)} of {table} is missing. Restore it from a copy.")
-        try:
-            foreign += _foreign_entry(table, version)
-        except FileNotFoundError:
-            return
-        expected += 1
+    for _ in range(LISTING_TRIES):
+        listing = list_log(table)
+        with suppress(FileNotFoundError):  # cleaned below a newer checkpoint since it was listed
+            return _check_listed(table, listing)
+    return None
+
+
+def _check_listed(table: Path, listing: LogListing) -> None:
+    if missing := listing.missing():
+        raise Corruption(f"Log entry {entry_name(missing[0])} of {table} is missing. Restore it from a copy.")
+    above = [version for version in listing.entries if version > listing.newest_checkpoint]
+    foreign = [entry for version in above for entry in _foreign_entry(table, version)]
     if foreign:
-        _check_undone(table, foreign, until=expected - 1)
+        _check_undone(table, foreign, until=above[-1])
 
 
 def _foreign_entry(table: Path, version: int) -> list[LogEntry]:

@@ -23,6 +23,7 @@ from siltstone.model.evolution import WIDER
 from siltstone.model.files import DataFile, KeyRange
 from siltstone.storage.checksums import add_checksums, open_parquet, with_checksums
 from siltstone.storage.system_errors import read_failure
+from siltstone.storage.uninterrupted import Uninterrupted
 
 COMPRESSION: Final = "zstd"
 COMPRESSION_LEVEL: Final = 3
@@ -45,18 +46,22 @@ def bloom_columns(schema: pa.Schema, key: Collection[str]) -> list[str]:
 
 
 def write_file(table: pa.Table, path: Path, *, key: Collection[str]) -> None:
-    """Write one file with the house's options. A crash leaves a part of a file that no log names."""
+    """Write one file with the house's options. A crash leaves a part of a file that no log names.
+
+    Ctrl-C waits until the file is written: inside the finalizer of Arrow's writer Python would drop it.
+    """
     footers: list[pq.FileMetaData] = []
     try:
-        pq.write_table(
-            table,
-            path,
-            row_group_size=ROW_GROUP_ROWS,
-            use_dictionary=[n for n in table.column_names if n != WRITTEN_AT],
-            column_encoding={WRITTEN_AT: "DELTA_BINARY_PACKED"} if WRITTEN_AT in table.column_names else None,
-            metadata_collector=footers,
-            **writer_options(table.schema, key, rows=table.num_rows),
-        )
+        with Uninterrupted():
+            pq.write_table(
+                table,
+                path,
+                row_group_size=ROW_GROUP_ROWS,
+                use_dictionary=[n for n in table.column_names if n != WRITTEN_AT],
+                column_encoding={WRITTEN_AT: "DELTA_BINARY_PACKED"} if WRITTEN_AT in table.column_names else None,
+                metadata_collector=footers,
+                **writer_options(table.schema, key, rows=table.num_rows),
+            )
     except RuntimeError as error:
         if isinstance(error.__context__, OSError):  # Arrow asks for the footer of a file that could not be written
             raise error.__context__ from None

@@ -131,9 +131,9 @@ def replay(table: Path) -> Replayed | None:
             return None
         if file_mark(in_log(table, LAST_CHECKPOINT)):  # it points to nothing: opening by delta-rs heals that
             return None
-        for expected, version in enumerate(listing.entries):
-            if version != expected:
-                raise Corruption(f"Log entry {entry_name(expected)} of {table} is missing. Restore it from a copy.")
+        if missing := listing.missing():
+            raise Corruption(f"Log entry {entry_name(missing[0])} of {table} is missing. Restore it from a copy.")
+        for version in listing.entries:
             path = in_log(table, entry_name(version))
             content = Path(path).read_bytes()
             entry = parse_entry(content, version, where=path)
