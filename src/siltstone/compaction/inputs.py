@@ -15,7 +15,7 @@ from siltstone.compaction.failures import Failure, Symptoms, UnreadableFiles, cl
 from siltstone.dataset.store import Store
 from siltstone.errors import Unavailable
 from siltstone.model.files import DataFile
-from siltstone.storage.checksums import batches, check_file, open_parquet
+from siltstone.storage.checksums import batches, open_parquet
 from siltstone.storage.parquet import READ_ERRORS, strange_columns
 from siltstone.storage.system_errors import read_failure
 
@@ -108,8 +108,7 @@ def _reason(one: _Input, *, whole: bool) -> str:
         Unavailable: the system does not let this process read it; it may be sound.
     """
     try:
-        check_file(one.root / one.file.path)
-        with open_parquet(one.root / one.file.path) as parquet:
+        with open_parquet(f"{one.root}/{one.file.path}", indexes=True) as parquet:
             if parquet.metadata.num_rows != one.file.rows:
                 return f"{parquet.metadata.num_rows} rows, not {one.file.rows}"
             if told := strange_columns(parquet.schema_arrow, one.schema, exact=False):

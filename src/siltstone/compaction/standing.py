@@ -13,7 +13,7 @@ from siltstone.clock import utc_text
 from siltstone.compaction.fold import estimate, estimate_of
 from siltstone.compaction.inputs import unreadable_files
 from siltstone.compaction.log_fold import estimate_log
-from siltstone.compaction.reclaim import leftovers_and_lost
+from siltstone.compaction.reclaim import Disk, leftovers_and_lost
 from siltstone.dataset.local import read_file
 from siltstone.dataset.store import Snapshot, Store
 from siltstone.errors import Corruption
@@ -36,9 +36,10 @@ def status(store: Store) -> Status:
         Corruption: a log cannot be read.
         Gone: the dataset was dropped.
     """
+    disk = Disk.of(store)  # before the logs are read
     snapshot = store.snapshot()
     unfolded = snapshot.unfolded
-    left, bad = leftovers_and_lost(store)
+    left, bad = leftovers_and_lost(store, disk, base=snapshot.base, changes=snapshot.changes)
     bad |= unreadable_files(store, (), changes=unfolded[:MOST_LOOKED])
     fold = _fold(store, snapshot, bad)
     since = _oldest(store, snapshot, bad)
