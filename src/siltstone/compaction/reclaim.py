@@ -23,7 +23,7 @@ from typing import Final
 
 from siltstone.config import Settings
 from siltstone.dataset.store import Store
-from siltstone.errors import Corruption, InvalidRequest, Unavailable
+from siltstone.errors import Corruption, InvalidRequest, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.results import VacuumReport
 from siltstone.storage.layout import DATA, LOG, is_owned, is_squashed, owner_of
@@ -82,18 +82,18 @@ class Disk:
 
 def leftovers_and_lost(
     store: Store, disk: Disk, *, base: Pinned, changes: Pinned
-) -> tuple[list[Leftover], dict[str, str]]:
+) -> tuple[list[Leftover], dict[str, SiltstoneError]]:
     """List what is not live, and what is live and not there: the paths of these below the dataset's folder, each with that.
 
     Both tables must have been pinned after the disk was looked at.
     """
     left: list[Leftover] = []
-    lost: dict[str, str] = {}
+    lost: dict[str, SiltstoneError] = {}
     for table, pinned in ((store.base, base), (store.changes, changes)):
         listed = disk.listed[table.path]
         live = {file.path for file in pinned.files}
         missing = [path for path in live - {path for path, _ in listed} if not (table.path / path).exists()]
-        lost |= {f"{table.path.name}/{path}": "it is missing" for path in missing}
+        lost |= {f"{table.path.name}/{path}": Corruption("it is missing") for path in missing}
         dead = [(path, size) for path, size in listed if path not in live]
         if not dead or store.layout.link_in(table.path):
             continue  # what lies behind a link is not ours to delete
