@@ -66,6 +66,13 @@ def test_changes_of_metadata_and_protocol_are_seen(tmp_path: Path):
     assert (read_entry(tmp_path, 1).changes_metadata, read_entry(tmp_path, 1).changes_protocol) == (False, True)
 
 
+@pytest.mark.parametrize("kind", ["metaData", "protocol"])
+def test_an_action_that_says_nothing_is_damage(tmp_path: Path, kind: str):
+    write(tmp_path, 0, {kind: None}, {"commitInfo": {}})
+    with pytest.raises(Corruption, match="not what a Delta log holds"):
+        read_entry(tmp_path, 0)
+
+
 def test_a_strangers_entry_has_no_commit_id(tmp_path: Path):
     write(tmp_path, 0, {"add": {"path": "x"}}, {"cdc": {"path": "y"}}, {"domainMetadata": {}})
     entry = read_entry(tmp_path, 0)
