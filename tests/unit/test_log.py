@@ -67,6 +67,13 @@ def test_changes_of_metadata_and_protocol_are_seen(tmp_path: Path):
     assert (read_entry(tmp_path, 1).changes_metadata, read_entry(tmp_path, 1).changes_protocol) == (False, True)
 
 
+@pytest.mark.parametrize("kind", ["metaData", "protocol"])
+def test_an_action_that_says_nothing_is_damage(tmp_path: Path, kind: str):
+    write(tmp_path, 0, {kind: None}, {"commitInfo": {}})
+    with pytest.raises(Corruption, match="not what a Delta log holds"):
+        read_entry(tmp_path, 0)
+
+
 def test_a_strangers_entry_has_no_commit_id(tmp_path: Path):
     write(tmp_path, 0, {"add": {"path": "x"}}, {"cdc": {"path": "y"}}, {"domainMetadata": {}})
     entry = read_entry(tmp_path, 0)
@@ -130,8 +137,8 @@ def test_a_listing_knows_entries_and_checkpoints_and_nothing_else(tmp_path: Path
 def test_an_entry_that_a_listing_left_out_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for version in range(4):
         write(tmp_path, version, {"commitInfo": {}})
-    everything = list((tmp_path / LOG).iterdir())
-    monkeypatch.setattr(Path, "iterdir", lambda _: iter([p for p in everything if p.name != entry_name(2)]))
+    listed = [name for name in os.listdir(tmp_path / LOG) if name != entry_name(2)]  # noqa: PTH208
+    monkeypatch.setattr(os, "listdir", lambda _: listed)
     assert list_log(tmp_path).entries == (0, 1, 2, 3)  # a directory that is written to while it is read
     (tmp_path / LOG / entry_name(2)).unlink()
     assert list_log(tmp_path).missing() == [2]

@@ -48,7 +48,8 @@ class LogEntry:
     """What one commit did, as far as a later commit has to know.
 
     `files` are the added ones; `removes` says of each removed one when that was, in milliseconds; `forgotten` are transactions
-    that are no longer set. `is_foreign` entries change the table and are of another program.
+    that are no longer set. `metadata` and `protocol` are its last actions of these kinds. `is_foreign` entries change the table
+    and are of another program.
     """
 
     version: int
@@ -57,13 +58,23 @@ class LogEntry:
     removes: Mapping[str, int]
     transactions: Mapping[str, int]
     forgotten: frozenset[str]
-    changes_metadata: bool
-    changes_protocol: bool
+    metadata: Mapping[str, Any] | None
+    protocol: Mapping[str, Any] | None
     commit_id: str | None
     info: Mapping[str, Any]
     is_foreign: bool = False
     mark: Mark = ()
     removed_bytes: int = 0
+
+    @property
+    def changes_metadata(self) -> bool:
+        """True if it says anew what the table is."""
+        return self.metadata is not None
+
+    @property
+    def changes_protocol(self) -> bool:
+        """True if it says anew what the table asks of readers and writers."""
+        return self.protocol is not None
 
     @property
     def moves_rows_only(self) -> bool:
@@ -131,8 +142,7 @@ def _listed(table: Path) -> LogListing:
     entries: list[int] = []
     checkpoints: dict[int, list[str]] = {}
     drafts: list[str] = []
-    for path in (table / LOG).iterdir():
-        name = path.name
+    for name in os.listdir(f"{table}/{LOG}"):  # noqa: PTH208
         if found := _ENTRY.match(name):
             entries.append(int(found[1]))
         elif found := _CHECKPOINT.match(name):
@@ -251,30 +261,29 @@ def _says_twice_the_same(info: Mapping[str, Any], actions: list[dict[str, Any]])
 
 
 def _entry(version: int, actions: list[dict[str, Any]], mark: Mark) -> LogEntry:
-    info: Mapping[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
-    files = tuple(_added(a["add"]) for a in actions if "add" in a)
+    by_kind: dict[str, list[Mapping[str, Any]]] = {}
+    for action in actions:
+        for kind, said in action.items():
+            by_kind.setdefault(kind, []).append(said)
+    info = by_kind.get("commitInfo", [{}])[0]
+    files = tuple(map(_added, by_kind.get("add", ())))
+    removes, transactions = by_kind.get("remove", ()), by_kind.get("txn", ())
     return LogEntry(
         version=version,
         files=files,
         adds=frozenset(file.path for file in files),
-        removes={
-            checked(unquote(a["remove"]["path"])): int(a["remove"].get("deletionTimestamp") or 0)
-            for a in actions
-            if "remove" in a
-        },
+        removes={checked(unquote(r["path"])): int(r.get("deletionTimestamp") or 0) for r in removes},
         transactions={
-            a["txn"]["appId"]: int(a["txn"]["version"])
-            for a in actions
-            if "txn" in a and a["txn"]["appId"] != APP_COMMITTED and not _is_forgotten(a["txn"])
+            t["appId"]: int(t["version"]) for t in transactions if t["appId"] != APP_COMMITTED and not _is_forgotten(t)
         },
-        forgotten=frozenset(a["txn"]["appId"] for a in actions if "txn" in a and _is_forgotten(a["txn"])),
-        changes_metadata=any("metaData" in a for a in actions),
-        changes_protocol=any("protocol" in a for a in actions),
+        forgotten=frozenset(t["appId"] for t in transactions if _is_forgotten(t)),
+        metadata=dict(by_kind["metaData"][-1]) if "metaData" in by_kind else None,
+        protocol=dict(by_kind["protocol"][-1]) if "protocol" in by_kind else None,
         commit_id=info.get(COMMIT_ID),
         info=info,
-        is_foreign=COMMIT_KIND not in info and not _PASSIVE.issuperset(key for a in actions for key in a),
+        is_foreign=COMMIT_KIND not in info and not by_kind.keys() <= _PASSIVE,
         mark=mark,
-        removed_bytes=sum(int(a["remove"].get("size") or 0) for a in actions if "remove" in a),
+        removed_bytes=sum(int(r.get("size") or 0) for r in removes),
     )
 
 

@@ -58,10 +58,10 @@ def _lock(path: Path) -> int:
 
 def is_live(folder: Path, owner: str) -> bool:
     """True while the owner's process holds its lock, this process included."""
-    return is_locked(folder / owner, fcntl.LOCK_SH)
+    return is_locked(f"{folder}/{owner}", fcntl.LOCK_SH)
 
 
-def is_locked(path: Path, how: int) -> bool:
+def is_locked(path: str | Path, how: int) -> bool:
     """Tell whether another handle holds a lock that keeps this one from being taken in the way `how`; no file, no lock."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
