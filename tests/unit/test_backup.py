@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from siltstone.backup.folder import BackupFolder
+from siltstone.backup.restore import list_backups
 from siltstone.backup.take import log_files
 from siltstone.compaction.reclaim import purge_files
 from siltstone.dataset.audit import records
@@ -239,8 +240,8 @@ def test_older_backups_can_be_restored_until_they_are_removed(root: Path, to: Pa
 
 def test_a_backup_with_a_flipped_bit_is_refused_by_name(root: Path, to: Path, tmp_path: Path):
     opened(root).backup(to)
-    data = [path for path in pooled(to) if path.read_bytes().startswith(b"PAR1")]
-    victim = max(data, key=lambda path: path.stat().st_size)
+    folder = BackupFolder(to, durable=False)
+    victim = next(folder.pooled(file.sha256) for file in folder.read().files if "/changes/data/" in file.path)
     content = bytearray(victim.read_bytes())
     content[len(content) // 2] ^= 1
     victim.write_bytes(content)
@@ -250,9 +251,23 @@ def test_a_backup_with_a_flipped_bit_is_refused_by_name(root: Path, to: Path, tm
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
     with pytest.raises(Corruption, match="has other bytes"):
         Lake.restore(to, tmp_path / "new", dry_run=True, settings=FAST)
+    assert opened(root).backup(to).files_copied == 0  # by their sizes all are there
     with pytest.raises(Corruption, match="has other bytes"):
-        opened(root).backup(to, verify="full")
-    assert len(BackupFolder(to, durable=False).manifests()) == 1
+        restored(to, tmp_path / "new")
+    assert opened(root).backup(to, verify="full").files_copied == 1  # the lake has the sound file
+    assert held(restored(to, tmp_path / "new")) == (20, expected(20))
+
+
+@pytest.mark.parametrize("part", ["/_delta_log/", "_system/datasets/data/"])
+def test_a_damaged_copy_of_a_small_file_is_replaced_by_the_next_backup(root: Path, to: Path, tmp_path: Path, part: str):
+    opened(root).backup(to)
+    folder = BackupFolder(to, durable=False)
+    victim = next(file for file in folder.read().files if part in file.path)
+    flipped(folder.pooled(victim.sha256), 20)
+    with pytest.raises(Corruption, match=f"{victim.path} has other bytes"):
+        restored(to, tmp_path / "new")
+    assert opened(root).backup(to).files_copied == 1
+    assert held(restored(to, tmp_path / "new")) == (20, expected(20))
 
 
 def flipped(path: Path, at: int) -> None:
@@ -320,6 +335,58 @@ def test_a_damaged_manifest_is_refused(root: Path, to: Path, tmp_path: Path):
     with pytest.raises(Corruption):
         restored(to, tmp_path / "new")
     assert not (tmp_path / "outside").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        (1, {"sha256": "/dev/zero", "size_bytes": 0}),  # was read without end
+        (1, {"sha256": 5}),
+        (1, {"path": 5}),
+        (1, {"modified_ns": "x"}),
+        (1, {"modified_ns": 10**30}),
+        (0, {"tables": [1]}),
+    ],
+)
+def test_a_manifest_with_wrong_values_is_refused_and_does_not_stop_the_next_backup(
+    root: Path, to: Path, tmp_path: Path, line: int, wrong: dict[str, object]
+):
+    opened(root).backup(to)
+    [manifest] = BackupFolder(to, durable=False).manifests()
+    lines = manifest.read_text().splitlines(keepends=True)
+    lines[line] = json.dumps(json.loads(lines[line]) | wrong) + "\n"
+    manifest.write_text("".join(lines))
+    with pytest.raises(Corruption, match="cannot be read"):
+        restored(to, tmp_path / "new")
+    assert list_backups(to)[0]["broken"]
+    opened(root).backup(to)
+    assert held(restored(to, tmp_path / "new")) == (20, expected(20))
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"[" * 100_000, b"5"])
+def test_text_that_is_no_manifest_or_marker_is_refused(root: Path, to: Path, tmp_path: Path, content: bytes):
+    opened(root).backup(to)
+    [manifest] = BackupFolder(to, durable=False).manifests()
+    manifest.write_bytes(content)
+    with pytest.raises(Corruption):
+        restored(to, tmp_path / "new")
+    opened(root).backup(to)
+    (to / "siltstone-backup.json").write_bytes(content)
+    with pytest.raises(Corruption):
+        restored(to, tmp_path / "new")
+    with pytest.raises(Corruption):
+        opened(root).backup(to)
+
+
+def test_a_first_backup_that_ended_before_its_marker_does_not_block_the_folder(root: Path, to: Path):
+    for name in ("files", "backups", "drafts"):
+        (to / name).mkdir(parents=True)
+    (to / "drafts" / "siltstone-backup.json.77").write_text("{")
+    (to / "files" / "theirs.txt").write_text("of the user")
+    with pytest.raises(InvalidRequest, match="not empty"):
+        opened(root).backup(to)
+    (to / "files" / "theirs.txt").unlink()
+    assert opened(root).backup(to).datasets == 1
 
 
 def test_a_broken_dataset_ends_a_backup_or_is_left_out_on_request(root: Path, to: Path, tmp_path: Path):
@@ -424,6 +491,17 @@ def test_an_empty_folder_can_be_restored_to(root: Path, to: Path, tmp_path: Path
 def test_a_backup_is_readable_by_its_owner_alone(root: Path, to: Path):
     opened(root).backup(to)
     assert [oct(path.stat().st_mode & 0o777) for path in (to, to / "files", to / "backups")] == ["0o700"] * 3
+
+
+def test_a_restored_lake_is_readable_by_its_owner_alone_unless_the_target_says_otherwise(
+    root: Path, to: Path, tmp_path: Path
+):
+    opened(root).backup(to)
+    assert oct(restored(to, tmp_path / "new").stat().st_mode & 0o777) == "0o700"
+    for mode in (0o750, 0o700):
+        (tmp_path / f"{mode}").mkdir()
+        (tmp_path / f"{mode}").chmod(mode)
+        assert restored(to, tmp_path / f"{mode}").stat().st_mode & 0o777 == mode
 
 
 # ---- fencing -----------------------------------------------------------------------------------------------------

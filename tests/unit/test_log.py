@@ -209,6 +209,12 @@ def test_a_log_is_whole_if_nothing_is_missing_after_its_newest_checkpoint(
         check_entries(tmp_path)
 
 
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"add":' + "[" * 100_000])
+def test_an_entry_that_is_nested_without_end_is_named(line: str):
+    with pytest.raises(Corruption, match="Log entry x cannot be parsed"):
+        parse_entry(line.encode(), 3, where="x")
+
+
 def test_a_check_reads_every_entry_above_the_newest_checkpoint(tmp_path: Path):
     write(tmp_path, 0, {"commitInfo": {}})
     (tmp_path / LOG / entry_name(1)).write_text("{")

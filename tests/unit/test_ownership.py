@@ -4,14 +4,18 @@ import shutil
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable, Field
+from deltalake import Schema as SchemaOfDelta
+from deltalake.schema import PrimitiveType
 
-from siltstone.dataset.folder import MARKER, Content, content_of, read_marker
+from siltstone.dataset.folder import MARKER, Content, content_of, read_marker, remove_folder
 from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound
 from siltstone.failpoints import arm
 from siltstone.lake import Lake
 from siltstone.model.names import DatasetName
 from siltstone.storage.layout import LOG, Layout, entry_name
 from siltstone.storage.presence import sweep_dead
+from siltstone.storage.upkeep import write_checkpoint
 from tests.support.folds import fold_by_arrow
 from tests.support.tables import FAST
 
@@ -169,19 +173,51 @@ def test_a_sweep_finishes_a_removal_that_was_interrupted(lake: Lake):
 
 def test_a_checkpoint_that_was_written_while_a_drop_removed_its_folder_is_swept(lake: Lake):
     folder = lake.create("a.b.late", "id STRING", key="id").path
+    log = folder / "changes" / "_delta_log"
+    write_checkpoint(folder / "changes", durable=False)
+    [checkpoint] = log.glob("*.checkpoint.parquet")
+    content = checkpoint.read_bytes()
     lake.drop("a.b.late")
     lake.create("a.b.late", "id STRING", key="id")  # from now on the registry has no record of the drop
-    log = folder / "changes" / "_delta_log"
     log.mkdir(parents=True)
-    (log / f"{10:020d}.checkpoint.parquet").write_bytes(b"late")
+    checkpoint.write_bytes(content)
     (log / "_last_checkpoint").write_text("{}")
     lake.sweep()
     assert not folder.exists()
     log.mkdir(parents=True)
-    (log / f"{10:020d}.checkpoint.parquet").write_bytes(b"late")
+    checkpoint.write_bytes(content)
     (folder / "theirs.txt").write_text("of the user")
     lake.sweep()
     assert (folder / "theirs.txt").exists()
+
+
+def test_a_checkpoint_of_another_program_is_kept(lake: Lake, tmp_path: Path):
+    DeltaTable.create(tmp_path / "theirs", SchemaOfDelta([Field("id", PrimitiveType("string"))])).create_checkpoint()
+    [theirs] = (tmp_path / "theirs" / "_delta_log").glob("*.checkpoint.parquet")
+    for number, content in enumerate((theirs.read_bytes(), b"no Parquet")):
+        log = lake.path / "a" / "b" / "c" / f"{number:032d}" / "base" / "_delta_log"
+        log.mkdir(parents=True)
+        (log / theirs.name).write_bytes(content)
+    assert lake.sweep() == []
+    assert len(list(lake.path.glob(f"a/b/c/*/base/_delta_log/{theirs.name}"))) == 2
+
+
+def test_a_link_that_takes_the_place_of_a_folder_which_is_deleted_is_not_followed(tmp_path: Path):
+    theirs = tmp_path / "theirs"
+    (theirs / "inner").mkdir(parents=True)
+    (theirs / "thesis.doc").write_text("mine")
+    (tmp_path / "link").symlink_to(theirs)
+    remove_folder(tmp_path / "link")
+    assert sorted(path.name for path in theirs.iterdir()) == ["inner", "thesis.doc"]
+
+
+def test_a_marker_that_is_nested_without_end_hides_no_dataset(lake: Lake):
+    mine = lake.path / "a" / "b" / "c" / HEX
+    mine.mkdir()
+    (mine / MARKER).write_text("[" * 100_000)
+    assert lake.sweep() == []
+    assert lake.damages() == []
+    assert mine.exists()
 
 
 def test_a_folder_that_only_looks_like_an_interrupted_removal_is_kept(lake: Lake):

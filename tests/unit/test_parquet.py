@@ -1,6 +1,9 @@
 import datetime
 import decimal
+import gc
 import json
+import resource
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -275,3 +278,22 @@ def test_what_was_written_is_read_back(tmp_path: Path):
     rows = pa.table({"id": ["x", None], "wall": pa.array([1, None], pa.timestamp("us")), "n": [1.5, float("inf")]})
     write_file(rows, tmp_path / "f.parquet", key=["id"])
     assert pq.ParquetFile(tmp_path / "f.parquet").read().equals(rows)
+
+
+def test_a_disk_that_fills_up_at_any_byte_is_one_error(tmp_path: Path):
+    rows, path = pa.table({"id": ["a", "b"], "n": [1, 2]}), tmp_path / "f.parquet"
+    write_file(rows, path, key=("id",))
+    size, (soft, hard) = path.stat().st_size, resource.getrlimit(resource.RLIMIT_FSIZE)
+    complaints: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "unraisablehook", lambda found: complaints.append(repr(found.exc_value)))
+        for most in range(0, size, 50):
+            path.unlink(missing_ok=True)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+            try:
+                with pytest.raises(OSError, match="File too large"):
+                    write_file(rows, path, key=("id",))
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            gc.collect()
+    assert complaints == []

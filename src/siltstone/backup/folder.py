@@ -31,6 +31,7 @@ from siltstone.storage.durable import sync_directory, sync_file
 
 MARKER: Final = "siltstone-backup.json"
 LOCK: Final = "lock"
+FOLDERS: Final = ("files", "backups", "drafts")
 CHUNK_BYTES: Final = 1024 * 1024
 _MANIFEST: Final = re.compile(r"(?P<number>\d{8})-(?P<id>[0-9a-f]{32})\.ndjson\Z")
 _POOLED: Final = re.compile(r"[0-9a-f]{64}\Z")
@@ -54,17 +55,22 @@ class BackupFolder:
         """
         marker = self._marker()
         if marker is None:
-            if self.path.is_dir() and any(self.path.iterdir()):
+            if self.path.is_dir() and not self._is_begun():
                 raise InvalidRequest(f"{self.path} is not empty and not a folder of backups. Choose an empty folder.")
         elif marker.get("lake_id") != lake_id:
             raise InvalidRequest(
                 f"{self.path} holds backups of another lake ({marker.get('lake')}). Choose another folder."
             )
 
+    def _is_begun(self) -> bool:
+        """Return whether the folder is empty, or holds only what an interrupted `prepare` left."""
+        inside = (path.relative_to(self.path).as_posix() for path in self.path.rglob("*"))
+        return all(name in FOLDERS or name.startswith(f"drafts/{MARKER}.") for name in inside)
+
     def prepare(self, lake_id: str, lake: str) -> None:
         """Make the folder, readable by its owner alone."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for name in ("files", "backups", "drafts"):
+        for name in FOLDERS:
             (self.path / name).mkdir(mode=0o700, exist_ok=True)
         if self._marker() is None:
             draft = self._draft(MARKER)
@@ -85,7 +91,7 @@ class BackupFolder:
             return dict(json.loads((self.path / MARKER).read_text()))
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except ValueError as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise Corruption(f"{self.path / MARKER} cannot be read. Choose another folder.") from error
         except OSError as error:
             raise Unavailable(f"{self.path} cannot be read ({error}). Check its permissions.") from error
@@ -132,6 +138,10 @@ class BackupFolder:
         except FileNotFoundError:
             return False
 
+    def has_sound(self, file: BackedFile) -> bool:
+        """Return whether the bytes of a file are in the pool, by their hash: all of them are read."""
+        return self.has(file) and hash_of(self.pooled(file.sha256)) == file.sha256
+
     def add(self, source: Path, relative: str, *, size_bytes: int | None) -> tuple[BackedFile, bool]:
         """Copy a file into the pool; return it, and False if its bytes were there already. `publish` syncs it.
 
@@ -148,12 +158,9 @@ class BackupFolder:
                 f"{source} has {size} bytes, and its log says {size_bytes}. Restore it from an older backup."
             )
         found = BackedFile(path=relative, size_bytes=size, sha256=digest, modified_ns=modified_ns)
-        fresh = not self.has(found)
-        if fresh:
-            self.pooled(digest).parent.mkdir(mode=0o700, exist_ok=True)
-            draft.replace(self.pooled(digest))
-        else:
-            draft.unlink()
+        fresh = not self.has_sound(found)
+        self.pooled(digest).parent.mkdir(mode=0o700, exist_ok=True)
+        draft.replace(self.pooled(digest))  # what was there may have been damaged since
         reach("backup.after_file")
         return found, fresh
 
@@ -188,7 +195,7 @@ class BackupFolder:
             raise NotFound(f"There is no backup {backup or ''} at {self.path}.".replace("  ", " "))
         if backup is not None and len(known) > 1:
             raise InvalidRequest(f"Several backups at {self.path} begin with {backup!r}. Name more of the id.")
-        return read_manifest(known[-1].read_text(), where=str(known[-1]))
+        return read_manifest(known[-1].read_bytes(), where=str(known[-1]))
 
     def publish(self, manifest: Manifest) -> None:
         """Make a backup exist: its files are in the pool, and now its manifest gets its name."""
@@ -217,7 +224,7 @@ class BackupFolder:
         listed: set[str] = set()
         try:
             for path in self.manifests():
-                listed |= {file.sha256 for file in read_manifest(path.read_text(), where=str(path)).files}
+                listed |= {file.sha256 for file in read_manifest(path.read_bytes(), where=str(path)).files}
         except SiltstoneError:
             return
         for path in (self.path / "files").glob("*/*"):

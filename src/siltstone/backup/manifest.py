@@ -5,6 +5,7 @@ is not a backup. Paths are relative to the lake's folder.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -12,6 +13,9 @@ from typing import Any, Final
 from siltstone.errors import Corruption, InvalidRequest
 
 FORMAT: Final = 1
+_SHA256: Final = re.compile(r"[0-9a-f]{64}\Z")
+_LATEST_NS: Final = 2**63 - 1
+"""The last moment that a file system can hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,20 +73,20 @@ class Manifest:
         yield json.dumps({"end": True, "files": len(self.files), "bytes": self.size_bytes})
 
 
-def read_manifest(text: str, *, where: str) -> Manifest:
-    """Read the text of a manifest.
+def read_manifest(content: bytes, *, where: str) -> Manifest:
+    """Read the content of a manifest. Another program may have written it: every value is checked.
 
     Raises:
         Corruption: it is damaged or not complete.
         InvalidRequest: a newer Siltstone wrote it.
     """
     try:
-        head, *files, end = [dict(json.loads(line)) for line in text.splitlines()]
+        head, *files, end = [dict(json.loads(line)) for line in content.splitlines()]
         if head["format"] > FORMAT:
             raise InvalidRequest(f"Backup {where} has format {head['format']}. Upgrade Siltstone to restore it.")
         found = _manifest(head, files)
         whole = end == {"end": True, "files": len(found.files), "bytes": found.size_bytes}
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise Corruption(f"Backup {where} cannot be read ({error!r}). Use another backup.") from error
     if not whole:
         raise Corruption(f"Backup {where} is not complete. Use another backup.")
@@ -99,6 +103,17 @@ def _manifest(head: dict[str, Any], files: list[dict[str, Any]]) -> Manifest:
         epoch=int(head["epoch"]),
         datasets=tuple(BackedDataset(**one) for one in head["datasets"]),
         tables={path: int(version) for path, version in head["tables"].items()},
-        files=tuple(BackedFile(**one) for one in files),
+        files=tuple(_file(**one) for one in files),
         left_out=dict(head["left_out"]),
     )
+
+
+def _file(*, path: str, size_bytes: int, sha256: str, modified_ns: int) -> BackedFile:
+    """Return one file. Its hash names a file of the pool, and so must not be a path to another one.
+
+    Raises:
+        TypeError, ValueError: a value is not what it must be.
+    """
+    if not _SHA256.match(sha256) or not 0 <= modified_ns <= _LATEST_NS or not isinstance(path, str):
+        raise ValueError(f"the line of {path!r} is not that of a file")
+    return BackedFile(path=path, size_bytes=size_bytes, sha256=sha256, modified_ns=modified_ns)

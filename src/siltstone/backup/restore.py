@@ -8,6 +8,8 @@ The target T must not exist or be empty. Flow, with W = ``.T.<id>.restore`` besi
    before the restore is refused, and advances the content version, so that followers and caches read everything again;
 4. sync all, and rename W to T: the one moment that counts.
 
+W is readable by its owner alone, and stays so as T. Where T was an empty folder, its owner and mode are kept.
+
 Leases, the compactor's notes, hot caches and scratch files are not part of a backup, so a restored lake begins without them.
 A crash before 4 leaves a hidden folder beside T, which the next restore to T deletes.
 """
@@ -17,6 +19,7 @@ import json
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +40,7 @@ from siltstone.storage.beneath import checked
 from siltstone.storage.durable import sync_directory
 from siltstone.storage.layout import Layout, local_folder
 from siltstone.storage.presence import Presence, is_live, remove_dead
+from siltstone.storage.private import OWNER_ONLY
 from siltstone.storage.table import Parent
 
 FENCE_STEP: Final = 1_000_000
@@ -125,6 +129,7 @@ class Restore:
         with Presence(self._target.parent, self._side(owner, "live").name):
             try:
                 self._fill(work, manifest)
+                self._take_over_mode(work)
                 work.rename(self._target)
             except BaseException:
                 shutil.rmtree(work, ignore_errors=True)
@@ -135,7 +140,7 @@ class Restore:
 
     def _fill(self, work: Path, manifest: Manifest) -> None:
         """Make the lake in a folder that has another name yet."""
-        work.mkdir(mode=0o755)
+        work.mkdir(mode=OWNER_ONLY)
         for number, file in enumerate(manifest.files):
             if number % 100 == 0:
                 self._show(f"file {number:,} of {len(manifest.files):,}")
@@ -150,6 +155,14 @@ class Restore:
         reach("restore.after_fence")
         if self._settings.durable:
             os.sync()  # every file at once: there can be many small ones
+
+    def _take_over_mode(self, work: Path) -> None:
+        """Give the lake's folder the owner and mode of the empty folder that it replaces, if there is one."""
+        with contextlib.suppress(FileNotFoundError):
+            found = self._target.stat()
+            with contextlib.suppress(PermissionError):  # only root can give a folder away
+                os.chown(work, found.st_uid, found.st_gid)
+            work.chmod(stat.S_IMODE(found.st_mode))
 
     def _copy(self, file: BackedFile, work: Path) -> None:
         target = work / checked(file.path)

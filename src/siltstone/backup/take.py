@@ -32,7 +32,7 @@ from typing import Final
 
 from siltstone.backup.folder import BackupFolder, hash_of
 from siltstone.backup.manifest import BackedDataset, BackedFile, Manifest
-from siltstone.backup.verify import damage, verify
+from siltstone.backup.verify import damage, is_always_hashed, verify
 from siltstone.clock import Clock
 from siltstone.config import CONFIG_FILE, Settings
 from siltstone.dataset.folder import MARKER
@@ -340,11 +340,11 @@ class Backup:
             Corruption: it is damaged.
         """
         found, full = self._copy(path, size_bytes=file.size_bytes), self._wanted.full
-        is_reused = found is self._known.get(found.path)
-        if self._wanted.dry_run or (is_reused and not full):
+        known = self._known.get(found.path)
+        if self._wanted.dry_run or (found is known and not full):
             return found
         why = damage(path, rows=file.rows, whole=full)
-        if not why and is_reused and hash_of(path) != found.sha256:
+        if not why and known is not None and known.sha256 != (hash_of(path) if found is known else found.sha256):
             why = "it has other bytes than an earlier backup has copied"
         if why:
             raise Corruption(f"{of}: data file {path} is damaged: {why}. Restore it from an older backup.")
@@ -354,7 +354,7 @@ class Backup:
         """Copy one file. Without its size from a log its time tells whether an earlier backup has it."""
         relative = path.relative_to(self._layout.root).as_posix()
         known = self._known.get(relative)
-        if known is not None and (self._wanted.dry_run or self._folder.has(known)):
+        if known is not None and (self._wanted.dry_run or self._is_pooled(known)):
             if known.size_bytes == size_bytes:
                 return known
             now = path.stat()
@@ -372,6 +372,11 @@ class Backup:
         self._files_copied += fresh
         self._bytes_copied += found.size_bytes if fresh else 0
         return found
+
+    def _is_pooled(self, known: BackedFile) -> bool:
+        """Return whether the pool's copy can be reused; one that will be hashed is, so that a damaged one is replaced."""
+        is_hashed = self._wanted.full or is_always_hashed(known.path)
+        return self._folder.has_sound(known) if is_hashed else self._folder.has(known)
 
     def _handle(self, path: Path) -> TableHandle:
         return TableHandle(path, clock=self._clock, label=f"Table {path}")

@@ -5,7 +5,8 @@ with proof that it is ours and no longer needed:
 
 * the registry records the drop of this incarnation, or both tables carry the mark `siltstone.dropped`;
 * its name is ``<incarnation>.dropped`` and its marker names that incarnation: a removal that was interrupted;
-* its marker names its place and the tables hold nothing: a create that was interrupted.
+* its marker names its place and the tables hold nothing: a create that was interrupted;
+* checkpoints are all that it holds, and each says that its table is ours: one was being written while a drop removed the rest.
 
 Symbolic links are never followed. Every other folder stays, whatever its name. One that holds a dataset is reported
 (`dataset.adopt`). The marker is deleted last, so that an interrupted removal can be finished.
@@ -13,8 +14,10 @@ Symbolic links are never followed. Every other folder stays, whatever its name. 
 
 import contextlib
 import json
+import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -30,7 +33,7 @@ from siltstone.model.names import DatasetName
 from siltstone.model.spec import PROPERTY_DROPPED, PROPERTY_SPEC
 from siltstone.storage.durable import sync_directory, sync_file
 from siltstone.storage.layout import BASE, CHANGES, LOG, Layout, has_versions
-from siltstone.storage.log import entry_version, is_checkpoint, is_draft, read_entry
+from siltstone.storage.log import checkpointed_properties, entry_version, is_checkpoint, is_draft, read_entry
 from siltstone.storage.presence import is_live
 from siltstone.storage.turn import TURN
 
@@ -83,7 +86,7 @@ def read_marker(folder: Path) -> Marker | None:
             return None
         found = json.loads(path.read_text())
         return Marker(dataset=str(found["dataset"]), incarnation=str(found["incarnation"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -111,19 +114,18 @@ def _properties(table: Path) -> Mapping[str, str] | None:
 
 
 def has_only_checkpoints(folder: Path) -> bool:
-    """Return whether checkpoints are all that is here: one that was being written while a drop removed the folder."""
+    """Return whether checkpoints of our tables are all that is here: one was being written while a drop removed the folder."""
     try:
         files = list(_files(folder))
-    except OSError:
+        tables = {path.parent.parent for path in files}
+        return (
+            bool(files)
+            and all(path.parent.name == LOG and not path.is_symlink() and is_checkpoint(path.name) for path in files)
+            and all(table.parent == folder and table.name in (CHANGES, BASE) for table in tables)
+            and all(PROPERTY_SPEC in checkpointed_properties(table) for table in tables)
+        )
+    except (OSError, SiltstoneError):
         return False
-    return bool(files) and all(
-        path.parent.name == LOG
-        and path.parent.parent.parent == folder
-        and path.parent.parent.name in (CHANGES, BASE)
-        and not path.is_symlink()
-        and is_checkpoint(path.name)
-        for path in files
-    )
 
 
 def is_unused(folder: Path) -> bool:
@@ -175,16 +177,30 @@ def is_removed(folder: Path) -> bool:
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder without following links; the marker goes last. What cannot be deleted stays for the next sweep."""
+    """Delete a folder without following links; the marker goes last. What cannot be deleted stays for the next sweep.
+
+    The folder is opened once, and all is deleted through that handle: a link that takes its place meanwhile leads nowhere.
+    """
     with contextlib.suppress(OSError):
-        for path in folder.iterdir():
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            elif path.name != MARKER:
-                path.unlink(missing_ok=True)
-        if [path.name for path in folder.iterdir()] in ([MARKER], []):
-            (folder / MARKER).unlink(missing_ok=True)
-            folder.rmdir()
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            for name in os.listdir(handle):  # noqa: PTH208  # a handle is no path
+                if name != MARKER:
+                    _remove(name, handle)
+            if os.listdir(handle) in ([MARKER], []):  # noqa: PTH208
+                _remove(MARKER, handle)
+                folder.rmdir()
+        finally:
+            os.close(handle)
+
+
+def _remove(name: str, handle: int) -> None:
+    """Delete one file, link or folder of an open folder."""
+    with contextlib.suppress(FileNotFoundError):  # another process removes it
+        if stat.S_ISDIR(os.stat(name, dir_fd=handle, follow_symlinks=False).st_mode):
+            shutil.rmtree(name, ignore_errors=True, dir_fd=handle)
+        else:
+            os.unlink(name, dir_fd=handle)
 
 
 def remove_incarnation(folder: Path, name: DatasetName, *, ending: str) -> None:

@@ -23,6 +23,7 @@ from siltstone.model.columns import APP_COMMITTED, COMMIT_CRC, COMMIT_ID, COMMIT
 from siltstone.model.files import CommitKind, DataFile
 from siltstone.storage.beneath import checked
 from siltstone.storage.layout import LOG, entry_name, in_log
+from siltstone.storage.system_errors import read_failure
 
 LAST_CHECKPOINT: Final = "_last_checkpoint"
 NS_PER_MS: Final = 1_000_000
@@ -207,7 +208,7 @@ def parse_entry(content: bytes, version: int, *, where: str, mark: Mark = ()) ->
     is_sealed = _check_seal(content, where)
     try:
         actions: list[dict[str, Any]] = [dict(json.loads(line)) for line in content.splitlines() if line.strip()]
-    except (TypeError, ValueError) as error:  # not UTF-8, not JSON, or not an object
+    except (TypeError, ValueError, RecursionError) as error:  # not UTF-8, not JSON, nested too deeply, or not an object
         raise Corruption(f"Log entry {where} cannot be parsed: {error}. Restore it from a copy.") from error
     if not actions:
         raise Corruption(f"Log entry {where} is empty. Restore it from a copy; nothing was written.")
@@ -218,7 +219,7 @@ def parse_entry(content: bytes, version: int, *, where: str, mark: Mark = ()) ->
     try:
         found = _entry(version, actions, mark)
         is_whole = is_sealed or _says_twice_the_same(found.info, actions)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise Corruption(
             f"Log entry {where} is not what a Delta log holds: {error!r}. Restore it from a copy."
         ) from error
@@ -390,6 +391,7 @@ def _newer_entries(table: Path, listing: LogListing) -> Iterator[LogEntry]:
 
 def _checkpointed(table: Path, listing: LogListing, action: str) -> list[dict[str, Any]]:
     """Return the actions of one kind in the newest checkpoint."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     found: list[dict[str, Any]] = []
@@ -401,9 +403,21 @@ def _checkpointed(table: Path, listing: LogListing, action: str) -> list[dict[st
                     found += file.read(columns=[action]).column(action).drop_null().to_pylist()
         except FileNotFoundError:
             raise
-        except OSError as error:
-            raise Corruption(f"Checkpoint {path} cannot be read: {error}. Restore it from a copy.") from error
+        except (OSError, pa.ArrowException) as error:
+            raise read_failure(path, error) from error
     return found
+
+
+def checkpointed_properties(table: Path) -> dict[str, str]:
+    """Return the properties of a table as its newest checkpoint says them; none without a checkpoint.
+
+    Raises:
+        OSError: the log cannot be listed.
+        Corruption: the checkpoint is damaged.
+        Unavailable: the operating system does not let this process read it.
+    """
+    found = _checkpointed(table, list_log(table), "metaData")
+    return dict(found[-1]["configuration"]) if found else {}
 
 
 def since_own(table: Path, listing: LogListing, *, until: int) -> int:

@@ -6,6 +6,7 @@ the footer, and only for columns that may appear there: numbers, times and sort 
 """
 
 import base64
+import contextlib
 import datetime
 import decimal
 import json
@@ -50,23 +51,32 @@ def write_file(table: pa.Table, path: Path, *, key: Collection[str]) -> None:
 
     Ctrl-C waits until the file is written: inside the finalizer of Arrow's writer Python would drop it.
     """
+    with Uninterrupted():
+        footer = _write(table, path, key=key)
+    add_checksums(path, footer)
+
+
+def _write(table: pa.Table, path: Path, *, key: Collection[str]) -> pq.FileMetaData:
+    """Write the file and return its footer. A file that cannot be written whole is deleted."""
     footers: list[pq.FileMetaData] = []
+    writer = pq.ParquetWriter(
+        path,
+        table.schema,
+        use_dictionary=[n for n in table.column_names if n != WRITTEN_AT],
+        column_encoding={WRITTEN_AT: "DELTA_BINARY_PACKED"} if WRITTEN_AT in table.column_names else None,
+        metadata_collector=footers,
+        **writer_options(table.schema, key, rows=table.num_rows),
+    )
     try:
-        with Uninterrupted():
-            pq.write_table(
-                table,
-                path,
-                row_group_size=ROW_GROUP_ROWS,
-                use_dictionary=[n for n in table.column_names if n != WRITTEN_AT],
-                column_encoding={WRITTEN_AT: "DELTA_BINARY_PACKED"} if WRITTEN_AT in table.column_names else None,
-                metadata_collector=footers,
-                **writer_options(table.schema, key, rows=table.num_rows),
-            )
-    except RuntimeError as error:
-        if isinstance(error.__context__, OSError):  # Arrow asks for the footer of a file that could not be written
-            raise error.__context__ from None
+        writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+        writer.close()
+    except BaseException:
+        writer.is_open = False  # or its end asks once more for a footer, and complains on standard error
+        with contextlib.suppress(OSError):
+            writer.close()
+        path.unlink(missing_ok=True)
         raise
-    add_checksums(path, footers[0])
+    return footers[0]
 
 
 def small_file(table: pa.Table) -> bytes:
