@@ -11,6 +11,7 @@ from typing import Final
 
 from rich.console import Console
 
+from bench.checksums import bench_checksums
 from bench.compaction import bench_compaction, bench_compaction_large
 from bench.data import Stage, settings
 from bench.eventlog import bench_eventlog
@@ -37,6 +38,7 @@ BENCHMARKS: Final[dict[str, Callable[[Run], Report]]] = {
     "fold": bench_fold,
     "lookup": bench_lookup,
     "squash": bench_squash,
+    "checksums": bench_checksums,
     "shell": bench_shell,
     "growth": bench_growth,
     "ingest": bench_ingest,

@@ -2,6 +2,7 @@
 
 Commands without Spark, and commands with it: the first one starts the shared server, the others join it. The server is one of
 its own, in a cache folder of its own that is filled with the jars and the class archive by a first start that is not counted.
+Commands that look at every dataset are measured on a lake of a thousand small ones, without Spark.
 """
 
 import json
@@ -14,15 +15,19 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bench.data import NAME, change_rows
+from bench.data import NAME, change_rows, settings
 from bench.measure import Sample, Summary
 from bench.plan import Run, size_text
 from bench.results import Check, Report, Row, Sense
+from siltstone.lake import Lake
 from siltstone.storage.jars import cache_folder
 
 LARGEST: Final = 1_000_000
 QUICK_SECONDS: Final = 0.7
 JOINED_SECONDS: Final = 3.0
+DATASETS: Final = 1_000
+QUICK_DATASETS: Final = 50
+ALL_DATASETS_SECONDS: Final = 3.0
 ROUNDS: Final = 7
 
 
@@ -38,7 +43,9 @@ def bench_shell(run: Run) -> Report:
         lines = [*_without_spark(run, rows, environment), *_with_spark(run, environment)]
     finally:
         _silt(environment, "spark", "stop")
-    run.stage.discard(path, cache)
+    many = run.stage.folder / "shell-datasets"
+    lines += _many_datasets(run, environment | {"SILT_LAKE": str(many)}, many)
+    run.stage.discard(path, cache, many)
     return Report(
         name="shell",
         title=f"Commands from the shell, {size_text(rows)} rows",
@@ -95,6 +102,27 @@ def _with_spark(run: Run, environment: Mapping[str, str]) -> list[Row]:
         _row("silt sql, the second command", Summary.of([second]), JOINED_SECONDS),
         *[_row(what, summary, JOINED_SECONDS) for what, summary in found.items()],
     ]
+
+
+def _many_datasets(run: Run, environment: Mapping[str, str], path: Path) -> list[Row]:
+    """Measure what looks at every dataset of a lake; each has one or two upserts that are not folded."""
+    datasets = QUICK_DATASETS if run.quick else DATASETS
+    run.say(f"shell: {datasets:,} datasets")
+    with Lake.open(path, settings=settings(durable=False)) as lake:
+        for number in range(datasets):
+            made = lake.create(f"bench.many.d{number:05d}", "id STRING NOT NULL, n INT", key="id")
+            for sequence in range(1 + number % 2):
+                made.upsert([{"id": str(sequence), "n": number}])
+    of = f"of {datasets:,} datasets"
+    found = _rounds(
+        run,
+        {
+            f"silt status {of}": partial(_silt, environment, "status"),
+            f"silt compact --plan {of}": partial(_silt, environment, "compact", "--plan"),
+            f"silt list {of}": partial(_silt, environment, "list"),
+        },
+    )
+    return [_row(what, summary, ALL_DATASETS_SECONDS) for what, summary in found.items()]
 
 
 def _rounds(run: Run, calls: Mapping[str, Callable[[], object]]) -> dict[str, Summary]:

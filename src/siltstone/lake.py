@@ -22,7 +22,7 @@ from siltstone.dataset.marks import forget_oldest
 from siltstone.dataset.registry import Registration, Registry
 from siltstone.dataset.store import Store
 from siltstone.dataset.sweep import sweep
-from siltstone.errors import Gone, InvalidRequest, SiltstoneError
+from siltstone.errors import Corruption, Gone, InvalidRequest, SiltstoneError
 from siltstone.keeping.kept import KeptLake
 from siltstone.model.names import DatasetName
 from siltstone.model.preview import html_table
@@ -302,13 +302,13 @@ class Lake(KeptLake):
     def _info(self, found: Registration) -> DatasetInfo | None:
         """Describe one dataset; None if it was dropped since it was listed."""
         if why := self._registry.broken(found):
-            return info_of(found, found.schema, broken=why)
+            return info_of(found, found.schema, broken=Corruption(why))
         try:
             return self._dataset(found).info()
         except Gone:
             return None
         except SiltstoneError as error:
-            return info_of(found, found.schema, broken=str(error))
+            return info_of(found, found.schema, broken=error)
 
     def unregistered(self) -> "list[Unregistered]":
         """List the folders with a dataset that the registry does not name, as after it was restored from an older copy.

@@ -31,6 +31,53 @@ if os.getuid() == 0:
 sys.exit(main(sys.argv[1:]))
 """
 CREATE = ("create", "a.b.c", "--key", "id", "--schema", "id STRING")
+DENIED = """
+import contextlib, io, json, os, sys
+from pathlib import Path
+from siltstone import Lake
+from siltstone.cli.main import main
+from tests.support.folds import fold_by_arrow
+from tests.support.tables import FAST
+
+root = Path(sys.argv[1])
+
+def called(command):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(["--lake", str(root), "--json", command])
+    return [code, json.loads(out.getvalue()), [json.loads(line)["error"] for line in err.getvalue().splitlines() if line]]
+
+with Lake.open(root, settings=FAST) as lake:
+    folded = lake.create("a.b.folded", "id STRING NOT NULL", key="id")
+    fresh = lake.create("a.c.fresh", "id STRING NOT NULL", key="id")
+    for dataset in (folded, fresh):
+        dataset.upsert([{"id": "a"}])
+    fold_by_arrow(folded)
+    folded.upsert([{"id": "b"}])
+    looked = folded._store.snapshot(), fresh._store.snapshot()
+assert called("list")[0] == called("status")[0] == 0  # all that is imported is imported now
+cases = {
+    "change file": fresh.path / "changes" / looked[1].unfolded[0].path,
+    "change file beside base": folded.path / "changes" / looked[0].unfolded[0].path,
+    "base file": folded.path / "base" / looked[0].base.files[0].path,
+    "entry": folded.path / "base" / "_delta_log" / ("0" * 20 + ".json"),
+    "log": folded.path / "base" / "_delta_log",
+    "data": folded.path / "changes" / "data",
+    "dataset": folded.path,
+    "schema": folded.path.parent.parent,
+}
+if os.getuid() == 0:
+    for path in [root, *root.rglob("*")]:
+        os.chown(path, {nobody}, {nobody})
+    os.setgroups([]); os.setgid({nobody}); os.setuid({nobody})
+found = {}
+for case, path in cases.items():
+    mode = path.stat().st_mode
+    path.chmod(0)
+    found[case] = [called("list"), called("status")]
+    path.chmod(mode)
+print(json.dumps(found))
+"""
 
 
 def failed(lake: Path, kind: str, code: int, says: str, *call: object) -> None:
@@ -168,6 +215,34 @@ def test_a_lake_that_cannot_be_read(open_folder: Path):
         assert (result.code, result.error["kind"]) == (5, "unavailable"), result
     finally:
         lake.chmod(0o755)
+
+
+def test_what_is_denied_is_unavailable_and_not_damaged(open_folder: Path):
+    code = DENIED.replace("{nobody}", str(NOBODY))
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(open_folder / "lake")],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=TIMEOUT_SECONDS,
+        stdin=subprocess.DEVNULL,
+    )
+    found = json.loads(done.stdout)
+    assert len(found) == 8
+    for case, (listed, status) in found.items():
+        assert [one["name"] for one in listed[1]] == ["a.b.folded", "a.c.fresh"], case
+        assert sorted(one["dataset"] for one in status[1]) == ["a.b.folded", "a.c.fresh"], case
+        is_listed_well = case in {"change file", "change file beside base", "base file", "data"}
+        assert listed[0] == (0 if is_listed_well else 5), (case, listed)
+        assert {one["broken_kind"] for one in listed[1]} == ({None} if is_listed_well else {None, "unavailable"}), case
+        (error,) = status[2]
+        assert (status[0], error["kind"]) == (5, "unavailable"), (case, status)
+        assert "Check its owner and mode" in error["message"], case
+        assert "copy" not in error["message"], case
+        kinds = [one["broken_kind"] for one in status[1]]
+        kinds += [kind for one in status[1] for kind in one.get("unreadable_kinds", {}).values()]
+        assert sorted(filter(None, kinds)) == ["unavailable"], (case, status)
+        assert ("file" in case) == (kinds[:2] == [None, None]), "a file hides no figures of its dataset"
 
 
 # ---- files and logs ----------------------------------------------------------------------------------------------

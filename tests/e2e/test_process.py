@@ -42,7 +42,7 @@ import sys
 from siltstone.cli.main import main
 sys.argv = ["silt", *sys.argv[1:]]
 code = main()
-heavy = [name for name in ("pyspark", "py4j", "grpc", "sqlglot", "duckdb", "pandas") if name in sys.modules]
+heavy = [name for name in ("pyspark", "py4j", "grpc", "sqlglot", "duckdb", "pandas", "sqlalchemy") if name in sys.modules]
 sys.stderr.write(",".join(heavy))
 sys.exit(code)
 """
@@ -63,7 +63,8 @@ def loaded(*call: object) -> str:
 
 @pytest.mark.parametrize("call", LIGHT, ids=lambda call: call[0])
 def test_a_command_that_needs_no_spark_loads_nothing_heavy(lake: Path, call: list[str]):
-    assert loaded("--lake", lake, *call) == ""
+    journal = "sqlalchemy" if call[0] == "vacuum" else ""  # it writes down what it does
+    assert loaded("--lake", lake, *call) == journal
 
 
 def test_a_lookup_in_a_new_process_sees_what_was_written_and_loads_nothing_heavy(lake: Path):
@@ -195,7 +196,7 @@ def test_an_interrupt_ends_with_130(lake: Path):
 
 
 SLOW = (
-    "SELECT sum(a.x * b.x) FROM (SELECT explode(sequence(1, 100000)) x) a "
+    "SELECT sum((a.x + b.x) % 7) FROM (SELECT explode(sequence(1, 100000)) x) a "
     "CROSS JOIN (SELECT explode(sequence(1, 1000000)) x) b"
 )
 

@@ -271,8 +271,8 @@ def entry(job: str, *, removes: tuple[str, ...] = (), folded: int | None = None)
         removes=dict.fromkeys(removes, 0),
         transactions={} if folded is None else {APP_FOLD: folded},
         forgotten=frozenset(),
-        changes_metadata=False,
-        changes_protocol=False,
+        metadata=None,
+        protocol=None,
         commit_id=None,
         info={JOB: job},
     )

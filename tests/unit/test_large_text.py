@@ -11,15 +11,16 @@ import pytest
 from siltstone import Dataset, Lake, Settings
 from siltstone.dataset import local
 from siltstone.dataset.local import sorted_rows
+from siltstone.storage.system_errors import is_memory_failure
 
 MEGABYTE = 1_000_000
 LIMITED = """
 import resource, sys
 from pathlib import Path
 from siltstone.cli.main import main
-import siltstone.dataset.local, siltstone.lake
+assert main([*sys.argv[1:3], "head", "a.b.small"]) == 0  # libraries and threads are there before the limit is
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), resource.RLIM_INFINITY))
+resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20), resource.RLIM_INFINITY))
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -45,9 +46,9 @@ def test_more_than_two_gibibytes_of_unfolded_text_are_read_and_squashed(lake_pat
     assert dataset.get(["000000"]).column("t").to_pylist() == ["new"]
 
 
-def filled(path: Path, *, batches: int, rows: int) -> Dataset:
+def filled(path: Path, *, batches: int, rows: int, name: str = "a.b.c") -> Dataset:
     lake = Lake.open(path, settings=Settings(durable=False, squash_files=0))
-    dataset = lake.create("a.b.c", "id STRING NOT NULL, t STRING", key="id")
+    dataset = lake.create(name, "id STRING NOT NULL, t STRING", key="id")
     for batch in range(batches):
         ids = [f"{number:06d}" for number in np.arange(rows) + batch * rows]
         dataset.upsert(pa.table({"id": ids, "t": pa.array(["x" * MEGABYTE] * rows)}))
@@ -55,9 +56,10 @@ def filled(path: Path, *, batches: int, rows: int) -> Dataset:
 
 
 def test_a_command_without_enough_memory_ends_with_one_line(lake_path: Path):
-    filled(lake_path, batches=1, rows=300)
+    filled(lake_path, batches=1, rows=600)
+    filled(lake_path, batches=1, rows=1, name="a.b.small")
     done = subprocess.run(
-        [sys.executable, "-c", LIMITED, "--lake", str(lake_path), "head", "a.b.c", "--rows", "300"],
+        [sys.executable, "-c", LIMITED, "--lake", str(lake_path), "head", "a.b.c", "--rows", "600"],
         capture_output=True,
         text=True,
         timeout=120,
@@ -66,3 +68,8 @@ def test_a_command_without_enough_memory_ends_with_one_line(lake_path: Path):
     assert done.returncode == 5, done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert "memory" in done.stderr
+
+
+def test_a_library_that_does_not_fit_into_memory_is_a_memory_failure():
+    assert is_memory_failure(ImportError("_acero.so: failed to map segment from shared object"))
+    assert not is_memory_failure(ImportError("No module named 'pandas'"))

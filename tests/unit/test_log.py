@@ -10,6 +10,7 @@ from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.storage.entry import entry_content
 from siltstone.storage.layout import LOG, entry_name, has_versions, owner_of
 from siltstone.storage.log import (
+    MISSING_LOOKED_UP,
     LogListing,
     check_chain,
     check_entries,
@@ -64,6 +65,13 @@ def test_changes_of_metadata_and_protocol_are_seen(tmp_path: Path):
     write(tmp_path, 1, {"protocol": {"minReaderVersion": 1}})
     assert (read_entry(tmp_path, 0).changes_metadata, read_entry(tmp_path, 0).changes_protocol) == (True, False)
     assert (read_entry(tmp_path, 1).changes_metadata, read_entry(tmp_path, 1).changes_protocol) == (False, True)
+
+
+@pytest.mark.parametrize("kind", ["metaData", "protocol"])
+def test_an_action_that_says_nothing_is_damage(tmp_path: Path, kind: str):
+    write(tmp_path, 0, {kind: None}, {"commitInfo": {}})
+    with pytest.raises(Corruption, match="not what a Delta log holds"):
+        read_entry(tmp_path, 0)
 
 
 def test_a_strangers_entry_has_no_commit_id(tmp_path: Path):
@@ -124,6 +132,23 @@ def test_a_listing_knows_entries_and_checkpoints_and_nothing_else(tmp_path: Path
     assert set(listing.checkpoints) == {4, 5, 9}
     assert len(listing.checkpoints[5]) == 2
     assert listing.newest_checkpoint == 9
+
+
+def test_an_entry_that_a_listing_left_out_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for version in range(4):
+        write(tmp_path, version, {"commitInfo": {}})
+    listed = [name for name in os.listdir(tmp_path / LOG) if name != entry_name(2)]  # noqa: PTH208
+    monkeypatch.setattr(os, "listdir", lambda _: listed)
+    assert list_log(tmp_path).entries == (0, 1, 2, 3)  # a directory that is written to while it is read
+    (tmp_path / LOG / entry_name(2)).unlink()
+    assert list_log(tmp_path).missing() == [2]
+    with pytest.raises(Corruption, match="missing"):
+        check_entries(tmp_path)
+
+
+def test_few_missing_entries_are_looked_up_whatever_a_file_is_called(tmp_path: Path):
+    write(tmp_path, 10**19, {"commitInfo": {}})
+    assert len(list_log(tmp_path).missing()) == MISSING_LOOKED_UP
 
 
 def test_a_log_without_checkpoints_says_so(tmp_path: Path):

@@ -1,6 +1,8 @@
 """The router without Spark: who answers and why, answers that are kept, limits, pages, plans."""
 
 import math
+import os
+import signal
 import sys
 import threading
 import time
@@ -16,7 +18,7 @@ from siltstone import Lake
 from siltstone.config import Settings
 from siltstone.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from siltstone.model.files import Commit, CommitKind
-from siltstone.query import hot_query, kept
+from siltstone.query import aside, hot_query, kept, running
 from siltstone.query.hot import fill as fill_room
 from siltstone.query.hot.types import check_values
 from siltstone.query.result import QueryResult, TruncatedWarning
@@ -499,6 +501,29 @@ def test_a_closed_lake_says_so(lake: Lake):
     lake.close()
     with pytest.raises(Unavailable, match="was closed"):
         lake.sql(GROUPED)
+
+
+def test_a_lake_is_closed_at_once_after_ctrl_c_while_spark_starts(lake: Lake, monkeypatch: pytest.MonkeyPatch):
+    """A start hears no interrupt. Ctrl-C has waited for it once already."""
+    goes_on = threading.Event()
+
+    def start(_lake: Lake, _server: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        goes_on.wait(timeout=60)
+        raise NoSpark
+
+    monkeypatch.setattr(Lake, "_session", start)
+    monkeypatch.setattr(aside, "UNHEARD_SECONDS", 0.2)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            lake.sql(GROUPED, engine="spark")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    began = time.monotonic()
+    lake.close()
+    assert time.monotonic() - began < running.CLOSING_SECONDS / 2
+    goes_on.set()
 
 
 def test_a_plan_says_what_asking_would_do(lake: Lake):

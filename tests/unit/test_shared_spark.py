@@ -3,9 +3,11 @@
 import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,14 @@ import pytest
 from siltstone.clock import SystemClock
 from siltstone.config import Settings
 from siltstone.errors import Conflict, Unavailable
+from siltstone.query.gate import admit
+from siltstone.query.run import SparkQuery
+from siltstone.query.running import Cancellation
 from siltstone.storage import shared_spark
+from siltstone.storage import spark as sessions
+from siltstone.storage.connect import THREADS_SECONDS, ConnectServer
 from siltstone.storage.keeper import Keeper
+from siltstone.storage.scratch import Scratch
 from siltstone.storage.shared_spark import (
     CLIENTS_LOCK,
     KEEPER_LOCK,
@@ -85,10 +93,12 @@ class FakeServer:
     """True if its log names a killed task that does not end."""
     listed: int = 0
     """How often it was asked for its threads."""
+    slow: int = 0
+    """So often it does not list its threads in time."""
 
-    def has_threads(self, names: Sequence[str], *, clock: object) -> bool:
+    def has_threads(self, names: Sequence[str], *, clock: object) -> bool | None:
         self.listed += clock is not None
-        return any(name in self.threads for name in names)
+        return None if self.listed <= self.slow else any(name in self.threads for name in names)
 
     def stuck_task(self) -> bool:
         return self.task
@@ -350,6 +360,116 @@ def test_a_server_whose_interrupted_query_has_ended_or_is_not_its_own_goes_on(pl
     reports = [lambda: suspect(place, "a1"), lambda: suspect(place, "b1", port=2), lambda: suspect(place, "c1")]
     assert not watch(place, server, Ticking(*reports, lambda: None, server.end), role=ServerRole.QUERIES)
     assert (server.listed, list(place.glob("suspect-*"))) == (2, [])
+
+
+def test_a_report_outlasts_a_jvm_that_lists_its_threads_slowly(place: Path):
+    server = FakeServer(threads='"SparkConnectExecuteThread_opId=a1" daemon', slow=3)
+    later = [lambda: None, lambda: suspect(place, "b1"), *[lambda: None] * 5, server.end]
+    assert watch(place, server, Ticking(lambda: suspect(place, "a1"), *later), role=ServerRole.QUERIES)
+    assert server.listed == 4
+    assert len(list(place.glob("suspect-*"))) == 1, "a later report waits for a list of its own"
+
+
+SLOW_JVM = """
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGQUIT})
+while True:
+    print("ready", flush=True)
+    signal.sigwait({signal.SIGQUIT})
+"""
+"""Answers nothing to the signal that asks for threads; the test writes the answer."""
+
+
+@pytest.fixture
+def slow_jvm(tmp_path: Path) -> "Iterator[subprocess.Popen[bytes]]":
+    java = tmp_path / "java"
+    java.symlink_to(sys.executable)
+    call = ["/bin/sh", "-c", '"$@"; :', "sh", str(java), "-ISc", SLOW_JVM]
+    with subprocess.Popen(call, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield process
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_list_of_threads_that_comes_late_and_in_pieces_is_waited_for(
+    slow_jvm: "subprocess.Popen[bytes]", tmp_path: Path
+):
+    log = tmp_path / "server.log"
+    log.write_text("JNI global refs: of a list before\n")
+
+    def write(text: str) -> None:
+        with log.open("a") as file:
+            file.write(text)
+
+    server = ConnectServer(slow_jvm, port=1, log=log, scratch=Scratch(Settings(scratch_dir=str(tmp_path))))
+    clock = Ticking(*[lambda: None] * round(THREADS_SECONDS / 0.05), lambda: write("Full thread dump:\n" + '"opId=a1'))
+    assert server.has_threads(["opId=a1"], clock=clock) is None
+    assert server.has_threads(["opId=a1"], clock=clock) is None
+    assert server.has_threads(["opId=a1"], clock=Ticking(lambda: write('" daemon\nJNI global refs: 5\n'))) is True
+    answer = "Full thread dump:\n" + '"main"\nJNI global refs: 5\n'
+    assert server.has_threads(["opId=a1"], clock=Ticking(lambda: write(answer))) is False
+    assert slow_jvm.stdout is not None
+    assert [slow_jvm.stdout.readline() for _ in range(2)] == [b"ready\n"] * 2
+    os.killpg(slow_jvm.pid, signal.SIGKILL)
+    assert slow_jvm.stdout.read() == b"", "a list that is on its way is not asked for again"
+    server.stop()
+
+
+class DeafSession:
+    """Stands for a session of Spark Connect whose operation hears no interrupt."""
+
+    def __init__(self) -> None:
+        self._new = ["a1"]
+
+    def addTag(self, tag: str) -> None:  # noqa: N802
+        self.tag = tag
+
+    def removeTag(self, tag: str) -> None:  # noqa: N802
+        assert tag == self.tag
+
+    def interruptTag(self, tag: str) -> list[str]:  # noqa: N802
+        assert tag == self.tag
+        interrupted, self._new = self._new, []
+        return interrupted
+
+
+DeafSession.__module__ = "pyspark.sql.connect.session"
+CANCELLED = "[OPERATION_CANCELED] Operation has been canceled."
+
+
+@pytest.mark.parametrize(
+    ("error", "left"),
+    [
+        (RuntimeError(CANCELLED), 0),
+        (ValueError("Cannot invoke RPC: Channel closed!"), 1),
+        (RuntimeError("[INVALID_HANDLE.SESSION_CLOSED] The handle is invalid."), 1),
+        (RuntimeError("[INVALID_HANDLE.OPERATION_ABANDONED] The handle is invalid."), 1),
+    ],
+    ids=["ended", "channel closed", "session closed", "abandoned"],
+)
+def test_a_report_is_taken_back_only_if_the_query_has_ended(place: Path, error: Exception, left: int):
+    """A process that gives up a query and ends closes its session first, and so hears at once of a query that works on."""
+    session: Any = DeafSession()
+    member = Membership(lock(place / CLIENTS_LOCK, fcntl.LOCK_SH), RUNNING, place)
+    sessions._members[session] = member
+    cancellation = Cancellation()
+    query = SparkQuery(admit("SELECT 1"), spark=lambda: session, dataset=pytest.fail, cancellation=cancellation)
+    watchers: list[threading.Thread] = []
+
+    def fail() -> None:
+        watchers.extend(one for one in threading.enumerate() if one.name == session.tag)
+        cancellation.cancel()
+        while not list(place.glob("suspect-*")):
+            SystemClock().sleep(0.01)
+        raise error
+
+    with pytest.raises(type(error)), query._running(session):
+        fail()
+    for watcher in watchers:
+        watcher.join()
+    assert len(list(place.glob("suspect-*"))) == left
+    member.leave()
 
 
 def test_a_fresh_report_waits_for_its_time(place: Path):

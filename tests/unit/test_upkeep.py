@@ -9,6 +9,7 @@ import pytest
 
 from siltstone.clock import SystemClock
 from siltstone.errors import Corruption
+from siltstone.storage import upkeep
 from siltstone.storage.layout import LOG, entry_name
 from siltstone.storage.log import LAST_CHECKPOINT, list_log
 from siltstone.storage.upkeep import Retention, clean_log, forget_history, heal_checkpoint
@@ -175,3 +176,14 @@ def test_a_purge_takes_the_drafts_that_crashed_writers_left(tmp_path: Path):
     names = {path.name for path in (table / LOG).iterdir()}
     assert not names & set(drafts)
     assert young in names
+
+
+def test_a_checkpoint_that_was_cleaned_since_it_was_listed_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    table = log(tmp_path / "t", entries=range(5, 12), checkpoints=(4, 9))
+    listing = list_log(table)
+    (table / LOG / checkpoint(4)).unlink()
+    monkeypatch.setattr(upkeep, "list_log", lambda _: listing)
+    heal_checkpoint(table)
+    assert kept(table) == (list(range(5, 12)), [9])

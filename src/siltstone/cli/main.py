@@ -37,7 +37,7 @@ from siltstone.cli.interrupts import INTERRUPTED, KIND, MESSAGE, Interrupts
 from siltstone.cli.invocation import Invocation
 from siltstone.config import TRACE_VARIABLE
 from siltstone.errors import InvalidRequest, SiltstoneError, Unavailable, one_line
-from siltstone.storage.system_errors import is_panic
+from siltstone.storage.system_errors import is_memory_failure, is_panic
 
 PROGRAM = "silt"
 _OWN_PROCESS = object()
@@ -149,7 +149,7 @@ def _failed(error: BaseException, *, as_json: bool) -> int:
             message = one_line(f"{error}. Check the path, its permissions and the disk.")
             render.show_error(Unavailable.kind, message, as_json=as_json)
             return Unavailable.exit_code
-        case MemoryError():
+        case _ if is_memory_failure(error):
             message = "Not enough memory. Ask for fewer rows or columns at a time, or give the process more memory."
             render.show_error(Unavailable.kind, message, as_json=as_json)
             return Unavailable.exit_code

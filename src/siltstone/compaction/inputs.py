@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from siltstone.compaction.failures import Failure, Symptoms, UnreadableFiles, classify
 from siltstone.dataset.store import Store
-from siltstone.errors import Unavailable
+from siltstone.errors import Corruption, SiltstoneError, Unavailable
 from siltstone.model.files import DataFile
-from siltstone.storage.checksums import batches, check_file, open_parquet
+from siltstone.storage.checksums import batches, open_parquet
 from siltstone.storage.parquet import READ_ERRORS, strange_columns
 from siltstone.storage.system_errors import read_failure
 
@@ -51,26 +51,26 @@ def check_readable(
 
 def unreadable_files(
     store: Store, files: Sequence[DataFile], *, changes: Sequence[DataFile] = (), said: str = ""
-) -> dict[str, str]:
+) -> dict[str, SiltstoneError]:
     """Return what is wrong with files of base and of changes, by their paths below the dataset's folder; also what is missing.
 
-    Footers are looked at; files whose names were `said` are read to their end.
+    Footers are looked at; files whose names were `said` are read to their end. What is Unavailable may be sound.
     """
-    found: dict[str, str] = {}
+    found: dict[str, SiltstoneError] = {}
     for table, schema, some in (
         (store.base, store.base_schema, files),
         (store.changes, store.change_schema, changes),
     ):
         for file in some:
             one = _Input(table.path, file, schema)
+            path = f"{table.path.name}/{file.path}"
             try:
-                reason = _reason(one, whole=one.name in said)
+                if reason := _reason(one, whole=one.name in said):
+                    found[path] = Corruption(reason)
             except FileNotFoundError:
-                reason = "it is missing"
+                found[path] = Corruption("it is missing")
             except Unavailable as error:
-                reason = f"not damaged, but out of reach: {error}"
-            if reason:
-                found[f"{table.path.name}/{file.path}"] = reason
+                found[path] = Unavailable(f"not damaged, but out of reach: {error}")
     return found
 
 
@@ -108,8 +108,7 @@ def _reason(one: _Input, *, whole: bool) -> str:
         Unavailable: the system does not let this process read it; it may be sound.
     """
     try:
-        check_file(one.root / one.file.path)
-        with open_parquet(one.root / one.file.path) as parquet:
+        with open_parquet(f"{one.root}/{one.file.path}", indexes=True) as parquet:
             if parquet.metadata.num_rows != one.file.rows:
                 return f"{parquet.metadata.num_rows} rows, not {one.file.rows}"
             if told := strange_columns(parquet.schema_arrow, one.schema, exact=False):

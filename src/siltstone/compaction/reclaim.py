@@ -15,6 +15,7 @@ one is not deleted: a vacuum or purge of a table behind a link is refused.
 import contextlib
 import math
 import os
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +23,14 @@ from typing import Final
 
 from siltstone.config import Settings
 from siltstone.dataset.store import Store
-from siltstone.errors import Corruption, InvalidRequest, Unavailable
+from siltstone.errors import Corruption, InvalidRequest, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.results import VacuumReport
 from siltstone.storage.layout import DATA, LOG, is_owned, is_squashed, owner_of
 from siltstone.storage.presence import is_live, sweep_dead
 from siltstone.storage.scratch import sweep_all
-from siltstone.storage.table import TURN, Table
+from siltstone.storage.system_errors import read_failure
+from siltstone.storage.table import TURN, Pinned, Table
 from siltstone.storage.upkeep import forget_history, write_checkpoint
 
 OTHER_JOB_SECONDS: Final = 120.0
@@ -48,37 +50,58 @@ class Leftover:
 
 def leftovers(store: Store) -> list[Leftover]:
     """List every file of the dataset that is not live, with whether its owner is."""
-    found, lost = leftovers_and_lost(store)
+    disk = Disk.of(store)
+    found, lost = leftovers_and_lost(store, disk, base=store.base.pin(), changes=store.changes.pin())
     for path in sorted(lost):
         raise Corruption(f"Dataset {store.name}: live file {path} is missing from {store.path}. Restore it.")
     return found
 
 
-def leftovers_and_lost(store: Store) -> tuple[list[Leftover], dict[str, str]]:
-    """List what is not live, and what is live and not there: the paths of these below the dataset's folder, each with that."""
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """What lies in the folders of a dataset's tables, and which owners were alive then. Look here first, at the logs after."""
+
+    listed: dict[Path, list[tuple[str, int]]]
+    """The files of each table with their sizes."""
+    alive: frozenset[str]
+
+    @classmethod
+    def of(cls, store: Store) -> "Disk":
+        """List the files, then ask who is alive.
+
+        Raises:
+            Unavailable: a folder cannot be listed.
+        """
+        try:
+            listed = {table.path: list(_data_files(table.path)) for table in (store.base, store.changes)}
+            owners = {owner for found in listed.values() for path, _ in found if (owner := owner_of(path))}
+            return cls(listed, frozenset(owner for owner in owners if is_live(store.layout.work, owner)))
+        except OSError as error:
+            raise read_failure(error.filename or store.path, error) from error
+
+
+def leftovers_and_lost(
+    store: Store, disk: Disk, *, base: Pinned, changes: Pinned
+) -> tuple[list[Leftover], dict[str, SiltstoneError]]:
+    """List what is not live, and what is live and not there: the paths of these below the dataset's folder, each with that.
+
+    Both tables must have been pinned after the disk was looked at.
+    """
     left: list[Leftover] = []
-    lost: dict[str, str] = {}
-    for table in (store.base, store.changes):
-        found, missing = _leftovers(store, table)
-        left += found
-        lost |= {f"{table.path.name}/{path}": "it is missing" for path in missing}
+    lost: dict[str, SiltstoneError] = {}
+    for table, pinned in ((store.base, base), (store.changes, changes)):
+        listed = disk.listed[table.path]
+        live = {file.path for file in pinned.files}
+        missing = [path for path in live - {path for path, _ in listed} if not (table.path / path).exists()]
+        lost |= {f"{table.path.name}/{path}": Corruption("it is missing") for path in missing}
+        dead = [(path, size) for path, size in listed if path not in live]
+        if not dead or store.layout.link_in(table.path):
+            continue  # what lies behind a link is not ours to delete
+        left += [
+            Leftover(table=table, path=path, size_bytes=size, owner_live=owner_of(path) in disk.alive)
+            for path, size in dead
+        ]
     return left, lost
-
-
-def _leftovers(store: Store, table: Table) -> tuple[list[Leftover], set[str]]:
-    listed = list(_data_files(table.path))
-    alive = {owner: is_live(store.layout.work, owner) for owner in {owner_of(path) for path, _ in listed} if owner}
-    pinned = table.pin()
-    live = {file.path for file in pinned.files}
-    missing = {path for path in live - {path for path, _ in listed} if not (table.path / path).exists()}
-    if store.layout.link_in(table.path):
-        return [], missing  # what lies behind a link is not ours to delete
-    left = [
-        Leftover(table=table, path=path, size_bytes=size, owner_live=alive.get(owner_of(path) or "", False))
-        for path, size in listed
-        if path not in live
-    ]
-    return left, missing
 
 
 def _data_files(root: Path) -> Iterable[tuple[str, int]]:
@@ -88,17 +111,20 @@ def _data_files(root: Path) -> Iterable[tuple[str, int]]:
         if not isinstance(error, FileNotFoundError):
             raise error
 
-    for folder, names, files in os.walk(root, onerror=fail):
-        if Path(folder) == root:
+    top = str(root)
+    for folder, names, files in os.walk(top, onerror=fail):
+        below = f"{folder[len(top) + 1 :]}/" if folder != top else ""
+        if not below:
             names[:] = [name for name in names if name != LOG]
         for name in files:
-            path = Path(folder) / name
-            if path == root / TURN or path.is_symlink():
+            if not below and name == TURN:
                 continue
             try:
-                yield path.relative_to(root).as_posix(), path.stat().st_size
+                found = os.lstat(f"{folder}/{name}")
             except FileNotFoundError:
                 continue
+            if not stat.S_ISLNK(found.st_mode):
+                yield f"{below}{name}", found.st_size
 
 
 def vacuum(store: Store, *, retention_hours: float | None, dry_run: bool) -> VacuumReport:

@@ -13,10 +13,10 @@ from siltstone.clock import utc_text
 from siltstone.compaction.fold import estimate, estimate_of
 from siltstone.compaction.inputs import unreadable_files
 from siltstone.compaction.log_fold import estimate_log
-from siltstone.compaction.reclaim import leftovers_and_lost
+from siltstone.compaction.reclaim import Disk, leftovers_and_lost
 from siltstone.dataset.local import read_file
 from siltstone.dataset.store import Snapshot, Store
-from siltstone.errors import Corruption
+from siltstone.errors import Corruption, SiltstoneError, Unavailable
 from siltstone.model.columns import WRITTEN_AT
 from siltstone.model.results import FoldEstimate, Status
 
@@ -25,7 +25,7 @@ MOST_LOOKED: Final = 1_000
 
 MS_PER_SECOND: Final = 1000
 
-Reasons = dict[str, str]
+Reasons = dict[str, SiltstoneError]
 """What is wrong with files, by their paths below the dataset's folder."""
 
 
@@ -36,12 +36,14 @@ def status(store: Store) -> Status:
         Corruption: a log cannot be read.
         Gone: the dataset was dropped.
     """
+    disk = Disk.of(store)  # before the logs are read
     snapshot = store.snapshot()
     unfolded = snapshot.unfolded
-    left, bad = leftovers_and_lost(store)
+    left, bad = leftovers_and_lost(store, disk, base=snapshot.base, changes=snapshot.changes)
     bad |= unreadable_files(store, (), changes=unfolded[:MOST_LOOKED])
     fold = _fold(store, snapshot, bad)
     since = _oldest(store, snapshot, bad)
+    bad = _still_live(store, bad)
     return Status(
         dataset=str(store.name),
         kind=store.spec.kind.value,
@@ -61,7 +63,8 @@ def status(store: Store) -> Status:
         fold_bytes_at_most=fold.bytes_touched_at_most,
         unreferenced_files=len(left),
         unreferenced_bytes=sum(found.size_bytes for found in left),
-        unreadable=_still_live(store, bad),
+        unreadable={path: str(why) for path, why in bad.items()},
+        unreadable_kinds={path: why.kind for path, why in bad.items()},
     )
 
 
@@ -74,7 +77,7 @@ def _fold(store: Store, snapshot: Snapshot, bad: Reasons) -> FoldEstimate:
     """Say what a fold would have to do; all of base where changes cannot be read, and then say why in `bad`."""
     try:
         return fold_estimate(store, snapshot)
-    except (Corruption, OSError, pa.ArrowException) as error:
+    except (Corruption, Unavailable, OSError, pa.ArrowException) as error:
         found = unreadable_files(store, snapshot.base.files, changes=snapshot.unfolded, said=str(error))
         if not found and not isinstance(error, FileNotFoundError):  # else it was folded and deleted meanwhile
             raise
@@ -96,8 +99,8 @@ def _oldest(store: Store, snapshot: Snapshot, bad: Reasons) -> datetime.datetime
             )
         except FileNotFoundError:
             continue
-        except Corruption as error:
-            bad.setdefault(f"changes/{file.path}", str(error))
+        except (Corruption, Unavailable) as error:
+            bad.setdefault(f"changes/{file.path}", error)
             continue
         return min(rows.column(WRITTEN_AT).to_pylist(), default=None)
     return None

@@ -1228,7 +1228,7 @@ def _is_spark_error(error: Exception) -> bool:
     return type(error).__module__.startswith(("pyspark", "py4j")) and isinstance(error, spark_errors())
 
 
-def info_of(found: Registration, schema: pa.Schema, *, broken: str | None = None) -> DatasetInfo:
+def info_of(found: Registration, schema: pa.Schema, *, broken: SiltstoneError | None = None) -> DatasetInfo:
     """Return what a registered dataset is, with these columns; `broken` says why it cannot be read."""
     return DatasetInfo(
         name=str(found.name),
@@ -1245,5 +1245,6 @@ def info_of(found: Registration, schema: pa.Schema, *, broken: str | None = None
         cluster_by=found.spec.clustered_by,
         dedup_by=found.spec.dedup_by,
         survivor=str(found.spec.survivor) if found.spec.dedup_by else None,
-        broken=broken,
+        broken=None if broken is None else str(broken),
+        broken_kind=None if broken is None else broken.kind,
     )

@@ -66,7 +66,7 @@ from siltstone.storage.checksums import open_parquet
 from siltstone.storage.durable import sync_directory
 from siltstone.storage.kept import KeptReads
 from siltstone.storage.layout import BASE, CHANGES, DATA, Layout
-from siltstone.storage.parquet import READ_ERRORS, write_file
+from siltstone.storage.parquet import READ_ERRORS, small_file
 from siltstone.storage.presence import Presence
 from siltstone.storage.system_errors import read_failure
 from siltstone.storage.table import Parent, Pinned, Table
@@ -239,8 +239,8 @@ class Registry:
     def _read(self, file: DataFile) -> Registration:
         path = self._layout.registry / file.path
         try:
-            with open_parquet(path) as opened:
-                row = opened.read().to_pylist()[0]
+            with open_parquet(path, pre_buffer=False) as opened:
+                row = opened.read(use_threads=False).to_pylist()[0]  # for one row threads cost more than they save
         except READ_ERRORS as error:
             raise read_failure(path, error) from error
         except IndexError as error:
@@ -458,7 +458,7 @@ class Registry:
         relative = f"{DATA}/{owner}.parquet"
         path = self._layout.registry / relative
         path.parent.mkdir(exist_ok=True)
-        write_file(pa.table(values, schema=_ROW), path, key=())
+        path.write_bytes(small_file(pa.table(values, schema=_ROW)))
         return DataFile(
             path=relative,
             size_bytes=path.stat().st_size,

@@ -200,7 +200,7 @@ class Store:
         object.__setattr__(self, "base", self._table(BASE, base, stored=self.spec.partition_by))
         object.__setattr__(self, "changes", self._table(CHANGES, changes))
 
-    @property
+    @cached_property
     def path(self) -> Path:
         """The folder of this incarnation."""
         return self.layout.dataset(self.name, self.incarnation)

@@ -15,7 +15,8 @@ from siltstone.dataset.registry import Registry
 from siltstone.dataset.store import Store
 from siltstone.model.names import DatasetName
 from siltstone.model.roles import check_may_compact
-from siltstone.storage.layout import Layout
+from siltstone.storage.layout import LOG, Layout, has_versions
+from siltstone.storage.system_errors import log_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -276,6 +277,15 @@ class LakeCycles:
             Corruption, Unavailable: the journal cannot be read.
         """
         return self._journal.jobs(limit, dataset=dataset)
+
+    def has_journal(self) -> bool:
+        """True once anything was written down of compactions; if not, there is nothing to ask `totals` and `unfinished` for.
+
+        Raises:
+            Unavailable: it cannot be read.
+        """
+        with log_errors(self._layout.events / LOG):
+            return has_versions(self._layout.events)
 
     def totals(self) -> "Totals":
         """Return what all cycles have come to: by tier and kind of work, and by dataset.

@@ -332,6 +332,8 @@ class Status(_Plain):
     unreferenced_bytes: int
     unreadable: dict[str, str] = field(default_factory=dict)
     """What is wrong with files that cannot be read, by their paths below the dataset's folder; rows cannot be read then."""
+    unreadable_kinds: dict[str, str] = field(default_factory=dict)
+    """The kind of error of each of them: ``corruption``, or ``unavailable`` if the file may be sound and is out of reach."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,6 +356,8 @@ class DatasetInfo(_Plain):
     survivor: str | None = None
     broken: str | None = None
     """Why it cannot be read; its columns are then those at creation."""
+    broken_kind: str | None = None
+    """The kind of that error: ``unavailable`` if the files may be sound and are out of reach."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

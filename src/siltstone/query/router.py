@@ -237,7 +237,11 @@ class Router:
             with self._running.listed(run):
                 return work()
 
-        return self._aside.do(listed, interrupt=run.cancel, given_up=run.given_up)
+        try:
+            return self._aside.do(listed, interrupt=run.cancel, given_up=run.given_up)
+        except BaseException:
+            run.abandon()  # after Ctrl-C it may still run: a Spark that starts hears nothing
+            raise
 
     def _answered(self, question: Question, run: Run) -> tuple[QueryResult, Admitted]:
         admitted = self._admit(question)

@@ -27,13 +27,14 @@ from siltstone.query.product import Known, check_expansion, check_product, has_p
 from siltstone.query.result import QueryResult, answered_schema, as_answered_batch
 from siltstone.query.running import Cancellation
 from siltstone.query.stream import as_batches, batches_of
-from siltstone.storage.spark import answering, ended_out_of_memory, suspected, was_ended
+from siltstone.storage.spark import answering, ended_out_of_memory, suspect, was_ended
 from siltstone.storage.spark_failures import (
     away,
     damage,
     error_line,
     is_away,
     is_missing_file,
+    leaves_end_unknown,
     names_data_file,
     out_of_memory,
     says_out_of_memory,
@@ -259,27 +260,37 @@ class SparkQuery:
     def _running(self, session: "SparkSession") -> Iterator[None]:
         """Let what this thread asks of Spark end when the query is to end."""
         self._check_ended()
-        tag, done = f"silt-query-{uuid.uuid4().hex}", Event()  # noqa: TID251
-        watcher = Thread(target=self._watch, args=(session, tag, done), name=tag, daemon=True)
+        tag, done, unknown = f"silt-query-{uuid.uuid4().hex}", Event(), Event()  # noqa: TID251
+        watcher = Thread(target=self._watch, args=(session, tag, done, unknown), name=tag, daemon=True)
         stop_tasks_when_ended(session)
         add_tag(session, tag)
         watcher.start()
         try:
             yield
+        except Exception as error:
+            if leaves_end_unknown(error):
+                unknown.set()
+            raise
         finally:
             done.set()
             remove_tag(session, tag)
 
-    def _watch(self, session: "SparkSession", tag: str, done: Event) -> None:
-        """Interrupt the query on Spark, again and again, once it is to end and until it has."""
+    def _watch(self, session: "SparkSession", tag: str, done: Event, unknown: Event) -> None:
+        """Interrupt the query on Spark, again and again, once it is to end and until it has.
+
+        Reports to the keeper stay if it is unknown how the query ended: a process that ends closes its session, and Spark then
+        answers at once although the query may still be at work.
+        """
         while not done.is_set() and not self._cancellation.wait(INTERRUPT_SECONDS / 10):
             pass
         with ExitStack() as reports:
             while not done.is_set():
                 operations = interrupt_tag(session, tag)
                 if operations:
-                    reports.enter_context(suspected(session, operations))
+                    reports.callback(suspect(session, operations))
                 done.wait(INTERRUPT_SECONDS)
+            if unknown.is_set():
+                reports.pop_all()
 
     def _check_ended(self) -> None:
         if self._cancellation.asked:

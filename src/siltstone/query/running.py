@@ -106,9 +106,13 @@ class Run:
     def given_up(self) -> Unavailable | None:
         """Return what the caller gets if the query was ended and its engine does not stop; None while it may wait."""
         if self.was_ended and self.cancellation.seconds_ago >= GRACE_SECONDS:
-            self._abandoned = True
+            self.abandon()
             return self.ended()
         return None
+
+    def abandon(self) -> None:
+        """Note that its caller waits for it no more."""
+        self._abandoned = True
 
     @property
     def is_awaited(self) -> bool:

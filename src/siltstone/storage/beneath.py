@@ -7,12 +7,12 @@ Siltstone writes none of these, so a table that has one is Corruption.
 
 import os
 import re
-import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from siltstone.errors import Corruption
+from siltstone.storage.layout import is_link
 
 _OUTSIDE: Final = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)|\A[A-Za-z][A-Za-z0-9+.-]*:|[\x00-\x1f\\]")
 """An empty part, ``.`` or ``..``, so a leading slash too; a scheme; characters that some reader takes for a separator."""
@@ -49,7 +49,7 @@ def check_links(table: Path, paths: Iterable[str]) -> None:
         folder, _, name = path.rpartition("/")
         by_folder.setdefault(folder, set()).add(name)
     for above in {above for folder in by_folder for above in _above(folder)}:
-        if _is_link(f"{table}/{above}"):
+        if is_link(f"{table}/{above}"):
             raise _refused(table, above)
     for folder, names in by_folder.items():
         for name in _links(f"{table}/{folder}" if folder else str(table), names):
@@ -69,19 +69,12 @@ def _above(folder: str) -> Iterable[str]:
 def _links(folder: str, names: set[str]) -> list[str]:
     """Return which of these files are links."""
     if len(names) < LISTED_FROM:
-        return [name for name in names if _is_link(f"{folder}/{name}")]
+        return [name for name in names if is_link(f"{folder}/{name}")]
     try:
         with os.scandir(folder) as found:
             return sorted(item.name for item in found if item.name in names and item.is_symlink())
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def _is_link(path: str) -> bool:
-    try:
-        return stat.S_ISLNK(os.lstat(path).st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
 
 
 def _refused(table: Path, path: str) -> Corruption:

@@ -36,9 +36,16 @@ _END_BYTES: Final = struct.calcsize(_END)
 
 @contextmanager
 def open_parquet(
-    path: str | Path, *, verify: bool = True, metadata: pq.FileMetaData | None = None, pre_buffer: bool = True
+    path: str | Path,
+    *,
+    verify: bool = True,
+    indexes: bool = False,
+    metadata: pq.FileMetaData | None = None,
+    pre_buffer: bool = True,
 ) -> Iterator[pq.ParquetFile]:
     """Open a Parquet file. With `verify`, check its footer now, unless `metadata` has it, and its pages when they are read.
+
+    With `indexes`, what `check_file` checks is checked now, too.
 
     Raises:
         FileNotFoundError: there is no file.
@@ -47,7 +54,7 @@ def open_parquet(
     """
     with pa.OSFile(str(path)) as source:  # a path would be asked for its file system first
         if verify and metadata is None:
-            _check(source, indexes=False)
+            _check(source, indexes=indexes)
         with pq.ParquetFile(
             source, metadata=metadata, pre_buffer=pre_buffer, page_checksum_verification=verify
         ) as file:

@@ -36,8 +36,9 @@ _ESCAPES: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\
 LOG_END_BYTES: Final = 16_384
 """How much of a log is read for its last lines."""
 THREADS_SECONDS: Final = 5.0
-THREADS_END: Final = b"JNI global refs"
-"""With this a list of threads ends."""
+"""So long a call waits for a list of threads; a later call waits on for the same list."""
+THREADS_LIST: Final = re.compile(rb"Full thread dump.*?JNI global refs", re.DOTALL)
+"""A whole list of threads."""
 STUCK_TASK: Final = re.compile(rb"ERROR Executor: Killed task \d+ could not be stopped within \d+ ms")
 REAPER_OPTIONS: Final = {
     "spark.task.reaper.enabled": "true",
@@ -66,6 +67,8 @@ class ConnectServer:
         self._log = log
         self._read = 0
         """Up to here the log was searched."""
+        self._listing: int | None = None
+        """From here on the log gets a list of threads that the JVM was asked for and has not finished."""
         self.port: Final = port
         self.address: Final = f"sc://127.0.0.1:{port}"
         atexit.register(self.stop)
@@ -82,18 +85,26 @@ class ConnectServer:
         """End the Python processes that sessions have left behind; return how many."""
         return end_python_workers(self._process.pid)
 
-    def has_threads(self, names: Sequence[str], *, clock: Clock) -> bool:
-        """True if the JVM has a thread whose name contains one of these; asks it for its threads, which go into the log."""
-        start = self._log.stat().st_size
-        for process in java_processes(self._process.pid):
-            os.kill(process, signal.SIGQUIT)  # a JVM answers it with a list of its threads
+    def has_threads(self, names: Sequence[str], *, clock: Clock) -> bool | None:
+        """True if the JVM has a thread whose name contains one of these; asks it for its threads, which go into the log.
+
+        Returns:
+            None if the JVM has not listed its threads in time: ask again. It is not asked twice for one list.
+        """
+        if self._listing is None:
+            start = self._log.stat().st_size
+            asked = [process for process in java_processes(self._process.pid) if _ask_for_threads(process)]
+            if not asked:
+                return False
+            self._listing = start
         deadline = clock.monotonic_seconds() + THREADS_SECONDS
         while clock.monotonic_seconds() < deadline:
             clock.sleep(POLL_SECONDS)
-            listed = read_from(self._log, start)
-            if THREADS_END in listed:
-                return any(name.encode() in listed for name in names)
-        return False
+            listed = THREADS_LIST.search(read_from(self._log, self._listing))
+            if listed is not None:
+                self._listing = None
+                return any(name.encode() in listed[0] for name in names)
+        return None
 
     def stuck_task(self) -> bool:
         """True if Spark has written, since the last call, that a task which it has killed does not end."""
@@ -209,6 +220,15 @@ def _launch(command: list[str], given: dict[str, str], *, port: int, log: Path, 
             start_new_session=True,
         )
     return ConnectServer(process, port=port, log=log, scratch=scratch)
+
+
+def _ask_for_threads(process: int) -> bool:
+    """Ask a JVM for a list of its threads; return False if it has ended."""
+    try:
+        os.kill(process, signal.SIGQUIT)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def free_port() -> int:

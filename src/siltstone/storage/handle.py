@@ -112,8 +112,10 @@ class TableHandle:
         raise Unavailable(f"{self.label}: its log was cleaned again and again while it was read. Try again.")
 
     def _pin(self, version: int, apps: tuple[str, ...]) -> Pinned:
-        found = {app: number for app in apps if (number := self.transaction(app)) is not None}
-        return Pinned(version=version, files=self.files(), transactions=found, schema=self.schema())
+        current = self._current()
+        with self._trusted():
+            found = {app: number for app in apps if (number := current.transaction(app)) is not None}
+            return Pinned(version=version, files=current.files(), transactions=found, schema=current.schema)
 
     def at(self, version: int, *apps: str) -> Pinned:
         """Return an older version with the files that were live then, which may be gone, and the named app transactions.

@@ -77,6 +77,8 @@ class Keeper:
         self._folder = folder
         self._settings = settings
         self._clock = SystemClock() if clock is None else clock
+        self._suspects: list[str] = []
+        """Operations that were reported, until the server has said whether they are at work."""
         self._ui = ui or settings.spark.get("spark.ui.enabled") == "true"
         prepare(folder)
         self._own = self._own_lock()
@@ -152,9 +154,15 @@ class Keeper:
 
     def _is_stuck(self, server: ConnectServer, running: Running) -> bool:
         """True if a query works on although it was interrupted; the log gets a line about it."""
-        suspects = take_suspects(self._folder, port=running.port, older_seconds=SUSPECT_SECONDS)
-        threads = [THREAD_NAME.format(operation) for operation in suspects]
-        stuck = server.stuck_task() or (bool(threads) and server.has_threads(threads, clock=self._clock))
+        if not self._suspects:
+            self._suspects = take_suspects(self._folder, port=running.port, older_seconds=SUSPECT_SECONDS)
+        stuck = server.stuck_task()
+        if self._suspects and not stuck:
+            threads = [THREAD_NAME.format(operation) for operation in self._suspects]
+            at_work = server.has_threads(threads, clock=self._clock)
+            if at_work is not None:
+                self._suspects = []
+            stuck = bool(at_work)
         if stuck:
             sys.stderr.write(
                 "The server is ended: a query that was interrupted does not end. The next command starts another.\n"

@@ -16,6 +16,7 @@
 
 import os
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -95,11 +96,11 @@ class Layout:
 
         What lies behind a link is not ours to delete.
         """
-        inner = self.root
+        inner = str(self.root)
         for part in path.relative_to(self.root).parts:
-            inner /= part
-            if inner.is_symlink():
-                return inner
+            inner = f"{inner}/{part}"
+            if is_link(inner):
+                return Path(inner)
         return None
 
     def is_lake(self) -> bool:
@@ -134,6 +135,14 @@ def local_folder(path: str | Path, *, what: str) -> Path:
     return root
 
 
+def is_link(path: str) -> bool:
+    """True for a symbolic link; what is not there is none."""
+    try:
+        return stat.S_ISLNK(os.lstat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 def in_log(table: Path, name: str) -> str:
     """Return the path of a file in a table's log, as text: a commit needs a dozen, and paths take longer to make than to use."""
     return f"{table}/{LOG}/{name}"
@@ -151,7 +160,7 @@ def entry_name(version: int) -> str:
 def has_versions(table: Path) -> bool:
     """True if a Delta table is there. A log folder without entries is a create that is not done yet, or that crashed."""
     try:
-        with os.scandir(table / LOG) as found:
+        with os.scandir(f"{table}/{LOG}") as found:
             return any(item.name[:20].isdigit() and item.name.endswith((".json", ".parquet")) for item in found)
     except (FileNotFoundError, NotADirectoryError):
         return False

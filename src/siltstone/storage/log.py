@@ -10,8 +10,10 @@ import json
 import os
 import re
 import zlib
+from bisect import bisect
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -25,6 +27,10 @@ from siltstone.storage.system_errors import read_failure
 
 LAST_CHECKPOINT: Final = "_last_checkpoint"
 NS_PER_MS: Final = 1_000_000
+LISTING_TRIES: Final = 3
+"""How often a directory is read again if an entry is missing. Each needs a process that cleans the log meanwhile."""
+MISSING_LOOKED_UP: Final = 64
+"""Missing entries that are looked up by name. Writers add few of them while a directory is read."""
 _ENTRY: Final = re.compile(r"(\d{20})\.json\Z")
 _DRAFT: Final = re.compile(r"(\d{20})\..+#\d+\Z")
 _TEMPORARY: Final = re.compile(r"_commit_[^/]+\.json\.tmp(#\d+)?\Z")
@@ -43,7 +49,8 @@ class LogEntry:
     """What one commit did, as far as a later commit has to know.
 
     `files` are the added ones; `removes` says of each removed one when that was, in milliseconds; `forgotten` are transactions
-    that are no longer set. `is_foreign` entries change the table and are of another program.
+    that are no longer set. `metadata` and `protocol` are its last actions of these kinds. `is_foreign` entries change the table
+    and are of another program.
     """
 
     version: int
@@ -52,13 +59,23 @@ class LogEntry:
     removes: Mapping[str, int]
     transactions: Mapping[str, int]
     forgotten: frozenset[str]
-    changes_metadata: bool
-    changes_protocol: bool
+    metadata: Mapping[str, Any] | None
+    protocol: Mapping[str, Any] | None
     commit_id: str | None
     info: Mapping[str, Any]
     is_foreign: bool = False
     mark: Mark = ()
     removed_bytes: int = 0
+
+    @property
+    def changes_metadata(self) -> bool:
+        """True if it says anew what the table is."""
+        return self.metadata is not None
+
+    @property
+    def changes_protocol(self) -> bool:
+        """True if it says anew what the table asks of readers and writers."""
+        return self.protocol is not None
 
     @property
     def moves_rows_only(self) -> bool:
@@ -91,14 +108,42 @@ class LogListing:
         """The version of the newest checkpoint, -1 if there is none."""
         return max(self.checkpoints, default=-1)
 
+    def missing(self) -> list[int]:
+        """Return the versions above the newest checkpoint that have no entry although a later one is listed.
+
+        At most `MISSING_LOOKED_UP` of them: the name of one file must not decide how much is looked up.
+        """
+        found: list[int] = []
+        expected = self.newest_checkpoint + 1
+        for version in self.entries[bisect(self.entries, self.newest_checkpoint) :]:
+            if version != expected:
+                found += range(expected, min(version, expected + MISSING_LOOKED_UP - len(found)))
+            expected = version + 1
+        return found
+
 
 def list_log(table: Path) -> LogListing:
-    """List the log's entries and checkpoints. A listing that fails raises: it is never an empty listing."""
+    """List the log's entries and checkpoints. A listing that fails raises: it is never an empty listing.
+
+    A directory is not read in one moment. An entry that is written meanwhile can be left out although a later one is
+    listed. So an entry that seems to be missing is looked up by its name, and the directory is read again if it is not
+    there: it may have been cleaned below a newer checkpoint. What is missing then is missing.
+    """
+    tries = LISTING_TRIES
+    while True:
+        listing, tries = _listed(table), tries - 1
+        missing = listing.missing()
+        found = [version for version in missing if file_mark(in_log(table, entry_name(version)))]
+        if not tries or len(found) == len(missing):
+            return replace(listing, entries=tuple(sorted((*listing.entries, *found)))) if found else listing
+
+
+def _listed(table: Path) -> LogListing:
+    """Read the directory once."""
     entries: list[int] = []
     checkpoints: dict[int, list[str]] = {}
     drafts: list[str] = []
-    for path in (table / LOG).iterdir():
-        name = path.name
+    for name in os.listdir(f"{table}/{LOG}"):  # noqa: PTH208
         if found := _ENTRY.match(name):
             entries.append(int(found[1]))
         elif found := _CHECKPOINT.match(name):
@@ -217,30 +262,29 @@ def _says_twice_the_same(info: Mapping[str, Any], actions: list[dict[str, Any]])
 
 
 def _entry(version: int, actions: list[dict[str, Any]], mark: Mark) -> LogEntry:
-    info: Mapping[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
-    files = tuple(_added(a["add"]) for a in actions if "add" in a)
+    by_kind: dict[str, list[Mapping[str, Any]]] = {}
+    for action in actions:
+        for kind, said in action.items():
+            by_kind.setdefault(kind, []).append(said)
+    info = by_kind.get("commitInfo", [{}])[0]
+    files = tuple(map(_added, by_kind.get("add", ())))
+    removes, transactions = by_kind.get("remove", ()), by_kind.get("txn", ())
     return LogEntry(
         version=version,
         files=files,
         adds=frozenset(file.path for file in files),
-        removes={
-            checked(unquote(a["remove"]["path"])): int(a["remove"].get("deletionTimestamp") or 0)
-            for a in actions
-            if "remove" in a
-        },
+        removes={checked(unquote(r["path"])): int(r.get("deletionTimestamp") or 0) for r in removes},
         transactions={
-            a["txn"]["appId"]: int(a["txn"]["version"])
-            for a in actions
-            if "txn" in a and a["txn"]["appId"] != APP_COMMITTED and not _is_forgotten(a["txn"])
+            t["appId"]: int(t["version"]) for t in transactions if t["appId"] != APP_COMMITTED and not _is_forgotten(t)
         },
-        forgotten=frozenset(a["txn"]["appId"] for a in actions if "txn" in a and _is_forgotten(a["txn"])),
-        changes_metadata=any("metaData" in a for a in actions),
-        changes_protocol=any("protocol" in a for a in actions),
+        forgotten=frozenset(t["appId"] for t in transactions if _is_forgotten(t)),
+        metadata=dict(by_kind["metaData"][-1]) if "metaData" in by_kind else None,
+        protocol=dict(by_kind["protocol"][-1]) if "protocol" in by_kind else None,
         commit_id=info.get(COMMIT_ID),
         info=info,
-        is_foreign=COMMIT_KIND not in info and not _PASSIVE.issuperset(key for a in actions for key in a),
+        is_foreign=COMMIT_KIND not in info and not by_kind.keys() <= _PASSIVE,
         mark=mark,
-        removed_bytes=sum(int(a["remove"].get("size") or 0) for a in actions if "remove" in a),
+        removed_bytes=sum(int(r.get("size") or 0) for r in removes),
     )
 
 
@@ -403,19 +447,20 @@ def check_entries(table: Path) -> None:
     Raises:
         Corruption: an entry is empty, damaged, missing, or of another program.
     """
-    listing = list_log(table)
-    expected = listing.newest_checkpoint + 1
-    foreign: list[LogEntry] = []
-    for version in [v for v in listing.entries if v > listing.newest_checkpoint]:
-        if version != expected:
-            raise Corruption(f"Log entry {entry_name(expected)} of {table} is missing. Restore it from a copy.")
-        try:
-            foreign += _foreign_entry(table, version)
-        except FileNotFoundError:
-            return
-        expected += 1
+    for _ in range(LISTING_TRIES):
+        listing = list_log(table)
+        with suppress(FileNotFoundError):  # cleaned below a newer checkpoint since it was listed
+            return _check_listed(table, listing)
+    return None
+
+
+def _check_listed(table: Path, listing: LogListing) -> None:
+    if missing := listing.missing():
+        raise Corruption(f"Log entry {entry_name(missing[0])} of {table} is missing. Restore it from a copy.")
+    above = [version for version in listing.entries if version > listing.newest_checkpoint]
+    foreign = [entry for version in above for entry in _foreign_entry(table, version)]
     if foreign:
-        _check_undone(table, foreign, until=expected - 1)
+        _check_undone(table, foreign, until=above[-1])
 
 
 def _foreign_entry(table: Path, version: int) -> list[LogEntry]:

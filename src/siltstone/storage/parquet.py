@@ -24,6 +24,7 @@ from siltstone.model.evolution import WIDER
 from siltstone.model.files import DataFile, KeyRange
 from siltstone.storage.checksums import add_checksums, open_parquet, with_checksums
 from siltstone.storage.system_errors import read_failure
+from siltstone.storage.uninterrupted import Uninterrupted
 
 COMPRESSION: Final = "zstd"
 COMPRESSION_LEVEL: Final = 3
@@ -46,7 +47,17 @@ def bloom_columns(schema: pa.Schema, key: Collection[str]) -> list[str]:
 
 
 def write_file(table: pa.Table, path: Path, *, key: Collection[str]) -> None:
-    """Write one file with the house's options. A crash leaves a part of a file that no log names."""
+    """Write one file with the house's options. A crash leaves a part of a file that no log names.
+
+    Ctrl-C waits until the file is written: inside the finalizer of Arrow's writer Python would drop it.
+    """
+    with Uninterrupted():
+        footer = _write(table, path, key=key)
+    add_checksums(path, footer)
+
+
+def _write(table: pa.Table, path: Path, *, key: Collection[str]) -> pq.FileMetaData:
+    """Write the file and return its footer. A file that cannot be written whole is deleted."""
     footers: list[pq.FileMetaData] = []
     writer = pq.ParquetWriter(
         path,
@@ -65,7 +76,7 @@ def write_file(table: pa.Table, path: Path, *, key: Collection[str]) -> None:
             writer.close()
         path.unlink(missing_ok=True)
         raise
-    add_checksums(path, footers[0])
+    return footers[0]
 
 
 def small_file(table: pa.Table) -> bytes:

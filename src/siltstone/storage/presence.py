@@ -64,12 +64,12 @@ def is_live(folder: Path, owner: str) -> bool:
         Unavailable: this process may not look.
     """
     try:
-        return is_locked(folder / owner, fcntl.LOCK_SH)
+        return is_locked(f"{folder}/{owner}", fcntl.LOCK_SH)
     except OSError as error:
         raise Unavailable(f"{folder} does not show who is at work ({error}). Check its permissions.") from error
 
 
-def is_locked(path: Path, how: int) -> bool:
+def is_locked(path: str | Path, how: int) -> bool:
     """Tell whether another handle holds a lock that keeps this one from being taken in the way `how`; no file, no lock."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -6,7 +6,6 @@ lines of JSON, so a lake of many small tables is read twenty times faster here. 
 `Replayed` answers what `follow` and `table` ask of a `DeltaTable` that was just opened.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, Final
 from siltstone.errors import Corruption
 from siltstone.model.files import DataFile
 from siltstone.storage.layout import entry_name, in_log
-from siltstone.storage.log import LAST_CHECKPOINT, LogEntry, file_mark, list_log, parse_entry
+from siltstone.storage.log import LAST_CHECKPOINT, LogEntry, file_mark, list_log, read_entry
 
 MAX_ENTRIES: Final = 64
 """Entries that are replayed at most. Checkpoints come every ten commits, so a log with more is unusual."""
@@ -102,7 +101,7 @@ class Replayed:
         """Return the live files."""
         return tuple(self.files.values())
 
-    def lay(self, entry: LogEntry, content: bytes) -> None:
+    def lay(self, entry: LogEntry) -> None:
         """Apply the next entry."""
         for path in entry.removes:
             self.files.pop(path, None)
@@ -110,11 +109,10 @@ class Replayed:
         self.transactions.update(entry.transactions)
         for app in entry.forgotten:
             self.transactions.pop(app, None)
-        if entry.changes_metadata or entry.changes_protocol:
-            for line in content.splitlines():
-                action = json.loads(line)
-                self.protocol_action = action.get("protocol", self.protocol_action)
-                self.metadata_action = action.get("metaData", self.metadata_action)
+        if entry.protocol is not None:
+            self.protocol_action = entry.protocol
+        if entry.metadata is not None:
+            self.metadata_action = entry.metadata
         self.newest = entry.version
 
 
@@ -131,15 +129,13 @@ def replay(table: Path) -> Replayed | None:
             return None
         if file_mark(in_log(table, LAST_CHECKPOINT)):  # it points to nothing: opening by delta-rs heals that
             return None
-        for expected, version in enumerate(listing.entries):
-            if version != expected:
-                raise Corruption(f"Log entry {entry_name(expected)} of {table} is missing. Restore it from a copy.")
-            path = in_log(table, entry_name(version))
-            content = Path(path).read_bytes()
-            entry = parse_entry(content, version, where=path)
+        if missing := listing.missing():
+            raise Corruption(f"Log entry {entry_name(missing[0])} of {table} is missing. Restore it from a copy.")
+        for version in listing.entries:
+            entry = read_entry(table, version)
             if entry.is_foreign:  # opening by delta-rs tells whether it was undone
                 return None
-            found.lay(entry, content)
+            found.lay(entry)
     except (FileNotFoundError, NotADirectoryError):
         return None
     return found if found.protocol_action and found.metadata_action else None

@@ -263,20 +263,20 @@ def _join_shared(
     return joined
 
 
-@contextmanager
-def suspected(found: "SparkSession", operations: Sequence[str]) -> Iterator[None]:
-    """Report operations that were interrupted to the keeper of their shared server, until they have ended with the block.
+def suspect(found: "SparkSession", operations: Sequence[str]) -> Callable[[], None]:
+    """Report operations that were interrupted to the keeper of their shared server, and return what takes the report back.
 
-    A process that ends before leaves its report: the keeper looks at the server itself.
+    Call that once the operations have ended. A report that nobody takes back ends no server that obeys: the keeper looks itself.
     """
     member = _members.get(found)
     report = member.suspect(operations) if member is not None else None
-    try:
-        yield
-    finally:
+
+    def take_back() -> None:
         if report is not None:
             with suppress(OSError):
                 report.unlink(missing_ok=True)
+
+    return take_back
 
 
 def was_ended(found: "SparkSession") -> bool:

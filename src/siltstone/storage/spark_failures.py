@@ -44,6 +44,8 @@ _AWAY: Final = (
     "Channel closed",
     "closed channel",
 )
+_FORGOTTEN: Final = ("INVALID_HANDLE.", "INVALID_CURSOR.")
+"""What a Connect server says of operations and sessions that it no longer knows, whether or not they still work."""
 _MEMORY: Final = re.compile(
     r"""(?:[^'"`\[]*(?::\ |\)\ |\(|\#\ |due\ to\ )|Exception\ in\ thread\ "[^"]*"\ )?
     (?:[\w.$]*OutOfMemoryError\b | Java\ heap\ space | GC\ overhead\ limit\ exceeded | \[UNABLE_TO_ACQUIRE_MEMORY
@@ -104,6 +106,11 @@ def is_away(error: Exception) -> bool:
         return True
     text = str(error)
     return type(error).__name__ == "Py4JNetworkError" or any(mark in text for mark in _AWAY)
+
+
+def leaves_end_unknown(error: Exception) -> bool:
+    """True if Spark did not say how an operation ended, only that it is not heard any more: it may still be at work."""
+    return is_away(error) or any(mark in str(error) for mark in _FORGOTTEN)
 
 
 def away(error: Exception) -> Unavailable:

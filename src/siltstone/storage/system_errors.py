@@ -16,6 +16,17 @@ PANIC: Final = "PanicException"
 """Name of what Python gets when native Rust code (delta-rs) panics. It is a BaseException that no module exports."""
 
 
+MAPPING_FAILURES: Final = ("failed to map segment from shared object", "cannot allocate memory")
+"""Words of the system's loader, in lower case, if a library does not fit into the memory of the process."""
+
+
+def is_memory_failure(error: BaseException) -> bool:
+    """True if the process has no memory left: for data, or for a library that is imported on first use."""
+    if isinstance(error, MemoryError):
+        return True
+    return isinstance(error, ImportError) and any(words in str(error).lower() for words in MAPPING_FAILURES)
+
+
 def is_panic(error: BaseException) -> bool:
     """True if native code has panicked."""
     return type(error).__name__ == PANIC

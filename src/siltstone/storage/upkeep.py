@@ -179,10 +179,15 @@ def _drop_dangling_hint(table: Path, listing: LogListing) -> bool:
 
 
 def _readable(path: Path) -> bool:
-    """True if a checkpoint is a Parquet file with rows. One that the system does not let this process read raises."""
+    """True if a checkpoint is a Parquet file with rows. One that the system does not let this process read raises.
+
+    One that is gone is not damaged: another process has cleaned it since it was listed.
+    """
     try:
         with pq.ParquetFile(path) as file:
             return bool(file.metadata.num_rows > 0)
+    except FileNotFoundError:
+        return True
     except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno is not None and not isinstance(error, IsADirectoryError):
             raise

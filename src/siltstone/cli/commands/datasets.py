@@ -8,7 +8,7 @@ import typer
 from siltstone.cli import render
 from siltstone.cli.invocation import complete_name, confirm, invocation, settle
 from siltstone.cli.registration import add
-from siltstone.errors import Corruption, Gone, InvalidRequest, NotFound
+from siltstone.errors import Corruption, Gone, InvalidRequest, NotFound, named_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -167,7 +167,7 @@ def list_datasets(context: typer.Context) -> None:
         )
 
     call.answer([info.to_dict() for info in found], people)
-    settle(call, [Corruption(info.broken) for info in found if info.broken])
+    settle(call, [named_error(info.broken_kind, info.broken) for info in found if info.broken])
 
 
 def describe(context: typer.Context, name: Name) -> None:

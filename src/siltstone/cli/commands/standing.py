@@ -8,7 +8,7 @@ import typer
 from siltstone.cli import render
 from siltstone.cli.invocation import OptionalName, chosen, each, invocation, settle
 from siltstone.cli.registration import add
-from siltstone.errors import Corruption, SiltstoneError
+from siltstone.errors import Corruption, SiltstoneError, Unavailable, named_error
 
 if TYPE_CHECKING:
     from siltstone.compaction.recovery import RecoveryReport
@@ -39,18 +39,24 @@ def status(context: typer.Context, name: OptionalName = None) -> None:
         found, failed = each(datasets, lambda dataset: dataset.status())
         failed = dict(sorted({**broken, **failed}.items()))
         strays = lake.unregistered() if name is None else []
-        failures = [*failed.values(), *(_broken(one) for one in found if one.unreadable)]
+        failures = [*failed.values(), *(error for one in found for error in _broken(one))]
         failures += [Corruption(one.described()) for one in strays]
         told = _journal(lake, failures)
     if call.as_json:
-        plain = [one.to_dict() | told.of(one.dataset) | {"broken": None} for one in found]
+        plain = [one.to_dict() | told.of(one.dataset) | {"broken": None, "broken_kind": None} for one in found]
         if name is not None:
             for one in plain:
                 render.write_json(one)
         else:
-            plain += [{"dataset": one, "broken": str(why)} for one, why in failed.items()]
+            plain += [{"dataset": one, "broken": str(why), "broken_kind": why.kind} for one, why in failed.items()]
             plain += [
-                {"dataset": one.dataset, "broken": one.described(), "unregistered": one.to_dict()} for one in strays
+                {
+                    "dataset": one.dataset,
+                    "broken": one.described(),
+                    "broken_kind": Corruption.kind,
+                    "unregistered": one.to_dict(),
+                }
+                for one in strays
             ]
             render.write_json(plain)
     elif name is None:
@@ -60,12 +66,19 @@ def status(context: typer.Context, name: OptionalName = None) -> None:
     settle(call, failures)
 
 
-def _broken(one: "Status") -> Corruption:
-    named = "; ".join(f"{path} ({why})" for path, why in list(one.unreadable.items())[:SHOWN])
-    more = f" and {len(one.unreadable) - SHOWN} more" if len(one.unreadable) > SHOWN else ""
-    return Corruption(
-        f"Dataset {one.dataset}: {named}{more} cannot be read, and so neither can its rows. Restore what is damaged from a copy."
-    )
+def _broken(one: "Status") -> list[SiltstoneError]:
+    """Return an error for the files that are damaged, and one for those that are only out of reach."""
+    advice = {
+        Corruption.kind: "Restore what is damaged from a copy.",
+        Unavailable.kind: "Mend that and try again; the files may be sound.",
+    }
+    found: list[SiltstoneError] = []
+    for kind, next_step in advice.items():
+        files = [f"{path} ({why})" for path, why in one.unreadable.items() if one.unreadable_kinds[path] == kind]
+        more = f" and {len(files) - SHOWN} more" if len(files) > SHOWN else ""
+        told = f"{'; '.join(files[:SHOWN])}{more} cannot be read, and so neither can its rows. {next_step}"
+        found += [named_error(kind, f"Dataset {one.dataset}: {told}")] if files else []
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +117,7 @@ class _Told:
 def _journal(lake: "Lake", failures: list[SiltstoneError]) -> _Told:
     """Ask the journal; one that cannot be read is a failure like that of a dataset, and hides nothing else."""
     try:
-        return _Told(lake.totals(), lake.unfinished())
+        return _Told(lake.totals(), lake.unfinished()) if lake.has_journal() else _Told()
     except SiltstoneError as error:
         failures.append(error)
         return _Told()
