@@ -385,6 +385,15 @@ def test_a_drop_of_a_dataset_behind_a_link_is_refused_and_changes_nothing(lake: 
     assert lake.dataset(NAME).to_arrow().num_rows == 1
 
 
+@pytest.mark.parametrize("part", ["base", "changes/data"])
+def test_a_drop_of_a_dataset_with_a_table_behind_a_link_is_refused(lake: Lake, tmp_path: Path, part: str):
+    mine = behind_link(lake, tmp_path, part)
+    with pytest.raises(InvalidRequest, match="symbolic link"):
+        again(lake).drop(NAME)
+    assert mine.exists()
+    assert [info.name for info in again(lake).datasets()] == [NAME]
+
+
 def test_presences_behind_a_link_are_not_removed(tmp_path: Path):
     outside = tmp_path / "outside"
     outside.mkdir()

@@ -486,12 +486,14 @@ class Registry:
 
         Raises:
             NotFound: no such dataset, or no lake.
-            InvalidRequest: its folder is behind a symbolic link. Nothing was changed.
+            InvalidRequest: its folder, or a table in it, is behind a symbolic link. Nothing was changed.
         """
         self.require_lake()
         before = self._find(name)
         try:
-            link = self._layout.link_in(self._layout.dataset(name, before.incarnation))
+            folder = self._layout.dataset(name, before.incarnation)
+            inside = (folder / BASE / DATA, folder / CHANGES / DATA)
+            link = next((found for path in inside if (found := self._layout.link_in(path))), None)
         except OSError as error:
             raise unwritable(self._layout, error) from error
         if link is not None:
