@@ -1,5 +1,6 @@
 """A log that a power cut, a bad disk or a clumsy hand has damaged: healed where nothing is lost, a named error otherwise."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from siltstone.model.columns import APP_SEQ
 from siltstone.model.files import Commit, CommitKind
 from siltstone.storage.layout import LOG, entry_name
 from siltstone.storage.leases import COMPACTOR
-from siltstone.storage.log import LAST_CHECKPOINT
+from siltstone.storage.log import LAST_CHECKPOINT, transactions
 from siltstone.storage.table import Parent
 from siltstone.storage.upkeep import Retention, forget_history, tidy_log, try_tidy_log, write_checkpoint
 from tests.support.histories import received
@@ -337,3 +338,38 @@ def test_a_checkpoint_whose_text_is_not_text_is_named(path: Path):
     checkpoint(path).write_bytes(content.replace(before, after))
     with pytest.raises(Corruption):
         open_table(path).pin()
+
+
+def test_a_checkpoint_whose_transactions_cannot_be_read_is_corruption_and_no_raw_error(tmp_path: Path):
+    lake = Lake.open(tmp_path / "lake", settings=FAST)
+    made = lake.create("a.b.c", "id STRING", key="id")
+    made.upsert([{"id": "x"}], producer="nightly", sequence=1)
+    changes = made._store.changes
+    write_checkpoint(changes.path, durable=False)
+    [file] = (changes.path / LOG).glob("*.checkpoint.parquet")
+    content = file.read_bytes()
+    named = [found.start() for found in re.finditer(b"\x03txn", content)]
+    broken = 0
+    for place in [at for start in named for at in range(start, start + 40)]:
+        file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        try:
+            transactions(changes.path, "producer/")
+        except Corruption:
+            broken += 1
+    assert broken > 20
+
+
+def test_a_damaged_page_of_a_checkpoint_is_not_called_a_log_that_is_cleaned(tmp_path: Path):
+    lake = Lake.open(tmp_path / "lake", settings=FAST)
+    made = lake.create("a.b.c", "id STRING", key="id")
+    made.upsert([{"id": "x"}])
+    changes = made._store.changes
+    write_checkpoint(changes.path, durable=False)
+    [file] = (changes.path / LOG).glob("*.checkpoint.parquet")
+    group = pq.read_metadata(file).row_group(0)
+    chunks = [group.column(number) for number in range(group.num_columns)]
+    [page] = [chunk.data_page_offset for chunk in chunks if chunk.path_in_schema == "txn.version"]
+    content = file.read_bytes()
+    file.write_bytes(content[:page] + bytes(16) + content[page + 16 :])
+    with pytest.raises(Corruption, match=file.name):
+        Lake.open(lake.path, settings=FAST).dataset("a.b.c").count()

@@ -183,6 +183,18 @@ def test_rows_that_are_refused_leave_no_dataset_but_one_that_was_there_stays(lak
     assert lake.dataset("a.b.c").count() == 2
 
 
+def test_rows_that_are_refused_leave_no_dataset_with_times_without_a_zone(lake: Lake):
+    bad = pd.DataFrame({"id": ["a"], "at": [pd.Timestamp("2026-01-01T00:00:00.000000001")]})
+    with pytest.raises(InvalidRequest):
+        lake.create_from("a.b.c", bad, key="id")
+    assert lake.names() == []
+
+
+def test_columns_of_later_dicts_count(lake: Lake):
+    made = lake.create_from("a.b.c", [{"id": "a"}, {"id": "b", "n": 2}], key="id")
+    assert made.to_arrow().sort_by("id").to_pylist() == [{"id": "a", "n": None}, {"id": "b", "n": 2}]
+
+
 @pytest.mark.parametrize("place", ["create.before_tables", "create.after_registry"])
 def test_rows_that_are_refused_leave_a_dataset_that_another_process_has_made_or_written(lake: Lake, place: str):
     other = Lake.open(lake.path, settings=FAST)

@@ -352,3 +352,71 @@ def test_bytes_are_shown_and_read_as_base_64():
     table = from_dict(b"abc", pa.binary())
     assert plain(table.to_pylist()) == [{"c": base64.b64encode(b"abc").decode()}]
     assert from_dict("YWJj", pa.binary()).equals(table)
+
+
+# ---- frames of objects, and types that only look alike ---------------------------------------------------------------
+
+COUNTS = pa.map_(pa.string(), pa.int32())
+
+
+def test_dicts_of_a_pandas_column_do_not_take_the_keys_of_other_rows():
+    frame = pd.DataFrame({"c": [{"a": 1}, None, {"b": 2}, float("nan"), {}]})
+    found = to_table(frame, column_of(COUNTS), dataset="a.b.c")
+    assert found.column("c").to_pylist() == [[("a", 1)], None, [("b", 2)], None, []]
+    lists = pd.DataFrame({"c": [[{"a": 1}], [{"b": 2}]], "n": [1, 2]})
+    schema = pa.schema([("c", pa.list_(COUNTS)), ("n", pa.int64())])
+    assert to_table(lists, schema, dataset="a.b.c").column("c").to_pylist() == [[[("a", 1)]], [[("b", 2)]]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        (COUNTS, pa.array([{"a": 1}, {"b": 2}])),
+        (pa.list_(COUNTS), pa.array([[{"a": 1}], [{"b": 2}]])),
+        (pa.struct([("m", COUNTS)]), pa.array([{"m": {"a": 1}}, {"m": {"b": 2}}])),
+        (
+            pa.map_(pa.string(), COUNTS),
+            pa.array([[("k", {"a": 1})]], pa.map_(pa.string(), pa.struct([("a", pa.int32())]))),
+        ),
+    ],
+)
+def test_an_arrow_struct_is_no_map(kind: pa.DataType, given: pa.Array):
+    with pytest.raises(InvalidRequest, match="which keys a row has"):
+        to_table(pa.table({"c": given}), column_of(kind), dataset="a.b.c")
+
+
+@pytest.mark.parametrize(
+    ("kind", "column"),
+    [
+        (pa.date32(), [datetime.date(2026, 1, 1), datetime.datetime(2026, 1, 2, 3, tzinfo=UTC)]),
+        (pa.int64(), pd.period_range("2026-01", periods=1, freq="D")),
+    ],
+)
+def test_pandas_values_are_neither_cut_nor_taken_for_numbers(kind: pa.DataType, column: object):
+    with pytest.raises(InvalidRequest, match="'c'"):
+        to_table(pd.DataFrame({"c": column}), column_of(kind), dataset="a.b.c")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.int64(), np.timedelta64(5, "ns")),
+        (pa.list_(pa.int64()), np.array(["1970-01-01T00:00:00.000000005"], dtype="datetime64[ns]")),
+        (pa.binary(), "YWJ="),  # ends in bits that stand for nothing
+    ],
+)
+def test_a_value_that_only_looks_like_another_is_refused(kind: pa.DataType, value: object):
+    with pytest.raises(InvalidRequest, match="Accepted"):
+        from_dict(value, kind)
+
+
+def test_a_struct_that_names_a_field_twice_is_refused():
+    twice = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"])
+    with pytest.raises(InvalidRequest, match="'c' cannot be read"):
+        to_table(pa.table({"c": twice}), column_of(pa.struct([("a", pa.int64())])), dataset="a.b.c")
+
+
+@pytest.mark.parametrize("others", [[], ["1e0"]])
+def test_minus_zero_in_csv_does_not_depend_on_the_lines_beside_it(others: list[str]):
+    found = from_csv(["-0", *others], column_of(pa.float64())).column("c")
+    assert math.copysign(1, found[0].as_py()) == -1

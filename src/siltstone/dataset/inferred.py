@@ -51,7 +51,8 @@ def schema_of_rows(source: Any) -> pa.Schema:  # noqa: ANN401
         if hasattr(source, "__arrow_c_stream__"):
             return pa.table(source).schema
         if isinstance(source, list) and source:
-            return pa.Table.from_pylist(source).schema
+            names = dict.fromkeys(name for row in source for name in row)
+            return pa.table({name: [row.get(name) for row in source] for name in names}).schema
     except (pa.ArrowException, TypeError, AttributeError) as error:
         raise InvalidRequest(
             f"Columns cannot be inferred from these rows: {error}. Use create with a schema."

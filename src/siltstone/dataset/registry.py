@@ -473,7 +473,7 @@ class Registry:
         """Drop an incarnation if `create` made it for this caller and nothing was committed to it since; return whether."""
         store = self.store(made)
         with contextlib.suppress(Gone, NotFound, Conflict):  # another process has dropped it
-            is_unused = made.is_new and store.changes.pin().version == store.base.pin().version == 0
+            is_unused = made.is_new and store.changes.is_untouched() and store.base.is_untouched()
             if is_unused and self._find(made.name).incarnation == made.incarnation:
                 return bool(self.drop(made.name))
         return False

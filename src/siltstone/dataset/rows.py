@@ -4,6 +4,7 @@ Nothing here writes. A refusal names the row, the column, the value and the rule
 """
 
 import datetime
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -69,13 +70,33 @@ def _as_arrow(rows: Any, schema: pa.Schema, dataset: str) -> pa.Table:  # noqa: 
     if isinstance(rows, Sequence) and not isinstance(rows, str | bytes):
         return _from_dicts(rows, schema, dataset)
     if hasattr(rows, "iloc") and hasattr(rows, "columns"):
-        return pa.Table.from_pandas(rows, preserve_index=False)
+        return _from_pandas(rows, schema, dataset)
     if hasattr(rows, "__arrow_c_stream__"):
         return pa.table(rows)
     raise InvalidRequest(
         f"Dataset {dataset}: rows must be a list of dicts, an Arrow table, a pandas or a Spark frame, not "
         f"{type(rows).__name__}."
     )
+
+
+def _from_pandas(frame: Any, schema: pa.Schema, dataset: str) -> pa.Table:  # noqa: ANN401
+    """Return a pandas frame as an Arrow table.
+
+    Columns of Python objects whose type Arrow would guess wrong are read value by value: Arrow gives every dict of a column the
+    keys of all of them, and cuts times to dates.
+    """
+    objects = {name for name, kind in zip(frame.columns, frame.dtypes, strict=True) if str(kind) == "object"}
+    own = [f for f in schema if f.name in objects and (pa.types.is_nested(f.type) or pa.types.is_date(f.type))]
+    if not own or not frame.columns.is_unique:
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    rest = pa.Table.from_pandas(frame.drop(columns=[f.name for f in own]), preserve_index=False)
+    read = {f.name: _array([_not_nan(value) for value in frame[f.name]], f, dataset) for f in own}
+    return pa.table(dict(zip(rest.column_names, rest.columns, strict=True)) | read)
+
+
+def _not_nan(value: Any) -> Any:  # noqa: ANN401
+    """Return a value of a column of objects, where pandas writes NaN for null."""
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _from_dicts(rows: Sequence[Any], schema: pa.Schema, dataset: str) -> pa.Table:
@@ -130,7 +151,7 @@ def _column(column: pa.ChunkedArray | None, field: pa.Field, dataset: str, *, ro
     if column.type == field.type:
         return column
     if pa.types.is_nested(column.type) and pa.types.is_nested(field.type) and not fits(column.type, field.type):
-        return pa.chunked_array([_array(column.to_pylist(), field, dataset)])
+        return _rebuilt(column, field, dataset)
     if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(field.type):
         if (column.type.tz is None) != (field.type.tz is None):
             raise InvalidRequest(
@@ -150,6 +171,38 @@ def _column(column: pa.ChunkedArray | None, field: pa.Field, dataset: str, *, ro
             ) from error
         row = _first_row(column, lambda part: not _can_cast(part, field.type))
         raise _refused(row, _shown(column[row]), field, dataset) from error
+
+
+def _rebuilt(column: pa.ChunkedArray, field: pa.Field, dataset: str) -> pa.ChunkedArray:
+    """Return a nested column, read value by value in the dataset's type."""
+    if _has_struct_for_map(column.type, field.type):
+        raise InvalidRequest(
+            f"Dataset {dataset}: column {field.name!r} is {a_type(field.type)}, the given column is {column.type}. A struct has "
+            "every field in every row, so it does not say which keys a row has. Give a map, or lists of [key, value] pairs."
+        )
+    try:
+        values = column.to_pylist()
+    except MISFITS as error:  # a field twice, or a time that Python cannot hold
+        raise InvalidRequest(f"Dataset {dataset}: column {field.name!r} cannot be read: {error}.") from error
+    return pa.chunked_array([_array(values, field, dataset)])
+
+
+def _has_struct_for_map(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """True if a type has, however deep inside, a struct where the other has a map."""
+    if pa.types.is_map(wanted):
+        return bool(pa.types.is_struct(given)) or (
+            pa.types.is_map(given)
+            and (
+                _has_struct_for_map(given.key_type, wanted.key_type)
+                or _has_struct_for_map(given.item_type, wanted.item_type)
+            )
+        )
+    if pa.types.is_struct(wanted) and pa.types.is_struct(given):
+        kinds = {field.name: field.type for field in wanted.fields}
+        return any(_has_struct_for_map(f.type, kinds[f.name]) for f in given.fields if f.name in kinds)
+    if pa.types.is_list(wanted) and pa.types.is_nested(given) and given.num_fields == 1:
+        return _has_struct_for_map(given.field(0).type, wanted.value_type)
+    return False
 
 
 def _shown(value: pa.Scalar) -> str:
@@ -204,6 +257,8 @@ def _loses_meaning(given: pa.DataType, wanted: pa.DataType) -> bool:
         return False
     if pa.types.is_dictionary(given):
         return _loses_meaning(given.value_type, wanted)
+    if isinstance(given, pa.BaseExtensionType) and pa.types.is_integer(given.storage_type):
+        return True  # a period of pandas, for example, which is no number
     kinds = (_is_text, pa.types.is_boolean, pa.types.is_temporal, pa.types.is_date, pa.types.is_nested)
     return any(is_kind(given) != is_kind(wanted) for is_kind in kinds) or (
         pa.types.is_floating(given) and pa.types.is_decimal(wanted)

@@ -113,10 +113,14 @@ def _as_python(value: Any) -> Any:  # noqa: ANN401
         case "NaTType" | "NAType":
             return None
         case "datetime64":
+            if value != value:  # noqa: PLR0124  # not a time
+                return None
             micros = value.astype("datetime64[us]")
             return micros.item() if micros == value else _refuse(value)
+        case "timedelta64":
+            return _refuse(value)  # NumPy would give the number of its unit
         case "ndarray":
-            return value.tolist()
+            return list(value) if value.dtype.kind in "mM" else value.tolist()
         case _ if isinstance(value, pa.Scalar):
             return value.as_py()
         case _ if hasattr(value, "dtype") and hasattr(value, "item"):
@@ -241,7 +245,8 @@ def _bytes_of(value: Any) -> bytes:  # noqa: ANN401
     """Read bytes, or base 64 text, the form in which bytes are shown."""
     match value:
         case str():
-            return base64.b64decode(value, validate=True)
+            found = base64.b64decode(value, validate=True)
+            return found if base64.b64encode(found).decode() == value else bytes(_refuse(value))
         case bytes() | bytearray() | memoryview():
             return bytes(value)
         case _:
@@ -367,7 +372,7 @@ def _with_point(text: str) -> str:
 def _number(text: str) -> Any:  # noqa: ANN401
     """Return a number in text as JSON has it: an integer, a Decimal, or text for what is not finite."""
     if _INTEGER.fullmatch(text):
-        return int(text)
+        return int(text) or decimal.Decimal(text)  # an integer has no -0, which a float has
     if _NUMBER.fullmatch(text):
         return decimal.Decimal(text)
     return text

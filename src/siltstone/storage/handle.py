@@ -109,7 +109,7 @@ class TableHandle:
             for _ in range(OPEN_TRIES):
                 with contextlib.suppress(LogMoved):
                     return self._pin(self._refresh(), apps)
-        raise Unavailable(f"{self.label}: its log was cleaned again and again while it was read. Try again.")
+        raise self._not_still()
 
     def _pin(self, version: int, apps: tuple[str, ...]) -> Pinned:
         current = self._current()
@@ -162,7 +162,17 @@ class TableHandle:
                 with contextlib.suppress(LogMoved):
                     self._refresh()
                     return self.transaction(app)
-        raise Unavailable(f"{self.label}: its log was cleaned again and again while it was read. Try again.")
+        raise self._not_still()
+
+    def _not_still(self) -> Unavailable:
+        """Return the error of a log that could not be read although it was opened anew each time.
+
+        Raises:
+            Corruption: its checkpoint is damaged.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            transactions(self.path)
+        return Unavailable(f"{self.label}: its log was cleaned again and again while it was read. Try again.")
 
     def schema(self) -> pa.Schema:
         """Return the schema of the version that was refreshed last."""
@@ -268,7 +278,7 @@ class TableHandle:
         for _ in range(OPEN_TRIES):
             with contextlib.suppress(LogMoved):
                 return self._adopt(self._reopen())
-        raise Unavailable(f"{self.label}: its log was cleaned again and again while it was read. Try again.")
+        raise self._not_still()
 
     def _reopen(self) -> DeltaTable | Replayed:
         try:

@@ -354,7 +354,7 @@ def removals(table: Path) -> dict[str, int]:
         Corruption: a part of the log is broken.
     """
     listing = list_log(table)
-    removes = _checkpointed(table, listing, "remove")
+    removes = _checkpointed(table, listing, "remove", "path")
     found = {
         checked(unquote(r["path"])): int(r.get("deletionTimestamp") or 0) for r in removes if r["path"] is not None
     }
@@ -373,7 +373,7 @@ def transactions(table: Path, *prefixes: str) -> dict[str, int]:
         Corruption: a part of the log is broken.
     """
     listing = list_log(table)
-    known = _checkpointed(table, listing, "txn")
+    known = _checkpointed(table, listing, "txn", "appId", "version")
     found = {t["appId"]: int(t["version"]) for t in known if t["appId"] is not None and not _is_forgotten(t)}
     for entry in _newer_entries(table, listing):
         found |= entry.transactions
@@ -389,8 +389,13 @@ def _newer_entries(table: Path, listing: LogListing) -> Iterator[LogEntry]:
             yield read_entry(table, version)
 
 
-def _checkpointed(table: Path, listing: LogListing, action: str) -> list[dict[str, Any]]:
-    """Return the actions of one kind in the newest checkpoint."""
+def _checkpointed(table: Path, listing: LogListing, action: str, *fields: str) -> list[dict[str, Any]]:
+    """Return the actions of one kind in the newest checkpoint, which have these fields.
+
+    Raises:
+        FileNotFoundError: the checkpoint was cleaned.
+        Corruption: it is damaged.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -399,11 +404,14 @@ def _checkpointed(table: Path, listing: LogListing, action: str) -> list[dict[st
         path = table / LOG / name
         try:
             with pq.ParquetFile(path) as file:
-                if action in file.schema_arrow.names:
-                    found += file.read(columns=[action]).column(action).drop_null().to_pylist()
+                for field in fields:
+                    file.schema_arrow.field(action).type.field(field)  # a KeyError if there is none
+                found += file.read(columns=[action]).column(action).drop_null().to_pylist()
         except FileNotFoundError:
             raise
-        except (OSError, pa.ArrowException) as error:
+        except (ArithmeticError, AttributeError, KeyError) as error:
+            raise Corruption(f"Checkpoint {path} cannot be read: {error!r}. Restore it from a copy.") from error
+        except (OSError, ValueError, pa.ArrowException) as error:
             raise read_failure(path, error) from error
     return found
 

@@ -158,6 +158,7 @@ def _cloned(found: "SparkSession") -> "SparkSession":
     client = found.client
     with _past_proxies() if found in _members else nullcontext():
         made: SparkSession = found.cloneSession()  # type: ignore[attr-defined]
+    made.release_session_on_close = True  # type: ignore[attr-defined]  # PySpark's clone lacks it, and could not be stopped
     made.client.set_retry_policies(list(client.get_retry_policies()))
     atexit.register(_release, made)
     return made

@@ -54,6 +54,8 @@ __all__ = ["TURN", "Parent", "Pinned", "Table"]
 
 BACKOFF_SECONDS: Final = 0.01
 BACKOFF_MAX_SECONDS: Final = 0.5
+CREATED: Final = "create"
+"""The kind of the commits that make a table."""
 _NO_HOOKS: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
@@ -130,7 +132,7 @@ class Table(TableHandle):
                 partition_by=partition_by,
                 configuration=dict(properties),
                 raise_if_key_not_exists=False,
-                commit_properties=CommitProperties(max_commit_retries=0, custom_metadata={COMMIT_KIND: "create"}),
+                commit_properties=CommitProperties(max_commit_retries=0, custom_metadata={COMMIT_KIND: CREATED}),
                 post_commithook_properties=_NO_HOOKS,
             )
             declare_invariants(made)
@@ -143,6 +145,17 @@ class Table(TableHandle):
                 sync_file(entry)
             for folder in (path / LOG, path, *list(path.parents)[:4]):
                 sync_directory(folder)
+
+    def is_untouched(self) -> bool:
+        """True if nothing was committed since `create`, which takes two versions where features are listed one by one."""
+        until = self.pin().version
+        try:
+            made = [
+                entry.info.get(COMMIT_KIND) == CREATED for entry in entries_between(self.path, after=-1, until=until)
+            ]
+        except LookupError:  # so many that a checkpoint stands for them
+            return False
+        return all(made)
 
     # ---- committing ----------------------------------------------------------------------------------------------
 
@@ -475,7 +488,7 @@ def declare_invariants(table: DeltaTable) -> None:
     table.alter.add_feature(
         [TableFeatures.Invariants],
         allow_protocol_versions_increase=True,
-        commit_properties=CommitProperties(max_commit_retries=0, custom_metadata={COMMIT_KIND: "create"}),
+        commit_properties=CommitProperties(max_commit_retries=0, custom_metadata={COMMIT_KIND: CREATED}),
         post_commithook_properties=_NO_HOOKS,
     )
 
