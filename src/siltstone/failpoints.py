@@ -36,6 +36,7 @@ FAILPOINTS: Final = frozenset(
         "audit.after_missing",
         "checkpoint.before_write",
         "checkpoint.after_write",
+        "checkpoint.after_checksum",
         "eventlog.before_commit",
         "eventlog.after_commit",
         "eventlog.after_stage",

@@ -9,7 +9,7 @@ from tests.crash.test_kill import OPERATIONS, tidy
 from tests.support.children import Child
 from tests.support.operations import open_lake, perform, perform_failing, state
 
-PLACES = ["checkpoint.before_write", "checkpoint.after_write"]
+PLACES = ["checkpoint.before_write", "checkpoint.after_write", "checkpoint.after_checksum"]
 CHECKPOINT = "checkpoint"
 
 

@@ -36,6 +36,7 @@ from siltstone.storage.log import (
     LAST_CHECKPOINT,
     Mark,
     check_chain,
+    check_checkpoint,
     check_entries,
     file_mark,
     list_log,
@@ -124,7 +125,12 @@ class TableHandle:
             LogMoved: the log does not reach back to it any more.
         """
         with late_reads(), log_errors(self.path / LOG):
-            past = Followed(self.path, DeltaTable(self.path, version=version), opened_seconds=0.0)
+            opened = DeltaTable(self.path, version=version)
+            try:
+                check_checkpoint(self.path, list_log(self.path), until=version)
+            except FileNotFoundError as error:
+                raise LogMoved(str(error)) from error
+            past = Followed(self.path, opened, opened_seconds=0.0)
         found = {app: number for app in apps if (number := past.transaction(app)) is not None}
         return Pinned(version=version, files=past.files(), transactions=found, schema=past.schema)
 
@@ -360,8 +366,28 @@ def _open(path: Path) -> DeltaTable:
             if not heal_checkpoint(path):
                 check_entries(path)
         else:
-            return handle
+            if _has_sound_checkpoint(path, handle):
+                return handle
+    if failure is None:
+        raise Unavailable(f"The log of {path} was cleaned again and again while it was opened. Try again.")
     raise Corruption(f"The log of {path} cannot be read: {_first_line(failure)}. Restore it from a copy.") from failure
+
+
+def _has_sound_checkpoint(path: Path, handle: DeltaTable) -> bool:
+    """Return whether the checkpoint behind a handle is as it was written. If not, or if it is gone, open the table again.
+
+    Raises:
+        Corruption: the checkpoint is damaged, and the entries it stands for were cleaned.
+    """
+    try:
+        check_checkpoint(path, list_log(path), until=handle.version())
+    except FileNotFoundError:  # cleaned since the table was opened
+        return False
+    except Corruption:
+        if not heal_checkpoint(path):  # else it was written anew meanwhile
+            check_entries(path)
+        return False
+    return True
 
 
 def _first_line(error: BaseException | None) -> str:

@@ -22,6 +22,8 @@ from siltstone.errors import Corruption
 from siltstone.model.columns import APP_COMMITTED, COMMIT_CRC, COMMIT_ID, COMMIT_KIND, COMMIT_UNDONE, FORGOTTEN_MS
 from siltstone.model.files import CommitKind, DataFile
 from siltstone.storage.beneath import checked
+from siltstone.storage.checkpoint_checksums import NAME as CHECKSUM_NAME
+from siltstone.storage.checkpoint_checksums import matches
 from siltstone.storage.layout import LOG, entry_name, in_log
 from siltstone.storage.system_errors import read_failure
 
@@ -102,6 +104,8 @@ class LogListing:
     entries: tuple[int, ...]
     checkpoints: Mapping[int, tuple[str, ...]]
     drafts: tuple[str, ...] = ()
+    checksums: tuple[int, ...] = ()
+    """Versions of checkpoints that have a checksum."""
 
     @property
     def newest_checkpoint(self) -> int:
@@ -143,6 +147,7 @@ def _listed(table: Path) -> LogListing:
     entries: list[int] = []
     checkpoints: dict[int, list[str]] = {}
     drafts: list[str] = []
+    checksums: list[int] = []
     for name in os.listdir(f"{table}/{LOG}"):  # noqa: PTH208
         if found := _ENTRY.match(name):
             entries.append(int(found[1]))
@@ -150,16 +155,19 @@ def _listed(table: Path) -> LogListing:
             checkpoints.setdefault(int(found[1]), []).append(name)
         elif _DRAFT.match(name):
             drafts.append(name)
+        elif found := CHECKSUM_NAME.match(name):
+            checksums.append(int(found[1]))
     return LogListing(
         entries=tuple(sorted(entries)),
         checkpoints={v: tuple(sorted(names)) for v, names in checkpoints.items()},
         drafts=tuple(sorted(drafts)),
+        checksums=tuple(sorted(checksums)),
     )
 
 
 def is_checkpoint(name: str) -> bool:
-    """True for the name of a checkpoint, or of the file that points to the last one."""
-    return name == LAST_CHECKPOINT or _CHECKPOINT.match(name) is not None
+    """True for the name of a checkpoint, of its checksum, or of the file that points to the last one."""
+    return name == LAST_CHECKPOINT or any(pattern.match(name) for pattern in (_CHECKPOINT, CHECKSUM_NAME))
 
 
 def entry_version(name: str) -> int | None:
@@ -399,6 +407,7 @@ def _checkpointed(table: Path, listing: LogListing, action: str, *fields: str) -
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    check_checkpoint(table, listing, until=listing.newest_checkpoint)
     found: list[dict[str, Any]] = []
     for name in listing.checkpoints.get(listing.newest_checkpoint, ()):
         path = table / LOG / name
@@ -426,6 +435,29 @@ def checkpointed_properties(table: Path) -> dict[str, str]:
     """
     found = _checkpointed(table, list_log(table), "metaData")
     return dict(found[-1]["configuration"]) if found else {}
+
+
+def check_checkpoint(table: Path, listing: LogListing, *, until: int) -> None:
+    """Refuse a damaged checkpoint: of those up to a version the newest, from which that version is opened.
+
+    Raises:
+        FileNotFoundError: the checkpoint was cleaned.
+        Corruption: its bytes do not match its checksum.
+        Unavailable: the operating system does not let this process read it.
+    """
+    version = max((found for found in listing.checkpoints if found <= until), default=-1)
+    names = listing.checkpoints.get(version, ())
+    try:
+        sound = matches(table, version, names)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise read_failure(error.filename or table / LOG, error) from error
+    if not sound:
+        raise Corruption(
+            f"Checkpoint {table / LOG / names[0]} is damaged: its bytes do not match its checksum. Restore it from a copy; "
+            "nothing was written."
+        )
 
 
 def since_own(table: Path, listing: LogListing, *, until: int) -> int:

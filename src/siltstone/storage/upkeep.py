@@ -2,8 +2,8 @@
 
 Flow of `tidy_log`, each step safe to crash after:
 
-1. write a checkpoint (delta-rs also points ``_last_checkpoint`` at it);
-2. fsync the checkpoint, the pointer and the directory;
+1. write a checkpoint (delta-rs also points ``_last_checkpoint`` at it) and its checksum;
+2. fsync the checkpoint, its checksum, the pointer and the directory;
 3. delete expired entries and checkpoints older than one kept checkpoint, oldest first.
 
 The cost of opening a table grows with the entries in ``_delta_log``, so a busy table keeps few of them: an entry is expired
@@ -27,9 +27,23 @@ from deltalake.exceptions import DeltaError
 from siltstone.clock import Clock
 from siltstone.errors import Corruption, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
+from siltstone.storage.checkpoint_checksums import (
+    checkpoint_lock,
+    checksum_name,
+    matches,
+    remove_checksum,
+    write_checksum,
+)
 from siltstone.storage.durable import sync_directory, sync_file
 from siltstone.storage.layout import LOG, entry_name
-from siltstone.storage.log import LAST_CHECKPOINT, LogListing, check_entries, list_log, since_own
+from siltstone.storage.log import (
+    LAST_CHECKPOINT,
+    LogListing,
+    check_checkpoint,
+    check_entries,
+    list_log,
+    since_own,
+)
 from siltstone.storage.system_errors import is_panic
 
 CHECKPOINT_TRIES: Final = 5
@@ -56,14 +70,25 @@ def write_checkpoint(table: Path, *, durable: bool) -> int:
     Raises:
         Unavailable: it cannot be written.
     """
-    handle = _checkpointed(table)
+    try:
+        with checkpoint_lock(table):
+            return _write_checkpoint(table, durable=durable)
+    except OSError as error:
+        raise Unavailable(f"{table}: a checkpoint cannot be written ({error}).") from error
+
+
+def _write_checkpoint(table: Path, *, durable: bool) -> int:
+    version = _checkpointed(table).version()
     reach("checkpoint.after_write")
+    names = list_log(table).checkpoints.get(version, ())
+    if names:
+        write_checksum(table, version, names)
+    reach("checkpoint.after_checksum")
     if durable:
-        for name in list_log(table).checkpoints.get(handle.version(), ()):
+        for name in (*names, *([checksum_name(version)] if names else ()), LAST_CHECKPOINT):
             sync_file(table / LOG / name)
-        sync_file(table / LOG / LAST_CHECKPOINT)
         sync_directory(table / LOG)
-    return handle.version()
+    return version
 
 
 def _checkpointed(table: Path) -> DeltaTable:
@@ -73,12 +98,12 @@ def _checkpointed(table: Path) -> DeltaTable:
         try:
             handle = DeltaTable(table)
             check_entries(table)  # delta-rs would bake a damaged entry into the checkpoint, and so hide it
+            check_checkpoint(table, list_log(table), until=handle.version())  # likewise
             reach("checkpoint.before_write")
+            remove_checksum(table, handle.version())
             handle.create_checkpoint()
         except (DeltaError, FileNotFoundError) as error:
             failure = error
-        except OSError as error:
-            raise Unavailable(f"{table}: a checkpoint cannot be written ({error}).") from error
         except BaseException as error:
             if not is_panic(error):
                 raise
@@ -134,6 +159,7 @@ def _delete_below(table: Path, listing: LogListing, floor: int) -> int:
     until = min(floor, since_own(table, listing, until=max(listing.entries, default=floor)))
     names = [entry_name(v) for v in listing.entries if v < until]
     names += [name for v in sorted(listing.checkpoints) if v < floor for name in listing.checkpoints[v]]
+    names += [checksum_name(v) for v in listing.checksums if v < floor]
     names += [name for name in listing.drafts if int(name[:20]) < floor]
     for name in names:
         (table / LOG / name).unlink(missing_ok=True)
@@ -148,7 +174,7 @@ def heal_checkpoint(table: Path) -> bool:
     """
     listing = list_log(table)
     hinted = (table / LOG / LAST_CHECKPOINT).exists()
-    broken = [v for v, names in listing.checkpoints.items() if not all(_readable(table / LOG / n) for n in names)]
+    broken = [v for v in listing.checkpoints if not _is_sound(table, listing, v)]
     if not broken:
         return _drop_dangling_hint(table, listing) if hinted else False
     sound = max((v for v in listing.checkpoints if v not in broken), default=-1)
@@ -159,9 +185,18 @@ def heal_checkpoint(table: Path) -> bool:
         )
     (table / LOG / LAST_CHECKPOINT).unlink(missing_ok=True)
     for version in broken:
-        for name in listing.checkpoints[version]:
+        for name in (*listing.checkpoints[version], checksum_name(version)):
             (table / LOG / name).unlink(missing_ok=True)
     return True
+
+
+def _is_sound(table: Path, listing: LogListing, version: int) -> bool:
+    """True if a checkpoint can be read and is as it was written, or is gone by now."""
+    names = listing.checkpoints[version]
+    try:
+        return all(_readable(table / LOG / name) for name in names) and matches(table, version, names)
+    except FileNotFoundError:
+        return True
 
 
 def _missing(listing: LogListing, checkpoint: int, *, newest: int) -> list[int]:
@@ -181,13 +216,11 @@ def _drop_dangling_hint(table: Path, listing: LogListing) -> bool:
 def _readable(path: Path) -> bool:
     """True if a checkpoint is a Parquet file with rows. One that the system does not let this process read raises.
 
-    One that is gone is not damaged: another process has cleaned it since it was listed.
+    One that is gone raises, too: another process has cleaned it since it was listed.
     """
     try:
         with pq.ParquetFile(path) as file:
             return bool(file.metadata.num_rows > 0)
-    except FileNotFoundError:
-        return True
     except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno is not None and not isinstance(error, IsADirectoryError):
             raise
