@@ -339,3 +339,14 @@ def test_times_outside_of_all_years_are_refused_in_every_column(lake: Lake, tmp_
         says = rf"1 row with a time that is not in the years 1 to 9999, for example column '{name}' is .* in .*{name}\.parquet\."
         with pytest.raises(InvalidRequest, match=says):
             dataset.ingest(tmp_path / f"{name}.parquet")
+
+
+def test_a_map_with_a_key_twice_is_refused_in_a_parquet_file(lake: Lake, tmp_path: Path) -> None:
+    dataset = lake.create("a.b.maps", "id STRING NOT NULL, m ARRAY<MAP<STRING, INT>>", key="id")
+    kind = pa.list_(pa.map_(pa.string(), pa.int32()))
+    rows = pa.table({"id": ["a", "b"], "m": pa.array([[[("x", 1), ("y", 1)]], [[("x", 1), ("x", 2)]]], kind)})
+    pq.write_table(rows, tmp_path / "twice.parquet")
+    with pytest.raises(InvalidRequest, match=r"1 row with a map that has a key twice.*'m' in .*twice\.parquet"):
+        dataset.ingest(tmp_path / "twice.parquet")
+    pq.write_table(rows.slice(0, 1), tmp_path / "once.parquet")
+    assert dataset.ingest(tmp_path / "once.parquet").rows == 1

@@ -420,3 +420,27 @@ def test_a_struct_that_names_a_field_twice_is_refused():
 def test_minus_zero_in_csv_does_not_depend_on_the_lines_beside_it(others: list[str]):
     found = from_csv(["-0", *others], column_of(pa.float64())).column("c")
     assert math.copysign(1, found[0].as_py()) == -1
+
+
+MAP = pa.map_(pa.string(), pa.int32())
+TWICE = [("a", 1), ("b", 2), ("a", 3)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (MAP, [("a", 1)], TWICE),
+        (pa.list_(MAP), [[("a", 1)], [("a", 2)]], [[("a", 1)], TWICE]),
+        (pa.struct([("m", MAP)]), {"m": [("a", 1)]}, {"m": TWICE}),
+        (pa.map_(pa.string(), MAP), [("a", [("a", 1)])], [("b", TWICE)]),
+        (pa.map_(pa.struct([("x", pa.int32())]), pa.int32()), [({"x": 1}, 1)], [({"x": 1}, 1), ({"x": 1}, 2)]),
+    ],
+)
+def test_a_map_with_a_key_twice_is_refused_from_arrow_as_from_dicts(kind: pa.DataType, good: object, bad: object):
+    schema = pa.schema([pa.field("id", pa.int32()), pa.field("m", kind)])
+    sound = pa.table({"id": [1, 2, 3, 4], "m": pa.array([good, None, good, good], kind)}, schema=schema)
+    assert to_table(sound.slice(1), schema, dataset="a.b.c").num_rows == 3
+    broken = pa.table({"id": [1, 2, 3], "m": pa.array([good, None, bad], kind)}, schema=schema)
+    with pytest.raises(InvalidRequest, match=r"'m' .* key twice in row 1"):
+        to_table(broken.slice(1), schema, dataset="a.b.c")
+    assert to_table(broken.slice(0, 2), schema, dataset="a.b.c").num_rows == 2

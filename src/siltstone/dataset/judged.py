@@ -36,6 +36,7 @@ BAD: Final = {
     "long_keys": f"with a key of more than {MAX_KEY_BYTES} bytes",
     "bad_text": "with text that is not UTF-8",
     "bad_time": "with a time that is not in the years 1 to 9999",
+    "bad_map": "with a map that has a key twice",
     "empty_partition": "with empty text in a partition column, which readers take for null",
 }
 """What is wrong with a row, and how it is told."""
@@ -65,7 +66,7 @@ def _field_conditions(store: Store, field: pa.Field, *, keys_only: bool = False)
     none = F.lit(False)  # noqa: FBT003
     column = F.col(f"`{field.name}`")
     found = {}
-    for what, is_bad in (("bad_text", _bad_text), ("bad_time", _bad_time)):
+    for what, is_bad in (("bad_text", _bad_text), ("bad_time", _bad_time), ("bad_map", _bad_map)):
         if (bad := _bad_inside(column, field.type, is_bad)) is not None:
             found[what] = F.coalesce(bad, none)
     if field.name in store.spec.key:
@@ -130,6 +131,16 @@ def _bad_text(column: "Column", kind: pa.DataType) -> "Column | None":
     return ~F.is_valid_utf8(column) if pa.types.is_string(kind) else None
 
 
+def _bad_map(column: "Column", kind: pa.DataType) -> "Column | None":
+    """Return whether a map has a key twice; None for other types."""
+    from pyspark.sql import functions as F
+
+    if not pa.types.is_map(kind):
+        return None
+    keys = F.map_keys(column)
+    return F.size(F.array_distinct(keys)) < F.size(keys)
+
+
 def _bad_inside(column: "Column", kind: pa.DataType, is_bad: "_Judge") -> "Column | None":
     """Return whether a value of a column, however deep inside, is bad; None if none can be."""
     from pyspark.sql import functions as F
@@ -138,6 +149,7 @@ def _bad_inside(column: "Column", kind: pa.DataType, is_bad: "_Judge") -> "Colum
         return _bad_items(column, kind.value_type, is_bad)
     if pa.types.is_map(kind):
         parts = [
+            is_bad(column, kind),
             _bad_items(F.map_keys(column), kind.key_type, is_bad),
             _bad_items(F.map_values(column), kind.item_type, is_bad),
         ]

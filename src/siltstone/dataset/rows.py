@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -56,6 +57,11 @@ def to_table(rows: Any, schema: pa.Schema, *, dataset: str, any_year: bool = Fal
             row = _first_row(column, outside_years)
             raise InvalidRequest(
                 f"Dataset {dataset}: column {field.name!r} has a time that is not in the years 1 to 9999 in row {row}."
+            )
+        if has_repeated_keys(column):
+            row = _first_row(column, has_repeated_keys)
+            raise InvalidRequest(
+                f"Dataset {dataset}: column {field.name!r} has a map with a key twice in row {row}. Each key may be there once."
             )
     return table
 
@@ -226,6 +232,28 @@ def _can_cast(column: pa.ChunkedArray, kind: pa.DataType) -> bool:
     except MISFITS:
         return False
     return True
+
+
+def has_repeated_keys(column: pa.Array | pa.ChunkedArray) -> bool:
+    """True if a map of a column, however deep inside, has a key twice."""
+    if isinstance(column, pa.ChunkedArray):
+        return any(has_repeated_keys(chunk) for chunk in column.chunks)
+    if pa.types.is_struct(column.type):
+        return any(has_repeated_keys(part) for part in column.flatten())
+    if pa.types.is_map(column.type):
+        offsets = column.offsets.to_numpy()
+        keys, items = (part.slice(offsets[0], offsets[-1] - offsets[0]) for part in (column.keys, column.items))
+        rows = np.repeat(np.arange(len(column)), np.diff(offsets))
+        return _has_repeated(rows, keys) or has_repeated_keys(keys) or has_repeated_keys(items)
+    return pa.types.is_nested(column.type) and has_repeated_keys(column.flatten())
+
+
+def _has_repeated(rows: "np.ndarray[Any, Any]", keys: pa.Array) -> bool:
+    if pa.types.is_nested(keys.type):  # Arrow groups by plain values alone
+        pairs = list(zip(rows.tolist(), map(repr, keys.to_pylist()), strict=True))
+        return len(set(pairs)) < len(pairs)
+    pairs = pa.table({"row": rows, "key": keys})
+    return bool(pairs.group_by(["row", "key"], use_threads=False).aggregate([]).num_rows < pairs.num_rows)
 
 
 def _first_row(column: pa.ChunkedArray, is_bad: Callable[[pa.ChunkedArray], bool]) -> int:
