@@ -226,8 +226,9 @@ def _write(guide: _Guide, lake: Lake, tour: Tour, people: "Dataset") -> None:
     many = min(UPSERTED, tour.candidates // 2)
     last = f"CAND-{many:06d}"
     with guide.step(f"SELECT the first {many} candidates", "spark") as facts:
-        found = lake.sql(f"SELECT * FROM {CANDIDATES} WHERE candidate_id <= '{last}'", max_rows=many).to_arrow()  # noqa: S608
-        facts["rows"] = found.num_rows
+        result = lake.sql(f"SELECT * FROM {CANDIDATES} WHERE candidate_id <= '{last}'", max_rows=many)  # noqa: S608
+        found = result.to_arrow()
+        facts |= {"rows": found.num_rows, "engine": _engine(result)}
     status = pa.repeat(pa.scalar("hired"), found.num_rows)
     rows = found.set_column(found.schema.get_field_index("status"), "status", status)
     with guide.step("upsert them as hired", "delta-rs") as facts:
@@ -268,8 +269,13 @@ def _asked(guide: _Guide, lake: Lake, title: str, query: str, *, max_rows: int |
     with guide.step(title, "spark") as facts:
         result = lake.sql(query, max_rows=max_rows)
         first = ", ".join(str(value) for value in result.rows[0]) if result.row_count else "none"
-        facts |= {"rows": result.row_count, "note": f"first row: {first}"}
+        facts |= {"rows": result.row_count, "engine": _engine(result), "note": f"first row: {first}"}
     return result
+
+
+def _engine(result: "QueryResult") -> str:
+    """Return who answered, as a step names it: small datasets are asked in memory."""
+    return "memory" if result.engine == "hot" else result.engine
 
 
 def _forget_calls(guide: _Guide, calls: "Dataset", forgotten: list[str]) -> None:

@@ -26,7 +26,7 @@ OUTSIDE: dict[str, str] = {
     "SELECT round(e, 1) AS x FROM lab.d.t": "ROUND of double",
     "SELECT first(n) AS x FROM lab.d.t": "FIRST",
     "SELECT any_value(n) AS x FROM lab.d.t": "ANY",
-    "SELECT collect_list(n) AS x FROM lab.d.t": "ARRAY",
+    "SELECT collect_list(n) AS x FROM lab.d.t": "COLLECT_LIST",
     "SELECT stddev(e) AS x FROM lab.d.t": "STDDEV",
     "SELECT count(DISTINCT n, k) AS x FROM lab.d.t": "DISTINCT of several",
     "SELECT k, count(*) AS c FROM lab.d.t GROUP BY ROLLUP (k)": "ROLLUP",

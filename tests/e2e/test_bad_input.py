@@ -13,7 +13,9 @@ from tests.e2e.conftest import PEOPLE, PRICES
 from tests.e2e.silt import contents, silt
 
 CODES = {"invalid_request": 2, "not_found": 3, "conflict": 4}
-SLIPS = re.compile(r"(?<!\.)\.\.(?=\s)|: :|\b1 (rows|keys|files|hours|columns)\b|\ba [aei]\w|\(s\)|[a-z]= |[a-z]=,")
+SLIPS = re.compile(
+    r"(?<!\.)\.\.(?=\s)|\?\.|: :|\b1 (rows|keys|files|hours|columns)\b|\ba [aei]\w|\(s\)|[a-z]= |[a-z]=,"
+)
 """Slips of the pen: a doubled point or colon, a wrong plural or article, the spelling of Python's arguments."""
 A_ROW = '{"id": "a"}'
 SCHEMA = "id STRING, n INT"
@@ -392,3 +394,12 @@ def test_a_spark_server_that_nobody_would_join_is_not_started(untouched: Path, m
     monkeypatch.setenv("SILT_SPARK_MASTER", "spark://host:7077")
     refused(untouched, "invalid_request", "share no Spark server", "spark", "start", "--ui")
     refused(untouched, "invalid_request", "There is no Spark UI", "spark", "status", "--ui")
+
+
+def test_a_slip_in_the_name_of_a_command(untouched: Path):
+    refused(untouched, "invalid_request", "Did you mean 'sql'? Try 'silt --help'.", "sqll")
+
+
+def test_a_key_that_does_not_fit_a_read_does_not_speak_of_writing(untouched: Path):
+    result = silt("--lake", untouched, "get", PRICES, '["sku-1", "many"]')
+    assert (result.code, "written" in result.err) == (2, False), result

@@ -258,6 +258,13 @@ def test_a_change_file_that_is_gone(written: Path):
     newest(changes_of(written), "data/*.parquet").unlink()
     failed(written, "corruption", 9, "is missing", "status", PEOPLE)
     failed(written, "corruption", 9, "is missing", "head", PEOPLE)
+    doctor = silt("--lake", written, "--json", "doctor")
+    assert (doctor.code, "is missing" in str(doctor.data)) == (1, True)
+    left = silt("--lake", written, "--json", "doctor", "--repair", "--yes")
+    assert (left.code, [(one["subject"], one["kind"], one["state"]) for one in left.data["damages"]]) == (
+        1,
+        [(PEOPLE, "files", "needs a person")],
+    )
 
 
 def test_a_registry_file_that_was_cut_off(lake: Path):

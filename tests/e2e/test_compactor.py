@@ -50,6 +50,7 @@ def test_a_second_compactor_stands_by_takes_over_from_one_that_was_killed_and_st
     shown = silt("--lake", lake, "compactor", "status").out
     assert f"process {first.pid} on " in shown
     assert ", waiting\n" in shown
+    assert "+00:00" not in shown
     assert re.search(r"\npaused +no\n", shown)
     first.send(signal.SIGKILL)
     assert second.wait_for("holding")["epoch"] == 2

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from siltstone.cli.told import told_line
 from siltstone.compaction.candidates import Plan
 from siltstone.compaction.cycle_report import CycleReport
 from siltstone.config import JobPlace, Role, Settings
@@ -19,8 +20,9 @@ from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, Sil
 from siltstone.lake import Lake
 from siltstone.model.requests import Ask, Wish
 from siltstone.scheduler.caretaker import Caretaker
-from siltstone.scheduler.cycles import Outcome, State
+from siltstone.scheduler.cycles import Cycle, Outcome, State, Why, WorkResult
 from siltstone.scheduler.housework import Turn
+from siltstone.scheduler.overview import told_cycle
 from siltstone.scheduler.works import crons
 from siltstone.storage.leases import COMPACTOR
 from siltstone.storage.notes import CYCLES, PAUSED, STATUS
@@ -747,3 +749,16 @@ def test_a_reader_reads_plans_and_looks(bench: Bench):
     assert lake.dataset(NAME).status().backlog_batches == 3
     assert lake.compactor_overview()["running"] is False
     assert not (bench.root / "_system" / "compactor" / PAUSED).exists()
+
+
+def test_a_job_that_was_cancelled_has_not_failed():
+    at = FakeClock().now()
+    jobs = [
+        {"report": {}, "error": None, "outcome": "done"},
+        {"report": None, "error": "no", "outcome": "failed"},
+        {"report": None, "error": "stopped", "outcome": "cancelled"},
+    ]
+    works = (WorkResult(work="fold", outcome=Outcome.DONE, value=jobs),)
+    told = told_cycle(Cycle(number=2, why=Why.SCHEDULE, epoch=1, started=at, ended=at, seconds=1.0, results=works))
+    assert (told["jobs"], told["failed"], told["cancelled"]) == (3, 1, 1)
+    assert told_line({"event": "cycle_ended", **told}) == "cycle 2 ended: 3 jobs, 1 failed, 1 cancelled, 1.0 s"

@@ -1,6 +1,7 @@
 """At the prompt and in notebooks: what objects show of themselves, frames and counts of a dataset, datasets from frames."""
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import polars as pl
@@ -9,8 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from siltstone import Dataset, InvalidRequest, Lake, NotFound
+from siltstone.cli.commands.datasets import _loaded
+from siltstone.clock import SystemClock
 from siltstone.config import Settings
 from siltstone.dataset.inferred import schema_of_rows
+from siltstone.demo import Step, _asked, _Guide
 from siltstone.failpoints import arm
 from siltstone.model.preview import MAX_CELL_CHARS, MAX_COLUMNS, MAX_ROWS
 from siltstone.query.result import QueryResult
@@ -89,6 +93,11 @@ def test_values_of_others_are_escaped_at_the_prompt_and_in_html():
     assert "\x1b" not in text
     assert "NULL" in text
     assert len(text.splitlines()) == 6
+
+
+def test_one_row_is_a_row():
+    shown = repr(QueryResult(table=pa.table({"n": [1]}), engine="hot", truncated=False, seconds=0.1))
+    assert shown.endswith("1 row in 1 column, answered by hot in 0.100 s")
 
 
 def test_a_result_without_columns_or_rows_has_a_picture():
@@ -217,3 +226,58 @@ def test_what_has_no_columns_is_refused_before_anything_is_created(lake: Lake, s
 def test_the_columns_of_a_file_are_those_that_like_takes(tmp_path: Path):
     pq.write_table(FRAMES["Arrow"], tmp_path / "x.parquet")
     assert schema_of_rows(str(tmp_path / "x.parquet")).names == ["id", "n"]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"id;name\n1;x\n", "no comma.*--delimiter"),
+        (b"id\tname\n1\tx\n", "no comma"),
+        (b"id,name\n1,Jos\xe9\n", "not UTF-8.*--enc"),
+    ],
+)
+def test_a_csv_file_of_another_form_is_refused_with_the_way_to_load_it(tmp_path: Path, content: bytes, says: str):
+    (tmp_path / "x.csv").write_bytes(content)
+    with pytest.raises(InvalidRequest, match=says):
+        schema_of_rows(str(tmp_path / "x.csv"))
+
+
+class Refusing:
+    """A lake and a dataset in one that refuses every load."""
+
+    def __init__(self) -> None:
+        self.dropped: list[object] = []
+
+    def ingest(self, _source: Path) -> None:
+        raise InvalidRequest("There are 2 rows with a repeated key. Say what orders them (--order-by).")
+
+    def drop_unused(self, made: object) -> None:
+        self.dropped.append(made)
+
+
+def test_a_refused_load_of_create_says_where_its_options_are():
+    fake: Any = Refusing()
+    with pytest.raises(InvalidRequest, match=r"--order-by.*silt create has no options for a load.*silt ingest"):
+        _loaded(fake, fake, Path("x.csv"))
+    assert fake.dropped == [fake]
+
+
+# ---- slips -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", [None, 3, True, b"lake"])
+def test_a_lake_is_not_opened_at_what_is_no_path(path: Any):  # noqa: ANN401
+    with pytest.raises(InvalidRequest, match="Lake path must be text or a Path, not"):
+        Lake.open(path)
+
+
+@pytest.mark.parametrize("name", [None, 3, ("a", "b", "c")])
+def test_a_name_that_is_no_text_is_refused(lake: Lake, name: Any):  # noqa: ANN401
+    with pytest.raises(InvalidRequest, match="A dataset name is text"):
+        lake.dataset(name)
+
+
+def test_the_demo_names_the_engine_that_answered(lake: Lake, people: Dataset):
+    told: list[Step] = []
+    _asked(_Guide(told.append, SystemClock()), lake, "count", f"SELECT count(*) FROM {people.name}")
+    assert [(step.engine, step.rows) for step in told] == [("memory", 1)]

@@ -137,6 +137,8 @@ def _scratch() -> Check:
 
 
 def _lake(open_lake: "Callable[[], Lake]") -> Check:
+    from siltstone.cli.commands.standing import broken_files
+
     with open_lake() as lake:
         try:
             lake.require()
@@ -145,6 +147,7 @@ def _lake(open_lake: "Callable[[], Lake]") -> Check:
         datasets, failures = chosen(lake, None, every=True)
         found, failed = each(datasets, lambda dataset: dataset.status())
         wrong = [str(error) for error in (failures | failed).values()]
+        wrong += [str(error) for one in found for error in broken_files(one)]
         wrong += [one.described() for one in lake.unregistered()]
     behind = sum(one.backlog_rows for one in found)
     text = f"datasets: {len(found) + len(failures | failed)}, rows not folded: {behind:,}"

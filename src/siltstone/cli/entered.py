@@ -139,7 +139,7 @@ def _composite(text: str, kinds: Sequence[pa.DataType], key: Sequence[str]) -> d
         found = dict(zip(key, found, strict=True))
     if not isinstance(found, dict) or set(found) != set(key):
         names = ", ".join(key)
-        raise InvalidRequest(f"Key {text!r} is not a JSON array or object of {names}. Nothing was written.")
+        raise InvalidRequest(f"Key {text!r} is not a JSON array or object of {names}.")
     return {name: _typed(found[name], kind, name) for name, kind in zip(key, kinds, strict=True)}
 
 
@@ -151,8 +151,7 @@ def _typed(value: Any, kind: pa.DataType, column: str) -> Any:  # noqa: ANN401
         return pa.scalar(text_reader(kind)(value), kind).as_py()
     except MISFITS as error:
         raise InvalidRequest(
-            f"Key {value!r} is not {a_type(kind)}, which column {column!r} is. Accepted: {accepted(kind)}. "
-            "Nothing was written."
+            f"Key {value!r} is not {a_type(kind)}, which column {column!r} is. Accepted: {accepted(kind)}."
         ) from error
 
 

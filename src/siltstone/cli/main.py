@@ -201,7 +201,8 @@ def _usage_error(error: typer.TyperException, *, as_json: bool) -> int:
     """Say what is wrong with the call itself, and where its help is."""
     place = getattr(getattr(error, "ctx", None), "command_path", PROGRAM)
     message = error.format_message().rstrip(".").replace("\n", " ").replace("argument(s)", "arguments")
-    render.show_error(InvalidRequest.kind, f"{message}. Try '{place} --help'.", as_json=as_json)
+    end = "" if message.endswith("?") else "."
+    render.show_error(InvalidRequest.kind, f"{message}{end} Try '{place} --help'.", as_json=as_json)
     return InvalidRequest.exit_code
 
 

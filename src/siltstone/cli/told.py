@@ -39,14 +39,23 @@ def told_line(told: dict[str, Any]) -> str:
             return f"{_job(told)}: {told_report(told)}"
         case "cycle_ended":
             errors = "".join(f"; {error}" for error in told["errors"])
-            jobs = f"{render.counted(told['jobs'], 'job')}, {told['failed']} failed"
-            return f"cycle {told['cycle']} ended: {jobs}, {render.seconds(told['seconds'])}{errors}"
+            return f"cycle {told['cycle']} ended: {told_jobs(told)}, {render.seconds(told['seconds'])}{errors}"
         case "request":
             return f"process {told['pid']} on {told['host']} asks: {_wish(told)} (cycle {told['cycle']})"
         case "stopped":
             return "stopped" if told["clean"] else "stopped; a job is still running and ends with this process"
         case other:
             return _LINES.get(other, str(other)).format_map(told)
+
+
+def told_jobs(told: dict[str, Any]) -> str:
+    """Return how many jobs a cycle had, and how many of them did not come to their end.
+
+    >>> told_jobs({"jobs": 2, "failed": 0, "cancelled": 1}), told_jobs({"jobs": 1, "failed": 1})
+    ('2 jobs, 0 failed, 1 cancelled', '1 job, 1 failed')
+    """
+    cancelled = f", {told['cancelled']} cancelled" if told.get("cancelled") else ""
+    return f"{render.counted(told['jobs'], 'job')}, {told['failed']} failed{cancelled}"
 
 
 def told_report(told: dict[str, Any]) -> str:

@@ -83,6 +83,11 @@ def columns_of(file: Path) -> pa.Schema:
                 return _json_columns(file)
             case None:
                 raise InvalidRequest(f"{file}: columns can be taken from a {', '.join(Format)} file.")
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(
+            f"{file} cannot be read: it is not UTF-8. Name the columns (--schema), then load it with silt ingest and its "
+            "--encoding."
+        ) from error
     except (
         pa.ArrowException,
         OSError,
@@ -101,6 +106,10 @@ def columns_of(file: Path) -> pa.Schema:
 
 def _csv_columns(file: Path) -> pa.Schema:
     names = csv_header(file)
+    if len(names) == 1 and set(names[0]) & set(";\t"):
+        raise ValueError(
+            "its first line has no comma. Name the columns (--schema), then load it with silt ingest and its --delimiter"
+        )
     lines = [line.decode() for line in _sample(file).splitlines()[1:]]
     rows = [fields for fields in PLAIN.fields(lines) if len(fields) == len(names)]  # the load names the others
     return pa.schema([(name, _csv_kind([row[n] for row in rows if row[n]])) for n, name in enumerate(names)])

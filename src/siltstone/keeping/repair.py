@@ -7,13 +7,14 @@
 | a registered dataset without its folder | drop its name, only on request: the folder may be on a disk that is not mounted |
 | a journal that cannot be queried | rebuild its projection from the log |
 | tables of a dataset that its readers and writers refuse | see `dataset.mended` |
+| data files of a dataset that are missing or cannot be read, as a status finds them | none: a backup has them |
 | a note of the compactor that cannot be read | delete it: the next cycle writes it again |
 
 Without a registry that can be read no dataset is looked at: repair it, and look again.
 Looking changes nothing. Each repair is one step that can be repeated; a crash leaves the damage or the repaired state.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -21,6 +22,7 @@ from typing import Any
 
 from siltstone.clock import Clock
 from siltstone.compaction.journal import Journal
+from siltstone.compaction.standing import status
 from siltstone.config import Settings
 from siltstone.dataset import mended
 from siltstone.dataset.adopt import Adoption
@@ -41,6 +43,7 @@ class DamageKind(StrEnum):
     JOURNAL = "journal"
     NOTE = "note"
     TABLES = "tables"
+    FILES = "files"
     SYSTEM = "system"
 
 
@@ -94,7 +97,9 @@ class Repairs:
         refused = {one.subject for one in system}
         found = [*system]
         if REGISTRY not in refused:
-            found += [*self._unregistered(), *self._missing(), *self._refused_tables()]
+            tables = list(self._refused_tables())
+            lost = self._lost_files(but={one.subject for one in tables})
+            found += [*self._unregistered(), *self._missing(), *tables, *lost]
         if JOURNAL not in refused:
             found += self._broken_journal()
         return [*found, *self._broken_notes()]
@@ -124,6 +129,8 @@ class Repairs:
                 self._system[name].undo_foreign()
             case DamageKind.NOTE:
                 self._notes.remove(name)
+            case DamageKind.FILES:
+                raise Conflict(f"{name} was not repaired: {damage.remedy}")
 
     def _drop_missing(self, name: str, *, wanted: bool) -> None:
         if not wanted:
@@ -188,6 +195,25 @@ class Repairs:
                         found=one.found,
                         remedy=one.remedy,
                         repairable=one.repairable,
+                        incarnation=row.incarnation,
+                    )
+
+    def _lost_files(self, *, but: Collection[str]) -> Iterator[Damage]:
+        """List the datasets with damaged or missing data files; those in `but` are known to be damaged as a whole."""
+        for row in self._registry.all():
+            with suppress(Gone, NotFound, Unavailable, InvalidRequest):
+                if str(row.name) in but or self._registry.broken(row) is not None:
+                    continue
+                said = status(self._registry.store(row))
+                files = [path for path, kind in said.unreadable_kinds.items() if kind == Corruption.kind]
+                if files:
+                    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+                    yield Damage(
+                        kind=DamageKind.FILES,
+                        subject=str(row.name),
+                        found=f"{files[0]}{more} cannot be read: {said.unreadable[files[0]]}.",
+                        remedy="Restore the dataset's folder from a backup.",
+                        repairable=False,
                         incarnation=row.incarnation,
                     )
 

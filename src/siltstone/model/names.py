@@ -32,6 +32,8 @@ class DatasetName:
         Raises:
             InvalidRequest: not three parts, or a part that cannot be a folder and an identifier.
         """
+        if not isinstance(text, str):
+            raise InvalidRequest(f"A dataset name is text, catalog.schema.table, not {type(text).__name__}.")
         parts = text.split(".")
         if len(parts) != PARTS:
             raise InvalidRequest(f"Dataset name {text!r} must have three parts: catalog.schema.table.")

@@ -99,7 +99,9 @@ class QueryResult:
 
     def _summary(self) -> str:
         more = " (there are more)" if self.truncated else ""
-        shape = f"{self.row_count:,} rows{more} in {self.table.num_columns} columns"
+        rows = "row" if self.row_count == 1 else "rows"
+        columns = "column" if self.table.num_columns == 1 else "columns"
+        shape = f"{self.row_count:,} {rows}{more} in {self.table.num_columns} {columns}"
         return f"{shape}, answered by {self.engine} in {self.seconds:.3f} s"
 
     @property

@@ -312,6 +312,10 @@ class Router:
         except Cold as cold:
             reason, missed = str(cold), _names(admitted)
         except HotFailed as failed:
+            if question.engine is Engine.HOT:
+                raise InvalidRequest(
+                    f"The hot engine could not answer: {failed}. The engine auto lets Spark answer."
+                ) from failed
             reason = f"The hot engine could not answer: {failed}."
         if question.engine is Engine.HOT:
             raise InvalidRequest(

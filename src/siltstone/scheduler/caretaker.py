@@ -269,7 +269,7 @@ class Caretaker:
         for request in mine:
             self._answer_for(request, cycle)
         told = told_cycle(cycle)
-        if told["jobs"] or told["failed"] or mine:
+        if told["jobs"] or told["failed"] or told["cancelled"] or mine:
             self._tell({"event": "cycle_ended", **told})
         settled = {
             name: cycle.started.isoformat()

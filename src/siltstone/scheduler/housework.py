@@ -242,7 +242,13 @@ class Telling:
         begun = {result.job for result in results}
         text = "Dataset {}: the compactor was stopped before its turn. Try again."
         return [
-            {**_named(job), "report": None, "error": text.format(job.planned.dataset), "error_kind": Unavailable.kind}
+            {
+                **_named(job),
+                "report": None,
+                "error": text.format(job.planned.dataset),
+                "error_kind": Unavailable.kind,
+                "outcome": "cancelled",
+            }
             for job in self._jobs
             if job.id not in begun
         ]

@@ -1,5 +1,7 @@
 """How a lake's compactor stands, as plain data for whoever asks in another process; and the pause, which is of the lake."""
 
+from typing import Final
+
 from siltstone.clock import Clock
 from siltstone.model.lease import LeaseRow
 from siltstone.model.requests import Wish
@@ -7,6 +9,9 @@ from siltstone.scheduler.cycles import Cycle
 from siltstone.scheduler.housework import Office, Told
 from siltstone.storage.leases import COMPACTOR
 from siltstone.storage.notes import PAUSED, STATUS, Notes
+
+CANCELLED: Final = "cancelled"
+"""The outcome of a job that was ended because the compactor was told to stop; it has an error, too, and has not failed."""
 
 
 def pause(notes: Notes, clock: Clock) -> None:
@@ -67,12 +72,14 @@ def told_cycle(cycle: Cycle) -> Told:
     jobs = [one for result in cycle.results if isinstance(result.value, list) for one in result.value]
     done = [one for one in jobs if "report" in one]
     errors = [result.error for result in cycle.results if result.error]
+    cancelled = sum(1 for one in jobs if one.get("outcome") == CANCELLED)
     return {
         "cycle": cycle.number,
         "why": str(cycle.why),
         "works": [name for result in cycle.results for name in result.works],
         "jobs": len(done),
-        "failed": len(errors) + sum(1 for one in jobs if one.get("error")),
+        "failed": len(errors) + sum(1 for one in jobs if one.get("error")) - cancelled,
+        "cancelled": cancelled,
         "errors": errors,
         "started": cycle.started.isoformat(timespec="seconds"),
         "seconds": round(cycle.seconds, 3),

@@ -119,9 +119,11 @@ def local_folder(path: str | Path, *, what: str) -> Path:
     """Take a folder of this machine, absolute or relative, that exists or can be made; `what` names it in messages.
 
     Raises:
-        InvalidRequest: the path is a file, or an address that is not a local path.
+        InvalidRequest: the path is a file, an address that is not a local path, or no path at all.
     """
-    text = str(path)
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidRequest(f"{what} must be text or a Path, not {type(path).__name__}.")
+    text = os.fspath(path)
     if not text or "://" in text:
         raise InvalidRequest(f"{what} {text!r} must be a folder on this machine.")
     root = Path(text).expanduser().absolute()

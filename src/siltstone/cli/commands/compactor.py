@@ -14,7 +14,7 @@ from siltstone.cli import render
 from siltstone.cli.interrupts import INTERRUPTED
 from siltstone.cli.invocation import invocation
 from siltstone.cli.registration import add
-from siltstone.cli.told import told_line
+from siltstone.cli.told import told_jobs, told_line
 from siltstone.errors import NotFound, Unavailable
 from siltstone.storage.jvm import end_children
 
@@ -196,13 +196,13 @@ def _show_status(found: dict[str, Any]) -> None:
     facts: dict[str, Any] = {"compactor": _told_holder(found)}
     if found["running_cycle"] is not None:
         doing = f": {found['running_work']}" if found["running_work"] else ""
-        facts["now"] = f"cycle {found['running_cycle']}{doing}, since {found['running_since'] or 'just now'}"
-    facts["paused"] = f"since {found['paused_since']}" if found["paused"] else "no"
+        since = render.moment(found["running_since"]) if found["running_since"] else "just now"
+        facts["now"] = f"cycle {found['running_cycle']}{doing}, since {since}"
+    facts["paused"] = f"since {render.moment(found['paused_since'])}" if found["paused"] else "no"
     if found["last_cycle"]:
         last = found["last_cycle"]
         facts["last cycle"] = (
-            f"{last['cycle']} at {last['started']}: {render.counted(last['jobs'], 'job')}, {last['failed']} failed, "
-            f"{render.seconds(last['seconds'])}"
+            f"{last['cycle']} at {render.moment(last['started'])}: {told_jobs(last)}, {render.seconds(last['seconds'])}"
         )
         if last["errors"]:
             facts["errors"] = "; ".join(last["errors"])
@@ -220,7 +220,8 @@ def _told_holder(found: dict[str, Any]) -> str:
     who = found["holder"] or found["last_holder"]
     if who is None:
         return "none, and there never was one"
-    text = f"process {who['pid']} on {who['host']} (role {who['role']}, epoch {who['epoch']}, since {who['since']})"
+    since = render.moment(who["since"])
+    text = f"process {who['pid']} on {who['host']} (role {who['role']}, epoch {who['epoch']}, since {since})"
     if found["holder"] is None:
         return f"none; the last one was {text}"
     kind = " a single command," if found["kind"] == "command" else ""

@@ -111,7 +111,10 @@ def create(  # noqa: PLR0913  # one parameter for each option
         render.write_line(f"Dataset {info.name} is there, {what}.")
         if report is not None:
             render.write_table(["column", "type", "nullable"], [_column(one) for one in info.columns])
-            render.write_line(f"Loaded {render.counted(report.rows, 'row')}.")
+            if report.files_skipped:
+                render.write_line("The file was loaded before and is left out; silt ingest --again loads it once more.")
+            else:
+                render.write_line(f"Loaded {render.counted(report.rows, 'row')}.")
 
     loaded = {} if report is None else {"loaded": report.to_dict()}
     call.answer(info.to_dict() | loaded, people)
@@ -132,9 +135,11 @@ def _loaded(lake: "Lake", made: "Dataset", source: Path) -> "LoadReport":
     """Load the file. If it is refused, a dataset that this command has created is dropped again while it is unused."""
     try:
         return made.ingest(source)
-    except InvalidRequest:
+    except InvalidRequest as error:
         lake.drop_unused(made)
-        raise
+        raise InvalidRequest(
+            f"{error} silt create has no options for a load: use --like FILE, then silt ingest."
+        ) from error
 
 
 def list_datasets(context: typer.Context) -> None:

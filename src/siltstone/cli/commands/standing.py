@@ -39,7 +39,7 @@ def status(context: typer.Context, name: OptionalName = None) -> None:
         found, failed = each(datasets, lambda dataset: dataset.status())
         failed = dict(sorted({**broken, **failed}.items()))
         strays = lake.unregistered() if name is None else []
-        failures = [*failed.values(), *(error for one in found for error in _broken(one))]
+        failures = [*failed.values(), *(error for one in found for error in broken_files(one))]
         failures += [Corruption(one.described()) for one in strays]
         told = _journal(lake, failures)
     if call.as_json:
@@ -66,7 +66,7 @@ def status(context: typer.Context, name: OptionalName = None) -> None:
     settle(call, failures)
 
 
-def _broken(one: "Status") -> list[SiltstoneError]:
+def broken_files(one: "Status") -> list[SiltstoneError]:
     """Return an error for the files that are damaged, and one for those that are only out of reach."""
     advice = {
         Corruption.kind: "Restore what is damaged from a copy.",

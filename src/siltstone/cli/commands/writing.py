@@ -81,7 +81,7 @@ def update(
     *,
     row: Annotated[list[str] | None, typer.Option("--row", metavar="JSON", help="A row; may be repeated.")] = None,
     missing: Annotated[
-        str, typer.Option("--missing", metavar="error|insert", help="What a key that no row has does; default: error.")
+        str, typer.Option("--missing", metavar="error|insert", help="What a key that no row has does.")
     ] = "error",
     producer: Producer = None,
     sequence: Sequence = None,

@@ -5,6 +5,7 @@ otherwise be lost without a sound.
 """
 
 import decimal
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
@@ -82,6 +83,12 @@ def check_args(node: exp.Expr, known: frozenset[str]) -> None:
             raise Outside(f"{name.strip('_').upper()} in {node.key.upper()}")
 
 
+def _called(node: exp.Expr) -> str:
+    """Return what a question calls a node: the parser has names of its own for many of Spark's functions."""
+    named = re.match(r"\w+(?=\()", node.sql(dialect="spark")) if isinstance(node, exp.Func) else None
+    return named[0].upper() if named else node.key.upper()
+
+
 class Expressions:
     """Translates expressions of one SELECT."""
 
@@ -99,8 +106,7 @@ class Expressions:
         """
         found = RULES.get(type(node))
         if found is None:
-            called = node.name if isinstance(node, exp.Anonymous) else node.key
-            raise Outside(f"{called.upper()}")
+            raise Outside(_called(node))
         check_args(node, found[1])
         piece = found[0](self, node)
         if len(piece.sql) > MAX_PIECE_CHARS:
