@@ -78,7 +78,7 @@ def _fold(store: Store, snapshot: Snapshot, bad: Reasons) -> FoldEstimate:
     try:
         return fold_estimate(store, snapshot)
     except (Corruption, Unavailable, OSError, pa.ArrowException) as error:
-        found = unreadable_files(store, snapshot.base.files, changes=snapshot.unfolded, said=str(error))
+        found = unreadable_files(store, snapshot.base.files, changes=snapshot.unfolded, error=error)
         if not found and not isinstance(error, FileNotFoundError):  # else it was folded and deleted meanwhile
             raise
         bad |= found

@@ -225,6 +225,8 @@ class JobResult(_Plain):
     error: str | None
     error_kind: str | None = None
     """The kind of the error, by which a command ends with its exit code."""
+    error_reason: str | None = None
+    """The reason of the error within its kind (see `errors.Reason`), if it has one."""
     outcome: str = "done"
     failure: str | None = None
     attempts: int = 1
@@ -358,6 +360,8 @@ class DatasetInfo(_Plain):
     """Why it cannot be read; its columns are then those at creation."""
     broken_kind: str | None = None
     """The kind of that error: ``unavailable`` if the files may be sound and are out of reach."""
+    broken_reason: str | None = None
+    """The reason of that error within its kind (see `errors.Reason`), if it has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 SHOWN: Final = 5
 """So many broken files are named in a message; `--json` names them all."""
+_SOUND: Final = {"broken": None, "broken_kind": None, "broken_reason": None}
 
 
 def register(app: typer.Typer) -> None:
@@ -43,17 +44,21 @@ def status(context: typer.Context, name: OptionalName = None) -> None:
         failures += [Corruption(one.described()) for one in strays]
         told = _journal(lake, failures)
     if call.as_json:
-        plain = [one.to_dict() | told.of(one.dataset) | {"broken": None, "broken_kind": None} for one in found]
+        plain = [one.to_dict() | told.of(one.dataset) | _SOUND for one in found]
         if name is not None:
             for one in plain:
                 render.write_json(one)
         else:
-            plain += [{"dataset": one, "broken": str(why), "broken_kind": why.kind} for one, why in failed.items()]
+            plain += [
+                {"dataset": one, "broken": str(why), "broken_kind": why.kind, "broken_reason": why.reason}
+                for one, why in failed.items()
+            ]
             plain += [
                 {
                     "dataset": one.dataset,
                     "broken": one.described(),
                     "broken_kind": Corruption.kind,
+                    "broken_reason": None,
                     "unregistered": one.to_dict(),
                 }
                 for one in strays
