@@ -65,6 +65,7 @@ def status(store: Store) -> Status:
         unreferenced_bytes=sum(found.size_bytes for found in left),
         unreadable={path: str(why) for path, why in bad.items()},
         unreadable_kinds={path: why.kind for path, why in bad.items()},
+        unreadable_reasons={path: why.reason for path, why in bad.items()},
     )
 
 

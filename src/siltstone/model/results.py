@@ -335,6 +335,7 @@ class Status(_Plain):
     unreadable: dict[str, str] = field(default_factory=dict)
     """What is wrong with files that cannot be read, by their paths below the dataset's folder; rows cannot be read then."""
     unreadable_kinds: dict[str, str] = field(default_factory=dict)
+    unreadable_reasons: dict[str, str | None] = field(default_factory=dict)
     """The kind of error of each of them: ``corruption``, or ``unavailable`` if the file may be sound and is out of reach."""
 
 

@@ -72,17 +72,23 @@ def status(context: typer.Context, name: OptionalName = None) -> None:
 
 
 def _broken(one: "Status") -> list[SiltstoneError]:
-    """Return an error for the files that are damaged, and one for those that are only out of reach."""
+    """Return an error for the files that are damaged, and one for those that are only out of reach.
+
+    It has the reason of its files if they all have the same one.
+    """
     advice = {
         Corruption.kind: "Restore what is damaged from a copy.",
         Unavailable.kind: "Mend that and try again; the files may be sound.",
     }
     found: list[SiltstoneError] = []
     for kind, next_step in advice.items():
-        files = [f"{path} ({why})" for path, why in one.unreadable.items() if one.unreadable_kinds[path] == kind]
+        paths = [path for path in one.unreadable if one.unreadable_kinds[path] == kind]
+        files = [f"{path} ({one.unreadable[path]})" for path in paths]
+        reasons = {one.unreadable_reasons[path] for path in paths}
+        reason = reasons.pop() if len(reasons) == 1 else None
         more = f" and {len(files) - SHOWN} more" if len(files) > SHOWN else ""
         told = f"{'; '.join(files[:SHOWN])}{more} cannot be read, and so neither can its rows. {next_step}"
-        found += [named_error(kind, f"Dataset {one.dataset}: {told}")] if files else []
+        found += [named_error(kind, f"Dataset {one.dataset}: {told}", reason=reason)] if files else []
     return found
 
 
