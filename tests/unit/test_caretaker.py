@@ -15,7 +15,7 @@ from siltstone.compaction.candidates import Plan
 from siltstone.compaction.cycle_report import CycleReport
 from siltstone.config import JobPlace, Role, Settings
 from siltstone.cron import next_after as timing
-from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, SiltstoneError
+from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, Reason, SiltstoneError
 from siltstone.lake import Lake
 from siltstone.model.requests import Ask, Wish
 from siltstone.scheduler.caretaker import Caretaker
@@ -28,6 +28,7 @@ from tests.support.caretaking import NAME, SETTINGS, Asked, filled, ids, lake_of
 from tests.support.children import NO_SPARK
 from tests.support.clocks import FakeClock
 from tests.support.leasing import leases_of
+from tests.support.refusals import refused
 from tests.support.rolled import make_log
 
 FOLD = Wish(ask=Ask.COMPACT, names=(NAME,))
@@ -341,7 +342,7 @@ def test_leases_that_cannot_be_read_mean_standing_by_and_a_clear_word(bench: Ben
     assert "are damaged: its log is gone" in bench.told[-1]["because"]
     assert len(bench.lake.dataset(NAME)._store.changes.files()) == 5
     for call in (lambda: lake_of(bench.root).ask(FOLD), bench.lake.compactor_overview):
-        with pytest.raises(Corruption, match="End every process that compacts, and restore"):
+        with refused(Corruption, Reason.DAMAGED_FILE, bench.root / "_system" / "leases"):
             call()
 
 
@@ -350,7 +351,7 @@ def test_damaged_notes_are_said_and_never_taken_for_absent(bench: Bench):
     caretaker.step()
     (bench.root / "_system" / "compactor" / CYCLES).write_text("[")
     bench.clock.pass_time(minutes=1)
-    with pytest.raises(Corruption, match=r"cycles.json is damaged. Restore it from a copy, or remove it"):
+    with refused(Corruption, Reason.DAMAGED_FILE, "cycles.json"):
         caretaker.step()
     (bench.root / "_system" / "compactor" / CYCLES).unlink()
     assert caretaker.step() is not None
@@ -688,7 +689,7 @@ def test_a_compactor_that_goes_on_has_workers_unless_told(
 ROWS = [{"id": 1}]
 
 
-def refused(role: Role, root: Path) -> Iterator[tuple[str, SiltstoneError | None]]:
+def attempted(role: Role, root: Path) -> Iterator[tuple[str, SiltstoneError | None]]:
     lake = lake_of(root, settings=replace(SETTINGS, role=role, spark_remote=NO_SPARK))
     dataset, log = lake.dataset(NAME), lake.dataset("a.b.log")
     calls: dict[str, Callable[[], object]] = {
@@ -729,7 +730,7 @@ WRITES = {"create", "drop", "upsert", "tombstone", "ingest", "ingest_jdbc", "alt
 @pytest.mark.parametrize("role", Role)
 def test_each_role_is_refused_what_is_not_its_own(bench: Bench, role: Role):
     bench.lake.create("a.b.log", "at TIMESTAMP NOT NULL", time="at")
-    found = dict(refused(role, bench.root))
+    found = dict(attempted(role, bench.root))
     no = {name for name, error in found.items() if error is not None}
     assert no == {Role.ALL: set(), Role.COMPACTOR: WRITES, Role.READER: set(found)}[role]
     for error in filter(None, found.values()):

@@ -27,7 +27,7 @@ from siltstone.clock import Clock
 from siltstone.config import Settings
 from siltstone.dataset.dataset import Dataset
 from siltstone.dataset.store import Store
-from siltstone.errors import Gone, InvalidRequest, NotFound, Unavailable
+from siltstone.errors import Gone, InvalidRequest, NotFound, Reason, Unavailable
 from siltstone.query import hot_query
 from siltstone.query.admitted import Admitted
 from siltstone.query.aside import Aside, streamed
@@ -305,6 +305,7 @@ class Router:
 
     def _routed(self, question: Question, admitted: Admitted, run: Run) -> QueryResult:
         missed: tuple[str, ...] = ()
+        why: Reason | None = None
         try:
             return self._hot_answer(question, admitted, run)
         except _Miss as miss:
@@ -312,10 +313,10 @@ class Router:
         except Cold as cold:
             reason, missed = str(cold), _names(admitted)
         except HotFailed as failed:
-            reason = f"The hot engine could not answer: {failed}."
+            reason, why = f"The hot engine could not answer: {failed}.", failed.reason
         if question.engine is Engine.HOT:
             raise InvalidRequest(
-                f"The hot engine cannot answer this query. {reason} The engine auto lets Spark answer."
+                f"The hot engine cannot answer this query. {reason} The engine auto lets Spark answer.", reason=why
             )
         result = self._spark_answer(question, admitted, run, reason)
         if self.fill_behind and question.engine is Engine.AUTO:
