@@ -124,7 +124,7 @@ def test_a_frame_of_rows_that_the_setting_has_cut_is_refused(lake_path: Path, la
             result = short.sql(text)
             assert (result.row_count, result.truncated, result.limit_given) == (10, True, False)
             for taken in (result.to_arrow, result.to_pandas, result.to_polars):
-                with pytest.raises(InvalidRequest, match=r"more than the 10 rows.*max_rows=.*stream_sql"):
+                with refused(InvalidRequest, None, "10 rows", "max_rows=", "stream_sql"):
                     taken()
                 assert len(taken(allow_truncated=True)) == 10
             with pytest.warns(TruncatedWarning, match="These rows are not all"):
