@@ -665,6 +665,18 @@ def test_every_error_of_ours_can_come_back_from_a_worker() -> None:
     assert (type(full), full.reason) == (Unavailable, Reason.DISK_FULL)
 
 
+def test_the_innermost_cause_in_a_long_stack_trace_comes_back_from_a_worker() -> None:
+    from siltstone.compaction.job_worker import failed
+    from siltstone.compaction.pool import error_from
+
+    error = Unavailable("The work failed in Spark.")
+    error.__cause__ = RuntimeError(
+        "\n\tat a.b.C.d(C.java:7)" * 2000 + "\nCaused by: java.io.IOException: File too large"
+    )
+    assert classify(symptoms_of(error)) is Failure.DISK_FULL
+    assert classify(symptoms_of(error_from(json.loads(json.dumps(failed(error)))))) is Failure.DISK_FULL
+
+
 def test_a_worker_whose_jvm_was_killed_reports_it_and_the_job_can_be_halved(monkeypatch: pytest.MonkeyPatch) -> None:
     from siltstone.compaction.job_worker import failed
     from siltstone.compaction.pool import error_from

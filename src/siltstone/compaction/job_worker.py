@@ -56,6 +56,8 @@ PARENT_LOOK_SECONDS: Final = 1.0
 ORPHANED: Final = 3
 """The exit code of a worker whose parent died."""
 MAX_TEXT_CHARS: Final = 4000
+MAX_CAUSE_CHARS: Final = 200_000
+"""Characters of the errors behind a failure. A Java stack trace names its innermost cause, by which it is classified, last."""
 
 Answer = dict[str, Any]
 
@@ -110,7 +112,7 @@ def failed(error: Exception) -> Answer:
         "failed": str(error)[:MAX_TEXT_CHARS] or type(error).__name__,
         "kind": error.kind if isinstance(error, SiltstoneError) else "",
         "reason": reason_of(error),
-        "cause": foreign_text(error)[:MAX_TEXT_CHARS],
+        "cause": foreign_text(error)[:MAX_CAUSE_CHARS],
         "unreadable": error.files if isinstance(error, UnreadableFiles) else {},
         "jvm_ended_with": jvm_ended_with(seconds=ENDING_SECONDS if away else 0),
     }
