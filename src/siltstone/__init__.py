@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Gone,
         InvalidRequest,
         NotFound,
+        Reason,
         SiltstoneError,
         Unavailable,
     )
@@ -58,6 +59,7 @@ __all__ = [
     "LoadReport",
     "NotFound",
     "Producer",
+    "Reason",
     "RefusedRow",
     "Settings",
     "SiltstoneError",

@@ -12,10 +12,14 @@
     ├── Gone                the dataset was dropped: open it anew            410, exit 8
     └── Corruption          stop, stored state breaks an invariant           500, exit 9
 
-A message says what happened, to which dataset, and what to do next.
+A message says what happened, to which dataset, and what to do next. It is written for people and may be reworded at any time:
+programs decide by the type or `kind` of an error, and within a kind by its `reason`.
 """
 
+import errno
 import re
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
 from typing import ClassVar, Final
 
 _TERMINAL: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
@@ -34,6 +38,75 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in plain)
 
 
+class Reason(StrEnum):
+    """Why an error was raised, where that decides what to do about it. Most errors need none."""
+
+    MEMORY = "memory"
+    """This process, or Spark, has too little memory: read less at a time, or give it more."""
+    DISK_FULL = "disk_full"
+    """The disk, a quota or the size limit of a file is used up: make room."""
+    PERMISSION_DENIED = "permission_denied"
+    """The operating system does not let this user do it: check owner, mode and mount options."""
+    DAMAGED_FILE = "damaged_file"
+    """A file has other bytes than were written, or an invalid structure: restore it from a copy."""
+    MISSING_FILE = "missing_file"
+    """A file that the log names is not there: mount its disk, or restore it from a copy."""
+    FOREIGN_COMMIT = "foreign_commit"
+    """Another program has changed a table: `silt doctor --repair` undoes that."""
+    SCHEMA_CHANGED = "schema_changed"
+    """The columns were altered meanwhile: open the dataset again."""
+    SPARK_LOST = "spark_lost"
+    """Spark's server or JVM ended, or did not start: try again, and read its log."""
+    TIME_LIMIT = "time_limit"
+    """It took longer than its time limit: ask for less, or raise the limit."""
+    CANCELLED = "cancelled"
+    """A caller or the compactor ended it."""
+
+
+_BY_ERRNO: Final[Mapping[int, Reason]] = {
+    errno.ENOMEM: Reason.MEMORY,
+    errno.ENOSPC: Reason.DISK_FULL,
+    errno.EDQUOT: Reason.DISK_FULL,
+    errno.EFBIG: Reason.DISK_FULL,
+    errno.EACCES: Reason.PERMISSION_DENIED,
+    errno.EPERM: Reason.PERMISSION_DENIED,
+    errno.EROFS: Reason.PERMISSION_DENIED,
+}
+MAX_CAUSES: Final = 4
+"""Errors behind an error that are examined for its reason."""
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and the errors it was raised from, the outermost first."""
+    found: BaseException | None = error
+    for _ in range(MAX_CAUSES + 1):
+        if found is None:
+            return
+        yield found
+        found = found.__cause__
+
+
+def reason_of(error: BaseException) -> Reason | None:
+    """Return why an error was raised: the reason it was given, or the first one among its causes.
+
+    >>> reason_of(OSError(errno.ENOSPC, "No space left on device"))
+    <Reason.DISK_FULL: 'disk_full'>
+    """
+    return next(filter(None, map(_own_reason, causes(error))), None)
+
+
+def _own_reason(error: BaseException) -> Reason | None:
+    match error:
+        case SiltstoneError():
+            return error.given_reason
+        case MemoryError():
+            return Reason.MEMORY
+        case OSError():
+            return _BY_ERRNO.get(error.errno or 0)
+        case _:
+            return None
+
+
 class SiltstoneError(Exception):
     """The root: catch it to catch everything that Siltstone raises on purpose."""
 
@@ -41,9 +114,15 @@ class SiltstoneError(Exception):
     status: ClassVar[int] = 500
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, message: str = "") -> None:
+    def __init__(self, message: str = "", *, reason: Reason | None = None) -> None:
         """Make the message one line that a terminal can show: it may quote file names, data and errors of other programs."""
         super().__init__(one_line(message))
+        self.given_reason = reason
+
+    @property
+    def reason(self) -> Reason | None:
+        """Why it was raised; without a reason of its own that of the error it was raised from, such as a full disk."""
+        return reason_of(self)
 
 
 class InvalidRequest(SiltstoneError):
@@ -110,11 +189,14 @@ class Corruption(SiltstoneError):
     exit_code = 9
 
 
-def named_error(kind: str | None, message: str) -> SiltstoneError:
-    """Return the error of a kind that another process has named.
+def named_error(kind: str | None, message: str, *, reason: str | None = None) -> SiltstoneError:
+    """Return the error of a kind and reason that another process has named.
 
     >>> type(named_error("conflict", "Plan anew.")).__name__
     'Conflict'
+    >>> named_error("unavailable", "Not enough memory.", reason="memory").reason
+    <Reason.MEMORY: 'memory'>
     """
     found = {error.kind: error for error in SiltstoneError.__subclasses__()}
-    return found.get(kind or "", SiltstoneError)(message)
+    reasons = {known.value: known for known in Reason}
+    return found.get(kind or "", SiltstoneError)(message, reason=reasons.get(reason or ""))

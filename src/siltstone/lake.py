@@ -288,21 +288,21 @@ class Lake(KeptLake):
         """List the datasets by name; one that cannot be read says so in `broken` and hides no other."""
         return [info for found in self._registry.all() if (info := self._info(found)) is not None]
 
-    def handles(self) -> tuple[list[Dataset], dict[str, str]]:
+    def handles(self) -> tuple[list[Dataset], dict[str, Corruption]]:
         """Return all datasets by name, not yet opened, and what is wrong with those whose tables are not on disk."""
         datasets: list[Dataset] = []
-        broken: dict[str, str] = {}
+        broken: dict[str, Corruption] = {}
         for found in self._registry.all():
-            if why := self._registry.broken(found):
-                broken[str(found.name)] = why
+            if error := self._registry.broken(found):
+                broken[str(found.name)] = error
             else:
                 datasets.append(self._dataset(found))
         return datasets, broken
 
     def _info(self, found: Registration) -> DatasetInfo | None:
         """Describe one dataset; None if it was dropped since it was listed."""
-        if why := self._registry.broken(found):
-            return info_of(found, found.schema, broken=Corruption(why))
+        if error := self._registry.broken(found):
+            return info_of(found, found.schema, broken=error)
         try:
             return self._dataset(found).info()
         except Gone:

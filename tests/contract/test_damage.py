@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.errors import Corruption
+from siltstone.errors import Corruption, Reason
 from siltstone.eventlog.events import Event
 from siltstone.eventlog.log import EventLog
 from siltstone.storage.jars import cache_folder
 from tests.support.flips import flipped
 from tests.support.histories import history, received
+from tests.support.refusals import refused
 
 EVENTS = 60
 ZEROS = 512
@@ -100,7 +101,7 @@ def test_an_event_that_is_missing_or_changed_is_named(address: Callable[[str], s
         database.execute("DELETE FROM build_events WHERE idx = 9")
     database.close()
     with EventLog.open(uri) as log:
-        with pytest.raises(Corruption, match="event 7 cannot be read: its checksum"):
+        with refused(Corruption, Reason.DAMAGED_FILE, "event 7 "):
             log.page(1)
         with pytest.raises(Corruption, match="event 9 is missing"):
             log.page(8)
@@ -113,7 +114,7 @@ def test_nothing_is_appended_after_a_lost_end(address: Callable[[str], str]) -> 
     with sqlite3.connect(uri.removeprefix("sqlite:///")) as database:
         database.execute(f"DELETE FROM build_events WHERE idx = {EVENTS}")
     database.close()
-    with EventLog.open(uri) as log, pytest.raises(Corruption, match="last event has the index 59"):
+    with EventLog.open(uri) as log, refused(Corruption, Reason.DAMAGED_FILE, "index 59"):
         log.append(received("another"))
 
 

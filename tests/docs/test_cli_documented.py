@@ -1,4 +1,4 @@
-"""Every command, option and exit code of `silt` is in docs/cli.md."""
+"""Every command, option, exit code and reason of `silt` is in docs/cli.md."""
 
 import re
 from pathlib import Path
@@ -72,6 +72,12 @@ def test_every_global_option_is_documented():
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.__name__)
 def test_every_exit_code_is_documented_with_its_kind(error: type[errors.SiltstoneError]):
     assert re.search(rf"^\| {error.exit_code} \| `{error.kind}` \| \S", TEXT, re.MULTILINE)
+
+
+def test_every_reason_is_documented_and_no_other():
+    assert re.findall(r"^\| `([a-z_]+)` \|", TEXT.split("| reason |")[1].split("\n## ")[0], re.MULTILINE) == list(
+        errors.Reason
+    )
 
 
 def test_an_interrupt_has_its_exit_code_in_the_table():

@@ -31,11 +31,11 @@ class Result:
         return json.loads(self.out)
 
     @property
-    def error(self) -> dict[str, str]:
+    def error(self) -> dict[str, Any]:
         """The error as JSON; nothing else may be on standard error."""
-        found: dict[str, dict[str, str]] = json.loads(self.err)
+        found: dict[str, dict[str, Any]] = json.loads(self.err)
         assert set(found) == {"error"}
-        assert set(found["error"]) == {"kind", "message"}
+        assert set(found["error"]) == {"kind", "reason", "message"}
         return found["error"]
 
 

@@ -13,11 +13,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from siltstone.errors import SiltstoneError
 from tests.e2e.conftest import PEOPLE, PRICES
 from tests.e2e.silt import TIMEOUT_SECONDS, Result, contents, silt
 from tests.support.tables import open_table
 
 NOBODY = 65534
+EXIT_CODES = {error.kind: error.exit_code for error in SiltstoneError.__subclasses__()}
 AS_NOBODY = """
 import contextlib, io, os, sys, tempfile
 from siltstone.cli.main import main
@@ -80,11 +82,12 @@ print(json.dumps(found))
 """
 
 
-def failed(lake: Path, kind: str, code: int, says: str, *call: object) -> None:
+def failed(lake: Path, kind: str, reason: str | None, fact: str, *call: object) -> None:
+    """Call `silt`, and check that it fails for this reason, says this fact, and changes nothing."""
     before = of_users(lake)
     result = silt("--lake", lake, "--json", *call)
-    assert (result.code, result.error["kind"]) == (code, kind), result
-    assert says in result.error["message"], result
+    assert (result.code, result.error["kind"], result.error["reason"]) == (EXIT_CODES[kind], kind, reason), result
+    assert fact in result.error["message"], result
     assert of_users(lake) == before
 
 
@@ -127,11 +130,11 @@ def test_a_path_that_is_a_file_or_below_one(tmp_path: Path):
 
 def test_a_file_in_the_way_of_a_folder_inside_a_lake(lake: Path, tmp_path: Path):
     (lake / "a").write_text("mine")
-    failed(lake, "invalid_request", 2, "a file is in the way", *CREATE)
+    failed(lake, "invalid_request", None, "a file is in the way", *CREATE)
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "_system").write_text("mine")
-    failed(tmp_path / "odd", "invalid_request", 2, "a file is in the way", *CREATE)
-    failed(lake, "not_found", 3, "There is no file", "upsert", PEOPLE, lake / "a" / "rows")
+    failed(tmp_path / "odd", "invalid_request", None, "a file is in the way", *CREATE)
+    failed(lake, "not_found", None, str(lake / "a" / "rows"), "upsert", PEOPLE, lake / "a" / "rows")
 
 
 def test_an_address_is_not_a_folder():
@@ -140,12 +143,12 @@ def test_an_address_is_not_a_folder():
 
 def test_a_delta_table_in_the_way_of_a_lake(tmp_path: Path):
     write_deltalake(tmp_path / "table", pa.table({"id": ["a"]}))
-    failed(tmp_path / "table", "invalid_request", 2, "is a Delta table, not a lake", *CREATE)
+    failed(tmp_path / "table", "invalid_request", None, "is a Delta table", *CREATE)
 
 
 def test_a_folder_with_something_else_in_it(tmp_path: Path):
     (tmp_path / "notes.txt").write_text("mine")
-    failed(tmp_path, "invalid_request", 2, "not a lake and not empty", *CREATE)
+    failed(tmp_path, "invalid_request", None, "not empty", *CREATE)
 
 
 # ---- permissions -------------------------------------------------------------------------------------------------
@@ -189,7 +192,7 @@ def test_a_lake_that_cannot_be_written_can_be_read(open_folder: Path):
         ):
             result = as_nobody("--lake", lake, "--json", *call)
             assert (result.code, result.error["kind"]) == (5, "unavailable"), result
-            assert "ermission" in result.error["message"]
+            assert result.error["reason"] == "permission_denied"
         assert contents(lake) == before
     finally:
         for path in [lake, *lake.rglob("*")]:
@@ -201,6 +204,7 @@ def test_a_lake_cannot_be_made_where_nobody_may_write(open_folder: Path):
     try:
         result = as_nobody("--lake", open_folder / "lake", "--json", *CREATE)
         assert (result.code, result.error["kind"]) == (5, "unavailable"), result
+        assert result.error["reason"] == "permission_denied"
         assert not (open_folder / "lake").exists()
     finally:
         open_folder.chmod(0o755)
@@ -213,6 +217,7 @@ def test_a_lake_that_cannot_be_read(open_folder: Path):
     try:
         result = as_nobody("--lake", lake, "--json", "list")
         assert (result.code, result.error["kind"]) == (5, "unavailable"), result
+        assert result.error["reason"] == "permission_denied"
     finally:
         lake.chmod(0o755)
 
@@ -236,8 +241,7 @@ def test_what_is_denied_is_unavailable_and_not_damaged(open_folder: Path):
         assert listed[0] == (0 if is_listed_well else 5), (case, listed)
         assert {one["broken_kind"] for one in listed[1]} == ({None} if is_listed_well else {None, "unavailable"}), case
         (error,) = status[2]
-        assert (status[0], error["kind"]) == (5, "unavailable"), (case, status)
-        assert "Check its owner and mode" in error["message"], case
+        assert (status[0], error["kind"], error["reason"]) == (5, "unavailable", "permission_denied"), (case, status)
         assert "copy" not in error["message"], case
         kinds = [one["broken_kind"] for one in status[1]]
         kinds += [kind for one in status[1] for kind in one.get("unreadable_kinds", {}).values()]
@@ -251,15 +255,16 @@ def test_what_is_denied_is_unavailable_and_not_damaged(open_folder: Path):
 def test_a_change_file_that_was_cut_off(written: Path):
     file = newest(changes_of(written), "data/*.parquet")
     file.write_bytes(file.read_bytes()[:-40])
-    failed(written, "corruption", 9, f"{file.name} is damaged", "head", PEOPLE)
+    failed(written, "corruption", "damaged_file", file.name, "head", PEOPLE)
 
 
 def test_a_change_file_that_is_gone(written: Path):
-    newest(changes_of(written), "data/*.parquet").unlink()
-    failed(written, "corruption", 9, "is missing", "status", PEOPLE)
-    failed(written, "corruption", 9, "is missing", "head", PEOPLE)
+    file = newest(changes_of(written), "data/*.parquet")
+    file.unlink()
+    failed(written, "corruption", "missing_file", file.name, "status", PEOPLE)
+    failed(written, "corruption", "missing_file", file.name, "head", PEOPLE)
     doctor = silt("--lake", written, "--json", "doctor")
-    assert (doctor.code, "is missing" in str(doctor.data)) == (1, True)
+    assert (doctor.code, file.name in str(doctor.data)) == (1, True)
     left = silt("--lake", written, "--json", "doctor", "--repair", "--yes")
     assert (left.code, [(one["subject"], one["kind"], one["state"]) for one in left.data["damages"]]) == (
         1,
@@ -270,19 +275,21 @@ def test_a_change_file_that_is_gone(written: Path):
 def test_a_registry_file_that_was_cut_off(lake: Path):
     for file in (lake / "_system" / "datasets" / "data").glob("*.parquet"):
         file.write_bytes(file.read_bytes()[:-40])
-    failed(lake, "corruption", 9, "Restore it from a copy", "list")
+    failed(lake, "corruption", "damaged_file", "_system/datasets", "list")
 
 
-@pytest.mark.parametrize(("text", "says"), [("", "is empty"), ("{nope\n", ""), ('{"add": 7}\n', "")])
-def test_a_log_entry_that_cannot_be_read(written: Path, text: str, says: str):
-    newest(changes_of(written), "_delta_log/*.json").write_text(text)
+@pytest.mark.parametrize("text", ["", "{nope\n", '{"add": 7}\n'])
+def test_a_log_entry_that_cannot_be_read(written: Path, text: str):
+    entry = newest(changes_of(written), "_delta_log/*.json")
+    entry.write_text(text)
     for call in (("status", PEOPLE), ("head", PEOPLE), ("upsert", PEOPLE, "--row", '{"id": "c"}'), ("compact", PEOPLE)):
-        failed(written, "corruption", 9, says, *call)
+        failed(written, "corruption", "damaged_file", entry.name, *call)
 
 
 def test_a_log_entry_that_is_missing(written: Path):
-    (changes_of(written) / "_delta_log" / f"{1:020d}.json").unlink()
-    failed(written, "corruption", 9, "Restore it", "status", PEOPLE)
+    entry = changes_of(written) / "_delta_log" / f"{1:020d}.json"
+    entry.unlink()
+    failed(written, "corruption", "missing_file", entry.name, "status", PEOPLE)
 
 
 def test_a_broken_dataset_does_not_hide_the_others(written: Path):
@@ -297,7 +304,7 @@ def test_a_missing_dataset_folder_is_named_and_hides_nothing(written: Path):
     shutil.rmtree(folder)
     for call in (("list",), ("status",), ("compact", "--all", "--dry-run"), ("vacuum", "--all", "--dry-run")):
         result = silt("--lake", written, "--json", *call)
-        assert (result.code, result.error["kind"]) == (9, "corruption"), call
+        assert (result.code, result.error["kind"], result.error["reason"]) == (9, "corruption", "missing_file"), call
         assert f"silt drop {PEOPLE}" in result.error["message"]
         found = {one.get("name") or one["dataset"]: bool(one.get("broken")) for one in result.data}
         assert found == ({PEOPLE: True, PRICES: False} if call[0] in ("list", "status") else {PRICES: False})
@@ -365,23 +372,23 @@ def test_a_broken_change_file_is_named_by_status_and_the_rest_is_shown(written: 
     assert found == {PEOPLE: [f"changes/data/{path.name}"], PRICES: []}
     shown = silt("--lake", written, "status", PEOPLE)
     assert (shown.code, "backlog" in shown.out, path.name in shown.err) == (9, True, True)
-    failed(written, "corruption", 9, path.name, "head", PEOPLE)
+    failed(written, "corruption", "damaged_file", path.name, "head", PEOPLE)
 
 
 def test_a_dataset_of_a_newer_siltstone(written: Path):
     open_table(changes_of(written)).set_properties({"siltstone.format": "99"})
-    failed(written, "invalid_request", 2, "Upgrade Siltstone", "status", PEOPLE)
-    failed(written, "invalid_request", 2, "Upgrade Siltstone", "upsert", PEOPLE, "--row", '{"id": "c"}')
+    failed(written, "invalid_request", None, "Upgrade Siltstone", "status", PEOPLE)
+    failed(written, "invalid_request", None, "Upgrade Siltstone", "upsert", PEOPLE, "--row", '{"id": "c"}')
 
 
 def test_a_lake_with_settings_that_cannot_be_read(lake: Path):
     (lake / "silt.toml").write_text("max_rows = \n")
-    failed(lake, "invalid_request", 2, "silt.toml is not valid TOML", "list")
+    failed(lake, "invalid_request", None, "silt.toml", "list")
 
 
 def test_the_shape_of_an_error_is_one_json_object(lake: Path):
     found = json.loads(silt("--json", "--lake", lake, "describe", "a.b.c").err)
-    assert found == {"error": {"kind": "not_found", "message": found["error"]["message"]}}
+    assert found == {"error": {"kind": "not_found", "reason": None, "message": found["error"]["message"]}}
 
 
 # ---- other programs ----------------------------------------------------------------------------------------------
@@ -390,9 +397,9 @@ def test_the_shape_of_an_error_is_one_json_object(lake: Path):
 def test_a_commit_of_another_program_is_reported_and_repaired(written: Path):
     changes = DeltaTable(changes_of(written))
     changes.delete()
-    failed(written, "corruption", 9, "another program", "head", PEOPLE)
-    failed(written, "corruption", 9, "another program", "status", PEOPLE)
-    failed(written, "corruption", 9, "another program", "upsert", PEOPLE, "--row", '{"id": "c"}')
+    failed(written, "corruption", "foreign_commit", "DELETE", "head", PEOPLE)
+    failed(written, "corruption", "foreign_commit", "DELETE", "status", PEOPLE)
+    failed(written, "corruption", "foreign_commit", "DELETE", "upsert", PEOPLE, "--row", '{"id": "c"}')
     doctor = silt("--lake", written, "--json", "doctor")
     assert doctor.code == 1
     [check] = [one for one in doctor.data["checks"] if one["name"] == "lake"]

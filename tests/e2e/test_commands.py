@@ -292,7 +292,7 @@ def test_a_lake_that_is_not_there_is_told_from_an_empty_one(lake_path: Path, tmp
         assert (listed.code, listed.out, listed.err) == (0, "", f"{says}\n")
         for call in (["status"], ["compact", "--all"], ["vacuum", "--all"], ["describe", PEOPLE], ["head", PEOPLE]):
             refused = silt("--lake", path, "--json", *call)
-            assert (refused.code, refused.error) == (3, {"kind": "not_found", "message": says}), call
+            assert (refused.code, refused.error) == (3, {"kind": "not_found", "reason": None, "message": says}), call
         assert says in [check["found"] for check in silt("--lake", path, "--json", "doctor").data["checks"]]
     assert not lake_path.exists()
 

@@ -211,5 +211,5 @@ def test_jobs_that_may_not_write_are_told_so_and_change_nothing(open_lake: OpenL
     assert told.returncode == 0, told.stderr
     squash, _vacuum = json.loads(told.stdout)
     assert (squash["outcome"], squash["failure"]) == ("failed", "permission_denied"), squash
-    assert "Permission denied" in squash["error"]
+    assert (squash["error_kind"], squash["error_reason"]) == ("unavailable", "permission_denied")
     assert sorted(map(str, lake.path.rglob("*"))) == before

@@ -111,6 +111,7 @@ def test_a_fold_of_a_change_file_that_cannot_be_read_is_reported_and_the_other_d
     done = {one.dataset: one for one in lake.run_cycle(only=["fold"], force=True)}
     assert done["web.eu.sound"].outcome == "done"
     assert (done["web.eu.broken"].outcome, done["web.eu.broken"].failure) == ("failed", "corrupt_input")
+    assert (done["web.eu.broken"].error_kind, done["web.eu.broken"].error_reason) == ("corruption", "damaged_file")
     assert change.path.rsplit("/", 1)[-1] in (done["web.eu.broken"].error or "")
     assert (broken._store.changes.path / change.path).exists()
 
@@ -199,6 +200,7 @@ def test_a_full_disk_is_told_changes_nothing_and_does_not_cost_the_worker(open_l
     }
     for one in done.values():
         assert (one.outcome, one.failure, one.attempts) == ("failed", "disk_full", 1), one
+        assert (one.error_kind, one.error_reason) == ("unavailable", "disk_full"), one
     assert {name: state(lake, name) for name in before} == before
     for dataset in (log, keyed, noted):
         assert leftovers(dataset) == 0, "what was written is removed at once: the disk is full"
@@ -237,7 +239,8 @@ def test_jobs_that_may_not_write_say_so_and_change_nothing_and_the_others_are_do
     assert done.keys() == {(kind, names[0]) for kind in ("cluster", "roll_up", "fold")} | {("fold", names[1])}
     for one in done.values():
         assert (one.outcome, one.failure, one.attempts) == ("failed", "permission_denied", 1), one
-        assert "cannot be written" in (one.error or "")
+        assert (one.error_kind, one.error_reason) == ("unavailable", "permission_denied"), one
+        assert one.dataset in (one.error or "")
         assert "nothing was changed" in (one.error or "")
     assert {name: state(lake, name) for name in names} == before
     assert sorted(map(str, denied.rglob("*"))) == files

@@ -12,8 +12,8 @@ import pytest
 
 from siltstone import Dataset, Lake
 from siltstone.compaction import roll_up
-from siltstone.compaction.attempts import WorkerLost
 from siltstone.compaction.cycle import run_cycle
+from siltstone.compaction.failures import WorkerLost
 from siltstone.compaction.jobs import Job, Runner
 from siltstone.config import JobPlace
 from siltstone.failpoints import arm

@@ -6,6 +6,7 @@ import pytest
 
 from siltstone.config import CONFIG_FILE, LAKE_SETTINGS, Scope, Settings, scope_of
 from siltstone.errors import InvalidRequest, Unavailable
+from tests.support.refusals import refused
 
 
 def load(lake: Path | None = None, environment: dict[str, str] | None = None, **given: object) -> Settings:
@@ -48,14 +49,14 @@ def test_the_file_of_the_user_is_found_below_the_home_folder(tmp_path: Path):
 def test_a_file_of_the_user_that_others_can_write_is_refused(tmp_path: Path, mode: int):
     environment = user(tmp_path, "max_rows = 7\n")
     (tmp_path / "config" / "siltstone" / CONFIG_FILE).chmod(mode)
-    with pytest.raises(Unavailable, match=r"can be changed by other users.*chmod 600"):
+    with refused(Unavailable, None, "chmod 600"):
         load(environment=environment)
 
 
 @pytest.mark.parametrize("name", sorted({field.name for field in fields(Settings)} - LAKE_SETTINGS))
 def test_the_file_of_a_lake_must_not_hold_a_setting_of_the_user(tmp_path: Path, name: str):
     (tmp_path / CONFIG_FILE).write_text(f'{name} = "anything"\ndurable = false\n')
-    with pytest.raises(InvalidRequest, match=rf"silt\.toml sets {name}\. A lake's file"):
+    with refused(InvalidRequest, None, "silt.toml", f" {name}."):
         load(tmp_path)
 
 
@@ -117,7 +118,7 @@ def test_an_unknown_setting_in_the_file_is_refused(tmp_path: Path):
 @pytest.mark.parametrize("text", ["max_rows = \n", "max_rows = " + "[" * 100_000])
 def test_a_broken_file_is_named(tmp_path: Path, text: str):
     (tmp_path / CONFIG_FILE).write_text(text)
-    with pytest.raises(InvalidRequest, match=r"silt\.toml is not valid TOML"):
+    with refused(InvalidRequest, None, "silt.toml", "TOML"):
         load(tmp_path)
 
 

@@ -15,22 +15,31 @@ from hypothesis import strategies as st
 
 from siltstone import Lake
 from siltstone.clock import SystemClock
-from siltstone.compaction.attempts import (
-    FLOOR_FILES,
-    MAX_DEPTH,
-    Part,
-    WorkerLost,
-    carry_out,
-    combined,
-    halves,
-    symptoms_of,
-)
+from siltstone.compaction.attempts import FLOOR_FILES, MAX_DEPTH, Part, carry_out, combined, halves
 from siltstone.compaction.candidates import Candidate, FileEntry, JobKind, Plan
 from siltstone.compaction.cycle import run_cycle
-from siltstone.compaction.failures import Failure, Symptoms, UnreadableFiles, classify
+from siltstone.compaction.failures import (
+    BY_WORDS,
+    Failure,
+    Symptoms,
+    UnreadableFiles,
+    WorkerLost,
+    classify,
+    symptoms_of,
+)
 from siltstone.compaction.fold import disk_failures, spark_failures
 from siltstone.compaction.jobs import Inline, Job, exclude_each_other
-from siltstone.errors import CommitUnknown, Conflict, Corruption, Fenced, Gone, NotFound, SiltstoneError, Unavailable
+from siltstone.errors import (
+    CommitUnknown,
+    Conflict,
+    Corruption,
+    Fenced,
+    Gone,
+    NotFound,
+    Reason,
+    SiltstoneError,
+    Unavailable,
+)
 from siltstone.failpoints import arm
 from siltstone.model.columns import APP_EPOCH, JOB
 from siltstone.model.results import JobResult, RollUpReport
@@ -107,14 +116,20 @@ def report(done: Job) -> RollUpReport:
         (Symptoms(text="[Errno 122] Disk quota exceeded"), Failure.DISK_FULL),
         (Symptoms(text="java.io.FileNotFoundException: /lake/x (Permission denied)"), Failure.PERMISSION_DENIED),
         (Symptoms(text="[Errno 30] Read-only file system"), Failure.PERMISSION_DENIED),
-        (Symptoms(kind="corruption", unreadable=True), Failure.CORRUPT_INPUT),
         (Symptoms(text="[FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER] Could not read footer"), Failure.CORRUPT_INPUT),
-        (Symptoms(kind="corruption", text="File x cannot be read (no magic)"), Failure.CORRUPT_INPUT),
-        (Symptoms(kind="corruption", text="the fold wrote 3 rows and should have written 4"), Failure.UNKNOWN),
-        (Symptoms(kind="conflict", text="its columns were altered meanwhile. Plan anew."), Failure.SCHEMA_CHANGED),
+        (Symptoms(kind="corruption", reason=Reason.DAMAGED_FILE), Failure.CORRUPT_INPUT),
+        (Symptoms(kind="corruption"), Failure.UNKNOWN),
+        (Symptoms(kind="conflict", reason=Reason.SCHEMA_CHANGED), Failure.SCHEMA_CHANGED),
+        (Symptoms(kind="unavailable", reason=Reason.MEMORY), Failure.OUT_OF_MEMORY),
+        (Symptoms(kind="unavailable", reason=Reason.DISK_FULL), Failure.DISK_FULL),
+        (Symptoms(kind="unavailable", reason=Reason.PERMISSION_DENIED), Failure.PERMISSION_DENIED),
+        (
+            Symptoms(kind="corruption", reason=Reason.DAMAGED_FILE, text="OutOfMemoryError: Java heap space"),
+            Failure.OUT_OF_MEMORY,
+        ),
         (Symptoms(text="[FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH]"), Failure.SCHEMA_CHANGED),
-        (Symptoms(kind="conflict", text="x is not live any more. Plan anew."), Failure.CONFLICT),
-        (Symptoms(kind="conflict", text="files are gone; No space left on device"), Failure.CONFLICT),
+        (Symptoms(kind="conflict"), Failure.CONFLICT),
+        (Symptoms(kind="conflict", text="No space left on device"), Failure.CONFLICT),
         (Symptoms(kind="fenced"), Failure.FENCED),
         (Symptoms(kind="gone"), Failure.GONE),
         (Symptoms(kind="not_found"), Failure.GONE),
@@ -135,7 +150,9 @@ def test_each_failure_has_its_class(symptoms: Symptoms, expected: Failure) -> No
         (Gone("x"), Failure.GONE),
         (NotFound("x"), Failure.GONE),
         (CommitUnknown("x"), Failure.COMMIT_UNKNOWN),
+        (Conflict("x", reason=Reason.SCHEMA_CHANGED), Failure.SCHEMA_CHANGED),
         (Corruption("x"), Failure.UNKNOWN),
+        (Corruption("x", reason=Reason.DAMAGED_FILE), Failure.CORRUPT_INPUT),
         (UnreadableFiles("x", {"a": "b"}), Failure.CORRUPT_INPUT),
         (PermissionError(13, "Permission denied"), Failure.PERMISSION_DENIED),
         (OSError(28, "No space left on device"), Failure.DISK_FULL),
@@ -145,6 +162,23 @@ def test_each_failure_has_its_class(symptoms: Symptoms, expected: Failure) -> No
 )
 def test_each_error_has_its_class(error: Exception, expected: Failure) -> None:
     assert classify(symptoms_of(error)) is expected
+
+
+@pytest.mark.parametrize("mark", [mark for _, marks in BY_WORDS for mark in marks])
+def test_the_words_of_our_own_errors_never_decide(mark: str) -> None:
+    for error in (Unavailable(mark), Corruption(f"Dataset a.b.c: {mark}"), WorkerLost(mark, ended_with=None, said="")):
+        assert classify(symptoms_of(error)) is Failure.UNKNOWN
+    error = Unavailable("reworded")
+    error.__cause__ = RuntimeError(mark)
+    assert classify(symptoms_of(error)) is not Failure.UNKNOWN, "the words of another program do"
+
+
+def test_an_error_of_the_system_gives_its_reason_to_the_error_that_is_raised_from_it() -> None:
+    refused = Unavailable("The table cannot be written.")
+    refused.__cause__ = OSError(30, "Lesend gemountet")
+    failed = Unavailable("The fold failed.")
+    failed.__cause__ = refused
+    assert (failed.reason, classify(symptoms_of(failed))) == (Reason.PERMISSION_DENIED, Failure.PERMISSION_DENIED)
 
 
 def test_the_cause_of_an_error_counts_too() -> None:
@@ -277,7 +311,7 @@ def test_thirty_files_with_a_limit_of_seven_are_done_by_halving() -> None:
 def test_halving_ends_at_its_depth_and_its_floor_and_the_other_parts_go_on() -> None:
     def run(given: Job) -> RollUpReport:
         if given.planned.files[0].path.endswith("/0.parquet"):
-            raise Unavailable("OutOfMemoryError")
+            raise Unavailable("too little memory", reason=Reason.MEMORY)
         return report(given)
 
     deep = carried(Fake(run), job(100))
@@ -301,7 +335,7 @@ def test_a_fold_of_thirty_files_is_done_by_halving_one_part_after_the_other() ->
 def test_what_comes_after_a_part_of_a_fold_that_failed_is_not_tried() -> None:
     def run(given: Job) -> RollUpReport:
         if len(given.planned.files) > 4 or given.until == 11:
-            raise Unavailable("OutOfMemoryError")
+            raise Unavailable("too little memory", reason=Reason.MEMORY)
         return report(given)
 
     runner = Fake(run)
@@ -580,7 +614,8 @@ def test_a_job_that_meets_an_error_of_the_disk_is_classified(lake: Lake) -> None
     with arm("squash.after_write", full):
         done = squash(lake, None)
     assert (done.outcome, done.failure) == ("failed", "disk_full")
-    assert isinstance(done.error, str)
+    assert (done.error_kind, done.error_reason) == ("unavailable", "disk_full")
+    assert NAME in (done.error or "")
 
 
 def met(lake: Lake, error: OSError) -> SiltstoneError:
@@ -596,9 +631,11 @@ def met(lake: Lake, error: OSError) -> SiltstoneError:
 
 
 def test_a_jvm_that_does_not_listen_any_more_is_no_disk_that_refuses(lake: Lake) -> None:
-    assert "the disk refused" in str(met(lake, OSError(28, "No space left on device")))
+    full = met(lake, OSError(28, "No space left on device"))
+    assert (type(full), full.reason) == (Unavailable, Reason.DISK_FULL)
     found = met(lake, ConnectionRefusedError(111, "Connection refused"))
-    assert "the work failed in Spark: [Errno 111] Connection refused." in str(found)
+    assert (type(found), found.reason) == (Unavailable, Reason.SPARK_LOST)
+    assert "[Errno 111] Connection refused." in str(found)
     assert classify(symptoms_of(found)) is Failure.UNKNOWN
 
 
@@ -608,7 +645,7 @@ def test_a_fold_whose_jvm_ended_for_want_of_memory_is_tried_with_fewer_files(
     with subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]) as jvm:
         monkeypatch.setattr(spark, "_own", [jvm.pid])
         found = met(lake, ConnectionRefusedError(111, "Connection refused"))
-    assert isinstance(found, Unavailable)
+    assert (type(found), found.reason) == (Unavailable, Reason.MEMORY)
     failure = classify(symptoms_of(found))
     assert (failure, failure.recoverable) == (Failure.OUT_OF_MEMORY, True)
 
@@ -618,13 +655,26 @@ def test_every_error_of_ours_can_come_back_from_a_worker() -> None:
     from siltstone.compaction.pool import error_from
 
     for kind in SiltstoneError.__subclasses__():
-        back = error_from(json.loads(json.dumps(failed(kind("what happened")))))
-        assert type(back) is kind
-        assert str(back) == "what happened"
+        for reason in (None, *Reason):
+            back = error_from(json.loads(json.dumps(failed(kind("what happened", reason=reason)))))
+            assert (type(back), back.reason, str(back)) == (kind, reason, "what happened")
     broken = error_from(json.loads(json.dumps(failed(UnreadableFiles("x", {"a": "b"})))))
     assert isinstance(broken, UnreadableFiles)
-    assert broken.reasons == {"a": "b"}
-    assert isinstance(error_from(failed(OSError(28, "No space left on device"))), Unavailable)
+    assert broken.files == {"a": "b"}
+    full = error_from(json.loads(json.dumps(failed(OSError(28, "No space left on device")))))
+    assert (type(full), full.reason) == (Unavailable, Reason.DISK_FULL)
+
+
+def test_the_innermost_cause_in_a_long_stack_trace_comes_back_from_a_worker() -> None:
+    from siltstone.compaction.job_worker import failed
+    from siltstone.compaction.pool import error_from
+
+    error = Unavailable("The work failed in Spark.")
+    error.__cause__ = RuntimeError(
+        "\n\tat a.b.C.d(C.java:7)" * 2000 + "\nCaused by: java.io.IOException: File too large"
+    )
+    assert classify(symptoms_of(error)) is Failure.DISK_FULL
+    assert classify(symptoms_of(error_from(json.loads(json.dumps(failed(error)))))) is Failure.DISK_FULL
 
 
 def test_a_worker_whose_jvm_was_killed_reports_it_and_the_job_can_be_halved(monkeypatch: pytest.MonkeyPatch) -> None:

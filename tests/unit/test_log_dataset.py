@@ -16,6 +16,7 @@ from siltstone import Conflict, Dataset, InvalidRequest, Lake
 from siltstone.dataset.log_rows import MAX_REFUSED_ROWS
 from siltstone.model.spec import Kind, Spec
 from tests.support.clicks import NAME, SCHEMA, START, Oracle, as_counter, click, clicks, create
+from tests.support.refusals import refused
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def test_another_specification_is_a_conflict(lake: Lake, changed: dict[str, Any]
 
 def test_a_keyed_dataset_of_that_name_is_a_conflict(lake: Lake):
     lake.create(NAME, SCHEMA, key="at")
-    with pytest.raises(Conflict, match="it is a keyed dataset, not a log one"):
+    with refused(Conflict, None, "keyed dataset", "log"):
         create(lake)
 
 
@@ -154,7 +155,7 @@ def test_a_bad_row_refuses_the_batch_and_is_named(log: Dataset, bad: dict[str, A
 def test_a_time_that_no_period_can_name_is_refused(log: Dataset):
     rows = pa.Table.from_pylist(clicks(1), SCHEMA).drop_columns("at")
     late = rows.append_column(SCHEMA.field("at"), pa.array([253402300800000000], pa.timestamp("us", tz="UTC")))
-    with pytest.raises(InvalidRequest, match="not in the years 1 to 9999 in row 0"):
+    with refused(InvalidRequest, None, "1 to 9999", "row 0"):
         log.append(late)
 
 
@@ -178,7 +179,7 @@ def test_if_every_row_is_refused_nothing_is_written(log: Dataset):
 
 
 def test_more_bad_rows_than_are_worth_naming_refuse_the_batch(log: Dataset):
-    with pytest.raises(InvalidRequest, match="more than 1000 rows are bad, the first is row 0"):
+    with refused(InvalidRequest, None, "1000 rows", "row 0"):
         log.append([click(n, n="x") for n in range(MAX_REFUSED_ROWS + 1)], refuse="row")
 
 

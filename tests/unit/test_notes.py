@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.errors import Corruption
+from siltstone.errors import Corruption, Reason
 from siltstone.storage.layout import Layout
 from siltstone.storage.notes import CYCLES, Notes
+from tests.support.refusals import refused
 
 CYCLE = {"cycle": 7, "started": "2026-11-16T10:00:00+00:00", "jobs": 1, "failed": 0, "errors": [], "seconds": 1.5}
 
@@ -58,6 +59,6 @@ def test_a_note_of_cycles_that_makes_no_sense_is_named_and_left_as_it_is(notes: 
     path = notes.folder / CYCLES
     path.write_text(text)
     for doing in (notes.cycles, notes.next_cycle, lambda: notes.ended(CYCLE)):
-        with pytest.raises(Corruption, match=r"cycles\.json is damaged"):
+        with refused(Corruption, Reason.DAMAGED_FILE, CYCLES):
             doing()
     assert path.read_text() == text

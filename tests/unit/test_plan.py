@@ -31,6 +31,7 @@ from siltstone.errors import InvalidRequest
 from siltstone.model.periods import Granularity, end, period_of
 from siltstone.model.tiers import DEFAULT_TIERS
 from tests.support.entries import DAILY, HOURLY, MB, NOW, NOW_MS, entries, keyed, log, planned, reasons
+from tests.support.refusals import refused
 
 LANES = ("fold", "squash", "hourly", "daily")
 
@@ -286,7 +287,7 @@ def test_the_order_of_datasets_does_not_matter_if_a_tier_differs_among_them():
 def test_inputs_that_contradict_are_refused():
     with pytest.raises(InvalidRequest, match=r"a\.b\.k is given twice"):
         planned(keyed(), keyed())
-    with pytest.raises(InvalidRequest, match=r"vacuum_retention_hours \(0\.5\) is below vacuum_floor_hours \(1\)"):
+    with refused(InvalidRequest, None, "vacuum_retention_hours (0.5)", "vacuum_floor_hours (1)"):
         planned(keyed(), settings={"vacuum_retention_hours": 0.5})
     assert planned(keyed(), settings={"vacuum_retention_hours": 1.0}).jobs == ()
     with pytest.raises(InvalidRequest, match="no time zone"):

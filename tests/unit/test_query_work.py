@@ -13,6 +13,7 @@ from siltstone.query.gate import admit, expanded_tables
 from siltstone.query.names import check_names
 from siltstone.query.product import MAX_EXPANDED_TABLES, Known, check_expansion, check_product
 from siltstone.query.translate import Outside, Relation, Translated, translate
+from tests.support.refusals import refused
 
 T = "crm.sales.t"
 SCHEMA = pa.schema([(name, pa.int64()) for name in "abc"])
@@ -85,7 +86,7 @@ def test_expressions_that_double_are_refused_before_spark_plans_them():
     text = doubling(12, "SELECT x.a FROM {w} x JOIN {w} y ON x.a = y.a")
     assert len(text) < 800
     assert expanded_tables(admit(text).checked) == 4_096
-    with pytest.raises(InvalidRequest, match=r"reads 4\.1·10\^3 tables .* Spark plans at most 512"):
+    with refused(InvalidRequest, None, "4.1·10^3 tables", " 512"):
         check_expansion(admit(text).checked)
     fitting = admit(doubling(9, "SELECT x.a FROM {w} x JOIN {w} y ON x.a = y.a")).checked
     assert expanded_tables(fitting) == MAX_EXPANDED_TABLES

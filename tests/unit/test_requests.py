@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.errors import Corruption, InvalidRequest, Unavailable
+from siltstone.errors import Corruption, InvalidRequest, Reason, Unavailable
 from siltstone.model.requests import Answer, Ask, Request, Wish
 from siltstone.storage import requests as room
 from siltstone.storage.layout import Layout
 from siltstone.storage.requests import KEPT_SECONDS, SILENT_SECONDS, Requests
 from tests.support.clocks import FakeClock
+from tests.support.refusals import refused
 
 WISH = Wish(ask=Ask.COMPACT, names=("a.b.c",), purge=True)
 
@@ -194,14 +195,14 @@ def test_a_line_that_is_cut_is_read_when_it_is_whole(requests: Requests):
 def test_a_damaged_answer_is_an_error_and_not_waited_for(requests: Requests):
     following = requests.ask(WISH)
     requests._path(following.request.id, ".answer").write_text("{}")
-    with pytest.raises(Corruption, match="cannot be read"):
+    with refused(Corruption, Reason.DAMAGED_FILE, following.request.id):
         following.answer()
 
 
 def test_a_disk_that_refuses_is_said_and_nothing_was_asked(requests: Requests, tmp_path: Path):
     (tmp_path / "_system").mkdir()
     (tmp_path / "_system" / "compactor").write_text("a file")
-    with pytest.raises(Unavailable, match="cannot be asked"):
+    with refused(Unavailable, None, tmp_path / "_system" / "compactor"):
         requests.ask(WISH)
     assert not list((tmp_path / "_system").glob("work/*"))
 

@@ -16,6 +16,7 @@ import pytest
 
 from siltstone.cli.rows_file import write_rows
 from siltstone.errors import InvalidRequest, Unavailable
+from tests.support.refusals import refused
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("l", pa.list_(pa.int32()))])
 FORMS = ["parquet", "csv", "json"]
@@ -180,7 +181,7 @@ def test_what_goes_wrong_where_rows_come_from_is_not_blamed_on_the_file(tmp_path
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path):
     with pytest.raises(InvalidRequest, match="it is a folder"):
         write_rows(SCHEMA, [], tmp_path, "csv")
-    with pytest.raises(InvalidRequest, match="no/rows cannot be written: No such file"):
+    with refused(InvalidRequest, None, "no/rows "):
         write_rows(SCHEMA, [], tmp_path / "no" / "rows", "csv")
 
 

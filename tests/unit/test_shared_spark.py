@@ -16,7 +16,7 @@ import pytest
 
 from siltstone.clock import SystemClock
 from siltstone.config import Settings
-from siltstone.errors import Conflict, Unavailable
+from siltstone.errors import Conflict, Reason, Unavailable
 from siltstone.query.gate import admit
 from siltstone.query.run import SparkQuery
 from siltstone.query.running import Cancellation
@@ -42,6 +42,7 @@ from siltstone.storage.shared_spark import (
     write_state,
     write_suspect,
 )
+from tests.support.refusals import refused
 
 RUNNING = Running(port=1, token="t" * 64, started_at="2026-11-16T00:00:00+00:00", idle_minutes=15.0)
 
@@ -254,14 +255,14 @@ def test_a_keeper_that_does_not_end_is_unavailable(place: Path):
 
 def test_a_server_that_cannot_start_says_why_and_where_its_log_is(tmp_path: Path):
     shared = SharedSpark(Settings(spark_jars=str(tmp_path)), folder=tmp_path / "connect" / "key")
-    with pytest.raises(Unavailable, match=r"did not start: .*has no delta-spark.*Log: .*server\.log"):
+    with refused(Unavailable, Reason.SPARK_LOST, "delta-spark", "server.log"):
         shared.join()
     assert not shared.in_use()
 
 
 def test_a_cache_that_cannot_be_written_names_the_way_out(tmp_path: Path):
     (tmp_path / "file").touch()
-    with pytest.raises(Unavailable, match=r"XDG_CACHE_HOME .*, or the setting spark_shared"):
+    with refused(Unavailable, None, "XDG_CACHE_HOME", "spark_shared"):
         SharedSpark(Settings(), folder=tmp_path / "file" / "key").join()
 
 

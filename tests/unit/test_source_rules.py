@@ -1,8 +1,13 @@
-"""Rules over the source: who may commit, what may leave Spark, and that nobody reaches into the JVM."""
+"""Rules over the source: who may commit, what may leave Spark, who may read an error's words, and what stays out of the JVM."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
+
+from siltstone import errors
 
 SOURCE = Path(__file__).parents[2] / "src" / "siltstone"
 
@@ -122,3 +127,146 @@ def test_no_comprehension_searches_a_list_of_columns_for_each_column() -> None:
         for line in names_searched_in_loops(ast.parse(path.read_text()))
     }
     assert found == set()
+
+
+# ---- the words of errors -------------------------------------------------------------------------------------------
+
+MAY_READ_WORDS = {
+    ("storage/spark_failures.py", "is_missing_file"): "Spark's and Delta's words",
+    ("storage/spark_failures.py", "damage"): "Spark's words, and names of files",
+    ("storage/spark_failures.py", "names_data_file"): "names of files",
+    ("storage/spark_failures.py", "is_away"): "Spark's words",
+    ("storage/spark_failures.py", "is_cancelled"): "Spark's words",
+    ("storage/spark_failures.py", "leaves_end_unknown"): "Spark's words",
+    ("storage/spark_failures.py", "away"): "gRPC's words, for a message",
+    ("storage/spark_failures.py", "error_line"): "Spark's words, for a message",
+    ("storage/system_errors.py", "is_memory_failure"): "words of the system's loader",
+    ("dataset/tasks.py", "answers"): "names of errors in tracebacks of Spark's Python workers",
+    ("dataset/jdbc.py", "told"): "the password, which a message must not show",
+    ("eventlog/database.py", "_is_broken_code"): "SQLite's words",
+    ("eventlog/queries.py", "_checks"): "SQLite's words",
+    ("query/hot_query.py", "_why"): "a mark of ours in the words of DuckDB, for a message",
+    ("compaction/inputs.py", "_names"): "names of files",
+    ("compaction/fold.py", "spark_failures"): "names of files in Spark's words",
+    ("scheduler/caretaker.py", "_look"): "the same error as before is not reported again",
+}
+ERRORS = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
+SEARCHING = {"startswith", "endswith", "find", "rfind", "index", "count", "partition", "rpartition"}
+MATCHING = {"search", "match", "fullmatch", "findall", "finditer"}
+PROSE = re.compile(r"[A-Za-z]{2,} .*[a-z]{2,}|[a-z]{2,}.* [A-Za-z]{2,}")
+
+
+def error_names(function: ast.AST) -> set[str]:
+    """Return the names that hold an exception in a function: caught ones, and arguments of such a type."""
+    found = {node.name for node in ast.walk(function) if isinstance(node, ast.ExceptHandler) and node.name}
+    for node in ast.walk(function):
+        if isinstance(node, ast.arg) and node.annotation is not None:
+            types = {one.id for one in ast.walk(node.annotation) if isinstance(one, ast.Name)}
+            if any(one in ERRORS or one.endswith(("Error", "Exception")) for one in types):
+                found.add(node.arg)
+    return found
+
+
+def holds_words(node: ast.AST, names: set[str], texts: set[str]) -> bool:
+    """True if an expression has the words of an exception in it: `str(error)`, `f"{error}"`, `error.args`, or a name for one."""
+    for one in ast.walk(node) if names else ():
+        match one:
+            case ast.Call(func=ast.Name(id="str" | "repr"), args=[ast.Name(id=name)]) if name in names:
+                return True
+            case ast.FormattedValue(value=ast.Name(id=name)) if name in names:
+                return True
+            case ast.Attribute(value=ast.Name(id=name), attr="args") if name in names:
+                return True
+            case ast.Name(id=name) if name in texts:
+                return True
+    return False
+
+
+def text_names(function: ast.AST, names: set[str]) -> set[str]:
+    """Return the names in a function that hold the words of an exception, or parts of them."""
+    texts: set[str] = set()
+    while names:
+        before = len(texts)
+        for node in ast.walk(function):
+            match node:
+                case ast.Assign(value=value, targets=targets) if holds_words(value, names, texts):
+                    pass
+                case ast.NamedExpr(value=value, target=target) if holds_words(value, names, texts):
+                    targets = [target]
+                case ast.comprehension(iter=value, target=target) if holds_words(value, names, texts):
+                    targets = [target]
+                case _:
+                    continue
+            plain = [one for target in targets for one in getattr(target, "elts", [target])]
+            texts |= {one.id for one in plain if isinstance(one, ast.Name)}
+        if len(texts) == before:
+            break
+    return texts
+
+
+def decisions_by_words(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield each place where the words of an exception, or a literal of several words, are searched or compared."""
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        names = error_names(function)
+        texts = text_names(function, names)
+        for node in ast.walk(function):
+            match node:
+                case ast.Compare(left=left, comparators=others) if not all(
+                    isinstance(one, ast.Is | ast.IsNot) for one in node.ops
+                ):
+                    compared = [left, *others]
+                case ast.Call(func=ast.Attribute(value=value, attr=method), args=args) if method in SEARCHING:
+                    compared = [value, *args]
+                case ast.Call(func=ast.Attribute(attr=method), args=args) if method in MATCHING:
+                    compared = args
+                case _:
+                    continue
+            prose = any(
+                isinstance(one, ast.Constant) and isinstance(one.value, str) and PROSE.search(one.value)
+                for part in compared
+                for one in ast.walk(part)
+            )
+            if prose or any(holds_words(part, names, texts) for part in compared):
+                yield function.name, ast.unparse(node)
+
+
+def test_nothing_decides_by_the_words_of_our_own_errors() -> None:
+    """Messages are for people and may be reworded: programs go by the type, the kind and the reason of an error."""
+    found = {
+        (path.relative_to(SOURCE).as_posix(), function): code
+        for path in sorted(SOURCE.rglob("*.py"))
+        for function, code in decisions_by_words(ast.parse(path.read_text()))
+    }
+    assert found.keys() - MAY_READ_WORDS.keys() == set(), {
+        place: found[place] for place in found.keys() - MAY_READ_WORDS
+    }
+    assert MAY_READ_WORDS.keys() - found.keys() == set(), "an exception that nothing needs any more"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "try: go()\n    except Conflict as error:\n        if 'altered' in str(error): raise",
+        "try: go()\n    except Exception as error:\n        return any(mark in f'{error}' for mark in MARKS)",
+        "try: go()\n    except Exception as error:\n        text = str(error).lower()\n        return text.startswith(MARK)",
+        "try: go()\n    except Exception as error:\n        return str(error) == known",
+        "try: go()\n    except Exception as error:\n        return [one for one in str(error).splitlines() if MARK.search(one)]",
+        "return result['error'].startswith('Dataset gone: open')",
+        "return 'is damaged: restore' in answer.error",
+    ],
+)
+def test_a_decision_by_words_is_found(code: str) -> None:
+    assert list(decisions_by_words(ast.parse(f"def f():\n    {code}\n")))
+
+
+def test_only_errors_of_others_are_classified_by_their_words() -> None:
+    """`symptoms_of` leaves the words of our own errors out, so nothing else may put words into symptoms."""
+    makers = [path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if "Symptoms(" in path.read_text()]
+    assert makers == ["compaction/failures.py"]
+
+
+def test_every_reason_is_given_somewhere() -> None:
+    source = "\n".join(path.read_text() for path in SOURCE.rglob("*.py") if path.name != "failures.py")
+    assert [reason for reason in errors.Reason if f"Reason.{reason.name}" not in source] == []

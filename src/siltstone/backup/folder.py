@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from siltstone.backup.manifest import FORMAT, BackedFile, Manifest, read_manifest
-from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, SiltstoneError, Unavailable
+from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, Reason, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
 from siltstone.storage.durable import sync_directory, sync_file
 
@@ -92,7 +92,9 @@ class BackupFolder:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, TypeError, RecursionError) as error:
-            raise Corruption(f"{self.path / MARKER} cannot be read. Choose another folder.") from error
+            raise Corruption(
+                f"{self.path / MARKER} cannot be read. Choose another folder.", reason=Reason.DAMAGED_FILE
+            ) from error
         except OSError as error:
             raise Unavailable(f"{self.path} cannot be read ({error}). Check its permissions.") from error
 
@@ -155,7 +157,8 @@ class BackupFolder:
         if size_bytes is not None and size != size_bytes:
             draft.unlink()
             raise Corruption(
-                f"{source} has {size} bytes, and its log says {size_bytes}. Restore it from an older backup."
+                f"{source} has {size} bytes, and its log says {size_bytes}. Restore it from an older backup.",
+                reason=Reason.DAMAGED_FILE,
             )
         found = BackedFile(path=relative, size_bytes=size, sha256=digest, modified_ns=modified_ns)
         fresh = not self.has_sound(found)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from siltstone.errors import Corruption, InvalidRequest
+from siltstone.errors import Corruption, InvalidRequest, Reason
 
 FORMAT: Final = 1
 _SHA256: Final = re.compile(r"[0-9a-f]{64}\Z")
@@ -87,9 +87,11 @@ def read_manifest(content: bytes, *, where: str) -> Manifest:
         found = _manifest(head, files)
         whole = end == {"end": True, "files": len(found.files), "bytes": found.size_bytes}
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise Corruption(f"Backup {where} cannot be read ({error!r}). Use another backup.") from error
+        raise Corruption(
+            f"Backup {where} cannot be read ({error!r}). Use another backup.", reason=Reason.DAMAGED_FILE
+        ) from error
     if not whole:
-        raise Corruption(f"Backup {where} is not complete. Use another backup.")
+        raise Corruption(f"Backup {where} is not complete. Use another backup.", reason=Reason.DAMAGED_FILE)
     return found
 
 

@@ -30,7 +30,7 @@ from siltstone.backup.verify import make_registry, verify
 from siltstone.clock import Clock
 from siltstone.config import Settings
 from siltstone.dataset.store import Store
-from siltstone.errors import Corruption, InvalidRequest, SiltstoneError, Unavailable
+from siltstone.errors import Corruption, InvalidRequest, Reason, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.columns import APP_CONTENT, APP_EPOCH
 from siltstone.model.files import Commit, CommitKind
@@ -171,7 +171,8 @@ class Restore:
         if digest != file.sha256:
             raise Corruption(
                 f"Backup at {self._folder.path}: {file.path} has other bytes than were copied. Nothing was restored. Use "
-                "another backup."
+                "another backup.",
+                reason=Reason.DAMAGED_FILE,
             )
         os.utime(target, ns=(file.modified_ns, file.modified_ns))
 

@@ -39,7 +39,7 @@ from siltstone.dataset.folder import MARKER
 from siltstone.dataset.registry import Registration, Registry
 from siltstone.dataset.store import Snapshot, Store, files_vanished
 from siltstone.dataset.sweep import unregistered
-from siltstone.errors import Corruption, Gone, InvalidRequest, SiltstoneError, Unavailable
+from siltstone.errors import Corruption, Gone, InvalidRequest, Reason, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.columns import APP_SEQ
 from siltstone.model.files import DataFile
@@ -258,11 +258,12 @@ class Backup:
         try:
             return self._pair(self._registry.store(row))
         except (Gone, Corruption) as error:
-            why = self._registry.broken(row) or str(error)
-            if isinstance(error, Gone) and why == str(error):
+            missing = self._registry.broken(row)
+            if isinstance(error, Gone) and missing is None:
                 return None  # it was dropped: the next look at the registry tells
+            why = str(missing or error)
             if not self._wanted.skip_broken:
-                raise Corruption(f"{why} No backup was recorded.") from error
+                raise Corruption(f"{why} No backup was recorded.", reason=(missing or error).reason) from error
             self._left_out[str(row.name)] = why
             return None
 
@@ -347,7 +348,10 @@ class Backup:
         if not why and known is not None and known.sha256 != (hash_of(path) if found is known else found.sha256):
             why = "it has other bytes than an earlier backup has copied"
         if why:
-            raise Corruption(f"{of}: data file {path} is damaged: {why}. Restore it from an older backup.")
+            raise Corruption(
+                f"{of}: data file {path} is damaged: {why}. Restore it from an older backup.",
+                reason=Reason.DAMAGED_FILE,
+            )
         return found
 
     def _copy(self, path: Path, *, size_bytes: int | None = None) -> BackedFile:

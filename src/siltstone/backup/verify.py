@@ -15,7 +15,7 @@ from siltstone.clock import Clock
 from siltstone.config import Settings
 from siltstone.dataset.registry import Registry
 from siltstone.dataset.relation import check_gapless, check_pruned, check_watermark
-from siltstone.errors import Corruption, Unavailable
+from siltstone.errors import Corruption, Reason, Unavailable
 from siltstone.model.columns import APP_FOLD, APP_PRUNE, APP_SEQ
 from siltstone.model.names import DatasetName
 from siltstone.storage.beneath import checked
@@ -78,9 +78,15 @@ def damage(path: Path, *, rows: int, whole: bool) -> str:
 def _check_bytes(folder: BackupFolder, manifest: Manifest, *, full: bool) -> None:
     for file in manifest.files:
         if not folder.has(file):
-            raise Corruption(f"Backup {manifest.id}: {file.path} is missing or has another size. Use another backup.")
+            raise Corruption(
+                f"Backup {manifest.id}: {file.path} is missing or has another size. Use another backup.",
+                reason=Reason.DAMAGED_FILE,
+            )
         if (full or is_always_hashed(file.path)) and not folder.has_sound(file):
-            raise Corruption(f"Backup {manifest.id}: {file.path} has other bytes than were copied. Use another backup.")
+            raise Corruption(
+                f"Backup {manifest.id}: {file.path} has other bytes than were copied. Use another backup.",
+                reason=Reason.DAMAGED_FILE,
+            )
 
 
 def is_always_hashed(path: str) -> bool:

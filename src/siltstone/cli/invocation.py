@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from siltstone.cli import render
-from siltstone.errors import Corruption, InvalidRequest, SiltstoneError
+from siltstone.errors import InvalidRequest, SiltstoneError
 
 if TYPE_CHECKING:
     from siltstone.dataset.dataset import Dataset
@@ -146,7 +146,7 @@ def chosen(lake: "Lake", name: str | None, *, every: bool) -> "tuple[list[Datase
     if name is not None:
         return [lake.dataset(name)], {}
     datasets, broken = lake.handles()
-    return datasets, {found: Corruption(why) for found, why in broken.items()}
+    return datasets, dict(broken)
 
 
 def each(datasets: "list[Dataset]", action: "Callable[[Dataset], T]") -> tuple[list[T], Failures]:
@@ -165,6 +165,6 @@ def settle(call: Invocation, failures: Iterable[SiltstoneError]) -> None:
     """Show every failure; the first one decides about the exit code."""
     found = list(failures)
     for failure in found[1:]:
-        render.show_error(failure.kind, str(failure), as_json=call.as_json)
+        render.show_error(failure.kind, str(failure), as_json=call.as_json, reason=failure.reason)
     if found:
         raise found[0]

@@ -36,7 +36,7 @@ from siltstone.cli.commands import (
 from siltstone.cli.interrupts import INTERRUPTED, KIND, MESSAGE, Interrupts
 from siltstone.cli.invocation import Invocation
 from siltstone.config import TRACE_VARIABLE
-from siltstone.errors import InvalidRequest, SiltstoneError, Unavailable, one_line
+from siltstone.errors import InvalidRequest, Reason, SiltstoneError, Unavailable, one_line, reason_of
 from siltstone.storage.system_errors import is_memory_failure, is_panic
 
 PROGRAM = "silt"
@@ -139,7 +139,7 @@ def _failed(error: BaseException, *, as_json: bool) -> int:
     """Show an error and return its exit code."""
     match error:
         case SiltstoneError():
-            render.show_error(error.kind, str(error), as_json=as_json)
+            render.show_error(error.kind, str(error), as_json=as_json, reason=error.reason)
             return error.exit_code
         case typer.TyperException():
             return _usage_error(error, as_json=as_json)
@@ -147,11 +147,11 @@ def _failed(error: BaseException, *, as_json: bool) -> int:
             return _closed_pipe()
         case OSError():
             message = one_line(f"{error}. Check the path, its permissions and the disk.")
-            render.show_error(Unavailable.kind, message, as_json=as_json)
+            render.show_error(Unavailable.kind, message, as_json=as_json, reason=reason_of(error))
             return Unavailable.exit_code
         case _ if is_memory_failure(error):
             message = "Not enough memory. Ask for fewer rows or columns at a time, or give the process more memory."
-            render.show_error(Unavailable.kind, message, as_json=as_json)
+            render.show_error(Unavailable.kind, message, as_json=as_json, reason=Reason.MEMORY)
             return Unavailable.exit_code
         case _:
             return _unexpected(error, as_json=as_json)

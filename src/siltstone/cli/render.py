@@ -29,9 +29,9 @@ NULL: Final = "NULL"
 UNITS: Final = ("B", "KB", "MB", "GB", "TB")
 
 
-def show_error(kind: str, message: str, *, as_json: bool) -> None:
+def show_error(kind: str, message: str, *, as_json: bool, reason: str | None = None) -> None:
     """Write one error to standard error."""
-    shape = {"error": {"kind": kind, "message": message}}
+    shape = {"error": {"kind": kind, "reason": reason, "message": message}}
     sys.stderr.write(f"{json.dumps(shape, ensure_ascii=False) if as_json else f'silt: {message}'}\n")
 
 

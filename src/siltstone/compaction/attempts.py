@@ -21,9 +21,9 @@ import pyarrow as pa
 
 from siltstone.clock import Clock
 from siltstone.compaction.candidates import Candidate, JobKind
-from siltstone.compaction.failures import Failure, Symptoms, UnreadableFiles, classify
+from siltstone.compaction.failures import REASONS, Failure, UnreadableFiles, classify, symptoms_of
 from siltstone.compaction.jobs import DIVISIBLE, Job, Runner, Stoppable
-from siltstone.errors import SiltstoneError, Unavailable
+from siltstone.errors import Reason, SiltstoneError, Unavailable, reason_of
 from siltstone.model.results import FailedAttempt, JobResult, OutputFile
 from siltstone.storage.handle import LogMoved
 
@@ -58,16 +58,6 @@ SUMMED_OF_FOLDS: Final = frozenset(
         "deltas_merged",
     }
 )
-
-
-class WorkerLost(Unavailable):
-    """The process that did the job is gone: how it ended, and the last that it said."""
-
-    def __init__(self, message: str, *, ended_with: int | None, said: str) -> None:
-        """Keep what tells why."""
-        super().__init__(message)
-        self.ended_with = ended_with
-        self.said = said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,11 +106,12 @@ def carry_out(job: Job, runner: Runner, *, clock: Clock, stopping: Stopping) -> 
 
 @dataclass(frozen=True, slots=True)
 class _GivenUp:
-    """What is left of a job, and why: the class of the failure, its text, and the kind of the error."""
+    """What is left of a job, and why: the class of the failure, its text, and the kind and reason of the error."""
 
     failure: Failure
     text: str
     kind: str
+    reason: Reason | None
 
 
 @dataclass(kw_only=True)
@@ -155,6 +146,7 @@ class _Carried:
             report=combined([_counts(report) for report in self.reports]),
             error=None if left is None else left.text,
             error_kind=None if left is None else left.kind,
+            error_reason=None if left is None or left.reason is None else str(left.reason),
             outcome=self._outcome(),
             failure=None if left is None else str(left.failure),
             attempts=self.attempts,
@@ -175,7 +167,7 @@ class _Carried:
         """Make one attempt; return what is to be tried in its place."""
         if self.stopping():
             text = f"Dataset {part.job.planned.dataset}: the job was cancelled."
-            self.given_up.append(_GivenUp(Failure.CANCELLED, text, Unavailable.kind))
+            self.given_up.append(_GivenUp(Failure.CANCELLED, text, Unavailable.kind, Reason.CANCELLED))
             return ()
         self.attempts += 1
         with _Guard(self.runner, part.job, self.clock, self.stopping) as guard:
@@ -204,47 +196,23 @@ class _Carried:
         )
         if not instead or isinstance(error, UnreadableFiles):
             kind = error.kind if isinstance(error, SiltstoneError) else Unavailable.kind
-            self.given_up.append(_GivenUp(failure, text, kind))
+            self.given_up.append(_GivenUp(failure, text, kind, REASONS.get(failure) or reason_of(error)))
             if part.job.planned.kind is JobKind.FOLD:
                 self.waiting.clear()  # what comes after this part cannot be folded without it
         return instead
 
     def _without(self, part: Part, error: UnreadableFiles) -> Sequence[Part]:
         """Return the part without the files that cannot be read; nothing, if too few are left or it cannot be done without."""
-        self.corrupt |= error.reasons
+        self.corrupt |= error.files
         planned = part.job.planned
-        left = [file for file in planned.files if file.path not in error.reasons]
+        left = [file for file in planned.files if file.path not in error.files]
         if planned.kind is JobKind.FOLD:
-            bad = min((file.order for file in planned.files if file.path in error.reasons), default=0)
+            bad = min((file.order for file in planned.files if file.path in error.files), default=0)
             left = [file for file in left if file.order < bad]
         floor = 1 if planned.kind is JobKind.FOLD else FLOOR_FILES
         if planned.kind not in DIVISIBLE or len(left) < floor or part.rereads >= MAX_REREADS:
             return ()
         return (Part(job=part.job.part(0, left), depth=part.depth, rereads=part.rereads + 1),)
-
-
-def symptoms_of(error: Exception, *, asked: Failure | None = None) -> Symptoms:
-    """Return what an error says for its classification."""
-    lost = error if isinstance(error, WorkerLost) else None
-    told = [str(error), *_causes(error)]
-    return Symptoms(
-        kind=error.kind if isinstance(error, SiltstoneError) and lost is None else "",
-        text="\n".join(filter(None, told)),
-        said=lost.said if lost else "",
-        exit_code=lost.ended_with if lost else None,
-        asked=asked,
-        unreadable=isinstance(error, UnreadableFiles),
-    )
-
-
-def _causes(error: BaseException) -> list[str]:
-    """Return what the errors behind an error say: our sentences leave class names out."""
-    found: list[str] = []
-    cause = error.__cause__
-    while cause is not None and len(found) < MAX_DEPTH:
-        found.append(f"{type(cause).__name__}: {cause}")
-        cause = cause.__cause__
-    return found
 
 
 def _told(error: Exception, failure: Failure) -> str:

@@ -1,8 +1,8 @@
 """What went wrong with a job, as one of few classes, and what each calls for. Pure.
 
-Whatever an attempt leaves (our error, Spark's words, the exit of a process, our own order to stop) are its *symptoms*. The class
-decides: *divide* (try again with half the files), *leave* (report it; the next cycle plans anew), and whether the worker that met
-it is still sound.
+The *symptoms* of an attempt are the kind and reason of our error, the words of Java, Spark, Arrow, Rust and the operating system,
+the exit of a process, and our own order to stop. The words of our own messages are never examined. The class decides: *divide*
+(try again with half the files), *leave* (report it; the next cycle plans anew), and whether the worker that met it can go on.
 """
 
 import signal
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from siltstone.errors import Corruption
+from siltstone.errors import Corruption, Reason, SiltstoneError, Unavailable, causes, reason_of
 
 
 class Failure(StrEnum):
@@ -52,28 +52,39 @@ _SOILING: Final = _RECOVERABLE | {Failure.CANCELLED, Failure.COMMIT_UNKNOWN, Fai
 
 
 class UnreadableFiles(Corruption):
-    """Inputs of a job that cannot be read; `reasons` says why, by their paths below the table."""
+    """Inputs of a job that cannot be read; `files` says what is wrong with each, by its path below the table."""
 
-    def __init__(self, message: str, reasons: Mapping[str, str]) -> None:
+    def __init__(self, message: str, files: Mapping[str, str]) -> None:
         """Name them."""
-        super().__init__(message)
-        self.reasons = dict(reasons)
+        super().__init__(message, reason=Reason.DAMAGED_FILE)
+        self.files = dict(files)
+
+
+class WorkerLost(Unavailable):
+    """The process that did the job is gone: how it ended, and the last lines that it printed."""
+
+    def __init__(self, message: str, *, ended_with: int | None, said: str, reason: Reason | None = None) -> None:
+        """Keep what its class is derived from."""
+        super().__init__(message, reason=reason)
+        self.ended_with = ended_with
+        self.said = said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Symptoms:
     """What an attempt left behind.
 
-    `kind` is that of our own error and `text` its words; `said` is what a worker that is gone had printed, also about other
-    things; `exit_code` is how it ended, and `asked` is set if we ended the attempt ourselves.
+    `kind` and `reason` are those of our own error. `text` holds the words of errors that are not ours. `said` is what a worker
+    that is gone had printed, also about other things; `exit_code` is how it ended, and `asked` is set if we ended the attempt
+    ourselves.
     """
 
     kind: str = ""
+    reason: Reason | None = None
     text: str = ""
     said: str = ""
     exit_code: int | None = None
     asked: Failure | None = None
-    unreadable: bool = False
 
 
 BY_KIND: Final[Mapping[str, Failure]] = {
@@ -82,8 +93,19 @@ BY_KIND: Final[Mapping[str, Failure]] = {
     "not_found": Failure.GONE,
     "commit_unknown": Failure.COMMIT_UNKNOWN,
 }
-ALTERED: Final = ("columns were altered", "changed the table's metadata", "which base lacks")
-"""What our Conflicts say if a schema is the reason."""
+BY_REASON: Final[Mapping[Reason, Failure]] = {
+    Reason.MEMORY: Failure.OUT_OF_MEMORY,
+    Reason.DISK_FULL: Failure.DISK_FULL,
+    Reason.PERMISSION_DENIED: Failure.PERMISSION_DENIED,
+    Reason.DAMAGED_FILE: Failure.CORRUPT_INPUT,
+    Reason.SCHEMA_CHANGED: Failure.SCHEMA_CHANGED,
+}
+REASONS: Final[Mapping[Failure, Reason]] = {
+    Failure.TIME_LIMIT: Reason.TIME_LIMIT,
+    Failure.CANCELLED: Reason.CANCELLED,
+    **{failure: reason for reason, failure in BY_REASON.items()},
+}
+"""The reason of a failure that was recognised by other symptoms than a reason."""
 BY_WORDS: Final[Sequence[tuple[Failure, tuple[str, ...]]]] = (
     (
         Failure.OUT_OF_MEMORY,
@@ -114,9 +136,6 @@ BY_WORDS: Final[Sequence[tuple[Failure, tuple[str, ...]]]] = (
             "CANNOT_READ_FILE_FOOTER",
             "is not a Parquet file",
             "Parquet magic bytes",
-            "not a readable Parquet file",
-            "cannot be read (",
-            "is damaged:",
             "CRC checksum verification failed",
         ),
     ),
@@ -125,7 +144,7 @@ BY_WORDS: Final[Sequence[tuple[Failure, tuple[str, ...]]]] = (
         ("PARQUET_COLUMN_DATA_TYPE_MISMATCH", "SchemaColumnConvertNotSupported", "CANNOT_MERGE_SCHEMAS"),
     ),
 )
-"""What is said, in the order in which it is looked for: memory that runs out brings other errors with it."""
+"""Words of errors that are not ours, per class and checked in this order. Out of memory is first: it causes other errors."""
 
 
 _TOLD_BY_THE_DYING: Final = frozenset({Failure.OUT_OF_MEMORY, Failure.DISK_FULL})
@@ -139,19 +158,40 @@ def classify(symptoms: Symptoms) -> Failure:
     """
     if symptoms.asked is not None:
         return symptoms.asked
-    if symptoms.unreadable:
-        return Failure.CORRUPT_INPUT
     if symptoms.kind == "conflict":
-        return Failure.SCHEMA_CHANGED if any(mark in symptoms.text for mark in ALTERED) else Failure.CONFLICT
+        return Failure.SCHEMA_CHANGED if symptoms.reason is Reason.SCHEMA_CHANGED else Failure.CONFLICT
     if symptoms.kind in BY_KIND:
         return BY_KIND[symptoms.kind]
+    by_reason = None if symptoms.reason is None else BY_REASON.get(symptoms.reason)
     for failure, marks in BY_WORDS:
         words = f"{symptoms.text}\n{symptoms.said}" if failure in _TOLD_BY_THE_DYING else symptoms.text
-        if any(mark in words for mark in marks):
+        if failure is by_reason or any(mark in words for mark in marks):
             return failure
     if symptoms.exit_code is not None and symptoms.exit_code < 0:
         return Failure.KILLED
     return Failure.UNKNOWN
+
+
+def symptoms_of(error: Exception, *, asked: Failure | None = None) -> Symptoms:
+    """Return what an error says for its classification."""
+    lost = error if isinstance(error, WorkerLost) else None
+    return Symptoms(
+        kind=error.kind if isinstance(error, SiltstoneError) and lost is None else "",
+        reason=reason_of(error),
+        text=foreign_text(error),
+        said=lost.said if lost else "",
+        exit_code=lost.ended_with if lost else None,
+        asked=asked,
+    )
+
+
+def foreign_text(error: BaseException) -> str:
+    """Return the class names and words of an error and its causes, without the errors that Siltstone raised.
+
+    >>> foreign_text(Unavailable("Permission denied")), foreign_text(KeyError("rows"))
+    ('', "KeyError: 'rows'")
+    """
+    return "\n".join(f"{type(one).__name__}: {one}" for one in causes(error) if not isinstance(one, SiltstoneError))
 
 
 def exit_text(code: int | None) -> str:

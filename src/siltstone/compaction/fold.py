@@ -29,7 +29,7 @@ from siltstone.dataset.local import latest_per_key, unfolded_rows
 from siltstone.dataset.store import Snapshot, Store, check_columns
 from siltstone.dataset.tasks import WorkersUnfit
 from siltstone.dataset.written import attempt_folder, collect_files, discard, manifest
-from siltstone.errors import Conflict, Corruption, Fenced, Unavailable
+from siltstone.errors import Conflict, Corruption, Fenced, Reason, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.columns import OP
 from siltstone.model.files import DataFile, KeyRange, may_contain
@@ -235,7 +235,8 @@ def check_schemas(store: Store, snapshot: Snapshot) -> None:
     lost = [name for name in snapshot.changes.schema.names if not name.startswith("_") and name not in known]
     if lost:
         raise Conflict(
-            f"Dataset {store.name}: changes have column {lost[0]!r}, which base lacks. Open the dataset anew."
+            f"Dataset {store.name}: changes have column {lost[0]!r}, which base lacks. Open the dataset anew.",
+            reason=Reason.SCHEMA_CHANGED,
         )
 
 
@@ -383,17 +384,21 @@ def spark_failures(
         except spark_errors() as error:
             if is_missing_file(error) and not _all_there(store, snapshot):
                 raise Conflict(gone) from error
-            told = error_line(error)
+            told, reason = error_line(error), None
             if not is_away(error):
                 said = str(error)
                 named = [file for file in snapshot.base.files if file.path.rsplit("/", 1)[-1] in said]
-                check_readable(store, suspects or named, changes=changes, said=said)
+                check_readable(store, suspects or named, changes=changes, error=error)
             elif ended_out_of_memory():
-                told = "its JVM has ended with an OutOfMemoryError."
-            raise Unavailable(f"Dataset {store.name}: the work failed in Spark: {told} Nothing was changed.") from error
+                told, reason = "its JVM has ended with an OutOfMemoryError.", Reason.MEMORY
+            else:
+                reason = Reason.SPARK_LOST
+            raise Unavailable(
+                f"Dataset {store.name}: the work failed in Spark: {told} Nothing was changed.", reason=reason
+            ) from error
         except Corruption as error:
             if changes and not isinstance(error, UnreadableFiles):
-                check_readable(store, (), changes=changes, said=str(error))
+                check_readable(store, (), changes=changes, error=error)
             raise
     except FileNotFoundError as error:
         raise Conflict(gone) from error

@@ -11,12 +11,13 @@ from typing import Final
 
 import pyarrow as pa
 
-from siltstone.compaction.failures import Failure, Symptoms, UnreadableFiles, classify
+from siltstone.compaction.failures import Failure, UnreadableFiles, classify, symptoms_of
 from siltstone.dataset.store import Store
-from siltstone.errors import Corruption, SiltstoneError, Unavailable
+from siltstone.errors import Corruption, Reason, SiltstoneError, Unavailable
 from siltstone.model.files import DataFile
 from siltstone.storage.checksums import batches, open_parquet
 from siltstone.storage.parquet import READ_ERRORS, strange_columns
+from siltstone.storage.spark_failures import is_cancelled
 from siltstone.storage.system_errors import read_failure
 
 SHOWN: Final = 5
@@ -25,9 +26,9 @@ BATCH_ROWS: Final = 8192
 
 
 def check_readable(
-    store: Store, files: Sequence[DataFile], *, changes: Sequence[DataFile] = (), said: str = ""
+    store: Store, files: Sequence[DataFile], *, changes: Sequence[DataFile] = (), error: Exception | None = None
 ) -> None:
-    """Look at the footers of files of base and of change files, and read through those that Spark `said` something about.
+    """Look at the footers of files of base and of change files, and read through those that an `error` names.
 
     Raises:
         UnreadableFiles: some cannot be read.
@@ -35,8 +36,8 @@ def check_readable(
     """
     given = [_Input(store.base.path, file, store.base_schema) for file in files]
     given += [_Input(store.changes.path, file, store.change_schema) for file in changes]
-    found = _unreadable(given, {one.file.path for one in given if one.name in said})
-    if not found and _is_suspicious(said):
+    found = _unreadable(given, {one.file.path for one in given if _names(error, one)})
+    if not found and error is not None and _is_suspicious(error):
         found = _unreadable(given, {one.file.path for one in given})
     if not found:
         return
@@ -50,11 +51,11 @@ def check_readable(
 
 
 def unreadable_files(
-    store: Store, files: Sequence[DataFile], *, changes: Sequence[DataFile] = (), said: str = ""
+    store: Store, files: Sequence[DataFile], *, changes: Sequence[DataFile] = (), error: Exception | None = None
 ) -> dict[str, SiltstoneError]:
     """Return what is wrong with files of base and of changes, by their paths below the dataset's folder; also what is missing.
 
-    Footers are looked at; files whose names were `said` are read to their end. What is Unavailable may be sound.
+    Footers are looked at; files that the `error` names are read to their end. What is Unavailable may be sound.
     """
     found: dict[str, SiltstoneError] = {}
     for table, schema, some in (
@@ -65,18 +66,23 @@ def unreadable_files(
             one = _Input(table.path, file, schema)
             path = f"{table.path.name}/{file.path}"
             try:
-                if reason := _reason(one, whole=one.name in said):
-                    found[path] = Corruption(reason)
+                if reason := _reason(one, whole=_names(error, one)):
+                    found[path] = Corruption(reason, reason=Reason.DAMAGED_FILE)
             except FileNotFoundError:
-                found[path] = Corruption("it is missing")
-            except Unavailable as error:
-                found[path] = Unavailable(f"not damaged, but out of reach: {error}")
+                found[path] = Corruption("it is missing", reason=Reason.MISSING_FILE)
+            except Unavailable as refused:
+                found[path] = Unavailable(f"not damaged, but out of reach: {refused}", reason=refused.reason)
     return found
 
 
-def _is_suspicious(said: str) -> bool:
-    """True if a broken file could be behind what was said, though no name was told: Python in Spark's tasks tells none."""
-    return bool(said) and "ancelled" not in said and classify(Symptoms(text=said)) in _SUSPICIOUS
+def _names(error: Exception | None, one: "_Input") -> bool:
+    """True if an error names a file."""
+    return error is not None and one.name in str(error)
+
+
+def _is_suspicious(error: Exception) -> bool:
+    """True if the error may come from an unreadable file although it names none (Python workers report no paths)."""
+    return not is_cancelled(error) and classify(symptoms_of(error)) in _SUSPICIOUS
 
 
 _SUSPICIOUS: Final = frozenset({Failure.UNKNOWN, Failure.CORRUPT_INPUT})

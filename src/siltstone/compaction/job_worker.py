@@ -3,7 +3,8 @@
 It reads one JSON object a line from standard input and answers each with one on standard output:
 
     {"lake": "/data/lake", "settings": {...}, "job": {...}}
-    {"done": {...}}   or   {"failed": "...", "kind": "conflict", "cause": "...", "unreadable": {...}, "jvm_ended_with": null}
+    {"done": {...}}   or   {"failed": "...", "kind": "unavailable", "reason": "disk_full", "cause": "OSError: ...",
+                            "unreadable": {...}, "jvm_ended_with": null}
 
 No row of anybody's passes here: jobs name files, answers carry counts. Whatever else is printed in this process or its JVM goes
 to standard error.
@@ -31,12 +32,12 @@ import pyarrow as pa
 
 from siltstone.clock import SystemClock
 from siltstone.compaction.compactor import Compactor
-from siltstone.compaction.failures import UnreadableFiles
+from siltstone.compaction.failures import UnreadableFiles, foreign_text
 from siltstone.compaction.jobs import Inline, Job
 from siltstone.config import Settings
 from siltstone.dataset.registry import Registry
 from siltstone.dataset.store import Store
-from siltstone.errors import SiltstoneError
+from siltstone.errors import SiltstoneError, reason_of
 from siltstone.failpoints import reach
 from siltstone.model.names import DatasetName
 from siltstone.storage.handle import LogMoved
@@ -55,6 +56,8 @@ PARENT_LOOK_SECONDS: Final = 1.0
 ORPHANED: Final = 3
 """The exit code of a worker whose parent died."""
 MAX_TEXT_CHARS: Final = 4000
+MAX_CAUSE_CHARS: Final = 200_000
+"""Characters of the errors behind a failure. A Java stack trace names its innermost cause, by which it is classified, last."""
 
 Answer = dict[str, Any]
 
@@ -108,8 +111,9 @@ def failed(error: Exception) -> Answer:
     return {
         "failed": str(error)[:MAX_TEXT_CHARS] or type(error).__name__,
         "kind": error.kind if isinstance(error, SiltstoneError) else "",
-        "cause": f"{type(cause).__name__}: {cause}"[:MAX_TEXT_CHARS] if cause is not None else "",
-        "unreadable": error.reasons if isinstance(error, UnreadableFiles) else {},
+        "reason": reason_of(error),
+        "cause": foreign_text(error)[:MAX_CAUSE_CHARS],
+        "unreadable": error.files if isinstance(error, UnreadableFiles) else {},
         "jvm_ended_with": jvm_ended_with(seconds=ENDING_SECONDS if away else 0),
     }
 

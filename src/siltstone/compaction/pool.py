@@ -15,16 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from siltstone.clock import Clock
-from siltstone.compaction.attempts import WorkerLost, symptoms_of
 from siltstone.compaction.candidates import JobKind
 from siltstone.compaction.compactor import Compactor
-from siltstone.compaction.failures import Failure, UnreadableFiles, classify, exit_text
+from siltstone.compaction.failures import Failure, UnreadableFiles, WorkerLost, classify, exit_text, symptoms_of
 from siltstone.compaction.jobs import ON_SPARK, Inline, Job
 from siltstone.compaction.worker_process import COMMAND, WorkerProcess
 from siltstone.config import Settings
 from siltstone.dataset.store import Store
 from siltstone.dataset.written import manifest
-from siltstone.errors import SiltstoneError, Unavailable
+from siltstone.errors import SiltstoneError, Unavailable, named_error
 from siltstone.model.columns import JOB
 from siltstone.model.results import CompactReport, LandedReport, OutputFile, RollUpReport
 from siltstone.storage.handle import LogMoved
@@ -39,7 +38,6 @@ REPORTS: Final[Mapping[JobKind, type[CompactReport] | type[RollUpReport]]] = {
     JobKind.ROLL_UP: RollUpReport,
     JobKind.CLUSTER: RollUpReport,
 }
-ERRORS: Final = {error.kind: error for error in SiltstoneError.__subclasses__()}
 SECONDS_PER_MINUTE: Final = 60.0
 
 
@@ -169,7 +167,7 @@ class Pool:
         if classify(symptoms_of(error)) is not Failure.UNKNOWN:
             return error
         worker.close()  # its JVM may have more to say, and has said it all when it is gone
-        return WorkerLost(str(error), ended_with=None, said=worker.said())
+        return WorkerLost(str(error), ended_with=None, said=worker.said(), reason=error.reason)
 
     def _settled(self, store: Store, job: Job, before: int, lost: WorkerLost) -> "Report":
         """Look whether a job was committed by a worker that is gone, and tidy up after it.
@@ -216,7 +214,7 @@ def report_from(kind: JobKind, found: Mapping[str, Any]) -> "Report":
 
 
 def error_from(answer: Mapping[str, Any], *, said: str = "") -> SiltstoneError:
-    """Return the error that a worker sent, with its cause; `WorkerLost` if its JVM was killed."""
+    """Return the error that a worker sent, with its reason and cause; `WorkerLost` if its JVM was killed."""
     ended = answer["jvm_ended_with"]
     if ended is not None and ended < 0 and answer["kind"] in ("", Unavailable.kind):
         return WorkerLost(
@@ -227,7 +225,7 @@ def error_from(answer: Mapping[str, Any], *, said: str = "") -> SiltstoneError:
     made = (
         UnreadableFiles(answer["failed"], answer["unreadable"])
         if answer["unreadable"]
-        else ERRORS.get(answer["kind"], Unavailable)(answer["failed"])
+        else named_error(answer["kind"] or Unavailable.kind, answer["failed"], reason=answer["reason"])
     )
     made.__cause__ = RuntimeError(answer["cause"])
     return made

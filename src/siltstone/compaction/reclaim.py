@@ -23,7 +23,7 @@ from typing import Final
 
 from siltstone.config import Settings
 from siltstone.dataset.store import Store
-from siltstone.errors import Corruption, InvalidRequest, SiltstoneError, Unavailable
+from siltstone.errors import Corruption, InvalidRequest, Reason, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.results import VacuumReport
 from siltstone.storage.layout import DATA, LOG, is_owned, is_squashed, owner_of
@@ -53,7 +53,10 @@ def leftovers(store: Store) -> list[Leftover]:
     disk = Disk.of(store)
     found, lost = leftovers_and_lost(store, disk, base=store.base.pin(), changes=store.changes.pin())
     for path in sorted(lost):
-        raise Corruption(f"Dataset {store.name}: live file {path} is missing from {store.path}. Restore it.")
+        raise Corruption(
+            f"Dataset {store.name}: live file {path} is missing from {store.path}. Restore it.",
+            reason=Reason.MISSING_FILE,
+        )
     return found
 
 
@@ -93,7 +96,9 @@ def leftovers_and_lost(
         listed = disk.listed[table.path]
         live = {file.path for file in pinned.files}
         missing = [path for path in live - {path for path, _ in listed} if not (table.path / path).exists()]
-        lost |= {f"{table.path.name}/{path}": Corruption("it is missing") for path in missing}
+        lost |= {
+            f"{table.path.name}/{path}": Corruption("it is missing", reason=Reason.MISSING_FILE) for path in missing
+        }
         dead = [(path, size) for path, size in listed if path not in live]
         if not dead or store.layout.link_in(table.path):
             continue  # what lies behind a link is not ours to delete

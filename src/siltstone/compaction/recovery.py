@@ -351,8 +351,8 @@ class Recovery:
                 self._compactor.catch_up(store)
         except Gone:
             name = str(registration.name)
-            if why := self._registry.broken(registration):  # else it was dropped since it was listed
-                found.quarantined.append(Quarantined(what=f"dataset {name}", why=why, dataset=name))
+            if error := self._registry.broken(registration):  # else it was dropped since it was listed
+                found.quarantined.append(Quarantined(what=f"dataset {name}", why=str(error), dataset=name))
         except Exception as error:  # noqa: BLE001  # whatever is wrong with one dataset keeps no other from its recovery
             name = str(registration.name)
             found.quarantined.append(Quarantined(what=f"dataset {name}", why=_why(error), dataset=name))

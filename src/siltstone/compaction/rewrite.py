@@ -122,7 +122,7 @@ def _written(store: Store, taken: Sequence[DataFile], write: Callable[[], list[s
     try:
         return write()
     except Corruption as error:
-        check_readable(store, taken, said=str(error))
+        check_readable(store, taken, error=error)
         raise
 
 

@@ -65,6 +65,7 @@ def status(store: Store) -> Status:
         unreferenced_bytes=sum(found.size_bytes for found in left),
         unreadable={path: str(why) for path, why in bad.items()},
         unreadable_kinds={path: why.kind for path, why in bad.items()},
+        unreadable_reasons={path: why.reason for path, why in bad.items()},
     )
 
 
@@ -78,7 +79,7 @@ def _fold(store: Store, snapshot: Snapshot, bad: Reasons) -> FoldEstimate:
     try:
         return fold_estimate(store, snapshot)
     except (Corruption, Unavailable, OSError, pa.ArrowException) as error:
-        found = unreadable_files(store, snapshot.base.files, changes=snapshot.unfolded, said=str(error))
+        found = unreadable_files(store, snapshot.base.files, changes=snapshot.unfolded, error=error)
         if not found and not isinstance(error, FileNotFoundError):  # else it was folded and deleted meanwhile
             raise
         bad |= found

@@ -15,7 +15,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.dataset.task_files import PIECE_ROWS, Flags, Output, Target, comparable, piece_rows, unpacked
+from siltstone.dataset.task_files import (
+    PIECE_ROWS,
+    Flags,
+    Output,
+    Target,
+    UnsortedFile,
+    comparable,
+    piece_rows,
+    unpacked,
+)
 from siltstone.storage.checksums import batches, check_rows, open_parquet
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
@@ -90,10 +99,6 @@ def places(sorted_rows: pa.Table, changed: pa.Table, key: Sequence[str]) -> tupl
     left = pc.search_sorted(rows, keys, side="left").to_numpy(zero_copy_only=False).astype(np.int64)
     right = pc.search_sorted(rows, keys, side="right").to_numpy(zero_copy_only=False).astype(np.int64)
     return left, right > left
-
-
-class UnsortedFile(Exception):  # noqa: N818
-    """A file whose rows are not in the order of their keys: nothing of ours wrote it."""
 
 
 def _check_order(rows: pa.Table, key: Sequence[str], path: str) -> None:

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from siltstone.clock import Clock
-from siltstone.compaction.attempts import WorkerLost
-from siltstone.compaction.failures import exit_text
+from siltstone.compaction.failures import WorkerLost, exit_text
 from siltstone.compaction.job_worker import session_members, settings_to_dict
 from siltstone.compaction.jobs import Job
 from siltstone.config import Settings

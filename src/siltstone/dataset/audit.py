@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from siltstone.clock import utc_text
 from siltstone.dataset.store import Snapshot, Store, sequence_of
-from siltstone.errors import Corruption, Unavailable
+from siltstone.errors import Corruption, Reason, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.columns import ACTOR, OP, REASON, ROW_SEQ, SEQ, WRITTEN_AT, Op
 from siltstone.model.files import DataFile, may_contain
@@ -51,7 +51,8 @@ def records(store: Store) -> list[AuditRecord]:
     for number, record in enumerate(_lines(store), start=1):
         if record is None:
             raise Corruption(
-                f"Dataset {store.name}: line {number} of {_path(store)} is damaged. Restore the file from a copy."
+                f"Dataset {store.name}: line {number} of {_path(store)} is damaged. Restore the file from a copy.",
+                reason=Reason.DAMAGED_FILE,
             )
         known = found.get(record.sequence)
         if known is None or known.rows is None:

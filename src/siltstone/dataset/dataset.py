@@ -1247,4 +1247,5 @@ def info_of(found: Registration, schema: pa.Schema, *, broken: SiltstoneError | 
         survivor=str(found.spec.survivor) if found.spec.dedup_by else None,
         broken=None if broken is None else str(broken),
         broken_kind=None if broken is None else broken.kind,
+        broken_reason=None if broken is None else broken.reason,
     )

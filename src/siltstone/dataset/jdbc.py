@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from siltstone.errors import InvalidRequest, SiltstoneError, Unavailable
+from siltstone.errors import InvalidRequest, SiltstoneError, Unavailable, named_error
 from siltstone.storage.jars import POSTGRES
 from siltstone.storage.spark_failures import error_line, spark_errors
 
@@ -123,7 +123,7 @@ class JdbcSource:
         except SiltstoneError as error:
             if self._hidden(str(error)) == str(error):
                 raise
-            raise type(error)(self._hidden(str(error))) from None
+            raise named_error(error.kind, self._hidden(str(error)), reason=error.reason) from None
         except spark_errors() as error:
             raise self._failure(str(error), error_line(error), dataset) from None  # its text may hold what was passed
         finally:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.dataset.rows import to_table
+from siltstone.dataset.rows import BadRow, to_table
 from siltstone.errors import InvalidRequest
 from siltstone.model.results import RefusedRow
 from siltstone.model.spec import Spec
@@ -37,10 +37,11 @@ def event_table(rows: Any, schema: pa.Schema, spec: Spec, *, dataset: str) -> pa
         if pa.types.is_string(schema.field(name).type):
             row = pc.index(table.column(name), "").as_py()
             if row >= 0:
-                raise InvalidRequest(
-                    f"Dataset {dataset}: partition column {name!r} is empty text in row {row}; readers take that for null. "
-                    "Leave it out, or name it."
+                what, why = (
+                    f"partition column {name!r} is empty text",
+                    "readers take that for null. Leave it out, or name it.",
                 )
+                raise BadRow(f"Dataset {dataset}: {what} in row {row}; {why}", detail=f"{what}; {why}")
     return table
 
 
@@ -107,9 +108,8 @@ def _part(rows: Any, first: int, count: int) -> Any:  # noqa: ANN401
 
 
 def _reason(error: InvalidRequest, dataset: str) -> str:
-    """Return what is wrong with a row that stood alone, so that its number there says nothing."""
-    text = str(error).removeprefix(f"Dataset {dataset}: ")
-    return text.replace("row 0, ", "").replace(" in row 0", "").replace("row 0 is", "it is")
+    """Return what is wrong with a row that was checked alone, without its number in that check, which is 0."""
+    return error.detail if isinstance(error, BadRow) else str(error).removeprefix(f"Dataset {dataset}: ")
 
 
 # ---- tombstones --------------------------------------------------------------------------------------------------

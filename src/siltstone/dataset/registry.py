@@ -37,7 +37,7 @@ from siltstone.dataset.folder import (
 )
 from siltstone.dataset.lake_folder import no_lake, refuse_foreign_folder, unwritable
 from siltstone.dataset.store import CHANGES_LOG_ENTRIES, Store
-from siltstone.errors import Conflict, Corruption, Gone, InvalidRequest, NotFound, SiltstoneError, Unavailable
+from siltstone.errors import Conflict, Corruption, Gone, InvalidRequest, NotFound, Reason, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.columns import PERIOD, SEQ
 from siltstone.model.files import Commit, CommitKind, DataFile
@@ -159,8 +159,8 @@ class Registry:
         """
         self.require_lake()
         found = self._find(name)
-        if why := self.broken(found):
-            raise Corruption(why)
+        if error := self.broken(found):
+            raise error
         return found
 
     def _find(self, name: DatasetName) -> Registration:
@@ -169,16 +169,17 @@ class Registry:
             raise NotFound(f"There is no dataset {name} in lake {self._layout.root}. silt list shows what there is.")
         return found
 
-    def broken(self, found: Registration) -> str | None:
-        """Say what is wrong if tables of a live dataset are not on disk; None if they are there or it was dropped meanwhile."""
+    def broken(self, found: Registration) -> Corruption | None:
+        """Return an error if tables of a live dataset are not on disk; None if they are, or it was dropped meanwhile."""
         folder = self._layout.dataset(found.name, found.incarnation)
         missing = missing_tables(folder)
         if not missing or self._lookup(found.name) != found:
             return None
         what = " and ".join(missing)
-        return (
+        return Corruption(
             f"Dataset {found.name}: the registry names it, but {what} of {folder} cannot be found. Restore the folder from a "
-            f"backup, or remove the dataset with silt drop {found.name}."
+            f"backup, or remove the dataset with silt drop {found.name}.",
+            reason=Reason.MISSING_FILE,
         )
 
     def require_lake(self) -> None:
@@ -329,8 +330,8 @@ class Registry:
 
     def _same_or_conflict(self, existing: Registration, schema: pa.Schema, spec: Spec) -> Registration:
         """Compare with what the dataset is now; its columns are those of base, which may have been altered since."""
-        if why := self.broken(existing):
-            raise Corruption(why)
+        if error := self.broken(existing):
+            raise error
         there = own_columns(self.store(existing).base.columns())
         if spec == existing.spec and fingerprint(schema) == fingerprint(there):
             return existing

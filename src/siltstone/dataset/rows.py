@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from siltstone.dataset.fits import fits
 from siltstone.dataset.values import MISFITS, accepted, outside_years, reader, shown
-from siltstone.errors import InvalidRequest
+from siltstone.errors import InvalidRequest, one_line
 from siltstone.model.columns import Op
 from siltstone.model.schema import MAX_KEY_BYTES, a_type, type_name
 
@@ -22,6 +22,15 @@ MAX_FILE_BYTES: Final = 512 * 1024 * 1024
 """Arrow bytes of the rows in one change file. A reader holds a file in memory, and Arrow's offsets end at 2 GiB."""
 MAX_CAST_BYTES: Final = 1024 * 1024 * 1024
 """Arrow bytes that are cast at once. Text beyond 2 GiB does not fit one array with 32-bit offsets."""
+
+
+class BadRow(InvalidRequest):
+    """A row that does not fit. `detail` says what is wrong with it, without the dataset and the number of the row."""
+
+    def __init__(self, message: str, *, detail: str) -> None:
+        """Keep the detail."""
+        super().__init__(message)
+        self.detail = one_line(detail)
 
 
 def to_table(rows: Any, schema: pa.Schema, *, dataset: str, any_year: bool = False) -> pa.Table:  # noqa: ANN401
@@ -52,17 +61,16 @@ def to_table(rows: Any, schema: pa.Schema, *, dataset: str, any_year: bool = Fal
     for field, column in zip(schema, table.columns, strict=True):
         if not field.nullable and column.null_count:
             row = pc.index(column.is_null(), value=True).as_py()
-            raise InvalidRequest(f"Dataset {dataset}: column {field.name!r} must not be null, but is in row {row}.")
+            what = f"column {field.name!r} must not be null, but is"
+            raise BadRow(f"Dataset {dataset}: {what} in row {row}.", detail=f"{what}.")
         if not any_year and outside_years(column):
             row = _first_row(column, outside_years)
-            raise InvalidRequest(
-                f"Dataset {dataset}: column {field.name!r} has a time that is not in the years 1 to 9999 in row {row}."
-            )
+            what = f"column {field.name!r} has a time that is not in the years 1 to 9999"
+            raise BadRow(f"Dataset {dataset}: {what} in row {row}.", detail=f"{what}.")
         if has_repeated_keys(column):
             row = _first_row(column, has_repeated_keys)
-            raise InvalidRequest(
-                f"Dataset {dataset}: column {field.name!r} has a map with a key twice in row {row}. Each key may be there once."
-            )
+            what = f"column {field.name!r} has a map with a key twice"
+            raise BadRow(f"Dataset {dataset}: {what} in row {row}. Each key may be there once.", detail=f"{what}.")
     return table
 
 
@@ -109,9 +117,8 @@ def _from_dicts(rows: Sequence[Any], schema: pa.Schema, dataset: str) -> pa.Tabl
     names: dict[str, None] = {}
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
-            raise InvalidRequest(
-                f"Dataset {dataset}: row {number} is of type {type(row).__name__}, not a dict (an object, in JSON)."
-            )
+            what = f"is of type {type(row).__name__}, not a dict (an object, in JSON)."
+            raise BadRow(f"Dataset {dataset}: row {number} {what}", detail=f"it {what}")
         names |= dict.fromkeys(row)
     known = set(schema.names)
     unknown = [name for name in names if name not in known]
@@ -144,10 +151,8 @@ def _misfit(values: Sequence[Any], field: pa.Field, dataset: str, error: Excepti
 
 def _refused(row: int, value: str, field: pa.Field, dataset: str) -> InvalidRequest:
     """Return the refusal of one value, with the rule that it breaks."""
-    return InvalidRequest(
-        f"Dataset {dataset}: row {row}, column {field.name!r}: {value} is not {a_type(field.type)}. "
-        f"Accepted: {accepted(field.type)}."
-    )
+    what = f"column {field.name!r}: {value} is not {a_type(field.type)}. Accepted: {accepted(field.type)}."
+    return BadRow(f"Dataset {dataset}: row {row}, {what}", detail=what)
 
 
 def _column(column: pa.ChunkedArray | None, field: pa.Field, dataset: str, *, rows: int) -> pa.ChunkedArray:
@@ -307,7 +312,8 @@ def check_keys(table: pa.Table, key: Sequence[str], *, dataset: str) -> None:
         column = table.column(name)
         if column.null_count:
             row = pc.index(column.is_null(), value=True).as_py()
-            raise InvalidRequest(f"Dataset {dataset}: key column {name!r} is missing or null in row {row}.")
+            what = f"key column {name!r} is missing or null"
+            raise BadRow(f"Dataset {dataset}: {what} in row {row}.", detail=f"{what}.")
         if pa.types.is_string(column.type):
             longest = pc.max(pc.binary_length(column)).as_py() or 0
             if longest > MAX_KEY_BYTES:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from siltstone.clock import Clock
 from siltstone.config import Settings
 from siltstone.dataset.relation import check_gapless, check_pruned, check_watermark
-from siltstone.errors import Conflict, Corruption, SiltstoneError, Unavailable
+from siltstone.errors import Conflict, Corruption, Reason, SiltstoneError, Unavailable
 from siltstone.model.columns import APP_CONTENT, APP_EPOCH, APP_FOLD, APP_PRUNE, APP_SEQ, SEQ
 from siltstone.model.files import DataFile
 from siltstone.model.names import DatasetName
@@ -111,7 +111,9 @@ def check_columns(store: "Store", snapshot: Snapshot) -> None:
     """
     tables = (snapshot.base, snapshot.changes)
     if not all(_same_columns(own_columns(table.schema), store.schema) for table in tables):
-        raise Conflict(f"Dataset {store.name}: its columns were altered meanwhile. Plan anew.")
+        raise Conflict(
+            f"Dataset {store.name}: its columns were altered meanwhile. Plan anew.", reason=Reason.SCHEMA_CHANGED
+        )
 
 
 def _same_columns(found: pa.Schema, known: pa.Schema) -> bool:
@@ -123,7 +125,8 @@ def files_vanished(store: "Store") -> SiltstoneError:
     lost = _not_there(store) & _not_there(store)  # twice: a compaction may remove one between the list and the look
     if lost:
         return Corruption(
-            f"Dataset {store.name}: live file {min(lost)} is missing from {store.path}. Restore it from a copy."
+            f"Dataset {store.name}: live file {min(lost)} is missing from {store.path}. Restore it from a copy.",
+            reason=Reason.MISSING_FILE,
         )
     return Unavailable(f"Dataset {store.name}: files kept disappearing while it was read. Try again.")
 

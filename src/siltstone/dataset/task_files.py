@@ -28,6 +28,10 @@ DICTIONARY_SHARE: Final = 4
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
+class UnsortedFile(Exception):  # noqa: N818
+    """A file whose rows are not in the order of their keys: nothing of ours wrote it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """Where the tasks of one job write, and how."""

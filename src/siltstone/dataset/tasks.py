@@ -28,11 +28,12 @@ _UNFIT: Final = (
     "PYTHON_VERSION_MISMATCH",
     "Python in worker has different version",
     "PACKAGE_NOT_INSTALLED",
-    "UnsortedFile",
+    task_files.UnsortedFile.__name__,
     "offset overflow",
     "MemoryError",
     "Python worker exited unexpectedly",  # as the system ends one that takes too much memory
 )
+"""Class names and words of Python, pyarrow and Spark. Of an error in a task Spark hands over nothing but the traceback."""
 
 
 Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]

@@ -17,7 +17,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, insert, in
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
-from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, Unavailable
+from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, Reason, Unavailable
 from siltstone.eventlog.address import Address, Backend
 from siltstone.eventlog.events import SCHEMA_VERSION
 from siltstone.eventlog.tables import ADDED, HEAD, METADATA, VERSION
@@ -87,7 +87,9 @@ class Database:
             raise Conflict(f"Event log {self._shown}: somebody else was first ({_first_line(error)}).") from error
         except OperationalError as error:
             if _is_broken(error):
-                raise Corruption(f"Event log {self._shown} is broken: {_first_line(error)}") from error
+                raise Corruption(
+                    f"Event log {self._shown} is broken: {_first_line(error)}", reason=Reason.DAMAGED_FILE
+                ) from error
             raise Unavailable(f"Event log {self._shown} cannot be reached: {_first_line(error)}") from error
         except DBAPIError as error:
             raise Corruption(f"Event log {self._shown} cannot be used: {_first_line(error)}") from error
@@ -194,7 +196,9 @@ def _prepare(database: Database, address: Address, *, create: bool) -> None:
 def _stored_version(connection: Connection) -> int:
     found = connection.execute(select(HEAD.c.schema_version)).scalar()
     if not isinstance(found, int):
-        raise Corruption("The event log is damaged: it has no version. Restore it from a copy.")
+        raise Corruption(
+            "The event log is damaged: it has no version. Restore it from a copy.", reason=Reason.DAMAGED_FILE
+        )
     return found
 
 

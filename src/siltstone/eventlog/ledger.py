@@ -22,7 +22,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Dialect, Table, func, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from siltstone.errors import Conflict, Corruption
+from siltstone.errors import Conflict, Corruption, Reason
 from siltstone.eventlog.events import (
     BuildRequestEvent,
     BuildStatus,
@@ -104,7 +104,8 @@ def next_index(connection: Connection) -> int:
     if found != last + 1:
         raise Corruption(
             f"The event log is damaged: its last event has the index {last}, its next one would get {found}. "
-            "Restore it from a copy."
+            "Restore it from a copy.",
+            reason=Reason.DAMAGED_FILE,
         )
     return int(found)
 

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from siltstone.clock import Clock, SystemClock, epoch_ns
 from siltstone.config import Role, Settings
-from siltstone.errors import Corruption, InvalidRequest, NotFound
+from siltstone.errors import Corruption, InvalidRequest, NotFound, Reason
 from siltstone.eventlog import queries
 from siltstone.eventlog.address import Address, Backend, parse_address
 from siltstone.eventlog.database import Database, open_database
@@ -385,7 +385,8 @@ class EventLog:
                 return question(connection)
             except (KeyError, TypeError, ValueError) as error:  # of a row that is not what was written
                 raise Corruption(
-                    f"Event log {self.uri} is damaged: {type(error).__name__}: {error}. Restore it from a copy."
+                    f"Event log {self.uri} is damaged: {type(error).__name__}: {error}. Restore it from a copy.",
+                    reason=Reason.DAMAGED_FILE,
                 ) from error
 
     def _one(self, question: Callable[[Connection], T | None], what: str) -> T:

@@ -23,7 +23,7 @@ from typing import Final
 import pyarrow as pa
 from sqlalchemy import Connection, insert, inspect, select, update
 
-from siltstone.errors import Corruption, Unavailable
+from siltstone.errors import Corruption, Reason, Unavailable
 from siltstone.eventlog.database import Database, open_projection
 from siltstone.eventlog.events import SCHEMA_VERSION, Event, Indexed
 from siltstone.eventlog.ledger import Checked, Ledger
@@ -44,6 +44,10 @@ REBUILDS: Final = 2
 
 class _Moved(Exception):  # noqa: N818
     """A file is not there any more: its events are in another one now."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
 
 
 class Projection:
@@ -164,9 +168,10 @@ class Projection:
             try:
                 self._take(at, step)
             except _Moved as error:
-                if live and not self._place.exists(str(error)) and str(error) in {f.path for f in self._live_files()}:
+                if live and not self._place.exists(error.path) and error.path in {f.path for f in self._live_files()}:
                     raise Corruption(
-                        f"{self._place.label}: {error} cannot be read: it is not there. Restore it from a copy."
+                        f"{self._place.label}: {error.path} cannot be read: it is not there. Restore it from a copy.",
+                        reason=Reason.MISSING_FILE,
                     ) from error
                 live = True
             reach("eventlog.during_catch_up")
@@ -236,11 +241,13 @@ class Projection:
             if error.errno is not None:
                 raise Unavailable(f"{self._place.label}: {file.path} cannot be read now ({error}).") from error
             raise Corruption(
-                f"{self._place.label}: {file.path} cannot be read ({error}). Restore it from a copy."
+                f"{self._place.label}: {file.path} cannot be read ({error}). Restore it from a copy.",
+                reason=Reason.DAMAGED_FILE,
             ) from error
         except pa.ArrowException as error:
             raise Corruption(
-                f"{self._place.label}: {file.path} cannot be read ({error}). Restore it from a copy."
+                f"{self._place.label}: {file.path} cannot be read ({error}). Restore it from a copy.",
+                reason=Reason.DAMAGED_FILE,
             ) from error
         return from_rows(rows, first_index=first, where=f"{self._place.label}: {file.path}", known=known)
 

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, or_, select
 
-from siltstone.errors import Corruption, InvalidRequest
+from siltstone.errors import Corruption, InvalidRequest, Reason
 from siltstone.eventlog.events import BuildStatus, Indexed, JobStatus, PartitionStatus
 from siltstone.eventlog.ledger import checksum, next_index, stored_json
 from siltstone.eventlog.reading import parse_event
@@ -170,7 +170,9 @@ def _check_gapless(events: Sequence[Indexed], start: int, end: int) -> None:
     found = [one.index for one in events]
     if found != list(expected):
         missing = next((index for index in expected if index not in set(found)), start)
-        raise Corruption(f"The event log is damaged: event {missing} is missing. Restore it from a copy.")
+        raise Corruption(
+            f"The event log is damaged: event {missing} is missing. Restore it from a copy.", reason=Reason.DAMAGED_FILE
+        )
 
 
 def _conditions(wanted: Filter, start: int) -> list[ColumnElement[bool]]:
@@ -283,7 +285,10 @@ def _event(row: dict[str, Any], check: int | None) -> Indexed:
         reason = "its checksum does not match"
     except (InvalidRequest, TypeError, ValueError) as error:
         reason = str(error)
-    raise Corruption(f"The event log is damaged: event {row['idx']} cannot be read: {reason}. Restore it from a copy.")
+    raise Corruption(
+        f"The event log is damaged: event {row['idx']} cannot be read: {reason}. Restore it from a copy.",
+        reason=Reason.DAMAGED_FILE,
+    )
 
 
 def _checks(connection: Connection, indexes: Sequence[int]) -> dict[int, int]:
@@ -457,7 +462,10 @@ def summary(connection: Connection) -> Summary:
             counted[kind][name] = number
     events = sum(counted["event"].values())
     if events != next_index(connection) - 1:
-        raise Corruption("The event log is damaged: its counts are not those of its events. Restore it from a copy.")
+        raise Corruption(
+            "The event log is damaged: its counts are not those of its events. Restore it from a copy.",
+            reason=Reason.DAMAGED_FILE,
+        )
     return Summary(
         events=events,
         events_by_type=counted["event"],

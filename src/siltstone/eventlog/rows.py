@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.errors import Corruption, InvalidRequest
+from siltstone.errors import Corruption, InvalidRequest, Reason
 from siltstone.eventlog.events import Event, EventType, Indexed, payload_values
 from siltstone.eventlog.reading import read_event
 
@@ -124,13 +124,15 @@ def from_rows(table: pa.Table, *, first_index: int | None, where: str, known: in
         index, appended_at = row.pop(IDX), row.pop(APPENDED_AT, None)
         del row[POS]
         if index is None:
-            raise Corruption(f"{where} holds an event without an index. Restore the log from a copy.")
+            raise Corruption(
+                f"{where} holds an event without an index. Restore the log from a copy.", reason=Reason.DAMAGED_FILE
+            )
         try:
             yield Indexed(
                 index=index, event=read_event(_without_nulls(row), where=f"Event {index}"), appended_at=appended_at
             )
         except (ValueError, KeyError, InvalidRequest) as error:
-            raise Corruption(f"{where}: {error} Restore the log from a copy.") from error
+            raise Corruption(f"{where}: {error} Restore the log from a copy.", reason=Reason.DAMAGED_FILE) from error
 
 
 def _without_nulls(row: dict[str, Any]) -> dict[str, Any]:

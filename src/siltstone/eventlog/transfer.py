@@ -54,7 +54,7 @@ def import_lines(log: EventLog, lines: Iterable[str | bytes]) -> Imported:
             group = list(islice(events, AT_ONCE))
             new += sum(one.is_new for one in log.append(*group))
         except (InvalidRequest, Conflict) as error:
-            raise type(error)(f"{error} {_done(read)}") from error
+            raise type(error)(f"{error} {_done(read)}", reason=error.reason) from error
         read += len(group)
         if len(group) < AT_ONCE:
             return Imported(events=read, new=new)

@@ -122,8 +122,8 @@ class LakeCycles:
         )
         looked = {table.name for table in tables} | unreadable.keys()
         for one in found:  # a dataset that was dropped meanwhile is no failure, one whose folder is missing is
-            if str(one.name) not in looked and (why := self._registry.broken(one)):
-                unreadable[str(one.name)] = why
+            if str(one.name) not in looked and (error := self._registry.broken(one)):
+                unreadable[str(one.name)] = str(error)
         if names is None and (events := event_log_state(self._layout, settings=self.settings, clock=self._clock)):
             tables.append(events)
         there = {tier.name for table in tables for tier in table.tiers}

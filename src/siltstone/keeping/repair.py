@@ -176,11 +176,11 @@ class Repairs:
 
     def _missing(self) -> Iterator[Damage]:
         for row in self._registry.all():
-            if why := self._registry.broken(row):
+            if error := self._registry.broken(row):
                 yield Damage(
                     kind=DamageKind.MISSING,
                     subject=str(row.name),
-                    found=why,
+                    found=str(error),
                     remedy="Drop the name from the registry. A folder that comes back later is then deleted by a sweep.",
                     incarnation=row.incarnation,
                 )

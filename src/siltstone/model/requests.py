@@ -88,6 +88,7 @@ class Answer:
     results: tuple[Mapping[str, Any], ...] = ()
     error: str | None = None
     error_kind: str | None = None
+    error_reason: str | None = None
 
     def to_json(self) -> str:
         """Return it as text."""

@@ -225,6 +225,8 @@ class JobResult(_Plain):
     error: str | None
     error_kind: str | None = None
     """The kind of the error, by which a command ends with its exit code."""
+    error_reason: str | None = None
+    """The reason of the error within its kind (see `errors.Reason`), if it has one."""
     outcome: str = "done"
     failure: str | None = None
     attempts: int = 1
@@ -333,6 +335,7 @@ class Status(_Plain):
     unreadable: dict[str, str] = field(default_factory=dict)
     """What is wrong with files that cannot be read, by their paths below the dataset's folder; rows cannot be read then."""
     unreadable_kinds: dict[str, str] = field(default_factory=dict)
+    unreadable_reasons: dict[str, str | None] = field(default_factory=dict)
     """The kind of error of each of them: ``corruption``, or ``unavailable`` if the file may be sound and is out of reach."""
 
 
@@ -358,6 +361,8 @@ class DatasetInfo(_Plain):
     """Why it cannot be read; its columns are then those at creation."""
     broken_kind: str | None = None
     """The kind of that error: ``unavailable`` if the files may be sound and are out of reach."""
+    broken_reason: str | None = None
+    """The reason of that error within its kind (see `errors.Reason`), if it has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from sqlglot import exp
 
+from siltstone.errors import Reason
 from siltstone.query.admitted import Admitted, Source
 from siltstone.query.result import answered_schema, in_form
 from siltstone.query.translate import Outside, Relation, Translated, translate
@@ -36,6 +37,10 @@ _ODD_TREES: Final = (AttributeError, KeyError, IndexError, TypeError, ValueError
 
 class HotFailed(Exception):  # noqa: N818
     """The hot engine began and could not answer; the message is a phrase that says why."""
+
+    def __init__(self, message: str, *, reason: Reason | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +161,9 @@ def answer(plan: HotPlan, parameters: Mapping[str, object], view: "Pinned", run:
             raise run.ended() from error
         raise KeyboardInterrupt from error
     except duckdb.OutOfMemoryException as error:
-        raise HotFailed("it would take more memory than hot queries have (the setting hot_query_mb)") from error
+        raise HotFailed(
+            "it would take more memory than hot queries have (the setting hot_query_mb)", reason=Reason.MEMORY
+        ) from error
     except (duckdb.Error, pa.ArrowException) as error:
         if run.was_ended:
             raise run.ended() from error

@@ -314,7 +314,8 @@ class Router:
         except HotFailed as failed:
             if question.engine is Engine.HOT:
                 raise InvalidRequest(
-                    f"The hot engine could not answer: {failed}. The engine auto lets Spark answer."
+                    f"The hot engine could not answer: {failed}. The engine auto lets Spark answer.",
+                    reason=failed.reason,
                 ) from failed
             reason = f"The hot engine could not answer: {failed}."
         if question.engine is Engine.HOT:

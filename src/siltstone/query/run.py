@@ -19,7 +19,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from siltstone.dataset.dataset import SNAPSHOT_TRIES, Dataset
-from siltstone.errors import Corruption, InvalidRequest, SiltstoneError, Unavailable
+from siltstone.errors import Corruption, InvalidRequest, Reason, SiltstoneError, Unavailable
 from siltstone.query.admitted import Admitted, Source
 from siltstone.query.gate import source_of, spark_text
 from siltstone.query.names import check_names
@@ -217,7 +217,7 @@ class SparkQuery:
         """Name the damaged file: Spark names none where several tasks fail at once."""
         for name, dataset in self._opened().items():
             if file := dataset.damaged_file():
-                return Corruption(f"Dataset {name}, file {file}: {damaged}")
+                return Corruption(f"Dataset {name}, file {file}: {damaged}", reason=Reason.DAMAGED_FILE)
         return damaged
 
     def _missing_file(self, error: Exception) -> Exception:
@@ -230,7 +230,7 @@ class SparkQuery:
             raise out_of_memory() from error
         if is_away(error):
             ended = self._session_used is not None and was_ended(self._session_used)
-            raise _ServerEndedError(SERVER_ENDED) if ended else away(error) from error
+            raise _ServerEndedError(SERVER_ENDED, reason=Reason.SPARK_LOST) if ended else away(error) from error
         if isinstance(error, ValueError):
             raise error
         if damaged := damage(error):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from siltstone.errors import Conflict, NotFound, Unavailable
+from siltstone.errors import Conflict, NotFound, Reason, Unavailable
 
 TICK_SECONDS: Final = 0.05
 """How often running queries are looked at, and an engine is told to end: it forgets what comes before its work begins."""
@@ -28,7 +28,8 @@ def time_is_up(seconds: float) -> Unavailable:
     """Return what to raise when a query has used up its time limit."""
     return Unavailable(
         f"The query took longer than {seconds:g} s and was ended. Nothing was changed. Ask for less, or raise the limit "
-        "(timeout=, --timeout or the setting query_seconds)."
+        "(timeout=, --timeout or the setting query_seconds).",
+        reason=Reason.TIME_LIMIT,
     )
 
 
@@ -67,7 +68,9 @@ class Cancellation:
 
     def error(self) -> Unavailable:
         """Return what to raise where the query was ended."""
-        return time_is_up(self._limit) if self._limit else Unavailable("The query was cancelled.")
+        return (
+            time_is_up(self._limit) if self._limit else Unavailable("The query was cancelled.", reason=Reason.CANCELLED)
+        )
 
 
 class Run:

@@ -296,6 +296,7 @@ class Caretaker:
                 results=value,
                 error=result.error,
                 error_kind=result.error_kind,
+                error_reason=result.error_reason,
             )
             self._answers.append(answer)
         self._send()
@@ -408,7 +409,8 @@ class Caretaker:
     def _refuse(self, request: Request, error: SiltstoneError) -> None:
         with self._mutex:
             self._open.pop(request.id, None)
-            self._answers.append(Answer(id=request.id, error=str(error), error_kind=error.kind))
+            answer = Answer(id=request.id, error=str(error), error_kind=error.kind, error_reason=error.reason)
+            self._answers.append(answer)
         self._send()
 
     def _asked(self, request: Request) -> Work:

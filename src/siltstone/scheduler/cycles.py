@@ -74,6 +74,7 @@ class WorkResult:
     value: Any = None
     error: str | None = None
     error_kind: str | None = None
+    error_reason: str | None = None
 
     @property
     def works(self) -> list[str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from siltstone.clock import Clock
 from siltstone.config import Settings
-from siltstone.errors import Fenced, Unavailable
+from siltstone.errors import Fenced, Reason, Unavailable
 from siltstone.model.requests import Ask, Wish
 from siltstone.storage.leases import Lease, Leases
 from siltstone.storage.notes import Notes
@@ -248,6 +248,7 @@ class Telling:
                 "error": text.format(job.planned.dataset),
                 "error_kind": Unavailable.kind,
                 "outcome": "cancelled",
+                "error_reason": Reason.CANCELLED.value,
             }
             for job in self._jobs
             if job.id not in begun

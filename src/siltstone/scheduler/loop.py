@@ -27,7 +27,7 @@ from typing import Final
 
 from siltstone.clock import Clock
 from siltstone.config import Settings
-from siltstone.errors import Conflict, Fenced, InvalidRequest, NotFound, SiltstoneError, Unavailable
+from siltstone.errors import Conflict, Fenced, InvalidRequest, NotFound, Reason, SiltstoneError, Unavailable, reason_of
 from siltstone.model.roles import check_may_compact
 from siltstone.scheduler.cycles import Cycle, Outcome, Run, State, Status, Why, Work, WorkResult
 from siltstone.scheduler.due import Timing, due, is_set_back, timing
@@ -342,11 +342,22 @@ class Scheduler:
     def _run_one(self, lease: Lease, number: int, why: Why, works: tuple[Work, ...]) -> WorkResult:
         name = _told(works)
         if self._stopping.is_set():
-            return WorkResult(work=name, outcome=Outcome.SKIPPED, error="the compactor was stopped")
+            return WorkResult(
+                work=name,
+                outcome=Outcome.SKIPPED,
+                error="the compactor was stopped",
+                error_reason=Reason.CANCELLED.value,
+            )
         try:
             lease.check()
         except Exception as error:  # noqa: BLE001  # what cannot be looked at is not ours to work under
-            return WorkResult(work=name, outcome=Outcome.SKIPPED, error=_said(error), error_kind=_kind(error))
+            return WorkResult(
+                work=name,
+                outcome=Outcome.SKIPPED,
+                error=_said(error),
+                error_kind=_kind(error),
+                error_reason=reason_of(error),
+            )
         run = Run(
             cycle=number,
             why=why,
@@ -366,6 +377,7 @@ class Scheduler:
                 seconds=self._clock.monotonic_seconds() - started,
                 error=_said(error),
                 error_kind=_kind(error),
+                error_reason=reason_of(error),
             )
         return WorkResult(
             work=name, outcome=Outcome.DONE, seconds=self._clock.monotonic_seconds() - started, value=value

@@ -17,7 +17,7 @@ from typing import Final, Self
 
 from siltstone.clock import Clock, SystemClock
 from siltstone.config import Settings
-from siltstone.errors import Unavailable
+from siltstone.errors import Reason, Unavailable
 from siltstone.storage.jars import spark_home
 from siltstone.storage.jvm import find_java
 from siltstone.storage.launch import APP_NAME, LOCAL_DIRS, launch_options, local_cores, ui_options
@@ -174,7 +174,9 @@ def connect_server(
         if not server.alive() or clock.monotonic_seconds() > deadline:
             words = server.last_words()
             server.stop()
-            raise Unavailable(f"The Spark Connect server did not start on port {port}. It said: {words}")
+            raise Unavailable(
+                f"The Spark Connect server did not start on port {port}. It said: {words}", reason=Reason.SPARK_LOST
+            )
         clock.sleep(POLL_SECONDS)
     return server
 

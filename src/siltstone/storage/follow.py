@@ -20,7 +20,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from siltstone.errors import Corruption
+from siltstone.errors import Corruption, Reason
 from siltstone.model.files import DataFile
 from siltstone.model.schema import from_struct_json
 from siltstone.storage.beneath import check_links, checked
@@ -136,7 +136,9 @@ def live_files(handle: DeltaTable) -> tuple[DataFile, ...]:
     try:
         return _listed(handle)
     except (UnicodeDecodeError, pa.ArrowException) as error:
-        raise Corruption(f"The log of {handle.table_uri} is damaged ({error}). Restore it from a copy.") from error
+        raise Corruption(
+            f"The log of {handle.table_uri} is damaged ({error}). Restore it from a copy.", reason=Reason.DAMAGED_FILE
+        ) from error
 
 
 def _listed(handle: DeltaTable) -> tuple[DataFile, ...]:

@@ -25,7 +25,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from siltstone.clock import Clock, epoch_ms
-from siltstone.errors import Corruption, Gone, NotFound, Unavailable
+from siltstone.errors import Corruption, Gone, NotFound, Reason, Unavailable
 from siltstone.model.columns import APP_COMMITTED
 from siltstone.model.files import DataFile
 from siltstone.model.spec import PROPERTY_DROPPED, check_properties
@@ -300,7 +300,8 @@ class TableHandle:
             self._take(opened)
         except (KeyError, TypeError, ValueError) as error:
             raise Corruption(
-                f"{self.label}: the metadata of {self.path} cannot be understood ({error!r}). Restore it from a copy."
+                f"{self.label}: the metadata of {self.path} cannot be understood ({error!r}). Restore it from a copy.",
+                reason=Reason.DAMAGED_FILE,
             ) from error
 
     def _take(self, opened: DeltaTable | Replayed) -> None:
@@ -335,7 +336,8 @@ class TableHandle:
         raise Corruption(
             f"{self.label}: another program has raised {self.path} to reader version {protocol.min_reader_version} and writer "
             f"version {protocol.min_writer_version} ({', '.join(features) or 'no features'}), which Siltstone does not "
-            "support. It is neither read nor written until that is undone: silt doctor --repair does it, silt history shows it."
+            "support. It is neither read nor written until that is undone: silt doctor --repair does it, silt history shows it.",
+            reason=Reason.FOREIGN_COMMIT,
         )
 
 
@@ -370,7 +372,9 @@ def _open(path: Path) -> DeltaTable:
                 return handle
     if failure is None:
         raise Unavailable(f"The log of {path} was cleaned again and again while it was opened. Try again.")
-    raise Corruption(f"The log of {path} cannot be read: {_first_line(failure)}. Restore it from a copy.") from failure
+    raise Corruption(
+        f"The log of {path} cannot be read: {_first_line(failure)}. Restore it from a copy.", reason=Reason.DAMAGED_FILE
+    ) from failure
 
 
 def _has_sound_checkpoint(path: Path, handle: DeltaTable) -> bool:

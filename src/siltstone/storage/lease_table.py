@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from siltstone.clock import Clock
 from siltstone.config import Settings
-from siltstone.errors import CommitUnknown, Conflict, Corruption, Gone, NotFound, SiltstoneError, Unavailable
+from siltstone.errors import CommitUnknown, Conflict, Corruption, Gone, NotFound, Reason, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.model.lease import LeaseRow
@@ -262,7 +262,8 @@ class LeaseTable:
     def _damaged(self, why: str) -> Corruption:
         return Corruption(
             f"{self._table.label} are damaged: {why}. End every process that compacts, and restore {self._layout.leases} from "
-            "a copy, or remove that folder if there is none."
+            "a copy, or remove that folder if there is none.",
+            reason=Reason.DAMAGED_FILE,
         )
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
-from siltstone.errors import Corruption
+from siltstone.errors import Corruption, Reason
 from siltstone.model.columns import APP_COMMITTED, COMMIT_CRC, COMMIT_ID, COMMIT_KIND, COMMIT_UNDONE, FORGOTTEN_MS
 from siltstone.model.files import CommitKind, DataFile
 from siltstone.storage.beneath import checked
@@ -217,26 +217,36 @@ def parse_entry(content: bytes, version: int, *, where: str, mark: Mark = ()) ->
     try:
         actions: list[dict[str, Any]] = [dict(json.loads(line)) for line in content.splitlines() if line.strip()]
     except (TypeError, ValueError, RecursionError) as error:  # not UTF-8, not JSON, nested too deeply, or not an object
-        raise Corruption(f"Log entry {where} cannot be parsed: {error}. Restore it from a copy.") from error
+        raise Corruption(
+            f"Log entry {where} cannot be parsed: {error}. Restore it from a copy.", reason=Reason.DAMAGED_FILE
+        ) from error
     if not actions:
-        raise Corruption(f"Log entry {where} is empty. Restore it from a copy; nothing was written.")
+        raise Corruption(
+            f"Log entry {where} is empty. Restore it from a copy; nothing was written.", reason=Reason.DAMAGED_FILE
+        )
     if not is_sealed and any(not action for action in actions):
         raise Corruption(
-            f"Log entry {where} has a line without an action. Restore it from a copy; nothing was written."
+            f"Log entry {where} has a line without an action. Restore it from a copy; nothing was written.",
+            reason=Reason.DAMAGED_FILE,
         )
     try:
         found = _entry(version, actions, mark)
         is_whole = is_sealed or _says_twice_the_same(found.info, actions)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise Corruption(
-            f"Log entry {where} is not what a Delta log holds: {error!r}. Restore it from a copy."
+            f"Log entry {where} is not what a Delta log holds: {error!r}. Restore it from a copy.",
+            reason=Reason.DAMAGED_FILE,
         ) from error
     if not is_whole:
         raise Corruption(
-            f"Log entry {where} is damaged: it contradicts itself. Restore it from a copy; nothing was written."
+            f"Log entry {where} is damaged: it contradicts itself. Restore it from a copy; nothing was written.",
+            reason=Reason.DAMAGED_FILE,
         )
     if not is_sealed and COMMIT_KIND in found.info and len(actions) == 1:
-        raise Corruption(f"Log entry {where} is cut after its first line. Restore it from a copy; nothing was written.")
+        raise Corruption(
+            f"Log entry {where} is cut after its first line. Restore it from a copy; nothing was written.",
+            reason=Reason.DAMAGED_FILE,
+        )
     return found
 
 
@@ -252,7 +262,8 @@ def _check_seal(content: bytes, where: str) -> bool:
     crc = zlib.crc32(content[found.end() :], zlib.crc32(content[: found.start()]))
     if crc != int(found[1], 16):
         raise Corruption(
-            f"Log entry {where} is damaged: its bytes do not match its checksum. Restore it from a copy; nothing was written."
+            f"Log entry {where} is damaged: its bytes do not match its checksum. Restore it from a copy; nothing was written.",
+            reason=Reason.DAMAGED_FILE,
         )
     return True
 
@@ -325,7 +336,8 @@ def entries_between(table: Path, *, after: int, until: int) -> Iterator[LogEntry
             if list_log(table).newest_checkpoint >= version:
                 raise LookupError(version) from error
             raise Corruption(
-                f"Log entry {entry_name(version)} of {table} is missing although version {until} exists. Restore it."
+                f"Log entry {entry_name(version)} of {table} is missing although version {until} exists. Restore it.",
+                reason=Reason.MISSING_FILE,
             ) from error
 
 
@@ -456,7 +468,8 @@ def check_checkpoint(table: Path, listing: LogListing, *, until: int) -> None:
     if not sound:
         raise Corruption(
             f"Checkpoint {table / LOG / names[0]} is damaged: its bytes do not match its checksum. Restore it from a copy; "
-            "nothing was written."
+            "nothing was written.",
+            reason=Reason.DAMAGED_FILE,
         )
 
 
@@ -496,7 +509,10 @@ def check_entries(table: Path) -> None:
 
 def _check_listed(table: Path, listing: LogListing) -> None:
     if missing := listing.missing():
-        raise Corruption(f"Log entry {entry_name(missing[0])} of {table} is missing. Restore it from a copy.")
+        raise Corruption(
+            f"Log entry {entry_name(missing[0])} of {table} is missing. Restore it from a copy.",
+            reason=Reason.MISSING_FILE,
+        )
     above = [version for version in listing.entries if version > listing.newest_checkpoint]
     foreign = [entry for version in above for entry in _foreign_entry(table, version)]
     if foreign:
@@ -538,7 +554,8 @@ def check_own(table: Path | str, entry: LogEntry) -> None:
         )
         raise Corruption(
             f"Version {entry.version} of table {table} was committed by another program ({what or 'unknown'}). The table is "
-            "neither read nor written until that commit is undone: silt doctor --repair does it, silt history shows it."
+            "neither read nor written until that commit is undone: silt doctor --repair does it, silt history shows it.",
+            reason=Reason.FOREIGN_COMMIT,
         )
 
 
@@ -558,5 +575,6 @@ def check_chain(table: Path, *, committed: int | None, version: int) -> None:
     except LookupError as cleaned:
         raise Corruption(
             f"Table {table} is at version {version}, and Siltstone committed version {committed} last. What another program "
-            "did since was cleaned from the log. Restore the table from a copy."
+            "did since was cleaned from the log. Restore the table from a copy.",
+            reason=Reason.FOREIGN_COMMIT,
         ) from cleaned

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from siltstone.errors import Corruption, Unavailable
+from siltstone.errors import Corruption, Reason, Unavailable
 from siltstone.failpoints import reach
 from siltstone.storage.durable import sync_directory, sync_file
 from siltstone.storage.layout import Layout
@@ -158,4 +158,6 @@ def _is_moment(text: object) -> bool:
 
 
 def _damaged(path: Path) -> Corruption:
-    return Corruption(f"{path} is damaged. Restore it from a copy, or remove it: it is only a note.")
+    return Corruption(
+        f"{path} is damaged. Restore it from a copy, or remove it: it is only a note.", reason=Reason.DAMAGED_FILE
+    )

@@ -18,7 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from siltstone.errors import Corruption
+from siltstone.errors import Corruption, Reason
 from siltstone.model.columns import BATCH_ID, WRITTEN_AT
 from siltstone.model.evolution import WIDER
 from siltstone.model.files import DataFile, KeyRange
@@ -154,7 +154,7 @@ def read_footer(path: Path, *, expected: pa.Schema, exact: bool = True) -> Foote
         with open_parquet(path) as file:
             metadata, actual = file.metadata, file.schema_arrow
     except FileNotFoundError as error:
-        raise Corruption(f"File {path} is missing; nothing was committed.") from error
+        raise Corruption(f"File {path} is missing; nothing was committed.", reason=Reason.MISSING_FILE) from error
     except READ_ERRORS as error:
         raise read_failure(path, error, "Nothing was committed.") from error
     if told := strange_columns(actual, expected, exact=exact):

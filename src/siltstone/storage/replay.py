@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from siltstone.errors import Corruption
+from siltstone.errors import Corruption, Reason
 from siltstone.model.files import DataFile
 from siltstone.storage.layout import entry_name, in_log
 from siltstone.storage.log import LAST_CHECKPOINT, LogEntry, file_mark, list_log, read_entry
@@ -130,7 +130,10 @@ def replay(table: Path) -> Replayed | None:
         if file_mark(in_log(table, LAST_CHECKPOINT)):  # it points to nothing: opening by delta-rs heals that
             return None
         if missing := listing.missing():
-            raise Corruption(f"Log entry {entry_name(missing[0])} of {table} is missing. Restore it from a copy.")
+            raise Corruption(
+                f"Log entry {entry_name(missing[0])} of {table} is missing. Restore it from a copy.",
+                reason=Reason.MISSING_FILE,
+            )
         for version in listing.entries:
             entry = read_entry(table, version)
             if entry.is_foreign:  # opening by delta-rs tells whether it was undone

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from siltstone.clock import Clock
-from siltstone.errors import Corruption, InvalidRequest, Unavailable
+from siltstone.errors import Corruption, InvalidRequest, Reason, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.requests import MAX_REQUEST_BYTES, Answer, Request, Wish
 from siltstone.storage.durable import sync_directory
@@ -114,7 +114,9 @@ class Requests:
         except FileNotFoundError:
             return None
         except (InvalidRequest, UnicodeDecodeError) as error:
-            raise Corruption(f"{path} cannot be read ({error}). Look at silt compactor status.") from error
+            raise Corruption(
+                f"{path} cannot be read ({error}). Look at silt compactor status.", reason=Reason.DAMAGED_FILE
+            ) from error
 
     def told(self, request_id: str, *, after: int) -> tuple[list[dict[str, Any]], int]:
         """Return what was told after a place in the file, whole lines only, and the place to go on from."""

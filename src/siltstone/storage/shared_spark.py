@@ -57,7 +57,7 @@ from typing import Any, Final, Self
 
 from siltstone.clock import Clock, SystemClock
 from siltstone.config import Settings
-from siltstone.errors import Conflict, Unavailable
+from siltstone.errors import Conflict, Reason, Unavailable
 from siltstone.storage.connect import SERVER_START_SECONDS, SERVER_STOP_SECONDS, TOKEN_VARIABLE, last_lines, listens
 from siltstone.storage.forks import close, own
 from siltstone.storage.jars import DELTA_VERSION, cache_folder
@@ -278,7 +278,8 @@ class SharedSpark:
                     return found
                 if self._clock.monotonic_seconds() > deadline:
                     raise Unavailable(
-                        f"The shared Spark server neither answers nor ends; end it with silt spark stop --force. Log: {self.log}"
+                        f"The shared Spark server neither answers nor ends; end it with silt spark stop --force. Log: {self.log}",
+                        reason=Reason.SPARK_LOST,
                     )
                 self._clock.sleep(POLL_SECONDS)
             return self._launch(ui=ui)
@@ -309,7 +310,9 @@ class SharedSpark:
             failure = str(error)
         running = self.running()
         if running is None:
-            raise Unavailable(f"The shared Spark server did not start: {failure} Log: {self.log}")
+            raise Unavailable(
+                f"The shared Spark server did not start: {failure} Log: {self.log}", reason=Reason.SPARK_LOST
+            )
         return running
 
 

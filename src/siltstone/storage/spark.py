@@ -34,7 +34,7 @@ from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from siltstone.config import Settings
-from siltstone.errors import InvalidRequest, Unavailable
+from siltstone.errors import InvalidRequest, Reason, Unavailable
 from siltstone.storage.jvm import children, end_children, ended_with, filtered_stderr, find_java, is_alive
 from siltstone.storage.launch import APP_NAME, LOCAL_DIRS, SESSION_OPTIONS, launch_options, local_cores
 from siltstone.storage.progress import is_connect
@@ -187,10 +187,12 @@ def jvm_ended_with(*, seconds: float = 0.0) -> int | None:
 def _require_own() -> None:
     """Say so where the JVM of a classic session is gone: PySpark cannot start a second one in a process."""
     if any(ended_with(child) is not None or not is_alive(child) for child in _own):
-        why = " for want of memory (the setting spark_memory_mb)" if ended_out_of_memory() else ""
+        reason = Reason.MEMORY if ended_out_of_memory() else Reason.SPARK_LOST
+        why = " for want of memory (the setting spark_memory_mb)" if reason is Reason.MEMORY else ""
         raise Unavailable(
             f"The JVM of this process's Spark session has ended{why}, and a process can have only one. Start the process anew; "
-            "with the setting spark_shared a server is used that is started again by itself."
+            "with the setting spark_shared a server is used that is started again by itself.",
+            reason=reason,
         )
 
 
@@ -238,7 +240,8 @@ def _join(settings: Settings) -> "SparkSession":
         _release(joined)
         raise Unavailable(
             f"The Spark Connect server at {settings.spark_remote.partition(';')[0]} refused a session: {_first_line(error)} "
-            "Check the settings spark_remote and spark."
+            "Check the settings spark_remote and spark.",
+            reason=Reason.SPARK_LOST,
         ) from error
     return joined
 
@@ -335,7 +338,8 @@ def _require_listener(address: str) -> None:
         socket.create_connection((where.hostname, where.port or CONNECT_PORT), timeout=CONNECT_TIMEOUT_SECONDS).close()
     except OSError as error:
         raise Unavailable(
-            f"No Spark Connect server listens at {address} ({error}). Start it, or change the setting spark_remote."
+            f"No Spark Connect server listens at {address} ({error}). Start it, or change the setting spark_remote.",
+            reason=Reason.SPARK_LOST,
         ) from error
 
 
@@ -368,7 +372,8 @@ def _start(settings: Settings, role: str) -> "SparkSession":
             _restore(handler)
     raise Unavailable(
         f"Spark did not start on {settings.spark_master}: {_first_line(failure)} {' '.join(list(said)[-3:])} "
-        "Check the settings spark_master, spark_memory_mb and spark."
+        "Check the settings spark_master, spark_memory_mb and spark.",
+        reason=Reason.SPARK_LOST,
     ) from failure
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from siltstone.errors import Corruption, Unavailable
+from siltstone.errors import Corruption, Reason, SiltstoneError, Unavailable
 
 MAX_LINE_CHARS: Final = 500
 _MISSING: Final = (
@@ -44,6 +44,7 @@ _AWAY: Final = (
     "Channel closed",
     "closed channel",
 )
+_CANCELLED: Final = ("cancelled", "Cancelled")
 _FORGOTTEN: Final = ("INVALID_HANDLE.", "INVALID_CURSOR.")
 """What a Connect server says of operations and sessions that it no longer knows, whether or not they still work."""
 _MEMORY: Final = re.compile(
@@ -89,7 +90,7 @@ def damage(error: Exception) -> Corruption | None:
     line = error_line(error)
     files = dict.fromkeys(_DATA_FILE.findall(text))
     named = "" if any(file in line for file in files) else " ".join(["", *files])  # the line of a lost task is left out
-    return Corruption(f"A data file is damaged{named}: {line} Restore it from a copy.")
+    return Corruption(f"A data file is damaged{named}: {line} Restore it from a copy.", reason=Reason.DAMAGED_FILE)
 
 
 def names_data_file(error: Exception) -> bool:
@@ -108,6 +109,11 @@ def is_away(error: Exception) -> bool:
     return type(error).__name__ == "Py4JNetworkError" or any(mark in text for mark in _AWAY)
 
 
+def is_cancelled(error: Exception) -> bool:
+    """True if Spark says that a job or query was cancelled."""
+    return any(mark in str(error) for mark in _CANCELLED) and not isinstance(error, SiltstoneError)
+
+
 def leaves_end_unknown(error: Exception) -> bool:
     """True if Spark did not say how an operation ended, only that it is not heard any more: it may still be at work."""
     return is_away(error) or any(mark in str(error) for mark in _FORGOTTEN)
@@ -118,7 +124,8 @@ def away(error: Exception) -> Unavailable:
     found = _DETAILS.search(str(error))
     said = found[1] if found else error_line(error).rstrip(".")
     return Unavailable(
-        f"Spark went away while it was needed: {said}. Try again; silt spark status shows the log of a shared Spark server."
+        f"Spark went away while it was needed: {said}. Try again; silt spark status shows the log of a shared Spark server.",
+        reason=Reason.SPARK_LOST,
     )
 
 
@@ -139,7 +146,8 @@ def out_of_memory() -> Unavailable:
     """Return what to raise when Spark's memory did not do for a query."""
     return Unavailable(
         "The query needs more memory than Spark has. Ask for less at a time (filter first, name fewer columns, collect less into "
-        "one row, LIMIT), or give Spark more: the setting spark_memory_mb."
+        "one row, LIMIT), or give Spark more: the setting spark_memory_mb.",
+        reason=Reason.MEMORY,
     )
 
 

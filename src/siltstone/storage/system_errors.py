@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from siltstone.errors import Corruption, SiltstoneError, Unavailable
+from siltstone.errors import Corruption, Reason, SiltstoneError, Unavailable, reason_of
 
 PANIC: Final = "PanicException"
 """Name of what Python gets when native Rust code (delta-rs) panics. It is a BaseException that no module exports."""
@@ -39,22 +39,25 @@ def read_failure(path: str | Path, error: BaseException, state: str = "") -> Sil
     if isinstance(error, MemoryError):
         return Unavailable(
             f"File {path} cannot be read: not enough memory (MemoryError: {reason}).{also} Read fewer rows or columns at a "
-            "time, or give the process more memory."
+            "time, or give the process more memory.",
+            reason=Reason.MEMORY,
         )
     if isinstance(error, FileNotFoundError):
-        return Corruption(f"File {path} is missing.{also} Restore it from a copy.")
+        return Corruption(f"File {path} is missing.{also} Restore it from a copy.", reason=Reason.MISSING_FILE)
     if isinstance(error, PermissionError):
         return _denied(path, also)
     if isinstance(error, OSError) and error.errno is not None:
         return Unavailable(
-            f"File {path} cannot be read: {os.strerror(error.errno)}.{also} The file may be sound: mend that and try again."
+            f"File {path} cannot be read: {os.strerror(error.errno)}.{also} The file may be sound: mend that and try again.",
+            reason=reason_of(error),
         )
-    return Corruption(f"File {path} is damaged: {reason}.{also} Restore it from a copy.")
+    return Corruption(f"File {path} is damaged: {reason}.{also} Restore it from a copy.", reason=Reason.DAMAGED_FILE)
 
 
 def _denied(path: str | Path, also: str = "") -> Unavailable:
     return Unavailable(
-        f"File {path} cannot be read: Permission denied for user {os.geteuid()}.{also} Check its owner and mode."
+        f"File {path} cannot be read: Permission denied for user {os.geteuid()}.{also} Check its owner and mode.",
+        reason=Reason.PERMISSION_DENIED,
     )
 
 
@@ -77,7 +80,9 @@ def log_errors(log: Path) -> Iterator[None]:
     except BaseException as error:
         if not is_panic(error):
             raise
-        raise Corruption(f"The log {log} cannot be read: {_line(error)}. Restore it from a copy.") from error
+        raise Corruption(
+            f"The log {log} cannot be read: {_line(error)}. Restore it from a copy.", reason=Reason.DAMAGED_FILE
+        ) from error
 
 
 def _refused(log: Path, error: OSError) -> SiltstoneError:

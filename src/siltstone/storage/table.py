@@ -32,7 +32,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from siltstone.clock import Clock, epoch_ms
 from siltstone.config import Settings
-from siltstone.errors import CommitUnknown, Conflict, Corruption, Fenced, Unavailable
+from siltstone.errors import CommitUnknown, Conflict, Corruption, Fenced, Reason, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.columns import APP_EPOCH, COMMIT_KIND, COMMIT_UNDONE
 from siltstone.model.files import Commit, CommitKind, Committed, DataFile
@@ -400,7 +400,10 @@ class Table(TableHandle):
         if moved := commit.depends & entry.transactions.keys():
             raise Conflict(f"{self.label}: version {entry.version} moved {min(moved)}. Plan anew.")
         if commit.kind.is_compaction and (entry.changes_metadata or entry.changes_protocol):
-            raise Conflict(f"{self.label}: version {entry.version} changed the table's metadata. Plan anew.")
+            raise Conflict(
+                f"{self.label}: version {entry.version} changed the table's metadata. Plan anew.",
+                reason=Reason.SCHEMA_CHANGED,
+            )
 
     def _check_live(self, commit: Commit, removed: frozenset[str]) -> None:
         """A removed file must be live, an added one must be new; delta-rs checks neither."""

@@ -25,7 +25,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from siltstone.clock import Clock
-from siltstone.errors import Corruption, SiltstoneError, Unavailable
+from siltstone.errors import Corruption, Reason, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
 from siltstone.storage.checkpoint_checksums import (
     checkpoint_lock,
@@ -181,7 +181,8 @@ def heal_checkpoint(table: Path) -> bool:
     if missing := _missing(listing, sound, newest=max(*broken, *listing.entries, -1)):
         raise Corruption(
             f"A checkpoint of {table} is unreadable and log entry {entry_name(missing[0])} was cleaned. "
-            "Restore the checkpoint from a copy."
+            "Restore the checkpoint from a copy.",
+            reason=Reason.DAMAGED_FILE,
         )
     (table / LOG / LAST_CHECKPOINT).unlink(missing_ok=True)
     for version in broken:

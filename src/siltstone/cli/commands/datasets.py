@@ -172,7 +172,9 @@ def list_datasets(context: typer.Context) -> None:
         )
 
     call.answer([info.to_dict() for info in found], people)
-    settle(call, [named_error(info.broken_kind, info.broken) for info in found if info.broken])
+    settle(
+        call, [named_error(info.broken_kind, info.broken, reason=info.broken_reason) for info in found if info.broken]
+    )
 
 
 def describe(context: typer.Context, name: Name) -> None:

@@ -71,15 +71,17 @@ def _repair(call: Invocation, *, yes: bool, drop_missing: bool) -> None:
             lake.require()
         chosen = [one for one in found if one.repairable and (drop_missing or one.kind is not DamageKind.MISSING)]
         outcome: dict[int, str] = {}
+        repaired: set[int] = set()
         for one in chosen if yes else []:
             try:
                 lake.repair(one, drop_missing=drop_missing)
                 outcome[id(one)] = "repaired"
+                repaired.add(id(one))
             except SiltstoneError as error:
                 outcome[id(one)] = f"failed: {error}"
     for one in found:
         outcome.setdefault(id(one), "would be repaired" if one in chosen else _by_hand(one.repairable))
-    good = all(state == "repaired" for state in outcome.values())
+    good = all(id(one) in repaired for one in found)
 
     def people() -> None:
         if not found:

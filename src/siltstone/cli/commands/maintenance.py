@@ -166,7 +166,11 @@ class _Done:
 
     def failures(self) -> list[SiltstoneError]:
         """Return what went wrong, the jobs first."""
-        failed = [named_error(one["error_kind"], one["error"]) for one in self.results if one["error"]]
+        failed = [
+            named_error(one["error_kind"], one["error"], reason=one.get("error_reason"))
+            for one in self.results
+            if one["error"]
+        ]
         failed += [SiltstoneError(told_line(one)) for one in self.noted if one["event"] == "left_out"]
         return failed + [Unavailable(one["error"]) for one in self.noted if one["event"] == "journal_trouble"]
 
@@ -193,7 +197,7 @@ def _asked(call: Invocation, lake: "Lake", wish: "Wish", text: str) -> _Done:
     with call.showing(text, lake, spark=wish.ask not in WITHOUT_SPARK):
         answer = lake.ask(wish, tell=tell)
     if answer.error is not None:
-        raise named_error(answer.error_kind, answer.error)
+        raise named_error(answer.error_kind, answer.error, reason=answer.error_reason)
     done.results = answer.results
     return done
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 SHOWN: Final = 5
 """So many broken files are named in a message; `--json` names them all."""
+_SOUND: Final = {"broken": None, "broken_kind": None, "broken_reason": None}
 
 
 def register(app: typer.Typer) -> None:
@@ -43,17 +44,21 @@ def status(context: typer.Context, name: OptionalName = None) -> None:
         failures += [Corruption(one.described()) for one in strays]
         told = _journal(lake, failures)
     if call.as_json:
-        plain = [one.to_dict() | told.of(one.dataset) | {"broken": None, "broken_kind": None} for one in found]
+        plain = [one.to_dict() | told.of(one.dataset) | _SOUND for one in found]
         if name is not None:
             for one in plain:
                 render.write_json(one)
         else:
-            plain += [{"dataset": one, "broken": str(why), "broken_kind": why.kind} for one, why in failed.items()]
+            plain += [
+                {"dataset": one, "broken": str(why), "broken_kind": why.kind, "broken_reason": why.reason}
+                for one, why in failed.items()
+            ]
             plain += [
                 {
                     "dataset": one.dataset,
                     "broken": one.described(),
                     "broken_kind": Corruption.kind,
+                    "broken_reason": None,
                     "unregistered": one.to_dict(),
                 }
                 for one in strays
@@ -67,17 +72,23 @@ def status(context: typer.Context, name: OptionalName = None) -> None:
 
 
 def broken_files(one: "Status") -> list[SiltstoneError]:
-    """Return an error for the files that are damaged, and one for those that are only out of reach."""
+    """Return an error for the files that are damaged, and one for those that are only out of reach.
+
+    It has the reason of its files if they all have the same one.
+    """
     advice = {
         Corruption.kind: "Restore what is damaged from a copy.",
         Unavailable.kind: "Mend that and try again; the files may be sound.",
     }
     found: list[SiltstoneError] = []
     for kind, next_step in advice.items():
-        files = [f"{path} ({why})" for path, why in one.unreadable.items() if one.unreadable_kinds[path] == kind]
+        paths = [path for path in one.unreadable if one.unreadable_kinds[path] == kind]
+        files = [f"{path} ({one.unreadable[path]})" for path in paths]
+        reasons = {one.unreadable_reasons[path] for path in paths}
+        reason = reasons.pop() if len(reasons) == 1 else None
         more = f" and {len(files) - SHOWN} more" if len(files) > SHOWN else ""
         told = f"{'; '.join(files[:SHOWN])}{more} cannot be read, and so neither can its rows. {next_step}"
-        found += [named_error(kind, f"Dataset {one.dataset}: {told}")] if files else []
+        found += [named_error(kind, f"Dataset {one.dataset}: {told}", reason=reason)] if files else []
     return found
 
 
