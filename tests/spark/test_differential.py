@@ -11,6 +11,7 @@ import pytest
 
 from bench.shapes import SHAPES, tables
 from siltstone.query.subset import ITEMS, Part
+from siltstone.storage.spark import EXCLUDED_RULES, SUBQUERY_RULES
 from tests.differential.asking import Seen, ask_generated, is_ordered
 from tests.differential.data import others, rows
 from tests.differential.engines import Cold, Hot, differences
@@ -28,6 +29,7 @@ QUICK = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.leafNodeDefaultParallelism": "1",
     "spark.sql.legacy.parameterSubstitution.constantsOnly": "true",
+    EXCLUDED_RULES: ",".join(SUBQUERY_RULES),
 }
 Engines = tuple[Hot, Cold]
 

@@ -372,3 +372,16 @@ def test_correlated_subqueries_as_values_are_answered_over_merged_rows(lake: Lak
     (made[0].upsert if kind == "keyed" else made[0].append)(more)
     made[0].tombstone([3] if kind == "keyed" else ["x1"])
     check()
+
+
+def test_a_limit_below_a_correlated_subquery_takes_the_first_rows_in_order(lake: Lake) -> None:
+    rows = [{"id": i, "c": i % 4, "v": (7 * i) % 24} for i in range(24)]
+    lake.create("lab.d.limited", "id INT NOT NULL, c INT, v BIGINT", key="id").upsert(rows)
+    case = "CASE WHEN c > 1 THEN (SELECT max(u.v) FROM lab.d.limited u WHERE u.id = t.v) ELSE -1 END"
+    text = f"SELECT sum(nullif({case}, c)) AS x FROM (SELECT * FROM lab.d.limited ORDER BY v, id LIMIT 5) t"
+    first = sorted(rows, key=lambda row: (row["v"], row["id"]))[:5]
+    by_id = {row["id"]: row["v"] for row in rows}
+    values = [(by_id[row["v"]] if row["c"] > 1 else -1, row["c"]) for row in first]
+    expected = sum(value for value, other in values if value != other)
+    for engine in ("hot", "spark"):
+        assert lake.sql(text, engine=engine).rows == [(expected,)], engine

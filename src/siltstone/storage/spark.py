@@ -78,8 +78,15 @@ _members: "WeakKeyDictionary[SparkSession, Membership]" = WeakKeyDictionary()
 _beside: "WeakKeyDictionary[SparkSession, dict[str, SparkSession]]" = WeakKeyDictionary()
 """Sessions for queries, by the optimiser rules that they exclude, beside those that have other settings."""
 EXCLUDED_RULES: Final = "spark.sql.optimizer.excludedRules"
-UNION_RULE: Final = "org.apache.spark.sql.catalyst.optimizer.PushProjectionThroughUnion"
-"""Optimiser rule that fails ("key not found") on a correlated subquery in a SELECT over a union, as merged views are."""
+SUBQUERY_RULES: Final = (
+    "org.apache.spark.sql.catalyst.optimizer.PushProjectionThroughUnion",
+    "org.apache.spark.sql.catalyst.optimizer.PushProjectionThroughLimitAndOffset",
+)
+"""Optimiser rules that are wrong about a correlated subquery in a SELECT.
+
+The first fails ("key not found") over a union, as merged views are. The second moves the subquery below the LIMIT of an ordered
+subquery. The join that it becomes then loses the order, and so the LIMIT takes other rows.
+"""
 MEANING: Final = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")
 """Settings of a session that decide what a query says."""
 
@@ -134,11 +141,11 @@ def answering(found: "SparkSession", *, subqueries: bool = False) -> "SparkSessi
     """Return a session in which a query means what it means in memory, too: in UTC, by ANSI rules.
 
     One that a user brings may have other settings, or get them at any time. Then it is a session beside that one, on the same
-    Spark, and the user's stays as it is. A query with `subqueries` in expressions gets a session without `UNION_RULE`.
+    Spark, and the user's stays as it is. A query with `subqueries` in expressions gets a session without `SUBQUERY_RULES`.
     """
     rules = excluded = found.conf.get(EXCLUDED_RULES, "") or ""
-    if subqueries and UNION_RULE not in excluded:
-        rules = f"{excluded},{UNION_RULE}".lstrip(",")
+    if subqueries:
+        rules = ",".join([*filter(None, [excluded]), *(rule for rule in SUBQUERY_RULES if rule not in excluded)])
     if rules == excluded and all(found.conf.get(name) == SESSION_OPTIONS[name] for name in MEANING):
         return found
     with _starting:
