@@ -204,6 +204,8 @@ def _forget(table: Path, path: str) -> None:
     found = pq.read_table(checkpoint)
     keep = [added is None or added["path"] != path for added in found.column("add").to_pylist()]
     pq.write_table(found.filter(pa.array(keep)), checkpoint)
+    [checksum] = (table / LOG).glob("*.crc32")
+    checksum.unlink()  # as if the checkpoint was written without that line
 
 
 def change_file(number: int, *, squashed: bool = False) -> DataFile:

@@ -178,6 +178,7 @@ CASES: Final = [
             "purge.after_delete",
             "checkpoint.before_write",
             "checkpoint.after_write#2",
+            "checkpoint.after_checksum",
             "purge.after_checkpoint",
             "purge.after_checkpoint#2",
             "purge.after_log_clean",
