@@ -146,7 +146,7 @@ def interruptible(*call: object) -> "subprocess.Popen[bytes]":
     It refuses no product of tables: that is what keeps Spark busy for as long as a test wants.
     """
     return subprocess.Popen(
-        ["env", "--default-signal=INT", "SILT_QUERY_PAIRS=0", *COMMAND, *map(str, call)],
+        ["env", "--default-signal=INT", "PYTHONFAULTHANDLER=1", "SILT_QUERY_PAIRS=0", *COMMAND, *map(str, call)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -206,7 +206,12 @@ SLOW = (
 def test_an_interrupt_of_spark_is_one_line_and_leaves_no_jvm(lake: Path, seconds: float):
     """At once its JVM is only starting, after a while it is busy with the query."""
     child = interruptible("--lake", lake, "sql", SLOW)
-    wait_for(lambda: "java" in running(child.pid))
+    try:
+        wait_for(lambda: "java" in running(child.pid))
+    except AssertionError as late:
+        left = running(child.pid)
+        os.killpg(child.pid, signal.SIGABRT)  # Python shows where it was
+        pytest.fail(f"no JVM was started; running: {left}; {child.communicate(timeout=TIMEOUT_SECONDS)} {late}")
     time.sleep(seconds)
     err = interrupted(child)
     assert err.startswith(b"silt: Interrupted; "), err
