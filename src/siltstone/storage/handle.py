@@ -388,7 +388,7 @@ def _has_sound_checkpoint(path: Path, handle: DeltaTable) -> bool:
     except FileNotFoundError:  # cleaned since the table was opened
         return False
     except Corruption:
-        if not heal_checkpoint(path):  # else it was written anew meanwhile
+        if not heal_checkpoint(path):  # else another process has replaced it
             check_entries(path)
         return False
     return True
