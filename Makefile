@@ -14,9 +14,9 @@ help:
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: $(STAMP) ## the environment in .venv, a JDK, the Delta jars and class archives; quick when nothing changed
-	@$(PYTHON) -c 'from siltstone.storage.jvm import main; main()' >/dev/null 2>&1 || $(MAKE) --no-print-directory jdk
-	@$(PYTHON) -c 'from siltstone.storage.jars import main; main()'
-	@$(PYTHON) -c 'from siltstone.cli.archives import main; main()'
+	@$(PYTHON) -c 'from siltstone.spark.jvm import main; main()' >/dev/null 2>&1 || $(MAKE) --no-print-directory jdk
+	@$(PYTHON) -c 'from siltstone.spark.jars import main; main()'
+	@$(PYTHON) -c 'from siltstone.cli.class_archives import main; main()'
 
 $(STAMP): pyproject.toml constraints.txt
 	@python=""; for candidate in python3.11 python3.12 python3.13 python3; do \

@@ -30,7 +30,7 @@ from bench.results import RESULTS, Report, machine, show, update_results, versio
 from bench.shell import bench_shell
 from bench.squash import bench_squash
 from bench.upsert import bench_upsert
-from siltstone.storage.spark import session
+from siltstone.spark.session import session
 
 BENCHMARKS: Final[dict[str, Callable[[Run], Report]]] = {
     "upsert": bench_upsert,

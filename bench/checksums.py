@@ -23,7 +23,7 @@ from bench.merged import narrow, wide
 from bench.plan import Run, size_text
 from bench.results import Check, Report, Row, Sense, growth
 from siltstone import Dataset, Lake
-from siltstone.storage.parquet import ROW_GROUP_ROWS, write_file, writer_options
+from siltstone.delta.parquet import ROW_GROUP_ROWS, write_file, writer_options
 
 VERIFIED: Final = "verified"
 UNVERIFIED: Final = "not verified"

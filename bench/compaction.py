@@ -23,9 +23,9 @@ from bench.measure import Sample, Summary, interleaved
 from bench.plan import Run
 from bench.results import Check, Report, Row, Sense, growth
 from siltstone import Dataset, Lake
+from siltstone.delta.parquet import data_file, writer_options
 from siltstone.model.columns import PERIOD
 from siltstone.model.files import Commit, CommitKind
-from siltstone.storage.parquet import data_file, writer_options
 
 NAME: Final = "bench.main.events"
 SCHEMA: Final = pa.schema(

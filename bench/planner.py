@@ -14,7 +14,8 @@ from typing import Final
 from bench.measure import Peak, Sample, Summary
 from bench.plan import Run
 from bench.results import Check, Report, Row, Sense
-from siltstone.compaction.candidates import Backlog, FileEntry, Inputs, Plan, Shape, TableState, plan
+from siltstone.compaction.planning.model import Backlog, FileEntry, Inputs, Plan, Shape, TableState
+from siltstone.compaction.planning.planner import plan
 from siltstone.config import Settings
 from siltstone.model.periods import Granularity, end, period_of
 

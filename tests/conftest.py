@@ -16,10 +16,10 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from siltstone.config import ENV_PREFIX, Settings
 from siltstone.errors import Unavailable
-from siltstone.storage.connect import ConnectServer
-from siltstone.storage.connect import connect_server as start_connect_server
-from siltstone.storage.jars import fetch_driver
-from siltstone.storage.spark import session
+from siltstone.spark.connect_server import ConnectServer
+from siltstone.spark.connect_server import connect_server as start_connect_server
+from siltstone.spark.jars import fetch_driver
+from siltstone.spark.session import session
 from tests.support.children import none_left
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ ON_THE_SERVER = (
 )
 COVERED = (
     "tests/contract/",
-    "tests/unit/test_event_reading.py",
-    "tests/unit/test_remembered.py",
-    "tests/unit/test_sqlite_opening.py",
+    "tests/unit/eventlog/test_event_json.py",
+    "tests/unit/eventlog/test_pending_commits.py",
+    "tests/unit/eventlog/test_sqlite_opening.py",
     "tests/e2e/test_events.py",
 )
 """The tests of event logs, whose coverage is measured. Python takes twice as long where lines are counted."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from siltstone.config import Settings
     from siltstone.dataset.dataset import Dataset
-    from siltstone.dataset.producer import Producer
+    from siltstone.dataset.write.buffered_producer import Producer
     from siltstone.errors import (
         CommitUnknown,
         Conflict,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from siltstone.lake import Lake
-    from siltstone.model.results import (
+    from siltstone.model.reports import (
         Ack,
         AlterReport,
         AppendAck,
@@ -74,9 +74,9 @@ __version__ = "0.1.0"
 _HOMES: Final = {
     "siltstone.config": ("Settings",),
     "siltstone.dataset.dataset": ("Dataset",),
-    "siltstone.dataset.producer": ("Producer",),
+    "siltstone.dataset.write.buffered_producer": ("Producer",),
     "siltstone.lake": ("Lake",),
-    "siltstone.model.results": (
+    "siltstone.model.reports": (
         "Ack",
         "AlterReport",
         "AppendAck",

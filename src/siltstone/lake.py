@@ -15,41 +15,41 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from siltstone.clock import Clock, SystemClock
-from siltstone.compaction.compactor import Compactor
+from siltstone.compaction.operations.dataset_maintenance import Compactor
 from siltstone.config import Settings
 from siltstone.dataset.dataset import Dataset, info_of
-from siltstone.dataset.marks import forget_oldest
+from siltstone.dataset.orphan_folders import sweep
 from siltstone.dataset.registry import Registration, Registry
 from siltstone.dataset.store import Store
-from siltstone.dataset.sweep import sweep
+from siltstone.dataset.write.idempotency_marks import forget_oldest
+from siltstone.delta.background import Background, Tidying
+from siltstone.delta.layout import CHANGES, Layout
+from siltstone.delta.read_cache import KeptReads
+from siltstone.delta.table import Table
+from siltstone.delta.table_reader import LogMoved
 from siltstone.errors import Corruption, Gone, InvalidRequest, SiltstoneError
 from siltstone.keeping.kept import KeptLake
 from siltstone.model.names import DatasetName
 from siltstone.model.preview import html_table
-from siltstone.model.results import BackupReport, DatasetInfo, RestoreReport
+from siltstone.model.reports import BackupReport, DatasetInfo, RestoreReport
 from siltstone.model.roles import check_may_compact, check_may_write, may_compact
 from siltstone.model.schema import as_schema
 from siltstone.model.spec import as_names, make_spec
-from siltstone.storage.handle import LogMoved
-from siltstone.storage.kept import KeptReads
-from siltstone.storage.layout import CHANGES, Layout
-from siltstone.storage.progress import Show, Watcher, watching
-from siltstone.storage.table import Table
-from siltstone.storage.tidying import Background, Tidying
+from siltstone.spark.progress import Show, Watcher, watching
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from siltstone.compaction.cycle_report import CycleReport
-    from siltstone.compaction.pool import Pool
-    from siltstone.dataset.adopt import Adoption, Unregistered
+    from siltstone.compaction.execution.report import CycleReport
+    from siltstone.compaction.execution.worker_pool import Pool
+    from siltstone.dataset.adoption import Adoption, Unregistered
     from siltstone.keeping.repair import Damage, Repairs
     from siltstone.query.hot.cache import HotCache
-    from siltstone.query.hot.wishes import Wishes
+    from siltstone.query.hot.directives import Wishes
     from siltstone.query.result import QueryResult
     from siltstone.query.router import Explanation, Question, Router
     from siltstone.query.running import Cancellation
-    from siltstone.storage.shared_spark import ServerRole
+    from siltstone.spark.shared_server import ServerRole
 
 SQUASH_LOOK_COMMITS: Final = 8
 """Every so many commits to a dataset's changes, its small files are counted."""
@@ -142,18 +142,18 @@ class Lake(KeptLake):
 
         It loads, folds and reads frames. The texts of `sql` run on a server of their own where servers are shared.
         """
-        from siltstone.storage.shared_spark import ServerRole
+        from siltstone.spark.shared_server import ServerRole
 
         return self._session(ServerRole.JOBS)
 
     def _spark_for_queries(self) -> "SparkSession":
-        from siltstone.storage.shared_spark import ServerRole
+        from siltstone.spark.shared_server import ServerRole
 
         return self._session(ServerRole.QUERIES)
 
     def _session(self, server: "ServerRole") -> "SparkSession":
         """Return a session on Spark; a start is announced first, in the log and to who watches."""
-        from siltstone.storage.spark import session
+        from siltstone.spark.session import session
 
         watcher = self._watcher
         found = session(
@@ -168,7 +168,7 @@ class Lake(KeptLake):
 
     def _has_spark(self) -> bool:
         """True if a query would start none."""
-        from siltstone.storage.spark import is_running
+        from siltstone.spark.session import is_running
 
         return self._given is not None or is_running()
 
@@ -260,7 +260,7 @@ class Lake(KeptLake):
             InvalidRequest: columns cannot be inferred, or the rows do not fit. Nothing is left.
             Conflict: a dataset of that name exists and is different.
         """
-        from siltstone.dataset.inferred import schema_of_rows
+        from siltstone.dataset.load.schema_inference import schema_of_rows
 
         schema = schema_of_rows(source)
         made = self.create(name, schema, key=key, time=time, subject=subject)
@@ -431,7 +431,7 @@ class Lake(KeptLake):
 
     @property
     def _adoption(self) -> "Adoption":
-        from siltstone.dataset.adopt import Adoption
+        from siltstone.dataset.adoption import Adoption
 
         return Adoption(self._registry, self._layout, clock=self._clock, durable=self.settings.durable)
 
@@ -574,7 +574,7 @@ class Lake(KeptLake):
             return self._queries
 
     def _open_queries(self) -> "Router":
-        from siltstone.query.hot.sources import Sources
+        from siltstone.query.hot.dataset_resolver import Sources
         from siltstone.query.router import Router
 
         router = Router(
@@ -600,7 +600,7 @@ class Lake(KeptLake):
 
     def _open_hot(self) -> "HotCache":
         from siltstone.query.hot.cache import HotCache
-        from siltstone.query.hot.sources import Sources
+        from siltstone.query.hot.dataset_resolver import Sources
 
         wishes = self.hot_wishes if self.lasting else None
         cache = HotCache.open(Sources(self._registry), settings=self.settings, clock=self._clock, wishes=wishes)
@@ -610,7 +610,7 @@ class Lake(KeptLake):
     @property
     def hot_wishes(self) -> "Wishes":
         """What is wished of the hot caches of all processes that last: which datasets are pinned, warmed and evicted."""
-        from siltstone.query.hot.wishes import Wishes
+        from siltstone.query.hot.directives import Wishes
 
         return Wishes(self._layout, settings=self.settings, clock=self._clock)
 
@@ -688,7 +688,7 @@ class _Conditions:
     """Conditions on rows; the parser and DuckDB are loaded when the first one comes."""
 
     def for_spark(self, where: str, columns: Sequence[str]) -> str:
-        from siltstone.query.condition import condition_of
+        from siltstone.query.gate.row_condition import condition_of
 
         return condition_of(where, columns)
 

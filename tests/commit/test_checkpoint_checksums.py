@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from siltstone.delta import checkpoint_checksums
+from siltstone.delta.checkpoint_checksums import checkpoint_lock, checksum_name, matches
+from siltstone.delta.checkpoints import forget_history, write_checkpoint
+from siltstone.delta.layout import LOG
+from siltstone.delta.log_reader import list_log, transactions
 from siltstone.errors import Corruption, Unavailable
 from siltstone.lake import Lake
-from siltstone.storage import checkpoint_checksums
-from siltstone.storage.checkpoint_checksums import checkpoint_lock, checksum_name, matches
-from siltstone.storage.layout import LOG
-from siltstone.storage.log import list_log, transactions
-from siltstone.storage.upkeep import forget_history, write_checkpoint
 from tests.support.flips import flipped
 from tests.support.tables import FAST, append, ids, make_table, open_table
 

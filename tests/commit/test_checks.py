@@ -11,14 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from siltstone.delta.layout import LOG, entry_name
+from siltstone.delta.log_reader import read_entry
+from siltstone.delta.table import Table
 from siltstone.errors import Conflict, Corruption, Fenced, Gone, InvalidRequest, NotFound
 from siltstone.lake import Lake
 from siltstone.model.columns import APP_EPOCH, APP_FOLD, SEQ
 from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.model.spec import FORMAT_VERSION, PROPERTY_DROPPED, PROPERTY_FORMAT
-from siltstone.storage.layout import LOG, entry_name
-from siltstone.storage.log import read_entry
-from siltstone.storage.table import Table
 from tests.support.tables import (
     FAST,
     TABLE_SCHEMA,
@@ -239,7 +239,7 @@ def test_a_retry_does_not_verify_a_file_again(path: Path, monkeypatch: pytest.Mo
     def forbidden(*_given: object, **_named: object) -> None:
         raise AssertionError("verified twice")
 
-    monkeypatch.setattr("siltstone.storage.verified.read_footer", forbidden)
+    monkeypatch.setattr("siltstone.delta.staged_files.read_footer", forbidden)
     table.commit(lambda parent: append_commit(parent, file))
 
 

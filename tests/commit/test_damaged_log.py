@@ -8,19 +8,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from siltstone.clock import SystemClock
-from siltstone.compaction.commit import prune
-from siltstone.compaction.squash import squash
+from siltstone.compaction.operations.commit import prune
+from siltstone.compaction.operations.squash import squash
 from siltstone.config import Role
+from siltstone.coordination.leases import COMPACTOR
+from siltstone.delta.checkpoints import Retention, forget_history, tidy_log, try_tidy_log, write_checkpoint
+from siltstone.delta.layout import LOG, entry_name
+from siltstone.delta.log_reader import LAST_CHECKPOINT, transactions
+from siltstone.delta.table import Parent
 from siltstone.errors import Corruption
 from siltstone.eventlog.log import EventLog
 from siltstone.lake import Lake
 from siltstone.model.columns import APP_SEQ
 from siltstone.model.files import Commit, CommitKind
-from siltstone.storage.layout import LOG, entry_name
-from siltstone.storage.leases import COMPACTOR
-from siltstone.storage.log import LAST_CHECKPOINT, transactions
-from siltstone.storage.table import Parent
-from siltstone.storage.upkeep import Retention, forget_history, tidy_log, try_tidy_log, write_checkpoint
 from tests.support.histories import received
 from tests.support.leasing import lake_at, leases_of, taken
 from tests.support.tables import FAST, append, ids, make_table, open_table
@@ -304,7 +304,7 @@ def test_a_failed_checkpoint_is_reported_and_never_raised(path: Path, monkeypatc
         del durable
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("siltstone.storage.upkeep.write_checkpoint", fail)
+    monkeypatch.setattr("siltstone.delta.checkpoints.write_checkpoint", fail)
     said = try_tidy_log(path, retention=FEW_ENTRIES, durable=False, clock=SystemClock())
     assert said is not None
     assert "No space left" in said

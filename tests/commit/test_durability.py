@@ -11,18 +11,18 @@ import pytest
 from deltalake import DeltaTable
 
 from siltstone.clock import SystemClock
-from siltstone.compaction.commit import prune
-from siltstone.compaction.reclaim import purge_files
+from siltstone.compaction.operations.commit import prune
+from siltstone.compaction.operations.garbage_collection import purge_files
 from siltstone.config import Settings
+from siltstone.delta import checkpoints as upkeep
+from siltstone.delta.checkpoints import Retention, forget_history, tidy_log, write_checkpoint
+from siltstone.delta.layout import LOG, entry_name
+from siltstone.delta.log_reader import LAST_CHECKPOINT
 from siltstone.errors import Unavailable
 from siltstone.failpoints import arm
 from siltstone.lake import Lake
 from siltstone.model.columns import APP_FOLD
 from siltstone.model.files import Commit, CommitKind
-from siltstone.storage import upkeep
-from siltstone.storage.layout import LOG, entry_name
-from siltstone.storage.log import LAST_CHECKPOINT
-from siltstone.storage.upkeep import Retention, forget_history, tidy_log, write_checkpoint
 from tests.support.tables import FAST, append, append_commit, ids, make_table, open_table, stage
 
 DURABLE = Settings(durable=True, checkpoint_interval_commits=1_000_000)

@@ -11,16 +11,16 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Ta
 from deltalake.transaction import AddAction
 
 from siltstone.clock import SystemClock
+from siltstone.delta import table_reader as handle
+from siltstone.delta.checkpoints import Retention, forget_history, tidy_log, write_checkpoint
+from siltstone.delta.full_replay import Replayed
+from siltstone.delta.layout import LOG, entry_name
+from siltstone.delta.log_reader import list_log, readable_entries
+from siltstone.delta.table import Parent, Table
+from siltstone.delta.table_reader import FOLLOW_SECONDS, Pinned
 from siltstone.errors import Corruption, Reason
 from siltstone.model.columns import APP_EPOCH, APP_FOLD, APP_PRODUCER, APP_SEQ, COMMIT_KIND, SEQ
 from siltstone.model.files import Commit, CommitKind
-from siltstone.storage import handle
-from siltstone.storage.handle import FOLLOW_SECONDS, Pinned
-from siltstone.storage.layout import LOG, entry_name
-from siltstone.storage.log import list_log, readable_entries
-from siltstone.storage.replay import Replayed
-from siltstone.storage.table import Parent, Table
-from siltstone.storage.upkeep import Retention, forget_history, tidy_log, write_checkpoint
 from tests.support.faults import FaultyEntry, overtaken
 from tests.support.refusals import refused
 from tests.support.tables import (
@@ -272,7 +272,7 @@ def test_a_log_that_is_cleaned_between_check_and_write_costs_another_try(path: P
 
 def test_a_refused_try_leaves_no_draft(path: Path, monkeypatch: pytest.MonkeyPatch):
     FaultyEntry(overtaken(lambda: append(open_table(path), 7))).install(monkeypatch)
-    monkeypatch.setattr("siltstone.storage.turn.TURN_SECONDS", 0.01)
+    monkeypatch.setattr("siltstone.delta.commit_lock.TURN_SECONDS", 0.01)
     append(open_table(path), 9)
     assert [item.name for item in (path / LOG).iterdir() if "#" in item.name] == []
 

@@ -13,7 +13,7 @@ import pytest
 from siltstone.dataset.dataset import Dataset
 from siltstone.errors import Unavailable
 from siltstone.lake import Lake
-from siltstone.model.results import Ack
+from siltstone.model.reports import Ack
 from tests.support.faults import FaultyEntry, Write, lands_then_raises, raises
 from tests.support.tables import FAST
 

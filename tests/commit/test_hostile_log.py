@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from siltstone.delta.layout import LOG, Layout, entry_name
+from siltstone.delta.log_reader import removals
+from siltstone.delta.path_checks import check_links, checked
 from siltstone.errors import Corruption, Unavailable
 from siltstone.lake import Lake
-from siltstone.storage.beneath import check_links, checked
-from siltstone.storage.layout import LOG, Layout, entry_name
-from siltstone.storage.log import removals
 from tests.support.tables import FAST, append, make_table, open_table
 
 APPENDS = 3

@@ -13,17 +13,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from siltstone.compaction.reclaim import vacuum
-from siltstone.dataset.rows import change_rows
+from siltstone.compaction.operations.garbage_collection import vacuum
+from siltstone.coordination.liveness import Presence
 from siltstone.dataset.store import Store, sequence_of
+from siltstone.dataset.write.row_conversion import change_rows
+from siltstone.delta.checkpoints import forget_history, write_checkpoint
+from siltstone.delta.parquet import write_file
+from siltstone.delta.table import Table
 from siltstone.errors import Conflict
 from siltstone.lake import Lake
 from siltstone.model.columns import APP_FOLD, APP_PRUNE, SEQ, Op
 from siltstone.model.files import Commit, CommitKind, DataFile
-from siltstone.storage.parquet import write_file
-from siltstone.storage.presence import Presence
-from siltstone.storage.table import Table
-from siltstone.storage.upkeep import forget_history, write_checkpoint
 from tests.support.tables import FAST, append_commit, ids, open_table, state
 
 LANDS, REFUSED = "lands", "refused"

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from siltstone.delta.commit_lock import TURN
+from siltstone.host.deferred_interrupts import Uninterrupted, raise_noted
 from siltstone.lake import Lake
-from siltstone.storage.turn import TURN
-from siltstone.storage.uninterrupted import Uninterrupted, raise_noted
 from tests.support.tables import FAST
 
 INTERRUPTS = 100
@@ -24,7 +24,7 @@ WRITER = """
 import fcntl, signal, sys
 from dataclasses import replace
 from siltstone.lake import Lake
-from siltstone.storage.presence import is_locked
+from siltstone.coordination.liveness import is_locked
 from tests.support.tables import FAST
 
 quiet = replace(FAST, squash_files=0)  # no background work takes the lock

@@ -9,16 +9,16 @@ import pytest
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from siltstone.config import Settings
+from siltstone.delta.checkpoints import write_checkpoint
+from siltstone.delta.fsync import sync_directory
+from siltstone.delta.layout import LOG, entry_name
+from siltstone.delta.log_reader import list_log, read_entry
+from siltstone.delta.table import Parent, Table
 from siltstone.errors import CommitUnknown, Conflict, Gone, Unavailable
 from siltstone.failpoints import arm
 from siltstone.lake import Lake
 from siltstone.model.columns import APP_SEQ
 from siltstone.model.files import Commit, CommitKind, DataFile
-from siltstone.storage.durable import sync_directory
-from siltstone.storage.layout import LOG, entry_name
-from siltstone.storage.log import list_log, read_entry
-from siltstone.storage.table import Parent, Table
-from siltstone.storage.upkeep import write_checkpoint
 from tests.support.faults import ERRORS, FaultyEntry, lands_then_raises, overtaken, raises
 from tests.support.tables import (
     FAST,
@@ -44,7 +44,7 @@ IMPATIENT = Settings(durable=False, commit_timeout_seconds=0.5)
 @pytest.fixture(autouse=True)
 def _short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever overtakes us here does so while we hold the turn; let nobody wait for it."""
-    monkeypatch.setattr("siltstone.storage.turn.TURN_SECONDS", 0.01)
+    monkeypatch.setattr("siltstone.delta.commit_lock.TURN_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -262,7 +262,7 @@ def test_a_disk_that_refuses_to_sync_the_entry_leaves_an_unknown_outcome(path: P
             raise OSError(5, "Input/output error")
         sync_directory(folder)
 
-    monkeypatch.setattr("siltstone.storage.durable.sync_directory", refuse)
+    monkeypatch.setattr("siltstone.delta.fsync.sync_directory", refuse)
     with pytest.raises(CommitUnknown, match="could not be synced"):
         table.commit(lambda parent: append_commit(parent, file))
     assert ids(path) == [1, 2, 9]
@@ -306,7 +306,7 @@ def test_a_batch_whose_outcome_is_unknown_keeps_its_file(lake: Lake, monkeypatch
     def broken(_table: Path, _version: int) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("siltstone.storage.table.read_entry", broken)
+    monkeypatch.setattr("siltstone.delta.table.read_entry", broken)
     FaultyEntry(fault).install(monkeypatch)
     with pytest.raises(CommitUnknown):
         people.upsert([{"id": 2}])

@@ -10,10 +10,10 @@ import pytest
 
 from siltstone.clock import SystemClock
 from siltstone.config import Role
+from siltstone.coordination.leases import COMPACTOR
 from siltstone.errors import Conflict, Fenced
 from siltstone.scheduler.cycles import Work
 from siltstone.scheduler.loop import Scheduler
-from siltstone.storage.leases import COMPACTOR
 from tests.support.children import Child
 from tests.support.leasing import (
     commit_with,

@@ -8,15 +8,15 @@ import pyarrow as pa
 import pytest
 
 from siltstone.clock import SystemClock
-from siltstone.dataset.changes import Batch
 from siltstone.dataset.dataset import Dataset
-from siltstone.dataset.loaded import apps_of, hash_files, loaded_before
-from siltstone.dataset.marks import forget_oldest
-from siltstone.dataset.rows import change_rows
+from siltstone.dataset.load.loaded_files import apps_of, hash_files, loaded_before
+from siltstone.dataset.write.change_writer import Batch
+from siltstone.dataset.write.idempotency_marks import forget_oldest
+from siltstone.dataset.write.row_conversion import change_rows
 from siltstone.errors import InvalidRequest
 from siltstone.lake import Lake
 from siltstone.model.columns import Op
-from siltstone.model.results import Ack
+from siltstone.model.reports import Ack
 from tests.support.tables import FAST, checkpoint_and_clean
 
 

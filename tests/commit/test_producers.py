@@ -9,16 +9,16 @@ import pyarrow as pa
 import pytest
 
 from siltstone.clock import SystemClock
-from siltstone.dataset.changes import Batch
 from siltstone.dataset.dataset import Dataset
-from siltstone.dataset.marks import forget_oldest
-from siltstone.dataset.rows import change_rows
+from siltstone.dataset.write.change_writer import Batch
+from siltstone.dataset.write.idempotency_marks import forget_oldest
+from siltstone.dataset.write.row_conversion import change_rows
+from siltstone.delta.table import Parent
 from siltstone.errors import Conflict, InvalidRequest
 from siltstone.lake import Lake
 from siltstone.model.columns import APP_SEQ, Op
 from siltstone.model.files import Commit, Committed
-from siltstone.model.results import Ack
-from siltstone.storage.table import Parent
+from siltstone.model.reports import Ack
 from tests.support.processes import Pool, upsert_in_process
 from tests.support.tables import FAST, checkpoint_and_clean
 

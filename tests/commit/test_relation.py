@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.compaction.commit import prune
-from siltstone.compaction.squash import squash
+from siltstone.compaction.operations.commit import prune
+from siltstone.compaction.operations.squash import squash
 from siltstone.dataset.dataset import Dataset
-from siltstone.dataset.mended import damage_of, raise_sequence
-from siltstone.dataset.relation import check_gapless
+from siltstone.dataset.table_invariants import check_gapless
+from siltstone.dataset.table_repair import damage_of, raise_sequence
+from siltstone.delta.layout import LOG, entry_name
 from siltstone.errors import Conflict, Corruption
 from siltstone.lake import Lake
 from siltstone.model.columns import APP_SEQ, SEQ
 from siltstone.model.files import DataFile
 from siltstone.model.names import DatasetName
-from siltstone.model.results import Ack
-from siltstone.storage.layout import LOG, entry_name
+from siltstone.model.reports import Ack
 from tests.support.folds import fold_by_arrow
 from tests.support.tables import FAST, checkpoint_and_clean
 

@@ -9,14 +9,14 @@ from deltalake import DeltaTable
 
 from siltstone import Dataset, Lake
 from siltstone.config import Settings
+from siltstone.delta import table_reader as handle
+from siltstone.delta.checkpoints import write_checkpoint
+from siltstone.delta.full_replay import MAX_ENTRIES, replay
+from siltstone.delta.layout import entry_name
+from siltstone.delta.log_replay import live_files
 from siltstone.errors import Corruption, Gone
 from siltstone.model.columns import APP_FOLD, APP_PRUNE, APP_SEQ
 from siltstone.model.schema import from_struct_json
-from siltstone.storage import handle
-from siltstone.storage.follow import live_files
-from siltstone.storage.layout import entry_name
-from siltstone.storage.replay import MAX_ENTRIES, replay
-from siltstone.storage.upkeep import write_checkpoint
 from tests.support.folds import fold_by_arrow
 
 FAST = Settings(durable=False, checkpoint_interval_commits=1_000, squash_files=0)

@@ -13,13 +13,13 @@ import pytest
 
 from siltstone import Corruption, Dataset, Gone, InvalidRequest, Lake, NotFound, Settings
 from siltstone.clock import SystemClock
-from siltstone.dataset import local
-from siltstone.dataset.changes import Batch, ChangeWriter
-from siltstone.dataset.rows import change_rows, to_table
+from siltstone.dataset.read import arrow_view as local
+from siltstone.dataset.write.change_writer import Batch, ChangeWriter
+from siltstone.dataset.write.row_conversion import change_rows, to_table
+from siltstone.delta.checkpoints import Retention, clean_log, forget_history, write_checkpoint
 from siltstone.model.columns import APP_CONTENT, APP_FOLD, Op
 from siltstone.model.files import Commit, CommitKind
-from siltstone.model.results import Ack
-from siltstone.storage.upkeep import Retention, clean_log, forget_history, write_checkpoint
+from siltstone.model.reports import Ack
 from tests.support.folds import fold_by_arrow, squash_here, stage
 from tests.support.people import NAME, SCHEMA, create, key, people, person
 

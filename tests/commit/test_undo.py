@@ -11,14 +11,14 @@ from deltalake import DeltaTable, TableFeatures, write_deltalake
 
 from siltstone.clock import SystemClock
 from siltstone.config import Role
+from siltstone.coordination.leases import Leases
 from siltstone.dataset.dataset import Dataset
-from siltstone.dataset.mended import damage_of, repair
+from siltstone.dataset.table_repair import damage_of, repair
+from siltstone.delta.checkpoints import Retention, tidy_log
+from siltstone.delta.layout import LOG, Layout, entry_name
 from siltstone.errors import Conflict, Corruption
 from siltstone.keeping.repair import DamageKind
 from siltstone.lake import Lake
-from siltstone.storage.layout import LOG, Layout, entry_name
-from siltstone.storage.leases import Leases
-from siltstone.storage.upkeep import Retention, tidy_log
 from tests.support.folds import fold_by_arrow
 from tests.support.tables import FAST, checkpoint_and_clean
 

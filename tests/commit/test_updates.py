@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from siltstone import Dataset, InvalidRequest, Lake, NotFound
-from siltstone.dataset.changes import Batch, ChangeWriter
+from siltstone.dataset.write.change_writer import Batch, ChangeWriter
 from siltstone.errors import Conflict
 from tests.support.folds import fold_by_arrow
 from tests.support.processes import Pool

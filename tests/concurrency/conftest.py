@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from siltstone.storage.connect import ConnectServer
+from siltstone.spark.connect_server import ConnectServer
 from tests.support.children import Worker
 
 

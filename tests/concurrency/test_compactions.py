@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from siltstone.compaction.fold import fold
+from siltstone.compaction.operations.fold import fold
 from siltstone.dataset.store import Snapshot, Store
 from siltstone.errors import Conflict
-from siltstone.storage.connect import ConnectServer
+from siltstone.spark.connect_server import ConnectServer
 from tests.support.actors import STOP, apply, make, open_dataset, seen_rows, wait_for
 from tests.support.children import Child, Worker
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.storage import presence
-from siltstone.storage.presence import Presence, is_live, sweep_dead
+from siltstone.coordination import liveness as presence
+from siltstone.coordination.liveness import Presence, is_live, sweep_dead
 
 
 def test_a_sweep_never_makes_an_owner_that_locks_meanwhile_look_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from siltstone import Lake
-from siltstone.storage.connect import ConnectServer
+from siltstone.spark.connect_server import ConnectServer
 from tests.support.actors import (
     NAME,
     SCHEMA,

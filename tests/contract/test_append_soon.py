@@ -7,7 +7,7 @@ from concurrent.futures import Future, wait
 import pytest
 
 from siltstone.errors import Conflict, InvalidRequest
-from siltstone.eventlog.ledger import Appended
+from siltstone.eventlog.event_store import Appended
 from siltstone.eventlog.log import EventLog
 from tests.support.histories import history, received
 

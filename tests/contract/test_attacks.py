@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from siltstone.delta.background import Background
+from siltstone.delta.group_commit import WriterQueue
 from siltstone.errors import InvalidRequest, NotFound
+from siltstone.eventlog.event_json import parse_event
 from siltstone.eventlog.events import (
     BuildRequestEvent,
     BuildStatus,
@@ -20,9 +23,6 @@ from siltstone.eventlog.events import (
 )
 from siltstone.eventlog.log import EventLog
 from siltstone.eventlog.queries import Filter
-from siltstone.eventlog.reading import parse_event
-from siltstone.storage.queue import WriterQueue
-from siltstone.storage.tidying import Background
 from tests.support.appends import append_all
 from tests.support.histories import event, history, received
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from siltstone.eventlog import delta, local_place
-from siltstone.eventlog.delta import BEHIND, FAR_BEHIND, FOLDED_AT_COMMITS, DeltaKeeper
+from siltstone.eventlog import delta_backend as delta
+from siltstone.eventlog import local_table as local_place
+from siltstone.eventlog.delta_backend import BEHIND, FAR_BEHIND, FOLDED_AT_COMMITS, DeltaKeeper
 from siltstone.eventlog.log import EventLog
-from siltstone.eventlog.remembered import Run
+from siltstone.eventlog.pending_commits import Run
 from tests.support.histories import received
 
 PATIENCE_SECONDS = 60.0

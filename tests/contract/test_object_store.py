@@ -8,13 +8,13 @@ import pytest
 from siltstone import failpoints
 from siltstone.clock import SystemClock
 from siltstone.config import Settings
+from siltstone.delta import object_store_table as object_table
+from siltstone.delta.object_store_table import ObjectTable
 from siltstone.errors import CommitUnknown, Conflict, InvalidRequest, NotFound, Unavailable
 from siltstone.eventlog.address import parse_address
-from siltstone.eventlog.delta import open_place
+from siltstone.eventlog.delta_backend import open_place
 from siltstone.eventlog.events import event_json
 from siltstone.eventlog.log import EventLog
-from siltstone.storage import object_table
-from siltstone.storage.object_table import ObjectTable
 from tests.support.appends import append_all
 from tests.support.children import Child
 from tests.support.histories import history, received

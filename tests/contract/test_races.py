@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from siltstone.eventlog.ledger import Checked
+from siltstone.delta import commit_lock as turn
+from siltstone.eventlog.event_store import Checked
 from siltstone.eventlog.log import EventLog
 from siltstone.eventlog.projection import Projection
-from siltstone.storage import turn
 from tests.support.children import Child
 from tests.support.histories import received
 

@@ -9,6 +9,7 @@ import pytest
 
 from siltstone.errors import Conflict, InvalidRequest, NotFound
 from siltstone.eventlog import queries
+from siltstone.eventlog.event_json import MAX_EVENT_BYTES
 from siltstone.eventlog.events import (
     BuildCancelEvent,
     BuildRequestEvent,
@@ -23,7 +24,6 @@ from siltstone.eventlog.events import (
 )
 from siltstone.eventlog.log import EventLog
 from siltstone.eventlog.queries import Filter
-from siltstone.eventlog.reading import MAX_EVENT_BYTES
 from tests.support.histories import event, received
 
 

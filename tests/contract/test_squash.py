@@ -9,16 +9,17 @@ from hypothesis import strategies as st
 
 from siltstone.clock import SystemClock
 from siltstone.config import Settings
+from siltstone.delta.checkpoints import Retention
+from siltstone.delta.table import Table
 from siltstone.errors import Conflict
-from siltstone.eventlog import local_place, squash
+from siltstone.eventlog import compaction as squash
+from siltstone.eventlog import local_table as local_place
+from siltstone.eventlog.arrow_rows import DAY
+from siltstone.eventlog.compaction_policy import class_of
 from siltstone.eventlog.events import event_json
-from siltstone.eventlog.local_place import KEPT_HOURS, PRESENCE, sweep
+from siltstone.eventlog.local_table import KEPT_HOURS, PRESENCE, sweep
 from siltstone.eventlog.log import EventLog
-from siltstone.eventlog.rows import DAY
-from siltstone.eventlog.small_files import class_of
 from siltstone.model.files import DataFile
-from siltstone.storage.table import Table
-from siltstone.storage.upkeep import Retention
 from tests.support.appends import append_all
 from tests.support.histories import history
 

@@ -8,11 +8,11 @@ import pytest
 
 from siltstone.clock import SystemClock
 from siltstone.config import Settings
+from siltstone.delta.checkpoints import Retention
+from siltstone.delta.table import Table
 from siltstone.errors import Corruption, InvalidRequest, Unavailable
+from siltstone.eventlog.event_table import PROPERTY_VERSION
 from siltstone.eventlog.log import EventLog
-from siltstone.eventlog.place import PROPERTY_VERSION
-from siltstone.storage.table import Table
-from siltstone.storage.upkeep import Retention
 from tests.support.histories import received
 from tests.support.refusals import refused
 

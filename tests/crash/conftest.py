@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from siltstone.storage.connect import ConnectServer
+from siltstone.spark.connect_server import ConnectServer
 from tests.support.children import Worker
 from tests.support.operations import LOADED, LOADED_EVENTS, State, event, row, state
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from siltstone.eventlog.events import event_json
-from siltstone.eventlog.local_place import LocalPlace
+from siltstone.eventlog.local_table import LocalPlace
 from siltstone.eventlog.log import EventLog
 from tests.support.appends import append_all, squash_files
 from tests.support.children import Child

@@ -8,7 +8,7 @@ import pytest
 
 import siltstone
 from siltstone.failpoints import FAILPOINTS
-from siltstone.storage.connect import ConnectServer
+from siltstone.spark.connect_server import ConnectServer
 from tests.crash.cases import CASES, Case
 from tests.crash.conftest import AfterStates, StartLake
 from tests.crash.test_backup import PLACES as BACKUP_PLACES

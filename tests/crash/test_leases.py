@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from siltstone.coordination.leases import COMPACTOR
 from siltstone.errors import Unavailable
 from siltstone.failpoints import arm
 from siltstone.model.lease import LeaseRow
-from siltstone.storage.leases import COMPACTOR
 from tests.support.children import Child
 from tests.support.leasing import lake_at, leases_of, operate, taken
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from siltstone.coordination.state_files import CYCLES, STATUS
 from siltstone.errors import Unavailable
 from siltstone.failpoints import arm
-from siltstone.model.requests import Ask, Wish
-from siltstone.storage.notes import CYCLES, STATUS
+from siltstone.model.compaction_request import Ask, Wish
 from tests.support.caretaking import NAME, Asked, filled, ids, lake_of, until
 from tests.support.children import Child
 

@@ -10,8 +10,8 @@ import duckdb
 import pyarrow as pa
 from sqlglot import exp
 
-from siltstone.query.gate import admit, spark_text
-from siltstone.query.hot_query import bound
+from siltstone.query.gate.admit import admit, spark_text
+from siltstone.query.hot_executor import bound
 from siltstone.query.result import as_answered
 from siltstone.query.translate import Relation, Translated, translate
 

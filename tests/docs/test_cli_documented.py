@@ -8,8 +8,8 @@ import pytest
 import typer
 
 from siltstone import errors
-from siltstone.cli.interrupts import INTERRUPTED, KIND
-from siltstone.cli.main import app
+from siltstone.cli.app import app
+from siltstone.cli.signals import INTERRUPTED, KIND
 from tests.e2e.silt import silt
 
 TEXT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()

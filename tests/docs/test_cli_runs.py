@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.storage.connect import ConnectServer
+from siltstone.spark.connect_server import ConnectServer
 from tests.e2e.silt import Result, silt
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"

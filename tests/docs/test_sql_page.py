@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.query.allowed import (
+from siltstone.query.gate.admit import admit
+from siltstone.query.gate.allowlist import (
     FIELDS_OF_TIME,
     FUNCTIONS,
     FUNCTIONS_BY_GROUP,
@@ -15,8 +16,7 @@ from siltstone.query.allowed import (
     TYPES,
     VOLATILE,
 )
-from siltstone.query.gate import admit
-from siltstone.query.words import OPERATORS, REFUSED_WORDS, TYPE_WORDS
+from siltstone.query.gate.tokenizer import OPERATORS, REFUSED_WORDS, TYPE_WORDS
 
 PAGE = re.sub(r"```.*?```", "", (Path(__file__).parents[2] / "docs" / "sql.md").read_text(), flags=re.DOTALL)
 

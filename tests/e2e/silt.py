@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from siltstone.cli.main import main
+from siltstone.cli.app import main
 
-COMMAND = (sys.executable, "-m", "siltstone.cli.entry")
+COMMAND = (sys.executable, "-m", "siltstone.cli.__main__")
 TIMEOUT_SECONDS = 300
 
 

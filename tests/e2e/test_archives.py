@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.cli.archives import main, missing_kinds
+from siltstone.cli.class_archives import main, missing_kinds
 from siltstone.config import Settings
-from siltstone.storage.jars import cache_folder
-from siltstone.storage.jvm import find_java
+from siltstone.spark.jars import cache_folder
+from siltstone.spark.jvm import find_java
 
 pytestmark = pytest.mark.spark
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from siltstone.cli.main import main
+from siltstone.cli.app import main
 from tests.e2e.conftest import PEOPLE, PRICES
 from tests.e2e.silt import contents, silt
 

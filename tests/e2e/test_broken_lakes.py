@@ -22,7 +22,7 @@ NOBODY = 65534
 EXIT_CODES = {error.kind: error.exit_code for error in SiltstoneError.__subclasses__()}
 AS_NOBODY = """
 import contextlib, io, os, sys, tempfile
-from siltstone.cli.main import main
+from siltstone.cli.app import main
 with tempfile.TemporaryDirectory() as warm, contextlib.redirect_stdout(io.StringIO()):
     main(["--lake", warm, "create", "a.b.c", "--key", "id", "--schema", "id STRING"])
     main(["--lake", warm, "upsert", "a.b.c", "--row", '{"id": "a"}'])
@@ -37,7 +37,7 @@ DENIED = """
 import contextlib, io, json, os, sys
 from pathlib import Path
 from siltstone import Lake
-from siltstone.cli.main import main
+from siltstone.cli.app import main
 from tests.support.folds import fold_by_arrow
 from tests.support.tables import FAST
 

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from siltstone.config import Settings
+from siltstone.coordination.request_queue import Following
 from siltstone.lake import Lake
-from siltstone.model.requests import Answer, Ask, Wish
-from siltstone.storage.connect import ConnectServer
-from siltstone.storage.requests import Following
+from siltstone.model.compaction_request import Answer, Ask, Wish
+from siltstone.spark.connect_server import ConnectServer
 from tests.e2e.silt import COMMAND, process
 from tests.support.compactors import WAIT_SECONDS, CompactorProcess
 

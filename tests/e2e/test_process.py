@@ -39,7 +39,7 @@ LIGHT = [
 ]
 SHOW_MODULES = """
 import sys
-from siltstone.cli.main import main
+from siltstone.cli.app import main
 sys.argv = ["silt", *sys.argv[1:]]
 code = main()
 heavy = [name for name in ("pyspark", "py4j", "grpc", "sqlglot", "duckdb", "pandas", "sqlalchemy") if name in sys.modules]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import typer
 
-from siltstone.cli.main import app
+from siltstone.cli.app import app
 from siltstone.lake import Lake
 from tests.e2e.silt import contents, silt
 from tests.support.children import NO_SPARK

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from siltstone.clock import SystemClock
-from siltstone.query.run import SERVER_ENDED
-from siltstone.storage.connect import listens
-from siltstone.storage.jars import cache_folder
-from siltstone.storage.python_workers import python_daemons
-from siltstone.storage.shared_spark import STATE_FILE, Running, keeper_lives, read_state
+from siltstone.query.spark_executor import SERVER_ENDED
+from siltstone.spark.connect_server import listens
+from siltstone.spark.jars import cache_folder
+from siltstone.spark.python_workers import python_daemons
+from siltstone.spark.shared_server import STATE_FILE, Running, keeper_lives, read_state
 from tests.e2e.silt import Result, process
 
 NAME = "a.b.c"
@@ -26,7 +26,7 @@ GONE_SECONDS = 150
 WORKING_CLIENT = """
 import sys
 from siltstone import Lake, Unavailable
-from siltstone.storage.spark_failures import noticing_absence
+from siltstone.spark.errors import noticing_absence
 
 heard = []
 

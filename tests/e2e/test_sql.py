@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from siltstone.cli.entered import read_parameter
+from siltstone.cli.input_parsing import read_parameter
 from siltstone.errors import InvalidRequest
 from tests.e2e.conftest import PEOPLE
 from tests.e2e.silt import COMMAND, TIMEOUT_SECONDS, process, silt
@@ -24,7 +24,7 @@ ENDLESS = (
 )
 SHOW_MODULES = """
 import sys
-from siltstone.cli.main import main
+from siltstone.cli.app import main
 sys.argv = ["silt", *sys.argv[1:]]
 code = main()
 sys.stderr.write(",".join(name for name in ("pyspark", "py4j", "grpc", "pandas") if name in sys.modules))

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from siltstone.storage.connect import ConnectServer
+from siltstone.spark.connect_server import ConnectServer
 from tests.e2e.silt import Result, contents, process
 
 NAME = "crm.sales.people"

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 
 from siltstone import Dataset, Lake, NotFound, Settings
-from siltstone.compaction.reclaim import purge_files
+from siltstone.compaction.operations.garbage_collection import purge_files
 from siltstone.model.columns import APP_CONTENT
 from siltstone.model.files import Commit, CommitKind
 from siltstone.query.hot import Cold
-from siltstone.query.hot import delta as delta_room
+from siltstone.query.hot import change_set as delta_room
 from siltstone.query.hot import fill as fill_room
-from siltstone.query.hot import tidy as tidy_room
+from siltstone.query.hot import memory_reclaim as tidy_room
 from tests.support import clicks
 from tests.support.folds import fold_by_arrow
 from tests.support.hot import ask, assert_same, bag, fold_log, hot_table

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from siltstone import Lake, Settings
-from siltstone.compaction.reclaim import purge_files
+from siltstone.compaction.operations.garbage_collection import purge_files
 from siltstone.errors import NotFound, Unavailable
 from tests.support.folds import fold_by_arrow
 

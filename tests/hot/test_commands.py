@@ -13,10 +13,10 @@ import pytest
 
 from siltstone import Dataset, InvalidRequest, Lake, Settings
 from siltstone.config import Role
+from siltstone.coordination.host_identity import machine, process_space
+from siltstone.delta.layout import Layout
 from siltstone.query.hot import Cold
-from siltstone.query.hot.wishes import Wishes
-from siltstone.storage.layout import Layout
-from siltstone.storage.machine import machine, process_space
+from siltstone.query.hot.directives import Wishes
 from tests.e2e.silt import silt
 from tests.support.hot import ask
 from tests.support.people import NAME, create, people

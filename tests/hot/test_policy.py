@@ -4,8 +4,9 @@ import doctest
 
 import pytest
 
-from siltstone.query.hot import policy, types
-from siltstone.query.hot.policy import Candidate, Held, admit
+from siltstone.query.hot import admission as policy
+from siltstone.query.hot import duckdb_types as types
+from siltstone.query.hot.admission import Candidate, Held, admit
 
 MB = 1024 * 1024
 

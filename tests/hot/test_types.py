@@ -12,7 +12,7 @@ import pytest
 
 from siltstone import Lake, Settings
 from siltstone.query.hot import Cold
-from siltstone.query.hot.types import Unfit, columns_sql
+from siltstone.query.hot.duckdb_types import Unfit, columns_sql
 from tests.support.folds import fold_by_arrow
 from tests.support.hot import assert_same, hot_table
 from tests.support.unchecked import write_unchecked

@@ -10,8 +10,8 @@ import pytest
 
 from siltstone import Lake
 from siltstone.clock import SystemClock
-from siltstone.compaction.pool import Pool
-from siltstone.compaction.worker_process import WorkerProcess
+from siltstone.compaction.execution.worker_pool import Pool
+from siltstone.compaction.execution.worker_process import WorkerProcess
 from tests.support.faulty_worker import COMMAND
 from tests.support.rolled import SETTINGS
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from siltstone import Dataset, Lake, Settings
-from siltstone.compaction.job_worker import session_members
-from siltstone.model.requests import Answer, Ask, Wish
-from siltstone.storage.requests import Following
+from siltstone.compaction.execution.worker_main import session_members
+from siltstone.coordination.request_queue import Following
+from siltstone.model.compaction_request import Answer, Ask, Wish
 from tests.support.children import children_of
 from tests.support.compactors import WAIT_SECONDS, CompactorProcess
 from tests.support.rolled import AT, NAME, base_files, make_log, numbers

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from siltstone import Lake
-from siltstone.compaction.attempts import FLOOR_FILES, MAX_DEPTH
-from siltstone.compaction.candidates import Plan
-from siltstone.compaction.cluster import whole_base
-from siltstone.compaction.cycle import run_cycle
-from siltstone.compaction.job_worker import session_members
+from siltstone.compaction.execution.cycle_runner import run_cycle
+from siltstone.compaction.execution.retry import FLOOR_FILES, MAX_DEPTH
+from siltstone.compaction.execution.worker_main import session_members
+from siltstone.compaction.operations.cluster import whole_base
+from siltstone.compaction.planning.model import Plan
 from siltstone.model.columns import PERIOD
 from siltstone.model.files import Commit, CommitKind
 from tests.jobs.conftest import OpenLake, pool_of

@@ -11,14 +11,14 @@ import pytest
 
 from siltstone import Lake
 from siltstone.clock import SystemClock
-from siltstone.compaction.attempts import carry_out
-from siltstone.compaction.candidates import Candidate, JobKind, Plan
-from siltstone.compaction.cycle import run_cycle
-from siltstone.compaction.job_worker import ORPHANED, settings_to_dict
-from siltstone.compaction.jobs import Job
-from siltstone.compaction.pool import Pool
-from siltstone.compaction.worker_process import SPARE_MEMORY_MB
-from siltstone.model.results import JobResult
+from siltstone.compaction.execution.cycle_runner import run_cycle
+from siltstone.compaction.execution.job import Job
+from siltstone.compaction.execution.retry import carry_out
+from siltstone.compaction.execution.worker_main import ORPHANED, settings_to_dict
+from siltstone.compaction.execution.worker_pool import Pool
+from siltstone.compaction.execution.worker_process import SPARE_MEMORY_MB
+from siltstone.compaction.planning.model import Candidate, JobKind, Plan
+from siltstone.model.reports import JobResult
 from tests.jobs.conftest import OpenLake, pool_of
 from tests.support.faulty_worker import arrange
 from tests.support.rolled import AT, NAME, make_log
@@ -73,7 +73,7 @@ def test_a_worker_that_has_grown_is_replaced(open_lake: OpenLake, monkeypatch: p
     assert done(lake).outcome == "done"
     (worker,) = pool_of(lake)._idle
     assert 20 < worker.memory_mb() < SPARE_MEMORY_MB
-    monkeypatch.setattr("siltstone.compaction.worker_process.SPARE_MEMORY_MB", 5)
+    monkeypatch.setattr("siltstone.compaction.execution.worker_process.SPARE_MEMORY_MB", 5)
     assert worker.has_grown()
     assert done(lake).outcome == "done"
     assert idle(lake) == []
@@ -176,9 +176,9 @@ def test_a_worker_whose_input_ends_while_it_works_ends_at_once(open_lake: OpenLa
 AS_NOBODY = """
 import json, os, sys
 from siltstone import Lake
-from siltstone.compaction.candidates import Candidate, JobKind, Plan
-from siltstone.compaction.cycle import run_cycle
-from siltstone.compaction.jobs import Inline
+from siltstone.compaction.planning.model import Candidate, JobKind, Plan
+from siltstone.compaction.execution.cycle_runner import run_cycle
+from siltstone.compaction.execution.job import Inline
 kinds = [JobKind.SQUASH, JobKind.VACUUM]
 jobs = tuple(Candidate(kind=kind, lane=str(kind), dataset="web.eu.clicks") for kind in kinds)
 with Lake.open(sys.argv[1]) as lake:

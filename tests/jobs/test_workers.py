@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from siltstone import Dataset, Lake
-from siltstone.compaction.candidates import Plan
-from siltstone.compaction.cluster import whole_base
-from siltstone.compaction.cycle import run_cycle
-from siltstone.compaction.job_worker import session_members
-from siltstone.compaction.worker_process import WorkerProcess
+from siltstone.compaction.execution.cycle_runner import run_cycle
+from siltstone.compaction.execution.worker_main import session_members
+from siltstone.compaction.execution.worker_process import WorkerProcess
+from siltstone.compaction.operations.cluster import whole_base
+from siltstone.compaction.planning.model import Plan
 from siltstone.model.columns import APP_EPOCH, PERIOD
-from siltstone.model.results import JobResult
+from siltstone.model.reports import JobResult
 from tests.jobs.conftest import OpenLake, pool_of
 from tests.support.faulty_worker import arrange
 from tests.support.rolled import AT, NAME, add_files, base_files, leftovers, make_log, numbers

@@ -26,7 +26,7 @@ from siltstone.config import Settings
 from siltstone.dataset.dataset import Dataset
 from siltstone.errors import InvalidRequest, SiltstoneError
 from siltstone.failpoints import arm
-from siltstone.model.results import Ack
+from siltstone.model.reports import Ack
 from tests.support.children import Child
 from tests.support.kinds import KINDS, Kind, Row, plain, plain_rows, random_values, to_table
 from tests.support.model import Model

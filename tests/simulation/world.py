@@ -26,21 +26,22 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from siltstone import Dataset, Lake, Settings
-from siltstone.compaction.candidates import Candidate, Inputs, JobKind, Plan, plan
-from siltstone.compaction.cycle import run_cycle
-from siltstone.compaction.jobs import Inline, Job
-from siltstone.compaction.states import table_state
+from siltstone.compaction.execution.cycle_runner import run_cycle
+from siltstone.compaction.execution.job import Inline, Job
+from siltstone.compaction.planning.model import Candidate, Inputs, JobKind, Plan
+from siltstone.compaction.planning.planner import plan
+from siltstone.compaction.planning.table_state import table_state
 from siltstone.config import Role
+from siltstone.coordination.leases import COMPACTOR, Lease, Leases
 from siltstone.dataset.store import Store
+from siltstone.delta.layout import Layout, is_squashed
 from siltstone.errors import Fenced
 from siltstone.failpoints import arm
 from siltstone.model.columns import PERIOD
 from siltstone.model.files import DataFile
 from siltstone.model.periods import Granularity, coarser, end, granularity_of
-from siltstone.model.results import JobResult
+from siltstone.model.reports import JobResult
 from siltstone.model.tiers import Tier, tiers_from_text
-from siltstone.storage.layout import Layout, is_squashed
-from siltstone.storage.leases import COMPACTOR, Lease, Leases
 from tests.simulation.truth import SUBJECTS, Row, Truth, event
 from tests.support.clocks import FakeClock
 

@@ -7,7 +7,7 @@ import pytest
 
 from siltstone import Lake, Settings
 from siltstone.errors import Corruption
-from siltstone.storage.checksums import MAGIC
+from siltstone.spark_tasks.parquet_checksums import MAGIC
 from tests.support.flips import flipped, footer_at, is_named_or_harmless, live_files
 from tests.support.people import NAME, create, key, person, write_people
 

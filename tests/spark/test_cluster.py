@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from siltstone import Dataset, Lake, Settings
-from siltstone.compaction.rewrite import tier_of
+from siltstone.compaction.operations.rewrite import tier_of
 from siltstone.errors import Conflict, InvalidRequest
 from siltstone.failpoints import arm
 from tests.support.clicks import Oracle, as_counter, clicks, create

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench.shapes import SHAPES, tables
-from siltstone.query.subset import ITEMS, Part
-from siltstone.storage.spark import EXCLUDED_RULES, SUBQUERY_RULES
+from siltstone.query.translate.subset import ITEMS, Part
+from siltstone.spark.session import EXCLUDED_RULES, SUBQUERY_RULES
 from tests.differential.asking import Seen, ask_generated, is_ordered
 from tests.differential.data import others, rows
 from tests.differential.engines import Cold, Hot, differences

@@ -14,8 +14,8 @@ import pytest
 from deltalake import DeltaTable
 
 from siltstone import Dataset, InvalidRequest, Lake, NotFound, Settings, Unavailable
-from siltstone.dataset.export import MARKER
-from siltstone.dataset.view import view_frame
+from siltstone.dataset.read.export import MARKER
+from siltstone.dataset.read.merged_view import view_frame
 from siltstone.failpoints import arm
 from tests.support.people import by_id, create, key, person, write_people
 
@@ -283,7 +283,7 @@ def test_a_purge_during_an_export_takes_a_new_snapshot_or_says_that_the_old_one_
             dataset.compact(purge=True)
         return frame
 
-    monkeypatch.setattr("siltstone.dataset.export.view_frame", purged_meanwhile)
+    monkeypatch.setattr("siltstone.dataset.read.export.view_frame", purged_meanwhile)
     report = dataset.export(tmp_path / "now")
     assert (report.rows, len(calls)) == (48, 2)
     dataset.upsert([person(1, city="newer")])

@@ -10,8 +10,8 @@ import pytest
 from deltalake import DeltaTable
 
 from siltstone import Conflict, Dataset, Fenced, InvalidRequest, Lake, Settings
-from siltstone.compaction import worker
 from siltstone.failpoints import arm
+from siltstone.spark_tasks import fold as worker
 from tests.support.people import NAME, by_id, create, key, people, person, write_people
 
 if TYPE_CHECKING:

@@ -13,12 +13,13 @@ import pytest
 
 from siltstone import Dataset, InvalidRequest, Lake
 from siltstone.config import Settings
-from siltstone.dataset import arrange, ingest
-from siltstone.dataset.formats import check_files
-from siltstone.dataset.sources import find_source
-from siltstone.dataset.tasks import WorkersUnfit
-from siltstone.dataset.written import house_settings
+from siltstone.dataset.load import loader as ingest
+from siltstone.dataset.load import sorted_write as arrange
+from siltstone.dataset.load.file_formats import check_files
+from siltstone.dataset.load.source_files import find_source
 from siltstone.failpoints import arm
+from siltstone.spark.arrow_tasks import WorkersUnfit
+from siltstone.spark.output_files import house_settings
 from tests.support.people import by_id, create, people
 
 if TYPE_CHECKING:

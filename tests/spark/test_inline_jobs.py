@@ -11,22 +11,22 @@ import pyarrow.parquet as pq
 import pytest
 
 from siltstone import Dataset, Lake
-from siltstone.compaction import roll_up
-from siltstone.compaction.cycle import run_cycle
+from siltstone.compaction.execution.cycle_runner import run_cycle
+from siltstone.compaction.execution.job import Job, Runner
 from siltstone.compaction.failures import WorkerLost
-from siltstone.compaction.jobs import Job, Runner
+from siltstone.compaction.operations import roll_up
 from siltstone.config import JobPlace
+from siltstone.delta.log_reader import read_entry
 from siltstone.failpoints import arm
 from siltstone.model.columns import APP_EPOCH, JOB
-from siltstone.model.results import JobResult
-from siltstone.storage.log import read_entry
+from siltstone.model.reports import JobResult
 from tests.support.faulty_worker import spark_is_writing
 from tests.support.rolled import AT, SETTINGS, base_files, leftovers, make_log, numbers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from siltstone.compaction.jobs import Report
+    from siltstone.compaction.execution.job import Report
 
 
 @pytest.fixture

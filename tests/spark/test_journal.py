@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from siltstone import Dataset, Lake, Settings
-from siltstone.compaction.candidates import JobKind
-from siltstone.compaction.jobs import Job
-from siltstone.compaction.journal import Journal
+from siltstone.compaction.execution.job import Job
+from siltstone.compaction.journal.journal import Journal
+from siltstone.compaction.planning.model import JobKind
 from siltstone.erasure.scan import scan
 from siltstone.eventlog.events import JobStatus
-from siltstone.model.requests import Ask, Wish
+from siltstone.model.compaction_request import Ask, Wish
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

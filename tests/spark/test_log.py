@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from siltstone import Conflict, Dataset, InvalidRequest, Lake, Settings
-from siltstone.dataset import frames
+from siltstone.dataset.read import spark_frames as frames
 from siltstone.erasure.scan import scan
 from siltstone.failpoints import arm
 from tests.support.clicks import NAME, SCHEMA, START, Oracle, Row, as_counter, click, clicks, create, period_of

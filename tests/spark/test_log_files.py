@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from siltstone import Dataset, Lake, Settings
-from siltstone.compaction import roll_up
-from siltstone.compaction.rewrite import tier_of
-from siltstone.dataset.tasks import WorkersUnfit
+from siltstone.compaction.operations import roll_up
+from siltstone.compaction.operations.rewrite import tier_of
+from siltstone.spark.arrow_tasks import WorkersUnfit
 from tests.support.clicks import as_counter, clicks, create
 
 if TYPE_CHECKING:

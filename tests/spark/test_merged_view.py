@@ -8,9 +8,10 @@ import pyarrow as pa
 import pytest
 
 from siltstone import Dataset, InvalidRequest, Lake, NotFound, Settings
-from siltstone.dataset import local, positions
-from siltstone.dataset.frames import arrow_frame
-from siltstone.dataset.merge import merged_frame
+from siltstone.dataset.read import arrow_view as local
+from siltstone.dataset.read import position_masks as positions
+from siltstone.dataset.read.spark_frames import arrow_frame
+from siltstone.dataset.read.spark_view import merged_frame
 from tests.support.people import NAME, SCHEMA, by_id, create, key, people, person, write_people
 
 if TYPE_CHECKING:

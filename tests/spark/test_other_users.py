@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from siltstone.storage import spark as sessions
-from siltstone.storage.connect import ConnectServer
+from siltstone.spark import session as sessions
+from siltstone.spark.connect_server import ConnectServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -135,7 +135,7 @@ def test_another_user_gets_nothing_from_a_connect_server(connect_server: Connect
 
 
 def session_of(server: ConnectServer) -> set[int]:
-    from siltstone.compaction.job_worker import session_members
+    from siltstone.compaction.execution.worker_main import session_members
 
     return session_members(server._process.pid)
 

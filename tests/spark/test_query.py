@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from siltstone import Corruption, Dataset, InvalidRequest, Lake, Unavailable
-from siltstone.query.allowed import FUNCTIONS
-from siltstone.query.gate import admit, spark_text
+from siltstone.query.gate.admit import admit, spark_text
+from siltstone.query.gate.allowlist import FUNCTIONS
 from siltstone.query.running import Cancellation
 from tests.e2e.silt import silt
 from tests.support.people import NAME, create, key, write_people

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from siltstone import Dataset, Lake, Settings
-from siltstone.compaction.candidates import Candidate
+from siltstone.compaction.planning.model import Candidate
 from siltstone.errors import Conflict
 from siltstone.failpoints import arm
 from siltstone.model.columns import PERIOD

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from siltstone.storage.connect import ConnectServer
+from siltstone.spark.connect_server import ConnectServer
 
 SCRIPT = """
 import json, sys

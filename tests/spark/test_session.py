@@ -12,15 +12,15 @@ from pyspark.sql import SparkSession
 from siltstone.clock import SystemClock
 from siltstone.config import Settings
 from siltstone.errors import InvalidRequest, Unavailable
-from siltstone.storage.connect import ConnectServer
-from siltstone.storage.spark import _require_listener, session
+from siltstone.spark.connect_server import ConnectServer
+from siltstone.spark.session import _require_listener, session
 
 pytestmark = pytest.mark.spark
 
 JOIN = """
 import sys
 from siltstone.config import Settings
-from siltstone.storage.spark import session
+from siltstone.spark.session import session
 spark = session(Settings(spark_remote=sys.argv[1]))
 spark.range(10).write.format("delta").save(sys.argv[2])
 print(spark.read.format("delta").load(sys.argv[2]).count(), spark.conf.get("spark.sql.session.timeZone"))
@@ -97,9 +97,7 @@ def test_an_address_of_another_kind_is_refused():
 
 @pytest.mark.deep
 def test_the_connect_server_ends_with_a_parent_that_is_killed(spark_settings: Settings):
-    code = (
-        "import os, sys; from siltstone.config import Settings; from siltstone.storage.connect import connect_server\n"
-    )
+    code = "import os, sys; from siltstone.config import Settings; from siltstone.spark.connect_server import connect_server\n"
     code += f"server = connect_server({spark_settings!r})\nprint(server.port, flush=True)\nos.kill(os.getpid(), 9)"
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
     clock = SystemClock()

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from siltstone import Ack, Dataset, InvalidRequest, Lake
-from siltstone.dataset.ingest import Loader
+from siltstone.dataset.load.loader import Loader
 from siltstone.failpoints import arm
-from siltstone.model.results import TombstoneAck
+from siltstone.model.reports import TombstoneAck
 from tests.support.people import create, key, person
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 
 from siltstone import Dataset, Lake, NotFound, Settings
 from siltstone.clock import SystemClock
-from siltstone.storage.upkeep import forget_history, write_checkpoint
+from siltstone.delta.checkpoints import forget_history, write_checkpoint
 from tests.support.folds import squash_here
 from tests.support.people import by_id, create, key, person, write_people
 

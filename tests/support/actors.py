@@ -180,7 +180,7 @@ def read_until_stopped(path: str, signals: str) -> list[list[Any]]:
 
 def read_on_spark_until_stopped(path: str, signals: str) -> list[list[Any]]:
     """Read on Spark in a loop, again with a new frame if a purge took files away meanwhile; say when the first one is done."""
-    from siltstone.storage.spark_failures import is_missing_file, spark_errors
+    from siltstone.spark.errors import is_missing_file, spark_errors
 
     dataset = open_dataset(path)
     seen: list[list[Any]] = []

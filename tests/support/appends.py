@@ -4,13 +4,13 @@ from pathlib import Path
 
 from siltstone.clock import SystemClock
 from siltstone.config import Settings
+from siltstone.delta.checkpoints import Retention
+from siltstone.delta.table import Table
 from siltstone.errors import Conflict
+from siltstone.eventlog.compaction import squash
 from siltstone.eventlog.events import BuildRequestEvent, BuildStatus
-from siltstone.eventlog.local_place import KEPT_HOURS, PRESENCE
+from siltstone.eventlog.local_table import KEPT_HOURS, PRESENCE
 from siltstone.eventlog.log import EventLog
-from siltstone.eventlog.squash import squash
-from siltstone.storage.table import Table
-from siltstone.storage.upkeep import Retention
 from tests.support.histories import event, history, received
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from siltstone.clock import Clock
-from siltstone.compaction.cycle_report import CycleReport
+from siltstone.compaction.execution.report import CycleReport
 from siltstone.config import JobPlace, Settings
+from siltstone.coordination.state_files import STATUS
 from siltstone.lake import Lake
-from siltstone.model.requests import Answer, Ask, Wish
-from siltstone.storage.notes import STATUS
+from siltstone.model.compaction_request import Answer, Ask, Wish
 from tests.support.tables import FAST
 
 SETTINGS: Final = replace(FAST, schedule_jitter_seconds=0.0, squash_files=3, stop_seconds=5.0, jobs=JobPlace.INLINE)

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from siltstone import Lake
 from siltstone.config import Settings
-from siltstone.model.requests import Ask, Wish
+from siltstone.model.compaction_request import Ask, Wish
 
 NAMES: Final = ("crash.cycle.first", "crash.cycle.second")
 ROWS: Final = 4

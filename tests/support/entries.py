@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from siltstone.compaction.candidates import FileEntry, Inputs, Plan, Shape, TableState, plan
+from siltstone.compaction.planning.model import FileEntry, Inputs, Plan, Shape, TableState
+from siltstone.compaction.planning.planner import plan
 from siltstone.config import Settings
 from siltstone.model.tiers import DEFAULT_TIERS, Tier
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from siltstone.storage.table import Table
+from siltstone.delta.table import Table
 
 ERRORS: dict[str, type[Exception]] = {
     "a lost race": CommitFailedError,

@@ -19,8 +19,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from siltstone.compaction.job_worker import Answer, Workplace, main, session_members
-from siltstone.compaction.jobs import Job
+from siltstone.compaction.execution.job import Job
+from siltstone.compaction.execution.worker_main import Answer, Workplace, main, session_members
 from siltstone.failpoints import arm
 
 COMMAND = (sys.executable, "-m", "tests.support.faulty_worker")

@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 
 from siltstone import Dataset
 from siltstone.clock import SystemClock
-from siltstone.compaction.commit import fold_info, job_info, prune
+from siltstone.compaction.operations.commit import fold_info, job_info, prune
 from siltstone.dataset.store import Snapshot, Store
+from siltstone.delta.parquet import write_file
+from siltstone.delta.table import Table
 from siltstone.model.columns import APP_FOLD
 from siltstone.model.files import Commit, CommitKind, DataFile
-from siltstone.storage.parquet import write_file
-from siltstone.storage.table import Table
 
 
 def fold_by_arrow(

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from siltstone.cli.main import main
+from siltstone.cli.app import main
 
 NOBODY = 65534
 PEOPLE = "crm.sales.people"
@@ -29,7 +29,12 @@ COMMANDS = (
     ("compact", "--plan"),
     ("head", CLICKS),
 )
-LATE_MODULES = ("asyncio", "sqlalchemy.dialects.sqlite", "siltstone.eventlog.delta", "siltstone.compaction.recovery")
+LATE_MODULES = (
+    "asyncio",
+    "sqlalchemy.dialects.sqlite",
+    "siltstone.eventlog.delta_backend",
+    "siltstone.compaction.journal.recovery",
+)
 LATE_CODECS = ("unicode_escape", "utf-32-be", "utf-32-le", "utf-16-be", "utf-16-le", "latin-1", "idna")
 
 

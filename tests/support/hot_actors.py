@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from siltstone import Dataset, Lake
-from siltstone.compaction.reclaim import purge_files
+from siltstone.compaction.operations.garbage_collection import purge_files
 from siltstone.config import Settings
+from siltstone.delta.log_replay import LogMoved
 from siltstone.errors import Conflict, Gone
 from siltstone.model.files import Commit, CommitKind
-from siltstone.storage.follow import LogMoved
 from tests.support import clicks, people
 from tests.support.folds import fold_by_arrow, stage
 from tests.support.hot import fold_log

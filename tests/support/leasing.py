@@ -6,14 +6,14 @@ from typing import Any, Final
 
 from siltstone.clock import Clock, SystemClock
 from siltstone.config import Role, Settings
+from siltstone.coordination.leases import COMPACTOR, Lease, Leases
+from siltstone.delta.layout import Layout
+from siltstone.delta.table import Table
 from siltstone.errors import Fenced, SiltstoneError
 from siltstone.lake import Lake
 from siltstone.model.files import Commit, CommitKind
 from siltstone.scheduler.cycles import Run, Work
 from siltstone.scheduler.loop import Scheduler
-from siltstone.storage.layout import Layout
-from siltstone.storage.leases import COMPACTOR, Lease, Leases
-from siltstone.storage.table import Table
 from tests.support.tables import FAST, open_table
 
 ELSEWHERE: Final = "another machine"

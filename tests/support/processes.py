@@ -11,13 +11,13 @@ from typing import Any
 from deltalake.exceptions import DeltaError
 
 from siltstone.clock import SystemClock
+from siltstone.delta.checkpoints import Retention, try_tidy_log
+from siltstone.delta.table import Table
 from siltstone.errors import Conflict, SiltstoneError
 from siltstone.lake import Lake
 from siltstone.model.columns import APP_SEQ, SEQ
 from siltstone.model.files import CommitKind
-from siltstone.model.results import Ack
-from siltstone.storage.table import Table
-from siltstone.storage.upkeep import Retention, try_tidy_log
+from siltstone.model.reports import Ack
 from tests.support.tables import FAST, TABLE_SCHEMA, append, move, open_table
 
 HEAD_START_SECONDS = 0.3

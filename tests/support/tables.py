@@ -12,12 +12,12 @@ from deltalake import DeltaTable
 
 from siltstone.clock import SystemClock
 from siltstone.config import Settings
+from siltstone.delta.checkpoints import Retention, forget_history, write_checkpoint
+from siltstone.delta.layout import LOG
+from siltstone.delta.parquet import write_file
+from siltstone.delta.table import Parent, Table
 from siltstone.model.columns import APP_EPOCH, APP_FOLD, APP_PRUNE, APP_SEQ, SEQ
 from siltstone.model.files import Commit, CommitKind, Committed, DataFile
-from siltstone.storage.layout import LOG
-from siltstone.storage.parquet import write_file
-from siltstone.storage.table import Parent, Table
-from siltstone.storage.upkeep import Retention, forget_history, write_checkpoint
 
 FILE_SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("note", pa.string())])
 TABLE_SCHEMA = pa.schema([pa.field(SEQ, pa.int64()), *FILE_SCHEMA])

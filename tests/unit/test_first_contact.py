@@ -13,7 +13,7 @@ from siltstone import Dataset, InvalidRequest, Lake, NotFound
 from siltstone.cli.commands.datasets import _loaded
 from siltstone.clock import SystemClock
 from siltstone.config import Settings
-from siltstone.dataset.inferred import schema_of_rows
+from siltstone.dataset.load.schema_inference import schema_of_rows
 from siltstone.demo import Step, _asked, _Guide
 from siltstone.failpoints import arm
 from siltstone.model.preview import MAX_CELL_CHARS, MAX_COLUMNS, MAX_ROWS

@@ -13,20 +13,20 @@ SOURCE = Path(__file__).parents[2] / "src" / "siltstone"
 
 COLLECTING = {"collect", "toPandas", "toArrow", "toLocalIterator", "take", "tail", "first", "head", "pandas_api"}
 MAY_COLLECT = {
-    ("dataset/tasks.py", "answers"): "places of changes, names of files, counts, and a few thousand keys of a load",
-    ("compaction/shuffled.py", "counts"): "two counts",
-    ("compaction/shuffled.py", "matched"): "counts per file",
-    ("compaction/log_fold.py", "appended"): "counts per period and partition",
-    ("dataset/groups.py", "written_groups"): "the period and partition of each file",
-    ("compaction/cluster.py", "_bounds"): "63 bounds of each column that is clustered by",
-    ("compaction/log_fold.py", "_counted"): "counts per file",
-    ("dataset/positions.py", "_joined"): "places of changed rows",
-    ("dataset/judged.py", "bad_examples"): "three columns with their files for an error message",
-    ("dataset/judged.py", "duplicate_examples"): "three keys for an error message",
-    ("dataset/jdbc.py", "_bounds"): "the smallest and the largest value of one column",
-    ("dataset/judged.py", "unread_examples"): "three rows for an error message",
-    ("eventlog/spark_view.py", "_shown"): "the rows of a report, at most a thousand",
-    ("query/run.py", "_rows"): "the rows of a query, at most max_rows",
+    ("spark/arrow_tasks.py", "answers"): "places of changes, names of files, counts, and a few thousand keys of a load",
+    ("compaction/operations/fold_shuffle.py", "counts"): "two counts",
+    ("compaction/operations/fold_shuffle.py", "matched"): "counts per file",
+    ("compaction/operations/fold_log.py", "appended"): "counts per period and partition",
+    ("dataset/load/partition_groups.py", "written_groups"): "the period and partition of each file",
+    ("compaction/operations/cluster.py", "_bounds"): "63 bounds of each column that is clustered by",
+    ("compaction/operations/fold_log.py", "_counted"): "counts per file",
+    ("dataset/read/position_masks.py", "_joined"): "places of changed rows",
+    ("dataset/load/row_validation.py", "bad_examples"): "three columns with their files for an error message",
+    ("dataset/load/row_validation.py", "duplicate_examples"): "three keys for an error message",
+    ("dataset/load/jdbc.py", "_bounds"): "the smallest and the largest value of one column",
+    ("dataset/load/row_validation.py", "unread_examples"): "three rows for an error message",
+    ("eventlog/spark_report.py", "_shown"): "the rows of a report, at most a thousand",
+    ("query/spark_executor.py", "_rows"): "the rows of a query, at most max_rows",
     ("query/stream.py", "batches_of"): "the rows of a query that is answered as a stream",
 }
 COMMITTING = {
@@ -40,10 +40,10 @@ COMMITTING = {
     "link",
 }
 MAY_COMMIT = {
-    ("storage/entry.py", "put_entry"),
-    ("storage/table.py", "declare_invariants"),
-    ("storage/object_table.py", "set_properties"),
-    ("storage/object_table.py", "add"),
+    ("delta/entry_writer.py", "put_entry"),
+    ("delta/table.py", "declare_invariants"),
+    ("delta/object_store_table.py", "set_properties"),
+    ("delta/object_store_table.py", "add"),
 }
 
 
@@ -92,8 +92,8 @@ def test_only_the_commit_path_commits() -> None:
         and not module.startswith("cli/")  # there is no Delta table there, but `Dataset.alter`
     }
     assert found <= MAY_COMMIT, found - MAY_COMMIT
-    assert ("storage/entry.py", "put_entry") in found
-    entry = "from siltstone.storage.entry import"
+    assert ("delta/entry_writer.py", "put_entry") in found
+    entry = "from siltstone.delta.entry_writer import"
     writers = [path for path in SOURCE.rglob("*.py") if entry in path.read_text()]
     assert sorted(writers) == [SOURCE / "storage" / name for name in ("object_table.py", "table.py")]
 
@@ -132,22 +132,22 @@ def test_no_comprehension_searches_a_list_of_columns_for_each_column() -> None:
 # ---- the words of errors -------------------------------------------------------------------------------------------
 
 MAY_READ_WORDS = {
-    ("storage/spark_failures.py", "is_missing_file"): "Spark's and Delta's words",
-    ("storage/spark_failures.py", "damage"): "Spark's words, and names of files",
-    ("storage/spark_failures.py", "names_data_file"): "names of files",
-    ("storage/spark_failures.py", "is_away"): "Spark's words",
-    ("storage/spark_failures.py", "is_cancelled"): "Spark's words",
-    ("storage/spark_failures.py", "leaves_end_unknown"): "Spark's words",
-    ("storage/spark_failures.py", "away"): "gRPC's words, for a message",
-    ("storage/spark_failures.py", "error_line"): "Spark's words, for a message",
-    ("storage/system_errors.py", "is_memory_failure"): "words of the system's loader",
-    ("dataset/tasks.py", "answers"): "names of errors in tracebacks of Spark's Python workers",
-    ("dataset/jdbc.py", "told"): "the password, which a message must not show",
-    ("eventlog/database.py", "_is_broken_code"): "SQLite's words",
+    ("spark/errors.py", "is_missing_file"): "Spark's and Delta's words",
+    ("spark/errors.py", "damage"): "Spark's words, and names of files",
+    ("spark/errors.py", "names_data_file"): "names of files",
+    ("spark/errors.py", "is_away"): "Spark's words",
+    ("spark/errors.py", "is_cancelled"): "Spark's words",
+    ("spark/errors.py", "leaves_end_unknown"): "Spark's words",
+    ("spark/errors.py", "away"): "gRPC's words, for a message",
+    ("spark/errors.py", "error_line"): "Spark's words, for a message",
+    ("host/system_errors.py", "is_memory_failure"): "words of the system's loader",
+    ("spark/arrow_tasks.py", "answers"): "names of errors in tracebacks of Spark's Python workers",
+    ("dataset/load/jdbc.py", "told"): "the password, which a message must not show",
+    ("eventlog/sql_backend.py", "_is_broken_code"): "SQLite's words",
     ("eventlog/queries.py", "_checks"): "SQLite's words",
-    ("query/hot_query.py", "_why"): "a mark of ours in the words of DuckDB, for a message",
-    ("compaction/inputs.py", "_names"): "names of files",
-    ("compaction/fold.py", "spark_failures"): "names of files in Spark's words",
+    ("query/hot_executor.py", "_why"): "a mark of ours in the words of DuckDB, for a message",
+    ("compaction/operations/unreadable_files.py", "_names"): "names of files",
+    ("compaction/operations/fold.py", "spark_failures"): "names of files in Spark's words",
     ("scheduler/caretaker.py", "_look"): "the same error as before is not reported again",
 }
 ERRORS = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}

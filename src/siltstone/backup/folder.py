@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Final
 
 from siltstone.backup.manifest import FORMAT, BackedFile, Manifest, read_manifest
+from siltstone.delta.fsync import sync_directory, sync_file
 from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, Reason, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
-from siltstone.storage.durable import sync_directory, sync_file
 
 MARKER: Final = "siltstone-backup.json"
 LOCK: Final = "lock"

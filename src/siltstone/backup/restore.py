@@ -29,19 +29,19 @@ from siltstone.backup.manifest import BackedFile, Manifest
 from siltstone.backup.verify import make_registry, verify
 from siltstone.clock import Clock
 from siltstone.config import Settings
+from siltstone.coordination.liveness import Presence, is_live, remove_dead
 from siltstone.dataset.store import Store
+from siltstone.delta.fsync import sync_directory
+from siltstone.delta.layout import Layout, local_folder
+from siltstone.delta.path_checks import checked
+from siltstone.delta.table import Parent
 from siltstone.errors import Corruption, InvalidRequest, Reason, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
+from siltstone.host.private_folders import OWNER_ONLY
 from siltstone.model.columns import APP_CONTENT, APP_EPOCH
 from siltstone.model.files import Commit, CommitKind
 from siltstone.model.names import DatasetName
-from siltstone.model.results import RestoreReport
-from siltstone.storage.beneath import checked
-from siltstone.storage.durable import sync_directory
-from siltstone.storage.layout import Layout, local_folder
-from siltstone.storage.presence import Presence, is_live, remove_dead
-from siltstone.storage.private import OWNER_ONLY
-from siltstone.storage.table import Parent
+from siltstone.model.reports import RestoreReport
 
 FENCE_STEP: Final = 1_000_000
 """Added to epochs and content versions: more than a lake can have used between the backup and the restore."""

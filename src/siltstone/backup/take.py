@@ -35,19 +35,19 @@ from siltstone.backup.manifest import BackedDataset, BackedFile, Manifest
 from siltstone.backup.verify import damage, is_always_hashed, verify
 from siltstone.clock import Clock
 from siltstone.config import CONFIG_FILE, Settings
-from siltstone.dataset.folder import MARKER
+from siltstone.coordination.leases import Leases
+from siltstone.dataset.dataset_folder import MARKER
+from siltstone.dataset.orphan_folders import unregistered
 from siltstone.dataset.registry import Registration, Registry
 from siltstone.dataset.store import Snapshot, Store, files_vanished
-from siltstone.dataset.sweep import unregistered
+from siltstone.delta.layout import LOG, SYSTEM, Layout, entry_name, has_versions, local_folder
+from siltstone.delta.log_reader import LAST_CHECKPOINT, list_log, since_own
+from siltstone.delta.table_reader import Pinned, TableHandle
 from siltstone.errors import Corruption, Gone, InvalidRequest, Reason, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.columns import APP_SEQ
 from siltstone.model.files import DataFile
-from siltstone.model.results import BackupReport
-from siltstone.storage.handle import Pinned, TableHandle
-from siltstone.storage.layout import LOG, SYSTEM, Layout, entry_name, has_versions, local_folder
-from siltstone.storage.leases import Leases
-from siltstone.storage.log import LAST_CHECKPOINT, list_log, since_own
+from siltstone.model.reports import BackupReport
 
 PIN_TRIES: Final = 50
 """Pairs of versions that are tried: each further one needs a fold or an alteration between two reads."""

@@ -14,18 +14,18 @@ from siltstone.backup.manifest import BackedDataset, BackedFile, Manifest
 from siltstone.clock import Clock
 from siltstone.config import Settings
 from siltstone.dataset.registry import Registry
-from siltstone.dataset.relation import check_gapless, check_pruned, check_watermark
+from siltstone.dataset.table_invariants import check_gapless, check_pruned, check_watermark
+from siltstone.delta.layout import BASE, CHANGES, LOG, SYSTEM, Layout
+from siltstone.delta.parquet import READ_ERRORS
+from siltstone.delta.path_checks import checked
+from siltstone.delta.read_cache import KeptReads
+from siltstone.delta.table_reader import Pinned, TableHandle
 from siltstone.errors import Corruption, Reason, Unavailable
+from siltstone.host.system_errors import read_failure
 from siltstone.model.columns import APP_FOLD, APP_PRUNE, APP_SEQ
 from siltstone.model.names import DatasetName
-from siltstone.storage.beneath import checked
-from siltstone.storage.checksums import batches, check_file, open_parquet
-from siltstone.storage.handle import Pinned, TableHandle
-from siltstone.storage.kept import KeptReads
-from siltstone.storage.layout import BASE, CHANGES, LOG, SYSTEM, Layout
-from siltstone.storage.parquet import READ_ERRORS
-from siltstone.storage.scratch import Scratch
-from siltstone.storage.system_errors import read_failure
+from siltstone.spark.scratch import Scratch
+from siltstone.spark_tasks.parquet_checksums import batches, check_file, open_parquet
 
 BATCH_ROWS: Final = 8_192
 

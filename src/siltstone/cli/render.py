@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from typing import TextIO
 
-    from siltstone.storage.progress import Progress
+    from siltstone.spark.progress import Progress
 
 MAX_CELL_CHARS: Final = 120
 """What people see of one value; machines get all of it."""

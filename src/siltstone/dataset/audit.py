@@ -26,15 +26,15 @@ import pyarrow.compute as pc
 
 from siltstone.clock import utc_text
 from siltstone.dataset.store import Snapshot, Store, sequence_of
+from siltstone.delta.fsync import sync_directory
+from siltstone.delta.parquet import key_ranges
+from siltstone.delta.row_group_reader import readable
 from siltstone.errors import Corruption, Reason, Unavailable
 from siltstone.failpoints import reach
+from siltstone.host.system_errors import read_failure
 from siltstone.model.columns import ACTOR, OP, REASON, ROW_SEQ, SEQ, WRITTEN_AT, Op
 from siltstone.model.files import DataFile, may_contain
-from siltstone.model.results import AuditRecord
-from siltstone.storage.durable import sync_directory
-from siltstone.storage.parquet import key_ranges
-from siltstone.storage.row_groups import readable
-from siltstone.storage.system_errors import read_failure
+from siltstone.model.reports import AuditRecord
 
 CHECKSUM: Final = "crc32"
 _FIELDS: Final = (ROW_SEQ, OP, WRITTEN_AT, ACTOR, REASON)

@@ -20,20 +20,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from siltstone.clock import utc_text
-from siltstone.dataset.as_python import python_rows
-from siltstone.dataset.changes import ChangedMeanwhile, ChangeWriter, check_producer
-from siltstone.dataset.local import HEAD_BATCH_ROWS, latest_per_key, unfolded_rows
+from siltstone.dataset.read.arrow_view import HEAD_BATCH_ROWS, latest_per_key, unfolded_rows
+from siltstone.dataset.read.merged_view import view_count, view_frame, view_head, view_table
+from siltstone.dataset.read.python_rows import python_rows
 from siltstone.dataset.registry import Registration
-from siltstone.dataset.rows import change_rows, check_keys, file_parts, to_table
 from siltstone.dataset.store import Snapshot, Store, files_vanished
-from siltstone.dataset.view import view_count, view_frame, view_head, view_table
+from siltstone.dataset.write.change_writer import ChangedMeanwhile, ChangeWriter, check_producer
+from siltstone.dataset.write.row_conversion import change_rows, check_keys, file_parts, to_table
+from siltstone.delta.commit_lock import Turn
 from siltstone.errors import Conflict, Corruption, Gone, InvalidRequest, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
+from siltstone.host.deferred_interrupts import Uninterrupted
 from siltstone.model.columns import ACTOR, OP, REASON, SEQ, WRITTEN_AT, Op
 from siltstone.model.frames import polars_frame
 from siltstone.model.names import DatasetName
 from siltstone.model.preview import cell, html_table
-from siltstone.model.results import (
+from siltstone.model.reports import (
     Ack,
     AlterReport,
     AppendAck,
@@ -55,8 +57,7 @@ from siltstone.model.results import (
 from siltstone.model.roles import check_may_compact, check_may_write
 from siltstone.model.schema import as_schema, as_type, describe, fingerprint, type_name
 from siltstone.model.spec import Kind, Spec, as_names
-from siltstone.storage.checksums import batches
-from siltstone.storage.spark_failures import (
+from siltstone.spark.errors import (
     damage,
     error_line,
     is_away,
@@ -64,18 +65,17 @@ from siltstone.storage.spark_failures import (
     noticing_absence,
     spark_errors,
 )
-from siltstone.storage.turn import Turn
-from siltstone.storage.uninterrupted import Uninterrupted
+from siltstone.spark_tasks.parquet_checksums import batches
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     from pyspark.sql import DataFrame, SparkSession
 
-    from siltstone.dataset.ingest import Loader
-    from siltstone.dataset.intake import Intake
-    from siltstone.dataset.producer import Producer
-    from siltstone.dataset.update import Given, Missing
+    from siltstone.dataset.load.file_ingest import Intake
+    from siltstone.dataset.load.loader import Loader
+    from siltstone.dataset.write.buffered_producer import Producer
+    from siltstone.dataset.write.partial_update import Given, Missing
     from siltstone.model.tiers import Changes, Tier
 
 T = TypeVar("T")
@@ -153,12 +153,12 @@ class _Parts:
 
     @cached_property
     def loader(self) -> "Loader":
-        from siltstone.dataset.ingest import Loader
+        from siltstone.dataset.load.loader import Loader
 
         return Loader(self.store, self.writer)
 
     def intake(self, spark: "Callable[[], SparkSession]") -> "Intake":
-        from siltstone.dataset.intake import Intake
+        from siltstone.dataset.load.file_ingest import Intake
 
         return Intake(self.store, self.loader, spark)
 
@@ -307,7 +307,7 @@ class Dataset:
             return self._write_frame(parts, rows, producer=producer, sequence=sequence, order_by=order)
         table = to_table(rows, parts.store.schema, dataset=str(self.name))
         if order:
-            from siltstone.dataset.latest import check_order, last_last
+            from siltstone.dataset.load.latest_row import check_order, last_last
 
             check_order(parts.store, order)
             table = last_last(table, order)
@@ -324,7 +324,7 @@ class Dataset:
         order_by: tuple[str, ...] = (),
     ) -> Ack:
         """Write a user's Spark frame as one batch."""
-        from siltstone.dataset.fits import check_frame
+        from siltstone.dataset.schema_compat import check_frame
 
         with noticing_absence():
             frame = check_frame(rows, parts.store.schema, dataset=str(self.name))
@@ -354,7 +354,7 @@ class Dataset:
             NotFound: a key has no row. Nothing is written.
             Conflict: other writers changed the rows again and again. Nothing is written.
         """
-        from siltstone.dataset.update import given_rows, missing_of
+        from siltstone.dataset.write.partial_update import given_rows, missing_of
 
         self._may_write("update")
         self._require(Kind.KEYED, "rows to update", "Append to it (append, silt append).")
@@ -379,8 +379,8 @@ class Dataset:
     def _update(
         self, parts: _Parts, given: "Given", missing: "Missing", *, producer: str | None, sequence: int | None
     ) -> Ack:
-        from siltstone.dataset.lookup import lookup
-        from siltstone.dataset.update import check_missing, merged
+        from siltstone.dataset.read.point_lookup import lookup
+        from siltstone.dataset.write.partial_update import check_missing, merged
 
         store, name = parts.store, str(self.name)
         since = store.reads.forgets
@@ -415,7 +415,7 @@ class Dataset:
             InvalidRequest: the rows do not fit the dataset. Nothing is written.
             Gone: the dataset was dropped.
         """
-        from siltstone.dataset.log_rows import MAX_REFUSED_ROWS, Refuse
+        from siltstone.dataset.write.log_rows import MAX_REFUSED_ROWS, Refuse
 
         self._may_write("append to")
         self._require(Kind.LOG, "append", "Upsert into it (upsert, silt upsert).")
@@ -440,7 +440,7 @@ class Dataset:
         sequence: int | None = None,
     ) -> AppendAck:
         """Append rows, without the bad ones if they are not too many; none may be bad if that is 0."""
-        from siltstone.dataset.log_rows import event_table, good_rows
+        from siltstone.dataset.write.log_rows import event_table, good_rows
 
         name, store = str(self.name), parts.store
 
@@ -465,7 +465,7 @@ class Dataset:
         Raises:
             InvalidRequest: the dataset is not a log, or a limit is not positive.
         """
-        from siltstone.dataset.producer import Limits, Producer
+        from siltstone.dataset.write.buffered_producer import Limits, Producer
 
         self._may_write("append to")
         self._require(Kind.LOG, "producer", "Upsert into it (upsert, silt upsert).")
@@ -543,7 +543,7 @@ class Dataset:
             if not self.spec.is_log:
                 few = table.num_rows <= MAX_LOOKUP_KEYS
                 return self._get(table, list(self.key), raw=False).num_rows if few else None
-            from siltstone.dataset.log_view import count_named
+            from siltstone.dataset.read.log_view import count_named
 
             return self._with_snapshot(lambda snapshot: count_named(self._store, snapshot, table))
         return None
@@ -570,7 +570,7 @@ class Dataset:
     def _hidden_by(self, values: Any, schema: pa.Schema) -> pa.Table:  # noqa: ANN401
         if not self.spec.is_log:
             return self._key_table(values, schema)
-        from siltstone.dataset.log_rows import tombstone_table
+        from siltstone.dataset.write.log_rows import tombstone_table
 
         return tombstone_table(values, schema, self.spec.subject, dataset=str(self.name))
 
@@ -653,7 +653,7 @@ class Dataset:
             InvalidRequest: a file cannot be read or does not fit, or an option is not valid. Nothing is loaded.
         """
         self._may_write("load into")
-        from siltstone.dataset.csv_options import csv_form
+        from siltstone.dataset.load.csv_options import csv_form
 
         form = csv_form(
             delimiter=delimiter,
@@ -667,7 +667,7 @@ class Dataset:
         )
         given = (paths,) if isinstance(paths, str | Path) else tuple(paths)
         parts = self._now()  # a dropped dataset is Gone before Spark starts
-        from siltstone.dataset.intake import Wanted
+        from siltstone.dataset.load.file_ingest import Wanted
 
         wanted = Wanted(
             paths=given,
@@ -714,7 +714,7 @@ class Dataset:
             InvalidRequest: columns or rows do not fit, or the database refuses. Nothing is loaded.
             Unavailable: the database is out of reach, or Spark has no driver for it.
         """
-        from siltstone.dataset.jdbc import JdbcSource
+        from siltstone.dataset.load.jdbc import JdbcSource
 
         self._may_write("load into")
         source = JdbcSource(
@@ -788,7 +788,7 @@ class Dataset:
         """Pin this moment or an earlier one, for several frames of `read_at` that must agree."""
         if at is None:
             return self._store.snapshot()
-        from siltstone.dataset.travel import snapshot_at
+        from siltstone.dataset.read.time_travel import snapshot_at
 
         return snapshot_at(self._store, at)
 
@@ -886,7 +886,7 @@ class Dataset:
             raise
 
     def _get(self, keys: Any, columns: Sequence[str] | None, *, raw: bool) -> pa.Table:  # noqa: ANN401
-        from siltstone.dataset.lookup import lookup
+        from siltstone.dataset.read.point_lookup import lookup
 
         store = self._store
         names = store.schema.names if columns is None else as_names(columns)
@@ -928,7 +928,7 @@ class Dataset:
 
     def _tombstone_rows(self, snapshot: Snapshot, columns: Sequence[str]) -> pa.Table:
         if self.spec.is_log:
-            from siltstone.dataset.log_view import tombstone_rows
+            from siltstone.dataset.read.log_view import tombstone_rows
 
             return tombstone_rows(self._store, snapshot, columns=[WRITTEN_AT, ACTOR, REASON])
         latest = latest_per_key(unfolded_rows(self._store, snapshot, columns=columns), self.key)
@@ -943,7 +943,7 @@ class Dataset:
         Raises:
             NotFound: changes above it are not kept any more; the message says from which sequence on they are.
         """
-        from siltstone.dataset.feed import change_frame
+        from siltstone.dataset.read.change_feed import change_frame
 
         return self._with_changes(since, lambda snapshot: change_frame(self._spark(), self._store, snapshot))
 
@@ -952,7 +952,7 @@ class Dataset:
 
         With a limit: whole sequences of about so many rows, at least one, so that the last ``_seq`` is the next `since`.
         """
-        from siltstone.dataset.feed import change_table
+        from siltstone.dataset.read.change_feed import change_table
 
         return self._with_changes(since, lambda snapshot: change_table(self._store, snapshot, limit=limit))
 
@@ -985,13 +985,13 @@ class Dataset:
         Raises:
             InvalidRequest: the format or the target. Nothing is written.
         """
-        from siltstone.dataset.export import check_export, export_snapshot
+        from siltstone.dataset.read.export import check_export, export_snapshot
 
         asked = check_export(self._store, path, format_name=format, raw=raw, files=files, overwrite=overwrite)
         return self._with_snapshot(lambda found: export_snapshot(self._spark(), self._store, found, asked), at=at)
 
     def _with_changes(self, since: object, use: Callable[[Snapshot], T]) -> T:
-        from siltstone.dataset.feed import changes_since
+        from siltstone.dataset.read.change_feed import changes_since
 
         return self._retried(lambda: changes_since(self._store, since), use)
 
@@ -1059,7 +1059,7 @@ class Dataset:
         if not dry_run:
             self._may_write("alter")
         wider = {name: as_type(kind, column=name) for name, kind in (widen or {}).items()}
-        from siltstone.dataset.alter import alter
+        from siltstone.dataset.schema_changes import alter
         from siltstone.model.evolution import Alteration
 
         alteration = Alteration(

@@ -13,14 +13,14 @@ from dataclasses import replace
 from siltstone.clock import utc_text
 from siltstone.dataset.audit import at_sequences, records
 from siltstone.dataset.store import Store
+from siltstone.delta.layout import AUDIT, CHANGES
+from siltstone.delta.log_reader import LogEntry, list_log, read_entry
+from siltstone.delta.table import Table
 from siltstone.errors import Corruption, InvalidRequest
 from siltstone.model.columns import APP_FOLD, COMMIT_KIND, COMMIT_PID, ROWS_REMOVED, SEQ, TOMBSTONES
 from siltstone.model.files import CommitKind
-from siltstone.model.results import AuditRecord, HistoryEntry
+from siltstone.model.reports import AuditRecord, HistoryEntry
 from siltstone.model.spec import Kind
-from siltstone.storage.layout import AUDIT, CHANGES
-from siltstone.storage.log import LogEntry, list_log, read_entry
-from siltstone.storage.table import Table
 
 
 def history(store: Store, limit: int | None = None) -> list[HistoryEntry]:

@@ -1,8 +1,8 @@
 """The folder of a lake: whether one may be made here, and what is wrong where none is found."""
 
 from siltstone.config import CONFIG_FILE
+from siltstone.delta.layout import LOG, SYSTEM, Layout
 from siltstone.errors import InvalidRequest, NotFound, SiltstoneError, Unavailable
-from siltstone.storage.layout import LOG, SYSTEM, Layout
 
 
 def no_lake(layout: Layout) -> NotFound:

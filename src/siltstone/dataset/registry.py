@@ -26,7 +26,8 @@ import pyarrow as pa
 
 from siltstone.clock import Clock
 from siltstone.config import Settings
-from siltstone.dataset.folder import (
+from siltstone.coordination.liveness import Presence
+from siltstone.dataset.dataset_folder import (
     DROPPED_ENDING,
     Marker,
     missing_tables,
@@ -37,8 +38,15 @@ from siltstone.dataset.folder import (
 )
 from siltstone.dataset.lake_folder import no_lake, refuse_foreign_folder, unwritable
 from siltstone.dataset.store import CHANGES_LOG_ENTRIES, Store
+from siltstone.delta.checkpoints import Retention
+from siltstone.delta.fsync import sync_directory
+from siltstone.delta.layout import BASE, CHANGES, DATA, Layout
+from siltstone.delta.parquet import READ_ERRORS, small_file
+from siltstone.delta.read_cache import KeptReads
+from siltstone.delta.table import Parent, Pinned, Table
 from siltstone.errors import Conflict, Corruption, Gone, InvalidRequest, NotFound, Reason, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
+from siltstone.host.system_errors import read_failure
 from siltstone.model.columns import PERIOD, SEQ
 from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.model.names import DatasetName
@@ -62,15 +70,7 @@ from siltstone.model.spec import (
     Spec,
     as_names,
 )
-from siltstone.storage.checksums import open_parquet
-from siltstone.storage.durable import sync_directory
-from siltstone.storage.kept import KeptReads
-from siltstone.storage.layout import BASE, CHANGES, DATA, Layout
-from siltstone.storage.parquet import READ_ERRORS, small_file
-from siltstone.storage.presence import Presence
-from siltstone.storage.system_errors import read_failure
-from siltstone.storage.table import Parent, Pinned, Table
-from siltstone.storage.upkeep import Retention
+from siltstone.spark_tasks.parquet_checksums import open_parquet
 
 CREATE_TRIES: Final = 20
 READ_THREADS: Final = 4

@@ -19,22 +19,22 @@ import pyarrow.parquet as pq
 
 from siltstone.clock import Clock
 from siltstone.config import Settings
-from siltstone.dataset.relation import check_gapless, check_pruned, check_watermark
+from siltstone.coordination.liveness import Presence
+from siltstone.dataset.table_invariants import check_gapless, check_pruned, check_watermark
+from siltstone.delta.checkpoints import Retention
+from siltstone.delta.layout import BASE, CHANGES, Layout
+from siltstone.delta.parquet import stat_columns
+from siltstone.delta.read_cache import KeptReads
+from siltstone.delta.row_group_reader import readable
+from siltstone.delta.table import Pinned, Table
+from siltstone.delta.table_reader import LogMoved
 from siltstone.errors import Conflict, Corruption, Reason, SiltstoneError, Unavailable
 from siltstone.model.columns import APP_CONTENT, APP_EPOCH, APP_FOLD, APP_PRUNE, APP_SEQ, SEQ
 from siltstone.model.files import DataFile
 from siltstone.model.names import DatasetName
 from siltstone.model.schema import base_schema, change_schema, own_columns
 from siltstone.model.spec import Spec
-from siltstone.storage.checksums import check_file, open_parquet
-from siltstone.storage.handle import LogMoved
-from siltstone.storage.kept import KeptReads
-from siltstone.storage.layout import BASE, CHANGES, Layout
-from siltstone.storage.parquet import stat_columns
-from siltstone.storage.presence import Presence
-from siltstone.storage.row_groups import readable
-from siltstone.storage.table import Pinned, Table
-from siltstone.storage.upkeep import Retention
+from siltstone.spark_tasks.parquet_checksums import check_file, open_parquet
 
 
 class Closeable(Protocol):

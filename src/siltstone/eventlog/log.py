@@ -18,18 +18,18 @@ from siltstone.config import Role, Settings
 from siltstone.errors import Corruption, InvalidRequest, NotFound, Reason
 from siltstone.eventlog import queries
 from siltstone.eventlog.address import Address, Backend, parse_address
-from siltstone.eventlog.database import Database, open_database
-from siltstone.eventlog.delta import open_delta
+from siltstone.eventlog.delta_backend import open_delta
+from siltstone.eventlog.event_json import check_event, is_plain
+from siltstone.eventlog.event_store import Appended, Ledger, next_index
 from siltstone.eventlog.events import SCHEMA_VERSION, BuildStatus, Event, Indexed
-from siltstone.eventlog.ledger import Appended, Ledger, next_index
 from siltstone.eventlog.queries import Build, Filter, JobRun, Listed, Page, Partition, Summary
-from siltstone.eventlog.reading import check_event, is_plain
+from siltstone.eventlog.sql_backend import Database, open_database
 from siltstone.model.roles import check_may_write, may_write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from siltstone.eventlog.spark_view import Report
+    from siltstone.eventlog.spark_report import Report
 
 PAGE_EVENTS: Final = 100
 """Events of a page for which the caller names no limit; the page says whether there are more."""
@@ -346,7 +346,7 @@ class EventLog:
         Raises:
             InvalidRequest: the log is not on Delta.
         """
-        from siltstone.eventlog.spark_view import read_events
+        from siltstone.eventlog.spark_report import read_events
 
         return read_events(spark, self._delta_path())
 
@@ -356,7 +356,7 @@ class EventLog:
         Raises:
             InvalidRequest: the log is not on Delta.
         """
-        from siltstone.eventlog.spark_view import report
+        from siltstone.eventlog.spark_report import report
 
         return report(self.read(spark), limit=limit)
 

@@ -4,11 +4,11 @@ from contextlib import suppress
 
 from siltstone.clock import Clock
 from siltstone.config import Settings
+from siltstone.delta.object_store_table import Objects, ObjectTable
 from siltstone.errors import Conflict, NotFound
 from siltstone.eventlog.address import Address, Backend
-from siltstone.eventlog.place import NEW_PROPERTIES
-from siltstone.eventlog.rows import DAY, FIRST_INDEX, TABLE_SCHEMA
-from siltstone.storage.object_table import Objects, ObjectTable
+from siltstone.eventlog.arrow_rows import DAY, FIRST_INDEX, TABLE_SCHEMA
+from siltstone.eventlog.event_table import NEW_PROPERTIES
 
 
 def open_object(address: Address, *, create: bool, settings: Settings, clock: Clock) -> ObjectTable:

@@ -23,17 +23,17 @@ from typing import Final
 import pyarrow as pa
 from sqlalchemy import Connection, insert, inspect, select, update
 
+from siltstone.delta.log_replay import LogMoved
 from siltstone.errors import Corruption, Reason, Unavailable
-from siltstone.eventlog.database import Database, open_projection
+from siltstone.eventlog.arrow_rows import FIRST_INDEX, from_rows
+from siltstone.eventlog.event_store import Checked, Ledger
+from siltstone.eventlog.event_table import Place
 from siltstone.eventlog.events import SCHEMA_VERSION, Event, Indexed
-from siltstone.eventlog.ledger import Checked, Ledger
-from siltstone.eventlog.place import Place
-from siltstone.eventlog.remembered import Backlog, Remembered, Run
-from siltstone.eventlog.rows import FIRST_INDEX, from_rows
+from siltstone.eventlog.pending_commits import Backlog, Remembered, Run
+from siltstone.eventlog.sql_backend import Database, open_projection
 from siltstone.eventlog.tables import CHECK_METADATA, HEAD, METADATA, PROJECTED, PROJECTION_METADATA
 from siltstone.failpoints import reach
 from siltstone.model.files import DataFile
-from siltstone.storage.follow import LogMoved
 
 LAYOUT: Final = 4
 """How the tables of a projection are laid out; one of another layout is made anew."""

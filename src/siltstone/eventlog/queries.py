@@ -13,9 +13,9 @@ from typing import Any, Final, TypeVar
 from sqlalchemy import ColumnElement, Connection, Select, and_, or_, select
 
 from siltstone.errors import Corruption, InvalidRequest, Reason
+from siltstone.eventlog.event_json import parse_event
+from siltstone.eventlog.event_store import checksum, next_index, stored_json
 from siltstone.eventlog.events import BuildStatus, Indexed, JobStatus, PartitionStatus
-from siltstone.eventlog.ledger import checksum, next_index, stored_json
-from siltstone.eventlog.reading import parse_event
 from siltstone.eventlog.tables import (
     BUILD_PARTITIONS,
     BUILDS,

@@ -9,32 +9,32 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from siltstone.clock import Clock
-from siltstone.compaction.compactor import Compactor
+from siltstone.compaction.operations.dataset_maintenance import Compactor
 from siltstone.config import JobPlace, Settings
 from siltstone.dataset.registry import Registry
 from siltstone.dataset.store import Store
+from siltstone.delta.layout import LOG, Layout, has_versions
+from siltstone.host.system_errors import log_errors
 from siltstone.model.names import DatasetName
 from siltstone.model.roles import check_may_compact
-from siltstone.storage.layout import LOG, Layout, has_versions
-from siltstone.storage.system_errors import log_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from siltstone.compaction.candidates import Plan, UnfinishedJob
-    from siltstone.compaction.cycle import Watcher as CycleWatcher
-    from siltstone.compaction.cycle_report import CycleEntry, CycleReport
-    from siltstone.compaction.jobs import Inline
-    from siltstone.compaction.journal import Journal
-    from siltstone.compaction.pool import Pool
-    from siltstone.compaction.records import JobRecord
-    from siltstone.compaction.recovery import Recovery, RecoveryReport
-    from siltstone.compaction.statistics import Totals
+    from siltstone.compaction.execution.cycle_runner import Watcher as CycleWatcher
+    from siltstone.compaction.execution.job import Inline
+    from siltstone.compaction.execution.report import CycleEntry, CycleReport
+    from siltstone.compaction.execution.worker_pool import Pool
+    from siltstone.compaction.journal.journal import Journal
+    from siltstone.compaction.journal.records import JobRecord
+    from siltstone.compaction.journal.recovery import Recovery, RecoveryReport
+    from siltstone.compaction.journal.totals import Totals
+    from siltstone.compaction.planning.model import Plan, UnfinishedJob
+    from siltstone.coordination.leases import Leases
+    from siltstone.coordination.state_files import Notes
+    from siltstone.model.compaction_request import Wish
     from siltstone.model.lease import LeaseRow
-    from siltstone.model.requests import Wish
     from siltstone.scheduler.housework import Crons
-    from siltstone.storage.leases import Leases
-    from siltstone.storage.notes import Notes
 
 
 class LakeCycles:
@@ -101,8 +101,9 @@ class LakeCycles:
         unfinished: "Sequence[UnfinishedJob]",
         crons: "Crons | None" = None,
     ) -> "Plan":
-        from siltstone.compaction.candidates import Inputs, JobKind, plan
-        from siltstone.compaction.states import event_log_state, table_states
+        from siltstone.compaction.planning.model import Inputs, JobKind
+        from siltstone.compaction.planning.planner import plan
+        from siltstone.compaction.planning.table_state import event_log_state, table_states
         from siltstone.dataset.tiers import due_tiers
         from siltstone.model.tiers import tiers_from_text
 
@@ -186,14 +187,14 @@ class LakeCycles:
             InvalidRequest: see `asked_plan`; or the role may not compact. Nothing was changed.
             NotFound: see `asked_plan`.
         """
-        from siltstone.compaction.recovery import RecoveryReport
+        from siltstone.compaction.journal.recovery import RecoveryReport
 
         check_may_compact(self.settings.role, doing=wish.what)
         plan = self._asked_plan(wish, cycle=cycle, trigger=trigger)
         return self._carried_out(plan, epoch=epoch, watchers=watchers, stopping=stopping, recovery=RecoveryReport())
 
     def _asked_plan(self, wish: "Wish", *, cycle: int = 0, trigger: str = "") -> "Plan":
-        from siltstone.compaction.asked import asked_plan
+        from siltstone.compaction.planning.manual import asked_plan
 
         names = self.names() if wish.names is None else wish.names
         return asked_plan(wish, names, store=self._store, settings=self.settings, cycle=cycle, trigger=trigger)
@@ -207,9 +208,9 @@ class LakeCycles:
         stopping: Callable[[], bool],
         recovery: "RecoveryReport",
     ) -> "CycleReport":
-        from siltstone.compaction.cycle import run_cycle
-        from siltstone.compaction.cycle_report import CycleReport
-        from siltstone.compaction.system_jobs import SystemJobs
+        from siltstone.compaction.execution.cycle_runner import run_cycle
+        from siltstone.compaction.execution.report import CycleReport
+        from siltstone.compaction.execution.system_table_runner import SystemJobs
 
         if self._pool is not None:
             self._pool.let_idle_go()
@@ -265,7 +266,7 @@ class LakeCycles:
             InvalidRequest: the limit is less than 1.
             Corruption, Unavailable: the journal cannot be read.
         """
-        from siltstone.compaction.cycle_report import CycleEntry
+        from siltstone.compaction.execution.report import CycleEntry
 
         return [CycleEntry.of(build) for build in self._journal.cycles(limit)]
 
@@ -293,26 +294,26 @@ class LakeCycles:
         Raises:
             Corruption, Unavailable: the journal cannot be read.
         """
-        from siltstone.compaction.statistics import Totals, kept_at, totals_of
+        from siltstone.compaction.journal.totals import Totals, kept_at, totals_of
 
         log = self._journal.log()
         return totals_of(log, kept_at(log)) if log is not None else Totals()
 
     @cached_property
     def _notes(self) -> "Notes":
-        from siltstone.storage.notes import Notes
+        from siltstone.coordination.state_files import Notes
 
         return Notes(self._layout, durable=self.settings.durable)
 
     @cached_property
     def _journal(self) -> "Journal":
-        from siltstone.compaction.journal import Journal
+        from siltstone.compaction.journal.journal import Journal
 
         return Journal(self._layout, settings=self.settings, clock=self._clock, store=self._store)
 
     @cached_property
     def _recovery(self) -> "Recovery":
-        from siltstone.compaction.recovery import Recovery
+        from siltstone.compaction.journal.recovery import Recovery
 
         return Recovery(
             self._journal,
@@ -324,20 +325,20 @@ class LakeCycles:
         )
 
     def _lease_holder(self) -> "LeaseRow | None":
-        from siltstone.storage.leases import COMPACTOR
+        from siltstone.coordination.leases import COMPACTOR
 
         return self._watched_leases.holder(COMPACTOR)
 
     @cached_property
     def _watched_leases(self) -> "Leases":
-        from siltstone.storage.leases import Leases
+        from siltstone.coordination.leases import Leases
 
         return Leases(self._layout, self.settings, self._clock)
 
     def runner(self) -> "Inline | Pool":
         """Return who does the jobs of cycles, as the setting `jobs` says. Workers are kept warm for a while."""
-        from siltstone.compaction.jobs import Inline
-        from siltstone.compaction.pool import SECONDS_PER_MINUTE, Pool
+        from siltstone.compaction.execution.job import Inline
+        from siltstone.compaction.execution.worker_pool import SECONDS_PER_MINUTE, Pool
 
         if self._job_place() is JobPlace.INLINE:
             return Inline(self._compactor, self._store, limit_seconds=self.settings.job_minutes * SECONDS_PER_MINUTE)

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from siltstone.delta.table_reader import LogMoved
 from siltstone.errors import SiltstoneError
 from siltstone.keeping.cycles import LakeCycles
 from siltstone.model.roles import check_may_compact
-from siltstone.storage.handle import LogMoved
 
 if TYPE_CHECKING:
-    from siltstone.model.requests import Answer, Wish
+    from siltstone.model.compaction_request import Answer, Wish
     from siltstone.model.tiers import Tier
     from siltstone.scheduler.caretaker import Caretaker
     from siltstone.scheduler.housework import Housework, Office, Tell
@@ -40,7 +40,7 @@ class KeptLake(LakeCycles):
             InvalidRequest: the role may not compact, an unknown work, or settings that contradict each other.
         """
         from siltstone.scheduler.caretaker import Caretaker
-        from siltstone.storage.spark import interrupt
+        from siltstone.spark.session import interrupt
 
         self._goes_on = goes_on
         return Caretaker(
@@ -80,7 +80,7 @@ class KeptLake(LakeCycles):
             NotFound: there is no dataset of a name. Nothing was changed; one that is dropped later is its job's failure.
             Conflict: a cycle was asked for while one is running.
         """
-        from siltstone.model.requests import Ask
+        from siltstone.model.compaction_request import Ask
         from siltstone.scheduler.asking import Asking
 
         self.require()
@@ -145,9 +145,9 @@ class KeptLake(LakeCycles):
         return Housework(self, clock=self._clock)
 
     def _office(self) -> "Office":
+        from siltstone.coordination.leases import Leases
+        from siltstone.coordination.request_queue import Requests
         from siltstone.scheduler.housework import Office
-        from siltstone.storage.leases import Leases
-        from siltstone.storage.requests import Requests
 
         durable = self.settings.durable
         return Office(
@@ -167,6 +167,6 @@ class KeptLake(LakeCycles):
             return 0
 
     def _leased(self) -> int:
-        from siltstone.storage.leases import Leases
+        from siltstone.coordination.leases import Leases
 
         return Leases(self._layout, self.settings, self._clock).epoch()

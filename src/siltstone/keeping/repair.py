@@ -21,18 +21,18 @@ from enum import StrEnum
 from typing import Any
 
 from siltstone.clock import Clock
-from siltstone.compaction.journal import Journal
-from siltstone.compaction.standing import status
+from siltstone.compaction.journal.journal import Journal
+from siltstone.compaction.operations.dataset_status import status
 from siltstone.config import Settings
-from siltstone.dataset import mended
-from siltstone.dataset.adopt import Adoption
+from siltstone.coordination.state_files import CYCLES, PAUSED, STATUS, Notes
+from siltstone.dataset import table_repair as mended
+from siltstone.dataset.adoption import Adoption
 from siltstone.dataset.registry import Registry
+from siltstone.delta.checkpoints import Retention
+from siltstone.delta.layout import JOURNAL, REGISTRY, SYSTEM, Layout, has_versions
+from siltstone.delta.table import Table
 from siltstone.errors import Conflict, Corruption, Gone, InvalidRequest, NotFound, SiltstoneError, Unavailable
 from siltstone.model.names import DatasetName
-from siltstone.storage.layout import JOURNAL, REGISTRY, SYSTEM, Layout, has_versions
-from siltstone.storage.notes import CYCLES, PAUSED, STATUS, Notes
-from siltstone.storage.table import Table
-from siltstone.storage.upkeep import Retention
 
 
 class DamageKind(StrEnum):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from siltstone.dataset.as_python import in_python, python_columns
+from siltstone.dataset.read.python_rows import in_python, python_columns
 from siltstone.errors import InvalidRequest
 from siltstone.model.frames import polars_frame
 from siltstone.model.preview import cells, html_table, text_table

@@ -28,24 +28,24 @@ from siltstone.config import Settings
 from siltstone.dataset.dataset import Dataset
 from siltstone.dataset.store import Store
 from siltstone.errors import Gone, InvalidRequest, NotFound, Unavailable
-from siltstone.query import hot_query
-from siltstone.query.admitted import Admitted
+from siltstone.query import hot_executor as hot_query
 from siltstone.query.aside import Aside, streamed
-from siltstone.query.gate import admit
+from siltstone.query.gate.admit import admit
+from siltstone.query.gate.checked_query import Admitted
 from siltstone.query.hot.resident import Cold, State, state_of
 from siltstone.query.hot.residents import Patience
-from siltstone.query.hot_query import HotFailed, HotPlan, Translations
-from siltstone.query.kept import KeptResults
+from siltstone.query.hot_executor import HotFailed, HotPlan, Translations
 from siltstone.query.result import QueryResult, as_answered
-from siltstone.query.run import SparkQuery, check_max_rows
+from siltstone.query.result_cache import KeptResults
 from siltstone.query.running import Cancellation, Run, Running
+from siltstone.query.spark_executor import SparkQuery, check_max_rows
 from siltstone.query.translate import Outside
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from siltstone.query.hot.cache import HotCache, Pinned
-    from siltstone.query.hot.sources import Sources
+    from siltstone.query.hot.dataset_resolver import Sources
 
 BYTES_PER_MB: Final = 1024 * 1024
 KEPT_ADMISSIONS: Final = 256

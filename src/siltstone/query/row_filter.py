@@ -10,10 +10,10 @@ from typing import Final
 import pyarrow as pa
 
 from siltstone.errors import InvalidRequest
-from siltstone.query.condition import condition_of, named_columns
-from siltstone.query.gate import admit
-from siltstone.query.hot.engine import Engine, budget_bytes
-from siltstone.query.hot.types import Unfit, check_values
+from siltstone.query.gate.admit import admit
+from siltstone.query.gate.row_condition import condition_of, named_columns
+from siltstone.query.hot.duckdb_engine import Engine, budget_bytes
+from siltstone.query.hot.duckdb_types import Unfit, check_values
 from siltstone.query.translate import Outside, Relation, translate
 
 ROW: Final = "_row"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from siltstone.query import stream_worker
+from siltstone.spark_tasks import stream as stream_worker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -12,14 +12,14 @@ takes the lease and does it itself. Every kind of work goes the same way; a purg
 
 from typing import Final
 
+from siltstone.coordination.leases import COMPACTOR, Lease
+from siltstone.coordination.request_queue import Following
+from siltstone.coordination.state_files import STATUS
 from siltstone.errors import Conflict, NotFound, Unavailable
+from siltstone.model.compaction_request import Answer, Ask, Wish
 from siltstone.model.lease import LeaseRow
-from siltstone.model.requests import Answer, Ask, Wish
 from siltstone.model.roles import check_may_compact
 from siltstone.scheduler.housework import Housework, Office, Tell, Turn
-from siltstone.storage.leases import COMPACTOR, Lease
-from siltstone.storage.notes import STATUS
-from siltstone.storage.requests import Following
 
 POLL_SECONDS: Final = 0.2
 HANDOVER_SECONDS: Final = 3.0

@@ -19,15 +19,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from siltstone.coordination.state_files import PAUSED, STATUS
 from siltstone.errors import Conflict, SiltstoneError
-from siltstone.model.requests import Answer, Ask, Request
+from siltstone.model.compaction_request import Answer, Ask, Request
 from siltstone.scheduler.asking import SERVICE
 from siltstone.scheduler.cycles import Cycle, Outcome, Run, State, Status, Why, Work
 from siltstone.scheduler.housework import Housework, Office, Tell, Told, Turn
 from siltstone.scheduler.loop import NOT_LOOKED, Scheduler
 from siltstone.scheduler.overview import pause, resume, told_cycle, told_holder, told_wish
 from siltstone.scheduler.works import due_crons, tier_of, works
-from siltstone.storage.notes import PAUSED, STATUS
 
 LOOK_SECONDS: Final = 0.25
 SWEEP_SECONDS: Final = 600.0

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from siltstone.coordination.leases import Lease
 from siltstone.model.lease import LeaseRow
-from siltstone.storage.leases import Lease
 
 
 class Why(StrEnum):

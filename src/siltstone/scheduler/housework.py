@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from siltstone.clock import Clock
 from siltstone.config import Settings
+from siltstone.coordination.leases import Lease, Leases
+from siltstone.coordination.request_queue import Requests
+from siltstone.coordination.state_files import Notes
 from siltstone.errors import Fenced, Reason, Unavailable
-from siltstone.model.requests import Ask, Wish
-from siltstone.storage.leases import Lease, Leases
-from siltstone.storage.notes import Notes
-from siltstone.storage.requests import Requests
+from siltstone.model.compaction_request import Ask, Wish
 
 if TYPE_CHECKING:
-    from siltstone.compaction.candidates import Plan
-    from siltstone.compaction.cycle import Watcher
-    from siltstone.compaction.cycle_report import CycleReport
-    from siltstone.compaction.jobs import Job
-    from siltstone.compaction.recovery import RecoveryReport
-    from siltstone.model.results import JobResult
+    from siltstone.compaction.execution.cycle_runner import Watcher
+    from siltstone.compaction.execution.job import Job
+    from siltstone.compaction.execution.report import CycleReport
+    from siltstone.compaction.journal.recovery import RecoveryReport
+    from siltstone.compaction.planning.model import Plan
+    from siltstone.model.reports import JobResult
 
 LOOK_SECONDS: Final = 1.0
 """How often a running cycle looks whether the lease is still its own."""

@@ -27,11 +27,11 @@ from typing import Final
 
 from siltstone.clock import Clock
 from siltstone.config import Settings
+from siltstone.coordination.leases import COMPACTOR, Lease, Leases
 from siltstone.errors import Conflict, Fenced, InvalidRequest, NotFound, Reason, SiltstoneError, Unavailable, reason_of
 from siltstone.model.roles import check_may_compact
 from siltstone.scheduler.cycles import Cycle, Outcome, Run, State, Status, Why, Work, WorkResult
 from siltstone.scheduler.due import Timing, due, is_set_back, timing
-from siltstone.storage.leases import COMPACTOR, Lease, Leases
 
 TICK_SECONDS: Final = 1.0
 """How long the loop sleeps: cron counts minutes, and a takeover should not wait."""

@@ -3,12 +3,12 @@
 from typing import Final
 
 from siltstone.clock import Clock
+from siltstone.coordination.leases import COMPACTOR
+from siltstone.coordination.state_files import PAUSED, STATUS, Notes
+from siltstone.model.compaction_request import Wish
 from siltstone.model.lease import LeaseRow
-from siltstone.model.requests import Wish
 from siltstone.scheduler.cycles import Cycle
 from siltstone.scheduler.housework import Office, Told
-from siltstone.storage.leases import COMPACTOR
-from siltstone.storage.notes import PAUSED, STATUS, Notes
 
 CANCELLED: Final = "cancelled"
 """The outcome of a job that was ended because the compactor was told to stop; it has an error, too, and has not failed."""

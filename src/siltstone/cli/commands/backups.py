@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.invocation import Invocation, invocation
+from siltstone.cli.context import Invocation, invocation
 from siltstone.cli.registration import add
 from siltstone.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from siltstone.model.results import BackupReport
+    from siltstone.model.reports import BackupReport
 
 Folder = Annotated[str, typer.Argument(metavar="PATH", help="The folder of backups.")]
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.invocation import invocation
+from siltstone.cli.context import invocation
 from siltstone.cli.registration import add
 from siltstone.errors import SiltstoneError
 

@@ -11,12 +11,12 @@ import typer
 from typer.core import TyperGroup
 
 from siltstone.cli import render
-from siltstone.cli.interrupts import INTERRUPTED
-from siltstone.cli.invocation import invocation
+from siltstone.cli.compactor_output import told_jobs, told_line
+from siltstone.cli.context import invocation
 from siltstone.cli.registration import add
-from siltstone.cli.told import told_jobs, told_line
+from siltstone.cli.signals import INTERRUPTED
 from siltstone.errors import NotFound, Unavailable
-from siltstone.storage.jvm import end_children
+from siltstone.spark.jvm import end_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.invocation import complete_name, confirm, invocation, settle
+from siltstone.cli.context import complete_name, confirm, invocation, settle
 from siltstone.cli.registration import add
 from siltstone.errors import Corruption, Gone, InvalidRequest, NotFound, named_error
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from siltstone.dataset.dataset import Dataset
     from siltstone.lake import Lake
-    from siltstone.model.results import DatasetInfo, LoadReport
+    from siltstone.model.reports import DatasetInfo, LoadReport
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="catalog.schema.table", autocompletion=complete_name)]
 
@@ -122,7 +122,7 @@ def create(  # noqa: PLR0913  # one parameter for each option
 
 def _columns_of(file: Path | None) -> "pa.Schema":
     """Return the columns that a file suggests."""
-    from siltstone.dataset.inferred import columns_of
+    from siltstone.dataset.load.schema_inference import columns_of
 
     return columns_of(file or Path())
 

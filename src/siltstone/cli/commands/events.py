@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.invocation import Invocation, invocation
+from siltstone.cli.context import Invocation, invocation
 from siltstone.cli.registration import add
 from siltstone.config import Settings
 from siltstone.errors import InvalidRequest, NotFound
@@ -107,8 +107,8 @@ def _opened(uri: str | None, *, create: bool = False, writes: str = "") -> "Iter
 
 
 def _is_journal(uri: str) -> bool:
+    from siltstone.delta.layout import JOURNAL
     from siltstone.eventlog.address import Backend, parse_address
-    from siltstone.storage.layout import JOURNAL
 
     found = parse_address(uri)
     return found.backend is Backend.DELTA and Path(found.path).resolve().match(JOURNAL)
@@ -133,7 +133,7 @@ def append(
       "build_request_event": {"status_name": "RECEIVED", "requested_partitions": ["sales/2026-01-01"]}}'
     silt events append --log delta:///data/events events.ndjson
     """
-    from siltstone.eventlog.reading import read_event
+    from siltstone.eventlog.event_json import read_event
 
     call = invocation(context)
     if (file is None) == (event is None):
@@ -196,7 +196,7 @@ def import_events(
     silt events export --log sqlite:///builds.db builds.ndjson
     silt events import --log delta:///data/events builds.ndjson
     """
-    from siltstone.eventlog.transfer import import_lines
+    from siltstone.eventlog.import_export import import_lines
 
     call = invocation(context)
     with _opened(log, create=True, writes="import events") as opened:
@@ -585,7 +585,7 @@ def export(
     \b
     silt events export --log sqlite:///builds.db > builds.ndjson
     """
-    from siltstone.eventlog.transfer import export_lines
+    from siltstone.eventlog.import_export import export_lines
 
     call = invocation(context)
     wanted = _filter(build, partition, glob, job, run)
@@ -613,7 +613,7 @@ def report(context: typer.Context, *, limit: Limit = 20, log: Log = None) -> Non
     \b
     silt events report --log delta:///data/events
     """
-    from siltstone.storage.spark import session
+    from siltstone.spark.session import session
 
     call = invocation(context)
     with _opened(log) as opened, render.working("Computing on Spark", as_json=call.as_json):

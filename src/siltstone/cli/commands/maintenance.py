@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.invocation import (
+from siltstone.cli.compactor_output import told_line, told_report
+from siltstone.cli.context import (
     Failures,
     Invocation,
     OptionalName,
@@ -18,7 +19,6 @@ from siltstone.cli.invocation import (
     settle,
 )
 from siltstone.cli.registration import add
-from siltstone.cli.told import told_line, told_report
 from siltstone.errors import InvalidRequest, SiltstoneError, Unavailable, named_error
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from siltstone.dataset.dataset import Dataset
     from siltstone.lake import Lake
-    from siltstone.model.requests import Wish
-    from siltstone.model.results import ClusterEstimate, FoldEstimate
+    from siltstone.model.compaction_request import Wish
+    from siltstone.model.reports import ClusterEstimate, FoldEstimate
 
 All = Annotated[bool, typer.Option("--all", help="Every dataset of the lake.")]
 HANDED: Final = frozenset({"waiting", "handed_over", "holder_gone"})
@@ -112,7 +112,7 @@ def compact(  # noqa: PLR0913  # one parameter for each way to compact
         raise InvalidRequest("--only and --force go with --plan or --cycle.")
     if squash and purge:
         raise InvalidRequest("--squash and --purge exclude each other.")
-    from siltstone.model.requests import Ask, Wish
+    from siltstone.model.compaction_request import Ask, Wish
 
     with call.open(spark=not dry_run and not squash) as lake:
         datasets, broken = chosen(lake, name, every=every)
@@ -139,7 +139,7 @@ def _plan(call: Invocation, name: str | None, *, only: list[str] | None, force: 
     if not found.jobs and not found.left_out:
         render.write_line("Nothing to look at.")
         return
-    from siltstone.compaction.candidates import COLUMNS
+    from siltstone.compaction.planning.model import COLUMNS
 
     render.write_table(list(COLUMNS), [list(line) for line in found.table()], numbers=["MB", "score"])
     render.write_note(
@@ -225,7 +225,7 @@ def _told_landed(report: "Mapping[str, Any]") -> str:
 
 
 def _cycle(call: Invocation, name: str | None, *, only: list[str] | None, force: bool) -> None:
-    from siltstone.model.requests import Ask, Wish
+    from siltstone.model.compaction_request import Ask, Wish
 
     wish = Wish(
         ask=Ask.CYCLE,
@@ -249,7 +249,7 @@ def _cycle(call: Invocation, name: str | None, *, only: list[str] | None, force:
 
 
 def _told(found: "Mapping[str, Any]") -> str:
-    from siltstone.model.results import CompactReport
+    from siltstone.model.reports import CompactReport
 
     report = CompactReport.from_dict(found)
     text = f"{report.dataset}: nothing to fold, {render.counted(report.final_rows, 'row')}"
@@ -284,7 +284,7 @@ def _preview_squash(
 
 
 def _told_squash(found: "Mapping[str, Any]") -> str:
-    from siltstone.model.results import SquashReport
+    from siltstone.model.reports import SquashReport
 
     report = SquashReport(**found)
     if not report.files_removed:
@@ -358,7 +358,7 @@ def cluster(
     silt cluster web.eu.clicks --by at,account
     """
     call = invocation(context)
-    from siltstone.model.requests import Ask, Wish
+    from siltstone.model.compaction_request import Ask, Wish
 
     columns = tuple(column.strip() for column in (by or "").split(",") if column.strip())
     with call.open(spark=not dry_run) as lake:
@@ -419,7 +419,7 @@ def vacuum(
     silt vacuum crm.sales.candidates --dry-run
     silt vacuum --all --retention-hours 24
     """
-    from siltstone.model.requests import Ask, Wish
+    from siltstone.model.compaction_request import Ask, Wish
 
     call = invocation(context)
     with call.open() as lake:

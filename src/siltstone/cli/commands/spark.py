@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.invocation import Invocation, invocation
+from siltstone.cli.context import Invocation, invocation
 from siltstone.cli.registration import add
 from siltstone.errors import Conflict, InvalidRequest
 
 if TYPE_CHECKING:
     from siltstone.config import Settings
-    from siltstone.storage.shared_spark import Running, SharedSpark
+    from siltstone.spark.shared_server import Running, SharedSpark
 
 Ui = Annotated[bool, typer.Option("--ui", help="With Spark's UI: its address.")]
 Jobs = Annotated[
@@ -48,7 +48,7 @@ def start(context: typer.Context, *, jobs: Jobs = False, ui: Ui = False) -> None
     silt spark start
     silt spark start --jobs --ui
     """
-    from siltstone.storage.spark import shares
+    from siltstone.spark.session import shares
 
     call = invocation(context)
     if not shares(_settings(call)):
@@ -75,7 +75,7 @@ def stop(
     silt spark stop
     silt spark stop --all
     """
-    from siltstone.storage.shared_spark import ServerRole, SharedSpark, every_place
+    from siltstone.spark.shared_server import ServerRole, SharedSpark, every_place
 
     call = invocation(context)
     settings = _settings(call)
@@ -118,7 +118,7 @@ def _settings(call: Invocation) -> "Settings":
 
 
 def _shared(call: Invocation, *, jobs: bool) -> "SharedSpark":
-    from siltstone.storage.shared_spark import ServerRole, SharedSpark
+    from siltstone.spark.shared_server import ServerRole, SharedSpark
 
     return SharedSpark(_settings(call), role=ServerRole.JOBS if jobs else ServerRole.QUERIES)
 

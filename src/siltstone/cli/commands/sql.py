@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.entered import STANDARD_INPUT
-from siltstone.cli.invocation import Invocation, invocation
+from siltstone.cli.context import Invocation, invocation
+from siltstone.cli.input_parsing import STANDARD_INPUT
 from siltstone.cli.registration import add
-from siltstone.cli.rows_file import print_rows, write_rows
+from siltstone.cli.result_files import print_rows, write_rows
 from siltstone.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def _form(call: Invocation, form: str | None, out: Path | None, *, as_csv: bool)
 
 
 def _values(params: list[str]) -> dict[str, object]:
-    from siltstone.cli.entered import read_parameter
+    from siltstone.cli.input_parsing import read_parameter
 
     found: dict[str, object] = {}
     for text in params:

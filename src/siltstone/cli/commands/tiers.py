@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.invocation import complete_name, invocation
+from siltstone.cli.context import complete_name, invocation
 from siltstone.cli.registration import add
 from siltstone.errors import InvalidRequest
 

@@ -17,8 +17,8 @@ Invariant: whoever asks sees every write that was acknowledged before. Followers
 version of base: a fold, a squash, a roll-up or a clustering changes nothing here.
 """
 
+from siltstone.query.hot.admission import Decision
 from siltstone.query.hot.cache import HotCache, Pinned
-from siltstone.query.hot.policy import Decision
 from siltstone.query.hot.resident import Cold, State
 
 __all__ = ["Cold", "Decision", "HotCache", "Pinned", "State"]

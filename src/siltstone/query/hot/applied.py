@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from siltstone.query.hot.delta import Delta
-from siltstone.query.hot.types import names_sql, quoted
+from siltstone.query.hot.change_set import Delta
+from siltstone.query.hot.duckdb_types import names_sql, quoted
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -12,19 +12,19 @@ from siltstone.clock import Clock
 from siltstone.config import Settings
 from siltstone.dataset.store import Store, files_vanished
 from siltstone.errors import Gone, Unavailable
-from siltstone.query.hot.engine import BYTES_PER_MB, budget_bytes
+from siltstone.query.hot.admission import Decision
+from siltstone.query.hot.dataset_resolver import Sources
+from siltstone.query.hot.directives import Following, Wishes
+from siltstone.query.hot.duckdb_engine import BYTES_PER_MB, budget_bytes
+from siltstone.query.hot.duckdb_types import Unfit
 from siltstone.query.hot.fill import Progress
-from siltstone.query.hot.filler import LOOKS, UNENDING, Filler
-from siltstone.query.hot.ledger import CacheStats, Entry
-from siltstone.query.hot.policy import Decision
-from siltstone.query.hot.readers import Moment, Reader, moment_of
+from siltstone.query.hot.fill_queue import LOOKS, UNENDING, Filler
+from siltstone.query.hot.memory_reclaim import Tidier
+from siltstone.query.hot.read_transactions import Moment, Reader, moment_of
 from siltstone.query.hot.resident import Cold, Refreshed, Resident, State
 from siltstone.query.hot.residents import Patience, Residents
 from siltstone.query.hot.slot import Slot
-from siltstone.query.hot.sources import Sources
-from siltstone.query.hot.tidy import Tidier
-from siltstone.query.hot.types import Unfit
-from siltstone.query.hot.wishes import Following, Wishes
+from siltstone.query.hot.stats import CacheStats, Entry
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from siltstone.dataset.store import Snapshot, Store
+from siltstone.delta.row_group_reader import readable
 from siltstone.model.schema import filled
 from siltstone.query.hot.applied import GIVEN, apply, gone_tables, handed, insert, not_gone_sql, put
-from siltstone.query.hot.delta import Delta, deltas_above
-from siltstone.query.hot.engine import TABLE, Engine
-from siltstone.query.hot.types import Unfit, check_values, columns_sql
-from siltstone.storage.checksums import batches
-from siltstone.storage.row_groups import readable
+from siltstone.query.hot.change_set import Delta, deltas_above
+from siltstone.query.hot.duckdb_engine import TABLE, Engine
+from siltstone.query.hot.duckdb_types import Unfit, check_values, columns_sql
+from siltstone.spark_tasks.parquet_checksums import batches
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

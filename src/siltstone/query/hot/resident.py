@@ -22,8 +22,8 @@ from siltstone.errors import NotFound, Unavailable
 from siltstone.model.columns import APP_PRUNE, APP_SEQ
 from siltstone.model.schema import own_columns, to_struct_json
 from siltstone.query.hot.applied import apply
-from siltstone.query.hot.delta import deltas_above
-from siltstone.query.hot.engine import TABLE, Engine
+from siltstone.query.hot.change_set import deltas_above
+from siltstone.query.hot.duckdb_engine import TABLE, Engine
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -116,7 +116,7 @@ class Resident:
         mine = self.state.sequence
         if snapshot.changes.transactions.get(APP_PRUNE, 0) <= mine:
             return snapshot, max(snapshot.changes.transactions.get(APP_SEQ, 0), mine)
-        from siltstone.dataset.feed import changes_since
+        from siltstone.dataset.read.change_feed import changes_since
 
         try:
             kept = changes_since(self.store, mine)

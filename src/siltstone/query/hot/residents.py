@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from siltstone.query.hot.engine import Engine, give_back
-from siltstone.query.hot.policy import Held
-from siltstone.query.hot.readers import Readers
+from siltstone.query.hot.admission import Held
+from siltstone.query.hot.duckdb_engine import Engine, give_back
+from siltstone.query.hot.read_transactions import Readers
 from siltstone.query.hot.resident import Cold
 from siltstone.query.hot.slot import Slot
 

@@ -4,9 +4,9 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from siltstone.query.hot.ledger import Entry, noted
-from siltstone.query.hot.policy import Held
+from siltstone.query.hot.admission import Held
 from siltstone.query.hot.resident import Resident
+from siltstone.query.hot.stats import Entry, noted
 
 
 @dataclass(slots=True, eq=False)

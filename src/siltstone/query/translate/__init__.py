@@ -6,6 +6,6 @@ Spark answers then.
 """
 
 from siltstone.query.translate.outside import Outside
-from siltstone.query.translate.queries import Relation, Translated, translate
+from siltstone.query.translate.select import Relation, Translated, translate
 
 __all__ = ["Outside", "Relation", "Translated", "translate"]

@@ -8,8 +8,8 @@ from sqlglot import exp
 
 from siltstone.query.translate import types
 from siltstone.query.translate.expressions import Expressions, check_args, rule
-from siltstone.query.translate.fragments import Piece, cast_sql, converted, guarded
 from siltstone.query.translate.outside import Outside
+from siltstone.query.translate.typed_sql import Piece, cast_sql, converted, guarded
 from siltstone.query.translate.types import BOOLEAN, DOUBLE, INT, LONG
 
 SUM_DIGITS: Final = 10

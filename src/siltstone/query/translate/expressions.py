@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 import pyarrow as pa
 from sqlglot import exp
 
-from siltstone.query.grammar import Quantified
+from siltstone.query.gate.parser import Quantified
 from siltstone.query.translate import types
-from siltstone.query.translate.fragments import (
+from siltstone.query.translate.outside import Outside
+from siltstone.query.translate.typed_sql import (
     Piece,
     cast_sql,
     converted,
@@ -26,7 +27,6 @@ from siltstone.query.translate.fragments import (
     parameter,
     text_literal,
 )
-from siltstone.query.translate.outside import Outside
 from siltstone.query.translate.types import BOOLEAN, DATE, DOUBLE, LONG, NULL, STRING, TIMESTAMP, TIMESTAMP_NTZ, common
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from sqlglot import exp
 
 from siltstone.query.translate import types
 from siltstone.query.translate.expressions import Expressions, check_negated, null_test, rule
-from siltstone.query.translate.fragments import Piece, cast_sql, converted, guarded
 from siltstone.query.translate.outside import Outside
+from siltstone.query.translate.typed_sql import Piece, cast_sql, converted, guarded
 from siltstone.query.translate.types import BOOLEAN, DATE, INT, LONG, STRING, TIMESTAMP, TIMESTAMP_NTZ
 
 MAX_INT: Final = 2**31 - 1

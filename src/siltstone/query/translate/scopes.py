@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from siltstone.query.translate.fragments import Piece, quoted
 from siltstone.query.translate.outside import Outside
+from siltstone.query.translate.typed_sql import Piece, quoted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,202 @@
+"""The command `silt`: global options, commands, and the one place where an error becomes an exit code.
+
+Flow of a call:
+
+1. the global options (``--lake``, ``--json``) are taken from wherever they stand, before or after the command;
+2. the command runs; what it returns to the user goes to standard output, everything else to standard error;
+3. an error becomes one line (or, with ``--json``, one JSON object) on standard error, and its kind the exit code.
+
+A command that needs no Spark imports neither PySpark nor, where no text of SQL is read, its parser.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from siltstone.cli import render
+from siltstone.cli.commands import backups, cache, compactor, datasets, events, maintenance, spark, sql, tiers
+from siltstone.cli.commands import history as past
+from siltstone.cli.commands import read as reading
+from siltstone.cli.commands import status as standing
+from siltstone.cli.commands import system as environment
+from siltstone.cli.commands import write as writing
+from siltstone.cli.context import Invocation
+from siltstone.cli.signals import INTERRUPTED, KIND, MESSAGE, Interrupts
+from siltstone.config import TRACE_VARIABLE
+from siltstone.errors import InvalidRequest, Reason, SiltstoneError, Unavailable, one_line, reason_of
+from siltstone.host.system_errors import is_memory_failure, is_panic
+
+PROGRAM = "silt"
+_OWN_PROCESS = object()
+EPILOG = "--lake and --json may stand before or after the command."
+
+app = typer.Typer(
+    name=PROGRAM,
+    help="A lakehouse on Spark and Delta Lake: upserts in milliseconds, merged reads, folds, and real forgetting.",
+    epilog=EPILOG,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for group in (
+    datasets,
+    writing,
+    reading,
+    sql,
+    cache,
+    past,
+    standing,
+    maintenance,
+    tiers,
+    compactor,
+    backups,
+    events,
+    spark,
+    environment,
+):
+    group.register(app)
+
+
+def _show_version(value: bool) -> None:  # noqa: FBT001  # the signature of a typer callback
+    if value:
+        from siltstone import __version__
+
+        sys.stdout.write(f"{PROGRAM} {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _globals(
+    context: typer.Context,
+    *,
+    lake: Annotated[
+        str | None, typer.Option("--lake", metavar="PATH", envvar="SILT_LAKE", help="The lake's folder.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Answer, and err, in JSON.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    _ = version
+    context.obj = Invocation(lake_path=lake, as_json=as_json, own_process=context.obj is _OWN_PROCESS)
+    if context.invoked_subcommand is None and lake not in (None, os.environ.get("SILT_LAKE")):
+        raise InvalidRequest(f"Nothing but --lake {lake} was given: name a command. Try '{PROGRAM} --help'.")
+    if context.invoked_subcommand is None:
+        render.write_text(context.get_help())
+        raise typer.Exit(InvalidRequest.exit_code)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; without arguments it takes those of the process, which is then its own."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    as_json = "--json" in given[: given.index("--")] if "--" in given else "--json" in given
+    interrupts = Interrupts()
+    if arguments is None:
+        interrupts.watch()
+    try:
+        code = _run(given, as_json=as_json, own_process=arguments is None, interrupts=interrupts)
+    except BaseException:
+        if not interrupts.happened:
+            raise
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        render.show_error(KIND, MESSAGE, as_json=as_json)
+    return code
+
+
+def _run(given: list[str], *, as_json: bool, own_process: bool, interrupts: Interrupts) -> int:
+    """Run the command; an error becomes its line and its exit code, unless it only came of an interrupt."""
+    owner = _OWN_PROCESS if own_process else None
+    try:
+        command = typer.main.get_command(app)
+        code = command.main(hoisted(given), prog_name=PROGRAM, standalone_mode=False, obj=owner)
+        sys.stdout.flush()
+    except (typer.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except BaseException as error:
+        if interrupts.happened:
+            return INTERRUPTED
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
+        return _failed(error, as_json=as_json)
+    return code if isinstance(code, int) else 0
+
+
+def _failed(error: BaseException, *, as_json: bool) -> int:
+    """Show an error and return its exit code."""
+    match error:
+        case SiltstoneError():
+            render.show_error(error.kind, str(error), as_json=as_json, reason=error.reason)
+            return error.exit_code
+        case typer.TyperException():
+            return _usage_error(error, as_json=as_json)
+        case BrokenPipeError():
+            return _closed_pipe()
+        case OSError():
+            message = one_line(f"{error}. Check the path, its permissions and the disk.")
+            render.show_error(Unavailable.kind, message, as_json=as_json, reason=reason_of(error))
+            return Unavailable.exit_code
+        case _ if is_memory_failure(error):
+            message = "Not enough memory. Ask for fewer rows or columns at a time, or give the process more memory."
+            render.show_error(Unavailable.kind, message, as_json=as_json, reason=Reason.MEMORY)
+            return Unavailable.exit_code
+        case _:
+            return _unexpected(error, as_json=as_json)
+
+
+def _unexpected(error: BaseException, *, as_json: bool) -> int:
+    """Show an error that no part of Siltstone has foreseen: in one line, or with its stack if the user asks for that."""
+    if os.environ.get(TRACE_VARIABLE):
+        raise error
+    message = one_line(f"{type(error).__name__}: {error}").rstrip(".")
+    advice = f"This error was not foreseen. {TRACE_VARIABLE}=1 shows where it comes from: please report it."
+    render.show_error(SiltstoneError.kind, f"{message}. {advice}", as_json=as_json)
+    return SiltstoneError.exit_code
+
+
+def hoisted(arguments: Sequence[str]) -> list[str]:
+    """Move the global options to the front, so that they may stand anywhere before a bare ``--``.
+
+    >>> hoisted(["list", "--json", "--lake", "x"])
+    ['--json', '--lake', 'x', 'list']
+
+    Raises:
+        InvalidRequest: the lake's path is missing.
+    """
+    front: list[str] = []
+    rest: list[str] = []
+    remaining = iter(arguments)
+    for argument in remaining:
+        if argument == "--":
+            rest += [argument, *remaining]
+        elif argument == "--json" or argument.startswith("--lake="):
+            front.append(argument)
+        elif argument == "--lake":
+            front += [argument, _value_of(argument, next(remaining, None))]
+        else:
+            rest.append(argument)
+    return front + rest
+
+
+def _value_of(option: str, value: str | None) -> str:
+    if value is None or value.startswith("-"):
+        raise InvalidRequest(f"Option {option} needs a value: {option} PATH. Try '{PROGRAM} --help'.")
+    return value
+
+
+def _usage_error(error: typer.TyperException, *, as_json: bool) -> int:
+    """Say what is wrong with the call itself, and where its help is."""
+    place = getattr(getattr(error, "ctx", None), "command_path", PROGRAM)
+    message = error.format_message().rstrip(".").replace("\n", " ").replace("argument(s)", "arguments")
+    end = "" if message.endswith("?") else "."
+    render.show_error(InvalidRequest.kind, f"{message}{end} Try '{place} --help'.", as_json=as_json)
+    return InvalidRequest.exit_code
+
+
+def _closed_pipe() -> int:
+    """Whoever was reading has seen enough; keep the interpreter from complaining about it on the way out."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1

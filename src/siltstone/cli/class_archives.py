@@ -1,0 +1,95 @@
+"""Class archives ahead of time, for ``make setup``: every JVM that is started later starts in half the time.
+
+A JVM records its archive as it exits (`spark/jvm.py`). There are two kinds, one for Connect servers and one for all others.
+Each that is missing is recorded by a small tour (`silt demo`), so that it has the classes of loads, queries, folds and purges.
+
+Whatever goes wrong here costs only time later, so it is told and never fails.
+"""
+
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from siltstone.clock import Clock, SystemClock
+from siltstone.config import Settings
+from siltstone.errors import SiltstoneError, Unavailable
+from siltstone.spark.connect_server import connect_server
+from siltstone.spark.jvm import Java, find_java
+from siltstone.spark.launch_options import local_cores, would_record
+from siltstone.spark.server_daemon import TOKEN_BYTES
+from siltstone.spark.session import NO_PROXY
+
+TOUR: Final = ("demo", "--candidates", "100", "--calls", "100", "--json")
+TOUR_SECONDS: Final = 600
+RECORD_SECONDS: Final = 300.0
+"""A JVM takes ten seconds to write its archive, and much longer on a busy machine."""
+POLL_SECONDS: Final = 0.5
+
+
+def main() -> None:
+    """Record what is missing, and say so; nothing if nothing is."""
+    try:
+        settings = Settings.load(spark_short_run=True, spark_shared=False)
+        java = find_java()
+        missing = missing_kinds(settings, java)
+        if not missing:
+            return
+        sys.stdout.write("Recording class archives, so that Spark starts quickly (a minute or more, once)\n")
+        sys.stdout.flush()
+        with ThreadPoolExecutor(len(missing)) as pool:
+            list(pool.map(lambda kind: RECORDED_BY[kind](settings, java), missing))
+    except (SiltstoneError, subprocess.TimeoutExpired) as error:
+        sys.stdout.write(f"{error} Spark starts more slowly until its first run has recorded them.\n")
+
+
+def missing_kinds(settings: Settings, java: Java) -> list[str]:
+    """Return the kinds of JVM that start on this machine and have no archive yet."""
+    if settings.spark_remote or not local_cores(settings.spark_master):
+        return []
+    return [kind for kind in RECORDED_BY if would_record(settings, java=java, role=kind)]
+
+
+def _by_a_server(settings: Settings, java: Java) -> None:
+    token = secrets.token_hex(TOKEN_BYTES)
+    server = connect_server(settings, token=token)
+    try:
+        _take_the_tour(
+            SILT_SPARK_REMOTE=f"sc://localhost:{server.port}/;token={token}", **{NO_PROXY: "localhost,127.0.0.1"}
+        )
+    finally:
+        server.stop(seconds=RECORD_SECONDS)
+    _wait(settings, java, "connect", SystemClock())
+
+
+def _by_a_command(settings: Settings, java: Java) -> None:
+    _take_the_tour()
+    _wait(settings, java, "classic", SystemClock())
+
+
+RECORDED_BY: Final[dict[str, Callable[[Settings, Java], None]]] = {"connect": _by_a_server, "classic": _by_a_command}
+
+
+def _take_the_tour(**given: str) -> None:
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-m", "siltstone.cli.__main__", *TOUR],
+        env=os.environ | given,
+        capture_output=True,
+        text=True,
+        timeout=TOUR_SECONDS,
+        check=False,
+    )
+    if done.returncode:
+        raise Unavailable(f"Class archives could not be recorded: {done.stderr.strip()[-500:]}")
+
+
+def _wait(settings: Settings, java: Java, role: str, clock: Clock) -> None:
+    """Wait until the JVM has written its archive: it does so after the command that used it has ended."""
+    deadline = clock.monotonic_seconds() + RECORD_SECONDS
+    while would_record(settings, java=java, role=role):
+        if clock.monotonic_seconds() > deadline:
+            raise Unavailable(f"A JVM did not write its class archive within {RECORD_SECONDS:.0f} seconds.")
+        clock.sleep(POLL_SECONDS)

@@ -1,0 +1,328 @@
+"""The past of datasets and of the lake, and the way out: history, changes, export."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from siltstone.cli import render
+from siltstone.cli.context import Invocation, complete_name, confirm, invocation
+from siltstone.cli.registration import add
+from siltstone.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from siltstone.compaction.execution.report import CycleEntry
+    from siltstone.compaction.journal.records import JobRecord
+    from siltstone.compaction.journal.totals import Statistics, Totals
+    from siltstone.lake import Lake
+    from siltstone.model.reports import AuditRecord, HistoryEntry
+
+SHOWN: Final = 20
+"""Cycles and jobs that are shown unless told otherwise."""
+Name = Annotated[str, typer.Argument(metavar="NAME", help="catalog.schema.table", autocompletion=complete_name)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    add(app, "history", history)
+    add(app, "changes", changes)
+    add(app, "export", export)
+
+
+# ---- history -----------------------------------------------------------------------------------------------------
+
+
+def history(
+    context: typer.Context,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="catalog.schema.table", autocompletion=complete_name)
+    ] = None,
+    *,
+    cycles: Annotated[
+        bool, typer.Option("--cycles", help="The lake's cycles of compaction; so is no name at all.")
+    ] = False,
+    jobs: Annotated[bool, typer.Option("--jobs", help="The jobs of cycles, of the lake or the dataset.")] = False,
+    totals: Annotated[
+        bool, typer.Option("--totals", help="What all cycles have come to, by tier and kind of work, and by dataset.")
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option("--limit", metavar="N", help="The newest N; of cycles and jobs 20 unless told.")
+    ] = None,
+) -> None:
+    r"""Show what happened, newest first, without Spark: to a dataset, or what cycles of compaction did to the lake.
+
+    Of a dataset its commits are shown, and which process made them. The logs of `changes` are kept for minutes, those of
+    `base` for days; a purge forgets both. Actor and reason of tombstones stay. Cycles and jobs are in the lake's journal, which
+    forgets nothing and holds no rows.
+
+    \b
+    silt history crm.sales.candidates --limit 20
+    silt history
+    silt history --jobs crm.sales.candidates
+    silt history --totals --json
+    """
+    call = invocation(context)
+    if cycles + jobs + totals > 1:
+        raise InvalidRequest("--cycles, --jobs and --totals exclude each other.")
+    if cycles and name is not None:
+        raise InvalidRequest("A cycle is of the whole lake: leave the name out, or use --jobs.")
+    if totals and limit is not None:
+        raise InvalidRequest("--totals counts all that was done: leave --limit out.")
+    with call.open() as lake:
+        lake.require()
+        if jobs:
+            _jobs(call, _known(lake, name, lake.jobs(_limit(limit), dataset=name)))
+        elif totals:
+            _totals(call, lake.totals(), lake, name)
+        elif name is None:
+            _cycles(call, lake.history(_limit(limit)))
+        else:
+            found = lake.dataset(name).history(limit)
+            call.answer([entry.to_dict() for entry in found], lambda: _show_history(found))
+
+
+def _known(lake: "Lake", name: str | None, found: "list[JobRecord]") -> "list[JobRecord]":
+    """Return what was found; where that is nothing, the name must be one of a dataset. One that was dropped has a past, too.
+
+    Raises:
+        NotFound: there is no such dataset, and no job of it.
+    """
+    if name is not None and not found:
+        lake.dataset(name)
+    return found
+
+
+def _limit(limit: int | None) -> int:
+    """Return how many cycles or jobs are shown.
+
+    Raises:
+        InvalidRequest: it is less than 1.
+    """
+    if limit is not None and limit < 1:
+        raise InvalidRequest(f"--limit must be at least 1, not {limit}.")
+    return SHOWN if limit is None else limit
+
+
+def _cycles(call: Invocation, found: "list[CycleEntry]") -> None:
+    columns = ["cycle", "began", "seconds", "status", "what"]
+    rows: list[list[object]] = [
+        [
+            one.cycle,
+            _moment(one.began_at),
+            "" if one.seconds is None else f"{one.seconds:,.1f}",
+            one.status,
+            one.message,
+        ]
+        for one in found
+    ]
+    call.answer([one.to_dict() for one in found], lambda: _shown(columns, rows, numbers=["cycle", "seconds"]))
+
+
+def _jobs(call: Invocation, found: "list[JobRecord]") -> None:
+    columns = ["cycle", "work", "dataset", "period", "status", "began", "seconds", "files", "bytes", "rows", "what"]
+    rows: list[list[object]] = []
+    for one in found:
+        told, done = one.to_dict(), one.done
+        rows.append(
+            [
+                one.cycle,
+                one.lane,
+                one.dataset,
+                one.period,
+                f"{told['status']}, recovered" if one.recovered else told["status"],
+                _moment(told["began_at"]),
+                f"{done.seconds:,.1f}" if one.ended_at else "",
+                f"{done.files_before:,} → {done.files_after:,}" if done.files_before or done.files_after else "",
+                f"{render.size(done.bytes_before)} → {render.size(done.bytes_after)}" if done.bytes_after else "",
+                render.number(done.rows) if done.rows else "",
+                one.message,
+            ]
+        )
+    call.answer([one.to_dict() for one in found], lambda: _shown(columns, rows, numbers=["cycle", *columns[6:10]]))
+
+
+def _totals(call: Invocation, found: "Totals", lake: "Lake", name: str | None) -> None:
+    if name is None:
+        call.answer(found.to_dict(), lambda: _show_totals(found))
+        return
+    from siltstone.compaction.journal.totals import Statistics
+
+    one = found.datasets.get(name)
+    if one is None:
+        lake.dataset(name)
+        one = Statistics()
+    told = {"dataset": name, **one.to_dict()}
+    call.answer(told, lambda: _shown(*_statistics({name: one})))
+
+
+def _show_totals(found: "Totals") -> None:
+    _shown(*_statistics(dict(sorted(found.lanes.items())) | dict(sorted(found.datasets.items())) | {"all": found.all}))
+    render.write_note(f"{render.counted(found.cycles, 'cycle')}, {found.cycles_failed} with failures.")
+
+
+def _statistics(named: "dict[str, Statistics]") -> tuple[list[str], list[list[object]]]:
+    columns = [
+        "of",
+        "jobs",
+        "failed",
+        "recovered",
+        "files",
+        "bytes",
+        "deleted",
+        "rows",
+        "seconds",
+        "longest wait",
+        "written per byte",
+    ]
+    rows: list[list[object]] = [
+        [
+            name,
+            render.number(one.jobs),
+            one.failures,
+            one.recovered,
+            f"{one.files_before:,} → {one.files_after:,}",
+            f"{render.size(one.bytes_before)} → {render.size(one.bytes_after)}",
+            render.size(one.bytes_deleted) if one.files_deleted else "",
+            render.number(one.rows),
+            f"{one.seconds:,.1f}",
+            render.seconds(one.longest_wait_seconds) if one.longest_wait_seconds else "",
+            "" if one.write_amplification is None else f"{one.write_amplification:.2f}",
+        ]
+        for name, one in named.items()
+    ]
+    return columns, rows
+
+
+def _shown(columns: list[str], rows: list[list[object]], *, numbers: list[str] | None = None) -> None:
+    if not rows:
+        render.write_line("Nothing to show yet: silt compact --cycle runs a cycle.")
+        return
+    render.write_table(columns, rows, numbers=columns[1:] if numbers is None else numbers)
+
+
+def _moment(at: str | None) -> str | None:
+    return render.moment(at) if at else None
+
+
+def _show_history(found: "Iterable[HistoryEntry]") -> None:
+    columns = ["time", "table", "version", "what", "sequence", "rows", "files", "bytes", "who", "actor and reason"]
+    found = list(found)
+    rows: list[list[object]] = [
+        [
+            render.moment(entry.at),
+            entry.table,
+            entry.version,
+            f"{entry.what} (another program)" if entry.foreign else entry.what,
+            _sequence(entry),
+            _moved(render.number(entry.rows_added), _count(entry.rows_removed)),
+            _moved(render.number(entry.files_added), render.number(entry.files_removed)),
+            _moved(render.size(entry.bytes_added), render.size(entry.bytes_removed)),
+            _who(entry),
+            "; ".join(map(_audit, entry.audit)),
+        ]
+        for entry in found
+    ]
+    if not any(entry.audit for entry in found):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    render.write_table(columns, rows, numbers=[columns[2], *columns[4:8]])
+
+
+def _audit(record: "AuditRecord") -> str:
+    who = ": ".join(filter(None, (record.actor, record.reason)))
+    hid = "" if record.rows is None else f", hid {render.counted(record.rows, 'row')}"
+    return f"{who} ({render.counted(record.keys, 'tombstone')}{hid})"
+
+
+def _sequence(entry: "HistoryEntry") -> str | None:
+    if entry.folded_to is not None:
+        return f"to {entry.folded_to}"
+    if entry.first_sequence == entry.last_sequence:
+        return None if entry.last_sequence is None else str(entry.last_sequence)
+    return f"{entry.first_sequence} to {entry.last_sequence}"
+
+
+def _count(count: int | None) -> str:
+    return "?" if count is None else render.number(count)
+
+
+def _moved(added: str, removed: str) -> str:
+    """Return what came and what went, as ``+3 -1``; what did not move is left out."""
+    parts = [f"+{added}" if added not in ("0", "0 B") else "", f"-{removed}" if removed not in ("0", "0 B") else ""]
+    return " ".join(filter(None, parts))
+
+
+def _who(entry: "HistoryEntry") -> str | None:
+    if entry.who is None:
+        return entry.engine
+    return entry.who if entry.pid is None else f"{entry.who}, process {entry.pid}"
+
+
+# ---- changes -----------------------------------------------------------------------------------------------------
+
+
+def changes(
+    context: typer.Context,
+    name: Name,
+    *,
+    since: Annotated[int, typer.Option("--since", metavar="N", help="The changes above this sequence.")] = 0,
+    limit: Annotated[
+        int | None, typer.Option("--limit", metavar="N", help="About so many rows: whole sequences, at least one.")
+    ] = None,
+) -> None:
+    r"""Show the changes above a sequence in their order, without Spark.
+
+    To follow a dataset, go on from the last _seq. If what you ask for is not kept any more it is an error that says from
+    where on it is: read the dataset anew and follow from there.
+
+    \b
+    silt changes crm.sales.candidates --since 42
+    silt changes crm.sales.candidates --since 42 --limit 10000 --json
+    """
+    from siltstone.dataset.read.python_rows import python_rows
+
+    call = invocation(context)
+    with call.open() as lake:
+        table = lake.dataset(name).changes_to_arrow(since=since, limit=limit)
+    found = python_rows(table)
+    call.answer(found, lambda: render.write_rows(table.column_names, [list(row.values()) for row in found]))
+
+
+# ---- export ------------------------------------------------------------------------------------------------------
+
+
+def export(  # noqa: PLR0913  # the options of a command
+    context: typer.Context,
+    name: Name,
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="A folder that does not exist, or is empty.")],
+    *,
+    format_name: Annotated[str, typer.Option("--format", metavar="FORMAT", help="parquet, csv or delta.")] = "parquet",
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="WHEN", help="A sequence, or a time such as 2026-11-16T08:00:00Z.")
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Do not apply tombstones.")] = False,
+    files: Annotated[int | None, typer.Option("--files", metavar="N", help="How many files to write.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before an export is replaced.")] = False,
+) -> None:
+    r"""Write the merged view into a folder outside the lake, on Spark: whole, or not at all.
+
+    \b
+    silt export crm.sales.candidates /exports/candidates
+    silt export crm.sales.candidates /exports/then --format delta --at 2026-11-16T08:00:00Z
+    silt export crm.sales.candidates /exports/candidates --format csv --files 1 --overwrite --yes
+    """
+    call = invocation(context)
+    with call.open(spark=True) as lake:
+        dataset = lake.dataset(name)
+        if overwrite and Path(target).is_dir() and any(Path(target).iterdir()):
+            confirm(f"Replace what is in {target}?", yes=yes)
+        with call.showing("Exporting on Spark", lake):
+            done = dataset.export(target, format=format_name, at=at, raw=raw, files=files, overwrite=overwrite)
+    written = f"{render.counted(done.rows, 'row')} in {render.counted(done.files, 'file')}, {render.size(done.bytes)}"
+    call.answer(
+        done.to_dict(),
+        lambda: render.write_line(
+            f"{done.dataset}: {written}, as of sequence {done.sequence}, to {done.path}, {render.seconds(done.seconds)}."
+        ),
+    )

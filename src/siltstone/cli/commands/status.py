@@ -1,0 +1,210 @@
+"""How datasets stand, and what compaction did last: status."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from siltstone.cli import render
+from siltstone.cli.context import OptionalName, chosen, each, invocation, settle
+from siltstone.cli.registration import add
+from siltstone.errors import Corruption, SiltstoneError, Unavailable, named_error
+
+if TYPE_CHECKING:
+    from siltstone.compaction.journal.recovery import RecoveryReport
+    from siltstone.compaction.journal.totals import Totals
+    from siltstone.lake import Lake
+    from siltstone.model.reports import Status
+
+
+SHOWN: Final = 5
+"""So many broken files are named in a message; `--json` names them all."""
+_SOUND: Final = {"broken": None, "broken_kind": None, "broken_reason": None}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    add(app, "status", status)
+
+
+def status(context: typer.Context, name: OptionalName = None) -> None:
+    r"""Show how datasets stand: rows and bytes in base, how far it lags behind what was written, and what compaction did last.
+
+    \b
+    silt status
+    silt status crm.sales.candidates --json
+    """
+    call = invocation(context)
+    with call.open() as lake:
+        datasets, broken = chosen(lake, name, every=name is None)
+        found, failed = each(datasets, lambda dataset: dataset.status())
+        failed = dict(sorted({**broken, **failed}.items()))
+        strays = lake.unregistered() if name is None else []
+        failures = [*failed.values(), *(error for one in found for error in broken_files(one))]
+        failures += [Corruption(one.described()) for one in strays]
+        told = _journal(lake, failures)
+    if call.as_json:
+        plain = [one.to_dict() | told.of(one.dataset) | _SOUND for one in found]
+        if name is not None:
+            for one in plain:
+                render.write_json(one)
+        else:
+            plain += [
+                {"dataset": one, "broken": str(why), "broken_kind": why.kind, "broken_reason": why.reason}
+                for one, why in failed.items()
+            ]
+            plain += [
+                {
+                    "dataset": one.dataset,
+                    "broken": one.described(),
+                    "broken_kind": Corruption.kind,
+                    "broken_reason": None,
+                    "unregistered": one.to_dict(),
+                }
+                for one in strays
+            ]
+            render.write_json(plain)
+    elif name is None:
+        _show_statuses(found, told)
+    elif found:
+        _show_status(found[0], told)
+    settle(call, failures)
+
+
+def broken_files(one: "Status") -> list[SiltstoneError]:
+    """Return an error for the files that are damaged, and one for those that are only out of reach.
+
+    It has the reason of its files if they all have the same one.
+    """
+    advice = {
+        Corruption.kind: "Restore what is damaged from a copy.",
+        Unavailable.kind: "Mend that and try again; the files may be sound.",
+    }
+    found: list[SiltstoneError] = []
+    for kind, next_step in advice.items():
+        paths = [path for path in one.unreadable if one.unreadable_kinds[path] == kind]
+        files = [f"{path} ({one.unreadable[path]})" for path in paths]
+        reasons = {one.unreadable_reasons[path] for path in paths}
+        reason = reasons.pop() if len(reasons) == 1 else None
+        more = f" and {len(files) - SHOWN} more" if len(files) > SHOWN else ""
+        told = f"{'; '.join(files[:SHOWN])}{more} cannot be read, and so neither can its rows. {next_step}"
+        found += [named_error(kind, f"Dataset {one.dataset}: {told}", reason=reason)] if files else []
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the journal says beside what datasets say of themselves."""
+
+    totals: "Totals | None" = None
+    unfinished: "RecoveryReport | None" = None
+
+    def of(self, dataset: str) -> dict[str, Any]:
+        """Return what it says of one dataset, as plain data."""
+        one = self.totals.datasets.get(dataset) if self.totals is not None else None
+        return {
+            "last_job": one.last_job if one else None,
+            "last_job_kind": one.last_lane if one else None,
+            "last_job_status": one.last_status if one else None,
+            "last_job_message": one.last_message if one else None,
+            "last_job_at": one.last_ended_at if one else None,
+            "jobs": one.jobs if one else 0,
+            "failures": one.failures if one else 0,
+            "last_cycle": self.totals.last_cycle if self.totals is not None else None,
+            "last_cycle_status": self.totals.last_cycle_status if self.totals is not None else None,
+            "last_cycle_at": self.totals.last_cycle_at if self.totals is not None else None,
+        }
+
+    def last_job(self, dataset: str) -> str | None:
+        """Say in a line what the last job of a dataset came to."""
+        found = self.of(dataset)
+        if not found["last_job"]:
+            return None
+        failed = f"; {found['failures']} of {found['jobs'] + found['failures']} failed" if found["failures"] else ""
+        how = f"{found['last_job_kind']} {found['last_job_status']} at {_moment(found['last_job_at'])}"
+        return f"{how}: {found['last_job_message']}{failed}"
+
+
+def _journal(lake: "Lake", failures: list[SiltstoneError]) -> _Told:
+    """Ask the journal; one that cannot be read is a failure like that of a dataset, and hides nothing else."""
+    try:
+        return _Told(lake.totals(), lake.unfinished()) if lake.has_journal() else _Told()
+    except SiltstoneError as error:
+        failures.append(error)
+        return _Told()
+
+
+def _show_statuses(found: "list[Status]", told: _Told) -> None:
+    if not found:
+        render.write_line("No datasets to show.")
+        return
+    columns = [
+        "dataset",
+        "base rows",
+        "base files",
+        "base size",
+        "backlog rows",
+        "batches",
+        "since",
+        "unreferenced",
+        "last job",
+    ]
+    rows = [
+        [
+            one.dataset,
+            render.number(one.rows_in_base),
+            one.base_files,
+            render.size(one.base_bytes),
+            render.number(one.backlog_rows),
+            one.backlog_batches,
+            _moment(one.oldest_unfolded_at),
+            render.size(one.unreferenced_bytes),
+            told.last_job(one.dataset),
+        ]
+        for one in found
+    ]
+    render.write_table(columns, rows, numbers=[*columns[1:6], columns[7]])
+    _note_cycles(told)
+
+
+def _note_cycles(told: _Told) -> None:
+    totals = told.totals
+    if totals is not None and totals.last_cycle is not None:
+        failed = f" {totals.cycles_failed} of {totals.cycles} cycles had failures." if totals.cycles_failed else ""
+        render.write_note(f"The last cycle {totals.last_cycle_status} at {_moment(totals.last_cycle_at)}.{failed}")
+    for job in told.unfinished.unfinished if told.unfinished is not None else ():
+        render.write_note(f"Under way: {job.kind} of {job.dataset} (job {job.job}).")
+    for one in told.unfinished.quarantined if told.unfinished is not None else ():
+        render.write_note(f"Cannot be read: {one.what}: {one.why}")
+
+
+def _moment(at: str | None) -> str:
+    return render.moment(at or "")
+
+
+def _show_status(one: "Status", told: _Told) -> None:
+    base = f"{render.counted(one.rows_in_base, 'row')} in {render.counted(one.base_files, 'file')}"
+    backlog = f"{render.counted(one.backlog_rows, 'row')} in {render.counted(one.backlog_batches, 'batch')}"
+    render.write_facts(
+        {
+            "dataset": one.dataset,
+            "base": f"{base}, {render.size(one.base_bytes)}",
+            "backlog": f"{backlog}, {render.counted(one.backlog_files, 'file')}, {render.size(one.backlog_bytes)}"
+            if one.backlog_rows
+            else "none",
+            "staleness": f"base lags {render.seconds(one.stale_seconds)} behind, since {_moment(one.oldest_unfolded_at)}"
+            if one.oldest_unfolded_at
+            else "base is up to date",
+            "a fold": _told_fold(one),
+            "sequence": f"{one.sequence}, folded up to {one.watermark}",
+            "unreferenced": f"{render.counted(one.unreferenced_files, 'file')}, {render.size(one.unreferenced_bytes)}",
+            "last job": told.last_job(one.dataset) or "none yet",
+        }
+    )
+
+
+def _told_fold(one: "Status") -> str:
+    if not one.backlog_rows:
+        return "has nothing to do"
+    rewrites = f"{render.counted(one.fold_files_at_most, 'file')}, {render.size(one.fold_bytes_at_most)}"
+    return f"rewrites at most {rewrites}; takes {render.counted(one.backlog_files, 'change file')} out of every read"

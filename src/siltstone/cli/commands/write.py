@@ -1,0 +1,422 @@
+"""Writing: upsert, update, append, tombstone, tombstones, ingest."""
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from siltstone.cli import render
+from siltstone.cli.context import Invocation, complete_name, confirm, invocation
+from siltstone.cli.registration import add
+from siltstone.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from siltstone.model.reports import LoadReport, TombstoneAck
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="catalog.schema.table", autocompletion=complete_name)]
+Producer = Annotated[
+    str | None, typer.Option("--producer", metavar="ID", help="Who writes; with --sequence, only once.")
+]
+Sequence = Annotated[
+    int | None,
+    typer.Option("--sequence", metavar="N", help="The producer's number of this write: its last one plus 1."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    add(app, "upsert", upsert)
+    add(app, "update", update)
+    add(app, "append", append)
+    add(app, "tombstone", tombstone)
+    add(app, "tombstones", tombstones)
+    add(app, "ingest", ingest)
+
+
+def upsert(  # one parameter for each option
+    context: typer.Context,
+    name: Name,
+    file: Annotated[
+        str | None, typer.Argument(metavar="FILE", help="A JSON array, or one object a line; - is standard input.")
+    ] = None,
+    *,
+    row: Annotated[list[str] | None, typer.Option("--row", metavar="JSON", help="A row; may be repeated.")] = None,
+    order_by: Annotated[
+        str | None,
+        typer.Option("--order-by", metavar="A,B", help="Of rows with one key write the last by these columns."),
+    ] = None,
+    producer: Producer = None,
+    sequence: Sequence = None,
+) -> None:
+    r"""Insert or replace whole rows by key; the answer comes when they are durable.
+
+    \b
+    silt upsert crm.sales.candidates --row '{"candidate_id": "CAND-000007", "name": "Ada"}'
+    silt upsert crm.sales.candidates rows.ndjson
+    generate | silt upsert crm.sales.candidates - --producer nightly --sequence 17
+    """
+    from siltstone.cli.input_parsing import read_rows
+
+    call = invocation(context)
+    with call.open() as lake:
+        dataset = lake.dataset(name)
+        rows = read_rows(file, row or [])
+        ack = dataset.upsert(rows, order_by=_names(order_by), producer=producer, sequence=sequence)
+
+    def people() -> None:
+        if ack.applied:
+            render.write_line(f"Wrote {render.counted(ack.rows, 'row')} to {name}, sequence {ack.sequence}.")
+        else:
+            render.write_line(f"Producer {producer} had written sequence {sequence} before; nothing was written again.")
+
+    call.answer(ack.to_dict(), people)
+
+
+def update(
+    context: typer.Context,
+    name: Name,
+    file: Annotated[
+        str | None, typer.Argument(metavar="FILE", help="A JSON array, or one object a line; - is standard input.")
+    ] = None,
+    *,
+    row: Annotated[list[str] | None, typer.Option("--row", metavar="JSON", help="A row; may be repeated.")] = None,
+    missing: Annotated[
+        str, typer.Option("--missing", metavar="error|insert", help="What a key that no row has does.")
+    ] = "error",
+    producer: Producer = None,
+    sequence: Sequence = None,
+) -> None:
+    r"""Change some columns of rows by key. Columns that a row leaves out keep their values, null sets a column to null.
+
+    Concurrent updates of one row do not lose each other's columns.
+
+    \b
+    silt update crm.sales.candidates --row '{"candidate_id": "CAND-000007", "score": 0.5}'
+    silt update crm.sales.candidates scores.ndjson --missing insert
+    """
+    from siltstone.cli.input_parsing import read_rows
+
+    call = invocation(context)
+    with call.open() as lake:
+        dataset = lake.dataset(name)
+        rows = read_rows(file, row or [])
+        ack = dataset.update(rows, missing=missing, producer=producer, sequence=sequence)
+    done = f"Updated {render.counted(ack.rows, 'row')} of {name}, sequence {ack.sequence}."
+    before = f"Producer {producer} had written sequence {sequence} before; nothing was written again."
+    call.answer(ack.to_dict(), lambda: render.write_line(done if ack.applied else before))
+
+
+def append(  # one parameter for each option
+    context: typer.Context,
+    name: Name,
+    file: Annotated[
+        str | None, typer.Argument(metavar="FILE", help="A JSON array, or one object a line; - is standard input.")
+    ] = None,
+    *,
+    row: Annotated[list[str] | None, typer.Option("--row", metavar="JSON", help="A row; may be repeated.")] = None,
+    producer: Producer = None,
+    sequence: Sequence = None,
+    refuse: Annotated[
+        str, typer.Option("--refuse", metavar="WHAT", help="What a bad row refuses: the batch, or the row alone.")
+    ] = "batch",
+) -> None:
+    r"""Append rows to a log; the answer comes when they are durable.
+
+    With --refuse row, bad rows are named on standard error and the others are written.
+
+    \b
+    silt append web.eu.clicks --row '{"at": "2026-11-15T14:03:00Z", "visitor": "V-7", "page": "/"}'
+    silt append web.eu.clicks clicks.ndjson --refuse row
+    generate | silt append web.eu.clicks - --producer edge-3 --sequence 17
+    """
+    from siltstone.cli.input_parsing import read_rows
+
+    call = invocation(context)
+    with call.open() as lake:
+        dataset = lake.dataset(name)
+        rows = read_rows(file, row or [])
+        ack = dataset.append(rows, producer=producer, sequence=sequence, refuse=refuse)
+
+    def people() -> None:
+        if ack.applied:
+            render.write_line(f"Appended {render.counted(ack.rows, 'row')} to {name}, sequence {ack.sequence}.")
+        elif not ack.rows:
+            render.write_line("Every row was refused; nothing was written.")
+        else:
+            render.write_line(f"Producer {producer} had written sequence {sequence} before; nothing was written again.")
+        for refused in ack.refused:
+            render.write_note(f"Row {refused.row} was refused: {refused.reason}")
+
+    call.answer(ack.to_dict(), people)
+
+
+def tombstone(  # noqa: PLR0913  # one parameter for each option
+    context: typer.Context,
+    name: Name,
+    keys: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY", help="Key or subject values; several columns as a JSON array or object."),
+    ] = None,
+    *,
+    file: Annotated[
+        str | None, typer.Option("--file", metavar="FILE", help="Keys, one a line; - is standard input.")
+    ] = None,
+    where: Annotated[
+        str | None, typer.Option("--where", metavar="SQL", help="A condition instead of keys, answered on Spark.")
+    ] = None,
+    actor: Annotated[str | None, typer.Option("--actor", metavar="WHO", help="Who asked for it.")] = None,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="WHY", help="Why.")] = None,
+    producer: Producer = None,
+    sequence: Sequence = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a condition hides rows.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the rows that --where would hide.")] = False,
+) -> None:
+    r"""Hide rows by key at once; the next compact drops them, compact --purge removes them from disk.
+
+    A log hides by subject: every row with that value that was appended before. An object may name some of its subject columns.
+
+    One key that does not fit refuses the whole call, and nothing is written. A key that no row has is accepted; the answer
+    counts the rows that match now.
+
+    With --actor or --reason an audit record is written, which silt history shows also after a fold and a purge. It holds no
+    key; do not name a person in it.
+
+    \b
+    silt tombstone crm.sales.candidates CAND-000001 CAND-000002 --actor dpo --reason 'request 17'
+    silt tombstone shop.eu.prices '["sku-1", 42]' '{"sku": "sku-2", "store": 7}'
+    silt tombstone web.eu.clicks V-7 --actor dpo
+    silt tombstone crm.sales.candidates --where "city = 'Bern' AND score < 10" --dry-run
+    """
+    from siltstone.cli.input_parsing import read_keys, read_lines, read_subjects
+
+    call = invocation(context)
+    if where is not None:
+        if keys or file is not None:
+            raise InvalidRequest("Name keys or a condition (--where), one of the two. Nothing was written.")
+        _hide_matching(
+            call,
+            name,
+            where,
+            {"actor": actor, "reason": reason, "producer": producer, "sequence": sequence},
+            yes=yes,
+            dry_run=dry_run,
+        )
+        return
+    if dry_run:
+        raise InvalidRequest("--dry-run counts what --where would hide; keys are counted by their number.")
+    with call.open() as lake:
+        dataset = lake.dataset(name)
+        texts = [*(keys or []), *(read_lines(file) if file is not None else [])]
+        if not texts:
+            raise InvalidRequest("Name at least one key, or a --file with keys. Nothing was written.")
+        read = read_subjects if dataset.spec.is_log else read_keys
+        values = read(texts, dataset.schema, dataset.spec.found_by)
+        ack = dataset.tombstone(values, actor=actor, reason=reason, producer=producer, sequence=sequence)
+    before = f"Producer {producer} had written sequence {sequence} before; nothing was written again."
+    call.answer(ack.to_dict(), lambda: render.write_line(_hidden(name, ack) if ack.applied else before))
+
+
+def _hidden(name: str, ack: "TombstoneAck") -> str:
+    """Return what tombstones by key or subject did."""
+    keys = render.counted(ack.rows, "tombstone")
+    if ack.rows_matched is None:
+        return f"Wrote {keys} to {name}, sequence {ack.sequence}. The number of hidden rows is unknown."
+    if not ack.rows_matched:
+        return f"No row of {name} matches now. Wrote {keys} all the same, sequence {ack.sequence}."
+    return f"Hid {render.counted(ack.rows_matched, 'row')} of {name}, sequence {ack.sequence} ({keys})."
+
+
+def _hide_matching(call: Invocation, name: str, where: str, given: dict[str, Any], *, yes: bool, dry_run: bool) -> None:
+    """Count, ask, hide."""
+    with call.open(spark=True) as lake:
+        dataset = lake.dataset(name)
+        if dry_run or not yes:
+            with call.showing("Counting on Spark", lake):
+                rows = dataset.count_matching(where)
+            if dry_run:
+                call.answer(
+                    {"dataset": name, "rows": rows, "dry_run": True},
+                    lambda: render.write_line(f"Would hide {render.counted(rows, 'row')} of {name}."),
+                )
+                return
+            confirm(f"Hide {render.counted(rows, 'row')} of {name}?", yes=yes)
+        with call.showing("Hiding on Spark", lake):
+            ack = dataset.tombstone(where=where, **given)
+    hidden = f"Hid {render.counted(ack.rows, 'row')} of {name}, sequence {ack.sequence}."
+    nothing = "Nothing was written: no row matches, or the producer had written it before."
+    call.answer(ack.to_dict(), lambda: render.write_line(hidden if ack.applied else nothing))
+
+
+def tombstones(context: typer.Context, name: Name) -> None:
+    r"""List the tombstones that are not folded yet.
+
+    \b
+    silt tombstones crm.sales.candidates
+    """
+    call = invocation(context)
+    with call.open() as lake:
+        found = lake.dataset(name).tombstones()
+
+    def people() -> None:
+        if not found:
+            render.write_line(f"No unfolded tombstones in {name}.")
+            return
+        render.write_rows(list(found[0]), [list(row.values()) for row in found])
+
+    call.answer(found, people)
+
+
+def ingest(  # noqa: PLR0913  # one parameter for each option
+    context: typer.Context,
+    name: Name,
+    paths: Annotated[list[str] | None, typer.Argument(metavar="PATH", help="Files, folders or globs.")] = None,
+    *,
+    file_format: Annotated[
+        str | None,
+        typer.Option("--format", metavar="FORMAT", help="parquet, csv, json or ndjson, if the names do not tell."),
+    ] = None,
+    order_by: Annotated[
+        str | None,
+        typer.Option("--order-by", metavar="A,B", help="Of rows with one key keep the last by these columns."),
+    ] = None,
+    quarantine: Annotated[
+        str | None,
+        typer.Option("--quarantine", metavar="FOLDER", help="Put bad files and rows aside there, and load the rest."),
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Load files that were loaded before, too.")] = False,
+    delimiter: Annotated[
+        str | None, typer.Option("--delimiter", metavar="C", help="CSV: between fields, or tab; default: a comma.")
+    ] = None,
+    quote: Annotated[
+        str | None, typer.Option("--quote", metavar="C", help="CSV: around fields, or none; default: double quotes.")
+    ] = None,
+    encoding: Annotated[
+        str | None, typer.Option("--encoding", metavar="NAME", help="CSV: such as latin-1; default: utf-8.")
+    ] = None,
+    no_header: Annotated[
+        bool, typer.Option("--no-header", help="CSV: the first line is a row; columns are in the dataset's order.")
+    ] = False,
+    null_text: Annotated[
+        list[str] | None,
+        typer.Option("--null-text", metavar="TEXT", help="CSV: a field that is null; default: an empty one."),
+    ] = None,
+    date_format: Annotated[
+        str | None, typer.Option("--date-format", metavar="FORMAT", help="CSV: such as %d.%m.%Y; default: ISO 8601.")
+    ] = None,
+    timestamp_format: Annotated[
+        str | None,
+        typer.Option(
+            "--timestamp-format", metavar="FORMAT", help="CSV: such as '%d.%m.%Y %H:%M:%S'; default: ISO 8601."
+        ),
+    ] = None,
+    decimal_comma: Annotated[
+        bool, typer.Option("--decimal-comma", help="CSV: numbers have a comma instead of a point.")
+    ] = False,
+    jdbc: Annotated[
+        str | None,
+        typer.Option("--jdbc", metavar="URL", help="Load from a database: jdbc:postgresql://host:5432/name."),
+    ] = None,
+    table: Annotated[str | None, typer.Option("--table", metavar="TABLE", help="The table to read.")] = None,
+    query: Annotated[str | None, typer.Option("--query", metavar="SQL", help="The query whose answer to read.")] = None,
+    user: Annotated[str | None, typer.Option("--user", metavar="USER", help="The database's user.")] = None,
+    password_env: Annotated[
+        str | None, typer.Option("--password-env", metavar="VAR", help="The variable that holds the password.")
+    ] = None,
+    partition_column: Annotated[
+        str | None, typer.Option("--partition-column", metavar="C", help="Read in parallel by this column.")
+    ] = None,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", metavar="N", help="How many parts are read; 8 unless told.")
+    ] = None,
+) -> None:
+    r"""Load files on Spark: straight to base while the dataset is empty, as one batch of changes otherwise.
+
+    \b
+    silt ingest crm.sales.calls calls/*.parquet
+    silt ingest crm.sales.candidates export.csv.gz --order-by updated_at
+    silt ingest crm.sales.candidates 'feed/*.ndjson' --quarantine /data/bad
+    silt ingest crm.sales.candidates export.csv --delimiter ';' --decimal-comma --date-format %d.%m.%Y
+    silt ingest crm.sales.candidates --jdbc jdbc:postgresql://db:5432/crm --table candidates --user silt \
+        --password-env CRM_PASSWORD
+    """
+    call = invocation(context)
+    order = _names(order_by)
+    database: dict[str, Any] = {
+        "table": table,
+        "query": query,
+        "user": user,
+        "password": _password(password_env),
+        "partition_column": partition_column,
+        "partitions": partitions,
+    }
+    csv: dict[str, Any] = {
+        "delimiter": delimiter,
+        "quote": quote,
+        "encoding": encoding,
+        "header": False if no_header else None,
+        "null_text": null_text or None,
+        "date_format": date_format,
+        "timestamp_format": timestamp_format,
+        "decimal_comma": decimal_comma or None,
+    }
+    options = {
+        "--no-header" if name == "header" else f"--{name.replace('_', '-')}": value for name, value in csv.items()
+    }
+    files_only = {"--format": file_format, "--again": again or None, **options}
+    _check_source(paths, jdbc, database=database, files_only=files_only)
+    with call.working(f"Loading into {name} on Spark") as lake:
+        dataset = lake.dataset(name)
+        if jdbc is not None:
+            report = dataset.ingest_jdbc(jdbc, order_by=order, quarantine=quarantine, **database)
+        else:
+            report = dataset.ingest(
+                paths or [], format=file_format, order_by=order, quarantine=quarantine, again=again, **csv
+            )
+
+    def people() -> None:
+        _show_aside(report)
+        if not report.files:
+            render.write_line(f"Nothing new to load into {name}; --again loads the same files once more.")
+            return
+        where = "base" if report.first_load else f"changes, sequence {report.sequence}"
+        files = f"{render.counted(report.files, 'file')}, {render.size(report.bytes)}"
+        rows = render.counted(report.rows, "row")
+        render.write_line(f"Loaded {rows} into {name} ({where}): {files}, {render.seconds(report.seconds)}.")
+
+    call.answer(report.to_dict(), people)
+
+
+def _show_aside(report: "LoadReport") -> None:
+    """Say what was not loaded, and where it is."""
+    if report.files_skipped:
+        render.write_line(f"{render.counted(report.files_skipped, 'file')} loaded before, left out.")
+    if report.quarantine:
+        files = render.counted(report.files_quarantined, "file")
+        rows = render.counted(report.rows_quarantined, "row")
+        render.write_line(f"Put aside {files} and {rows} in {report.quarantine}.")
+
+
+def _password(variable: str | None) -> str | None:
+    """Return what the variable holds: a password must not be an argument, which every user of the machine can see."""
+    if variable is None:
+        return None
+    if variable not in os.environ:
+        raise InvalidRequest(f"There is no variable {variable} in the environment. Nothing was loaded.")
+    return os.environ[variable]
+
+
+def _check_source(
+    paths: list[str] | None, jdbc: str | None, *, database: dict[str, Any], files_only: dict[str, Any]
+) -> None:
+    """Refuse a call that names no source, or two."""
+    if bool(paths) == (jdbc is not None):
+        raise InvalidRequest("Name the files to load, or a database with --jdbc; one of the two.")
+    if jdbc is None and (given := [option for option, value in database.items() if value is not None]):
+        raise InvalidRequest(f"--{given[0].replace('_', '-')} goes with --jdbc. Nothing was loaded.")
+    if jdbc is not None and (given := [option for option, value in files_only.items() if value is not None]):
+        raise InvalidRequest(f"{given[0]} goes with files, not with --jdbc. Nothing was loaded.")
+
+
+def _names(text: str | None) -> list[str] | None:
+    """Read names of columns; None if there are none."""
+    return [column.strip() for column in text.split(",")] if text else None

@@ -1,0 +1,70 @@
+"""`silt demo` for people and for machines: steps as they end, then the claims."""
+
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from siltstone.cli import render
+from siltstone.demo import Report, Step, Tour, run
+
+if TYPE_CHECKING:
+    from siltstone.cli.context import Invocation
+
+
+def run_demo(call: "Invocation", *, candidates: int, calls: int, keep: Path | None) -> bool:
+    """Take the tour, show it, and return whether every claim holds."""
+    if keep is not None:
+        root = keep.expanduser().absolute()
+        return _run(call, Tour(root=root, candidates=candidates, calls=calls))
+    with tempfile.TemporaryDirectory(prefix="silt-demo-") as folder:
+        return _run(call, Tour(root=Path(folder) / "tour", candidates=candidates, calls=calls))
+
+
+def _run(call: "Invocation", tour: Tour) -> bool:
+    if not call.as_json:
+        render.write_line(
+            f"Siltstone demo: {render.number(tour.candidates)} candidates, {render.number(tour.calls)} calls, in {tour.root}"
+        )
+        render.flush()
+    report = run(tour, say=(lambda _: None) if call.as_json else _show_step)
+    call.answer(_plain(tour, report), lambda: _show_claims(tour, report))
+    return report.good
+
+
+def _show_step(step: Step) -> None:
+    rows = "" if step.rows is None else render.counted(step.rows, "row")
+    size = "" if step.bytes is None else render.size(step.bytes)
+    took = render.seconds(step.seconds)
+    render.write_line(
+        f"{step.engine:<9}{took:>8} {rows:>15} {size:>8}  {step.title}{f' ({step.note})' if step.note else ''}"
+    )
+    render.flush()
+
+
+def _show_claims(tour: Tour, report: Report) -> None:
+    rows = [[c.text, _shown(c.expected), _shown(c.found), "ok" if c.holds else "FAILED"] for c in report.claims]
+    render.write_table(["claim", "expected", "found", ""], rows, numbers=["expected", "found"])
+    left = render.number(tour.candidates - len(tour.keys))
+    if report.good:
+        render.write_line(
+            f"Rows: {render.number(tour.candidates)} → {left}. Nothing is left of {', '.join(tour.keys)}."
+        )
+    else:
+        render.write_line("The demo failed: see the claims marked FAILED.")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return render.number(value) if type(value) is int else str(value)
+
+
+def _plain(tour: Tour, report: Report) -> dict[str, object]:
+    return {
+        "ok": report.good,
+        "lake": str(tour.lake),
+        "keys": tour.keys,
+        "steps": [asdict(step) for step in report.steps],
+        "claims": [{**asdict(claim), "holds": claim.holds} for claim in report.claims],
+    }

@@ -1,0 +1,179 @@
+"""The checks of `silt doctor`: each looks, none starts a JVM. Only temporary files of dead processes are removed."""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from siltstone.cli.context import chosen, each
+from siltstone.errors import NotFound, SiltstoneError
+
+if TYPE_CHECKING:
+    from siltstone.lake import Lake
+
+OLDEST_PYTHON: Final = (3, 11)
+PACKAGES: Final = ("siltstone", "pyspark", "deltalake", "pyarrow", "pandas", "sqlglot")
+LOW_DISK_BYTES: Final = 1_000_000_000
+"""Less than this and a fold of a middling dataset does not fit."""
+
+
+class Verdict(StrEnum):
+    """What a check says."""
+
+    OK = "ok"
+    NOTE = "note"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One check: what was looked at, how it stands, what was found."""
+
+    name: str
+    verdict: Verdict
+    found: str
+
+
+def run_checks(lake_path: str | None, *, open_lake: "Callable[[], Lake]") -> list[Check]:
+    """Run every check; one that raises an error of ours has failed and says why."""
+    wanted: dict[str, Callable[[], Check]] = {
+        "python": _python,
+        "packages": _packages,
+        "environment": _environment,
+        "java": _java,
+        "delta jars": _jars,
+        "scratch": _scratch,
+    }
+    if lake_path:
+        wanted |= {
+            "lake": lambda: _lake(open_lake),
+            "writable": lambda: _writable(lake_path),
+            "disk": lambda: _disk(lake_path),
+        }
+    checks: list[Check] = []
+    for name, look in wanted.items():
+        try:
+            checks.append(look())
+        except (SiltstoneError, OSError) as error:
+            checks.append(Check(name=name, verdict=Verdict.FAILED, found=str(error)))
+    if not lake_path:
+        checks.append(Check(name="lake", verdict=Verdict.NOTE, found="none was named; pass --lake PATH to check one"))
+    return checks
+
+
+def _python() -> Check:
+    found = ".".join(map(str, sys.version_info[:3]))
+    good = sys.version_info[:2] >= OLDEST_PYTHON
+    return Check(name="python", verdict=Verdict.OK if good else Verdict.FAILED, found=found)
+
+
+def _packages() -> Check:
+    found: list[str] = []
+    missing = False
+    for name in PACKAGES:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            found.append(f"{name} is missing")
+            missing = True
+    return Check(name="packages", verdict=Verdict.FAILED if missing else Verdict.OK, found=", ".join(found))
+
+
+def _environment() -> Check:
+    """A variable with a slip in its name is ignored everywhere; here it is named. So is one whose value does not fit."""
+    from siltstone.config import Settings, unknown_variables
+
+    Settings.load()
+    unknown = [
+        f"{name} is ignored" + (f"; did you mean {nearest}?" if nearest else "")
+        for name, nearest in unknown_variables(os.environ).items()
+    ]
+    if unknown:
+        return Check(name="environment", verdict=Verdict.NOTE, found=", ".join(unknown))
+    return Check(name="environment", verdict=Verdict.OK, found="every SILT_ variable is known")
+
+
+def _java() -> Check:
+    from siltstone.spark.jvm import find_java
+
+    java = find_java()
+    return Check(name="java", verdict=Verdict.OK, found=f"{java.version} at {java.home}")
+
+
+def _jars() -> Check:
+    """Look where the jars would come from; fetching them is for the first command that needs Spark."""
+    from siltstone.config import Settings
+    from siltstone.spark.jars import DELTA_VERSION, cache_folder, delta_jars, spark_home
+
+    folder = cache_folder() / "jars" / f"delta-{DELTA_VERSION}-spark-{version('pyspark')}"
+    settings = Settings.load()
+    known = settings.spark_jars or any((spark_home() / "jars").glob("delta-spark_*.jar")) or folder.is_dir()
+    if not known:
+        return Check(
+            name="delta jars", verdict=Verdict.NOTE, found="not fetched yet; the first use of Spark fetches them"
+        )
+    jars = delta_jars(settings)
+    return Check(
+        name="delta jars", verdict=Verdict.OK, found=f"{len(jars)} in {jars[0].parent}" if jars else "part of Spark"
+    )
+
+
+def _scratch() -> Check:
+    """Look at the folder for temporary files, and remove what dead processes left there."""
+    from siltstone.config import Settings
+    from siltstone.host.private_folders import private_folder
+    from siltstone.spark.scratch import REMEDY, scratch_root, sweep_all
+
+    settings = Settings.load()
+    root = private_folder(scratch_root(settings), remedy=REMEDY)
+    removed = sweep_all(settings)
+    found = f"{root}; removed {removed} folders of processes that have ended" if removed else f"{root} is private"
+    return Check(name="scratch", verdict=Verdict.OK, found=found)
+
+
+def _lake(open_lake: "Callable[[], Lake]") -> Check:
+    from siltstone.cli.commands.status import broken_files
+
+    with open_lake() as lake:
+        try:
+            lake.require()
+        except NotFound as note:
+            return Check(name="lake", verdict=Verdict.NOTE, found=str(note))
+        datasets, failures = chosen(lake, None, every=True)
+        found, failed = each(datasets, lambda dataset: dataset.status())
+        wrong = [str(error) for error in (failures | failed).values()]
+        wrong += [str(error) for one in found for error in broken_files(one)]
+        wrong += [one.described() for one in lake.unregistered()]
+    behind = sum(one.backlog_rows for one in found)
+    text = f"datasets: {len(found) + len(failures | failed)}, rows not folded: {behind:,}"
+    if wrong:
+        return Check(name="lake", verdict=Verdict.FAILED, found=" ".join([f"{text}.", *wrong]))
+    return Check(name="lake", verdict=Verdict.OK, found=text)
+
+
+def _writable(path: str) -> Check:
+    place = _existing(path)
+    if not place.is_dir():
+        return Check(name="writable", verdict=Verdict.FAILED, found=f"{place} is a file, not a folder")
+    good = os.access(place, os.R_OK | os.W_OK | os.X_OK)
+    text = f"{place} is readable and writable" if good else f"{place} cannot be read and written; check its permissions"
+    return Check(name="writable", verdict=Verdict.OK if good else Verdict.FAILED, found=text)
+
+
+def _disk(path: str) -> Check:
+    usage = shutil.disk_usage(_existing(path))
+    verdict = Verdict.OK if usage.free > LOW_DISK_BYTES else Verdict.NOTE
+    return Check(name="disk", verdict=verdict, found=f"{usage.free / 1e9:.1f} of {usage.total / 1e9:.1f} GB free")
+
+
+def _existing(path: str) -> Path:
+    """Return the lake's folder, or the nearest place above it that exists."""
+    place = Path(path).expanduser().absolute()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    return place

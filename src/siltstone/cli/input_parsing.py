@@ -1,0 +1,222 @@
+"""What people type or pipe in, as values: rows in JSON, keys as text."""
+
+import datetime
+import decimal
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Final
+
+import pyarrow as pa
+
+from siltstone.errors import InvalidRequest, NotFound
+from siltstone.model.schema import a_type
+from siltstone.spark_tasks.values import MISFITS, accepted, read_json, text_reader
+
+STANDARD_INPUT: Final = "-"
+
+
+@contextmanager
+def opened(source: str) -> Iterator[IO[str]]:
+    """Open a file, or standard input for ``-``.
+
+    Raises:
+        NotFound: there is no such file.
+        InvalidRequest: it is not a file of UTF-8 text.
+    """
+    try:
+        if source == STANDARD_INPUT:
+            yield sys.stdin
+        else:
+            with Path(source).open(encoding="utf-8-sig") as file:
+                yield file
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotFound(f"There is no file {source}.") from error
+    except (IsADirectoryError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{source} is not a file of UTF-8 text: {error}.") from error
+
+
+def read_rows(source: str | None, given: Sequence[str]) -> list[Any]:
+    """Return the rows of ``--row`` options, or of a file with a JSON array, one object, or one object a line.
+
+    Raises:
+        InvalidRequest: neither or both were given, or the text is not JSON.
+    """
+    if bool(given) == (source is not None):
+        raise InvalidRequest("Pass rows as --row '{...}', or as one FILE ('-' for standard input).")
+    if source is None:
+        return [_json(text, where=f"--row {text!r}") for text in given]
+    with opened(source) as file:
+        return _file_rows(file, source)
+
+
+def _file_rows(file: IO[str], source: str) -> list[Any]:
+    """Read a whole array or object, or line by line: the first line that is not blank tells which."""
+    name = "standard input" if source == STANDARD_INPUT else source
+    numbered = ((number, line) for number, line in enumerate(file, start=1) if line.strip())
+    number, first = next(numbered, (0, ""))
+    if not first:
+        return []
+    if first.lstrip().startswith("["):
+        found = _json(first + file.read(), where=name, line=number)
+        return list(found) if isinstance(found, list) else [found]
+    try:
+        rows = [read_json(first)]
+    except (ValueError, RecursionError):
+        return [_json(first + file.read(), where=name, line=number)]  # one object over several lines
+    rows += [_json(line, where=name, line=number) for number, line in numbered]
+    return rows
+
+
+def _json(text: str, *, where: str, line: int | None = None) -> Any:  # noqa: ANN401
+    """Read JSON that starts at a line of a file, or that stands for itself.
+
+    Raises:
+        InvalidRequest: it is none; the message has the line of the file.
+    """
+    try:
+        return read_json(text)
+    except json.JSONDecodeError as error:
+        at = where if line is None else f"{where}, line {line + error.lineno - 1}"
+        why = f"{error.msg} at column {error.colno}"
+        raise InvalidRequest(f"{at} is not JSON: {why}. Nothing was written.") from error
+    except RecursionError as error:
+        raise InvalidRequest(f"{where} is not JSON: it is nested too deeply. Nothing was written.") from error
+    except ValueError as error:
+        at = where if line is None else f"{where}, from line {line} on,"
+        raise InvalidRequest(f"{at} cannot be read: {error}. Nothing was written.") from error
+
+
+def read_keys(texts: Iterable[str], schema: pa.Schema, key: Sequence[str]) -> list[Any]:
+    """Return keys from text: the value itself, or for a composite key a JSON array or object of its columns.
+
+    Raises:
+        InvalidRequest: a text is no value of the key's type; the message names it.
+    """
+    kinds = [schema.field(name).type for name in key]
+    if len(key) == 1:
+        return [_typed(text, kinds[0], key[0]) for text in texts]
+    return [_composite(text, kinds, key) for text in texts]
+
+
+def read_subjects(texts: Iterable[str], schema: pa.Schema, subject: Sequence[str]) -> list[Any]:
+    """Return what a log hides by: the value itself, or a JSON object that names one or more subject columns.
+
+    With one subject column every text is its value, also one that looks like JSON.
+
+    Raises:
+        InvalidRequest: a text is no value of its column's type; the message names it.
+    """
+    if len(subject) <= 1:
+        return read_keys(texts, schema, subject) if subject else list(texts)
+    found = []
+    for text in texts:
+        named = _object(text)
+        if named is None or not named or not set(named) <= set(subject):
+            names = ", ".join(subject)
+            raise InvalidRequest(f"{text!r} is not a JSON object that names some of {names}. Nothing was written.")
+        found.append({name: _typed(value, schema.field(name).type, name) for name, value in named.items()})
+    return found
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        found = read_json(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _composite(text: str, kinds: Sequence[pa.DataType], key: Sequence[str]) -> dict[str, Any]:
+    try:
+        found = read_json(text)
+    except (ValueError, RecursionError):
+        found = None
+    if isinstance(found, list) and len(found) == len(key):
+        found = dict(zip(key, found, strict=True))
+    if not isinstance(found, dict) or set(found) != set(key):
+        names = ", ".join(key)
+        raise InvalidRequest(f"Key {text!r} is not a JSON array or object of {names}.")
+    return {name: _typed(found[name], kind, name) for name, kind in zip(key, kinds, strict=True)}
+
+
+def _typed(value: Any, kind: pa.DataType, column: str) -> Any:  # noqa: ANN401
+    """Read text as the key column's type; a string column takes it as it is, and nothing but text."""
+    if not isinstance(value, str) or pa.types.is_string(kind):
+        return value
+    try:
+        return pa.scalar(text_reader(kind)(value), kind).as_py()
+    except MISFITS as error:
+        raise InvalidRequest(
+            f"Key {value!r} is not {a_type(kind)}, which column {column!r} is. Accepted: {accepted(kind)}."
+        ) from error
+
+
+def read_lines(source: str) -> list[str]:
+    """Return the lines of a file that are not blank."""
+    with opened(source) as file:
+        return [line.rstrip("\n") for line in file if line.strip()]
+
+
+PARAMETER_TYPES: Final = ("int", "double", "decimal", "string", "boolean", "date", "timestamp", "timestamp_ntz", "null")
+
+
+def read_parameter(text: str) -> tuple[str, object]:
+    """Read ``name=value`` or ``name:type=value``: without a type, a number or true, false and null are taken as such.
+
+    >>> read_parameter("n=5"), read_parameter("code:string=5"), read_parameter("share=0.5")
+    (('n', 5), ('code', '5'), ('share', Decimal('0.5')))
+
+    Raises:
+        InvalidRequest: it has another form, or the value is none of its type.
+    """
+    named, equals, value = text.partition("=")
+    name, colon, kind = named.partition(":")
+    if not equals or not name or (colon and kind not in PARAMETER_TYPES):
+        raise InvalidRequest(
+            f"--param takes NAME=VALUE or NAME:TYPE=VALUE, with a type of {', '.join(PARAMETER_TYPES)}; not {text!r}."
+        )
+    try:
+        return name, _of_type(value, kind) if colon else _guessed(value)
+    except (ValueError, ArithmeticError) as error:
+        raise InvalidRequest(f"--param {name}: {value!r} is no {kind}.") from error
+
+
+def _guessed(value: str) -> object:
+    if value in ("true", "false", "null"):
+        return {"true": True, "false": False, "null": None}[value]
+    if re.fullmatch(r"-?\d+", value):
+        return int(value)
+    return decimal.Decimal(value) if re.fullmatch(r"-?(\d+\.\d*|\.\d+)", value) else value
+
+
+def _of_type(value: str, kind: str) -> object:
+    match kind:
+        case "int":
+            return int(value)
+        case "double":
+            return float(value)
+        case "decimal":
+            return decimal.Decimal(value)
+        case "boolean":
+            return _chosen(value, {"true": True, "false": False})
+        case "date":
+            return datetime.date.fromisoformat(value)
+        case "timestamp":
+            moment = datetime.datetime.fromisoformat(value)
+            return moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.UTC)
+        case "timestamp_ntz":
+            return datetime.datetime.fromisoformat(value).replace(tzinfo=None)
+        case "null":
+            return _chosen(value, {"": None, "null": None})
+        case _:
+            return value
+
+
+def _chosen(value: str, known: dict[str, bool | None]) -> bool | None:
+    if value not in known:
+        raise ValueError(value)
+    return known[value]

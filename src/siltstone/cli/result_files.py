@@ -1,0 +1,178 @@
+"""Rows into a file or to standard output, a batch at a time: a file is there whole, or what was there before is.
+
+Rows go to a file beside the one that was named, which takes its place when the last row is written and synced. Whatever
+ends the command earlier removes it; a killed process leaves it, under a name that begins with a point. A file that was there
+keeps its mode. What is no file (a pipe, a device, standard output) is written to as the rows come.
+"""
+
+import errno
+import json
+import os
+import secrets
+import stat
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+from siltstone.cli import render
+from siltstone.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROW_GROUP_ROWS: Final = 131_072
+ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
+"""A row group of a Parquet file is written when it has so many rows or bytes: so much is held in memory."""
+
+
+def write_rows(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", out: Path, form: str) -> int:
+    """Write rows to a file as ``parquet``, ``csv`` or ``json``, and return how many they were.
+
+    Raises:
+        InvalidRequest: the file cannot be written, or would lose a column.
+    """
+    writes = {"parquet": _parquet, "csv": _csv, "json": _json}[form]
+    twice = next((name for name, times in Counter(schema.names).items() if times > 1), None)
+    if twice is not None and form != "csv":
+        raise InvalidRequest(f"Two columns have the name {twice}, and {form} would keep one of them. Name one with AS.")
+    counted = _Counted(batches)
+    try:
+        with _whole(out) as place:
+            writes(schema, counted, place)
+    except OSError as error:
+        if error is counted.failure:
+            raise
+        raise InvalidRequest(f"{out} cannot be written: {error.strerror or error}.") from error
+    return counted.rows
+
+
+def print_rows(
+    schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", form: str, *, facts: Callable[[int], Mapping[str, Any]]
+) -> int:
+    """Write rows to standard output as ``csv`` or ``json``, and return the number of rows.
+
+    A JSON document has the columns and the rows, then what `facts` gives for that number. It looks as `render.write_json`
+    writes it. An error on the way leaves a document without its end.
+    """
+    counted = _Counted(batches)
+    if form == "csv":
+        render.write_csv(schema.names, _rows(counted))
+        return counted.rows
+    sys.stdout.write('{\n  "columns": ' + _indented(schema.names) + ',\n  "rows": [')
+    before = "\n"
+    for row in _rows(counted):
+        sys.stdout.write(before + "    " + _indented(list(row), levels=2))
+        before = ",\n"
+    sys.stdout.write("]" if before == "\n" else "\n  ]")
+    for name, value in facts(counted.rows).items():
+        sys.stdout.write(f',\n  "{name}": {_indented(value)}')
+    sys.stdout.write("\n}\n")
+    return counted.rows
+
+
+def _indented(value: Any, *, levels: int = 1) -> str:  # noqa: ANN401
+    """Return a value as JSON, with its lines so many levels deep."""
+    shown = json.dumps(render.plain(value), ensure_ascii=False, indent=2)
+    return shown.replace("\n", "\n" + "  " * levels)  # text has no line ends of its own in JSON
+
+
+class _Counted:
+    """Batches that pass by, how many rows they had, and what went wrong where they come from."""
+
+    def __init__(self, batches: "Iterable[pa.RecordBatch]") -> None:
+        self._batches = batches
+        self.rows = 0
+        self.failure: OSError | None = None
+
+    def __iter__(self) -> "Iterator[pa.RecordBatch]":
+        source = iter(self._batches)
+        while (batch := self._next(source)) is not None:
+            self.rows += batch.num_rows
+            yield batch
+
+    def _next(self, source: "Iterator[pa.RecordBatch]") -> "pa.RecordBatch | None":
+        try:
+            return next(source, None)
+        except OSError as error:
+            self.failure = error
+            raise
+
+
+@contextmanager
+def _whole(out: Path) -> Iterator[Path]:
+    """Give a place to write to; what is there takes its name at the end of the block, and goes if the block fails."""
+    if out.is_dir():
+        raise InvalidRequest(f"{out} cannot be written: it is a folder.")
+    if out.exists() and not out.is_file():  # before links are followed: that of /dev/stdout may end at no path
+        yield out
+        return
+    target = out.resolve()
+    place = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+    if mode is not None and not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    place.touch(mode=0o666 if mode is None else mode, exist_ok=False)
+    try:
+        if mode is not None:
+            place.chmod(mode)
+        yield place
+        with place.open("ab") as file:
+            os.fsync(file.fileno())
+        place.replace(target)
+    finally:
+        place.unlink(missing_ok=True)
+
+
+def _parquet(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", place: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with pq.ParquetWriter(place, schema) as writer:
+        for group in _row_groups(batches):
+            writer.write_table(pa.Table.from_batches(group, schema))
+
+
+def _row_groups(batches: "Iterable[pa.RecordBatch]") -> "Iterator[list[pa.RecordBatch]]":
+    """Gather batches until they are enough for a row group."""
+    group: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        group.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= ROW_GROUP_ROWS or size >= ROW_GROUP_BYTES:
+            yield group
+            group, rows, size = [], 0, 0
+    if group:
+        yield group
+
+
+def _csv(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", place: Path) -> None:
+    with _text(place) as file:
+        render.write_csv(schema.names, _rows(batches), file=file)
+
+
+def _json(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", place: Path) -> None:
+    """Write one document, an array of objects, in the form of `render.write_json`."""
+    with _text(place) as file:
+        before = "["
+        for row in _rows(batches):
+            alone = [render.plain(dict(zip(schema.names, row, strict=True)))]
+            shown = json.dumps(alone, ensure_ascii=False, indent=2)  # in brackets: only JSON knows where lines begin
+            file.write(before + shown.removeprefix("[").removesuffix("\n]"))
+            before = ","
+        file.write("[]\n" if before == "[" else "\n]\n")
+
+
+def _text(place: Path) -> TextIO:
+    return place.open("w", encoding="utf-8", newline="")
+
+
+def _rows(batches: "Iterable[pa.RecordBatch]") -> Iterator[tuple[Any, ...]]:
+    from siltstone.dataset.read.python_rows import python_columns
+
+    for batch in batches:
+        columns = python_columns(batch)
+        yield from zip(*columns, strict=True) if columns else [()] * batch.num_rows

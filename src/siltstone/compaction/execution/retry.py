@@ -1,0 +1,292 @@
+"""Carrying out a job: attempts, halves, limits, and what came of it all.
+
+1. An attempt runs under a *guard*, which ends it when the cycle is told to stop or its time is over.
+2. One that fails in a way that fewer files may avoid is divided into two halves, each an attempt of its own, at most
+   `MAX_DEPTH` times and never below `FLOOR_FILES` files. What cannot be divided is tried once more as it is if its worker was
+   killed: that need not have been its fault. A fold is divided between two sequences, its second half comes after the first.
+3. Inputs that cannot be read are left in place, and the rest is tried without them; of a fold, what comes before them.
+4. Everything else is reported. A part that failed does not stop the other parts, but those of a fold that come after it.
+
+Each part commits by itself, so whatever is interrupted here leaves parts that are done and parts that are not.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from siltstone.clock import Clock
+from siltstone.compaction.execution.job import DIVISIBLE, Job, Runner, Stoppable
+from siltstone.compaction.failures import REASONS, Failure, UnreadableFiles, classify, symptoms_of
+from siltstone.compaction.planning.model import Candidate, JobKind
+from siltstone.delta.table_reader import LogMoved
+from siltstone.errors import Reason, SiltstoneError, Unavailable, reason_of
+from siltstone.model.reports import FailedAttempt, JobResult, OutputFile
+
+if TYPE_CHECKING:
+    from siltstone.compaction.execution.job import Report
+
+MAX_DEPTH: Final = 4
+"""A batch is halved at most so often: what a sixteenth of it cannot do is not a matter of size."""
+FLOOR_FILES: Final = 2
+"""One file alone would only be copied."""
+MAX_REREADS: Final = 8
+"""How often a job is tried again without inputs that cannot be read; each time Spark may stumble over another one."""
+POLL_SECONDS: Final = 0.1
+
+Stopping = Callable[[], bool]
+SUMMED: Final = frozenset({"files_removed", "files_added", "rows", "bytes_before", "bytes_after", "seconds"})
+OF_BASE: Final = frozenset({"base_rows", "bytes_before"})
+"""What the report of a fold says of base before it: the first part's holds for all. Of base after it the last part's does."""
+SUMMED_OF_FOLDS: Final = frozenset(
+    {
+        "change_rows",
+        "change_files",
+        "change_bytes",
+        "batches_folded",
+        "upserts_applied",
+        "tombstones_applied",
+        "rows_dropped_by_tombstones",
+        "files_removed",
+        "files_added",
+        "seconds",
+        "delta_rows",
+        "deltas_merged",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one attempt is about: all or some of a job's files."""
+
+    job: Job
+    depth: int = 0
+    again: bool = False
+    """True if it is the second try as it is."""
+    rereads: int = 0
+
+    @property
+    def files(self) -> int:
+        """How many files it takes."""
+        return len(self.job.planned.files)
+
+
+def halves(part: Part) -> tuple[Part, ...]:
+    """Return two parts of half the files each; none if it cannot be divided any further."""
+    planned = part.job.planned
+    if planned.kind not in DIVISIBLE or part.depth >= MAX_DEPTH:
+        return ()
+    middle = _middle(planned)
+    if min(middle, part.files - middle) < FLOOR_FILES:
+        return ()
+    cut = (planned.files[:middle], planned.files[middle:])
+    return tuple(Part(job=part.job.part(n, files), depth=part.depth + 1) for n, files in enumerate(cut, 1))
+
+
+def _middle(planned: Candidate) -> int:
+    """Return how many files the first half has; of a fold so many that no batch is cut in two, 0 if there is no such place."""
+    count = len(planned.files)
+    half = (count + 1) // 2
+    if planned.kind is not JobKind.FOLD:
+        return half
+    orders = [file.order for file in planned.files]
+    places = [at for at in range(1, count) if orders[at - 1] < orders[at]]
+    return min(places, key=lambda at: abs(at - half), default=0)
+
+
+def carry_out(job: Job, runner: Runner, *, clock: Clock, stopping: Stopping) -> JobResult:
+    """Do a job, in as many attempts as it takes, and say what came of it."""
+    return _Carried(job=job, runner=runner, clock=clock, stopping=stopping).result()
+
+
+@dataclass(frozen=True, slots=True)
+class _GivenUp:
+    """What is left of a job, and why: the class of the failure, its text, and the kind and reason of the error."""
+
+    failure: Failure
+    text: str
+    kind: str
+    reason: Reason | None
+
+
+@dataclass(kw_only=True)
+class _Carried:
+    """A job under way."""
+
+    job: Job
+    runner: Runner
+    clock: Clock
+    stopping: Stopping
+    waiting: deque[Part] = field(default_factory=deque)
+    attempts: int = 0
+    reports: "list[Report]" = field(default_factory=list)
+    failed: list[FailedAttempt] = field(default_factory=list)
+    given_up: list["_GivenUp"] = field(default_factory=list)
+    corrupt: dict[str, str] = field(default_factory=dict)
+
+    def result(self) -> JobResult:
+        started = self.clock.monotonic_seconds()
+        self.waiting.append(Part(job=self.job))
+        while self.waiting:
+            self.waiting.extendleft(reversed(self._tried(self.waiting.popleft())))
+        planned = self.job.planned
+        left = self.given_up[0] if self.given_up else None
+        return JobResult(
+            job=self.job.id,
+            kind=str(planned.kind),
+            lane=planned.lane,
+            dataset=planned.dataset,
+            period=planned.period,
+            trigger=planned.trigger,
+            report=combined([_counts(report) for report in self.reports]),
+            error=None if left is None else left.text,
+            error_kind=None if left is None else left.kind,
+            error_reason=None if left is None or left.reason is None else str(left.reason),
+            outcome=self._outcome(),
+            failure=None if left is None else str(left.failure),
+            attempts=self.attempts,
+            seconds=self.clock.monotonic_seconds() - started,
+            failed_attempts=tuple(self.failed),
+            corrupt=tuple(sorted(self.corrupt)),
+            outputs=tuple(output for report in self.reports for output in _outputs(report)),
+        )
+
+    def _outcome(self) -> str:
+        if not self.given_up:
+            return "done"
+        if self.reports:
+            return "partly"
+        return "cancelled" if self.given_up[0].failure is Failure.CANCELLED else "failed"
+
+    def _tried(self, part: Part) -> Sequence[Part]:
+        """Make one attempt; return what is to be tried in its place."""
+        if self.stopping():
+            text = f"Dataset {part.job.planned.dataset}: the job was cancelled."
+            self.given_up.append(_GivenUp(Failure.CANCELLED, text, Unavailable.kind, Reason.CANCELLED))
+            return ()
+        self.attempts += 1
+        with _Guard(self.runner, part.job, self.clock, self.stopping) as guard:
+            try:
+                self.reports.append(self.runner.run(part.job))
+            except Exception as error:  # noqa: BLE001  # whatever ends one attempt is its result and stops no other job
+                raised = error
+            else:
+                return ()
+        return self._after(part, raised, classify(symptoms_of(raised, asked=guard.asked)))
+
+    def _after(self, part: Part, error: Exception, failure: Failure) -> Sequence[Part]:
+        """Decide what follows a failure."""
+        instead: Sequence[Part] = ()
+        halved = False
+        if failure.recoverable:
+            instead = halves(part)
+            halved = bool(instead)
+            if not instead and not part.again and failure is Failure.KILLED:
+                instead = (Part(job=part.job, depth=part.depth, again=True, rereads=part.rereads),)
+        elif isinstance(error, UnreadableFiles):
+            instead = self._without(part, error)
+        text = _told(error, failure)
+        self.failed.append(
+            FailedAttempt(depth=part.depth, files=part.files, failure=str(failure), error=text, halved=halved)
+        )
+        if not instead or isinstance(error, UnreadableFiles):
+            kind = error.kind if isinstance(error, SiltstoneError) else Unavailable.kind
+            self.given_up.append(_GivenUp(failure, text, kind, REASONS.get(failure) or reason_of(error)))
+            if part.job.planned.kind is JobKind.FOLD:
+                self.waiting.clear()  # what comes after this part cannot be folded without it
+        return instead
+
+    def _without(self, part: Part, error: UnreadableFiles) -> Sequence[Part]:
+        """Return the part without the files that cannot be read; nothing, if too few are left or it cannot be done without."""
+        self.corrupt |= error.files
+        planned = part.job.planned
+        left = [file for file in planned.files if file.path not in error.files]
+        if planned.kind is JobKind.FOLD:
+            bad = min((file.order for file in planned.files if file.path in error.files), default=0)
+            left = [file for file in left if file.order < bad]
+        floor = 1 if planned.kind is JobKind.FOLD else FLOOR_FILES
+        if planned.kind not in DIVISIBLE or len(left) < floor or part.rereads >= MAX_REREADS:
+            return ()
+        return (Part(job=part.job.part(0, left), depth=part.depth, rereads=part.rereads + 1),)
+
+
+def _told(error: Exception, failure: Failure) -> str:
+    match failure:
+        case Failure.CANCELLED:
+            return f"Cancelled. {error}"
+        case Failure.TIME_LIMIT:
+            return f"The time limit of one attempt (setting job_minutes) was over. {error}"
+        case Failure.OUT_OF_MEMORY:
+            return f"Out of memory (settings worker_memory_mb, spark_memory_mb). {error}"
+        case _ if isinstance(error, SiltstoneError | OSError | LogMoved | pa.ArrowException):
+            return str(error) or type(error).__name__
+        case _:
+            return f"{type(error).__name__}: {error}"  # nobody expected it, and its words alone may say nothing
+
+
+def combined(reports: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the reports of a job's parts as one: counts are added up.
+
+    >>> combined([{"tier": "daily", "rows": 2}, {"tier": "daily", "rows": 3}])
+    {'tier': 'daily', 'rows': 5}
+    """
+    if len(reports) <= 1:
+        return dict(reports[0]) if reports else None
+    is_fold = any("watermark" in report for report in reports)
+    summed, kept = (SUMMED_OF_FOLDS, OF_BASE) if is_fold else (SUMMED, frozenset[str]())
+    whole: dict[str, Any] = {}
+    for report in reports:
+        for name, value in report.items():
+            if name not in whole or name not in kept:
+                whole[name] = whole[name] + value if name in whole and name in summed else value
+    return whole
+
+
+def _counts(report: "Report") -> dict[str, Any]:
+    """Return a report as plain data, without the manifest, which the result has of all parts."""
+    return {name: value for name, value in report.to_dict().items() if name != "outputs"}
+
+
+def _outputs(report: "Report") -> tuple[OutputFile, ...]:
+    return getattr(report, "outputs", ())
+
+
+class _Guard:
+    """Ends an attempt that takes too long, or that nobody wants any more; `asked` says why it did."""
+
+    def __init__(self, runner: Runner, job: Job, clock: Clock, stopping: Stopping) -> None:
+        self.asked: Failure | None = None
+        self._runner = runner
+        self._job = job
+        self._clock = clock
+        self._stopping = stopping
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> "_Guard":
+        if isinstance(self._runner, Stoppable):
+            watch = threading.Thread(target=self._watch, args=(self._runner,), name="siltstone-guard", daemon=True)
+            watch.start()
+            self._thread = watch
+        return self
+
+    def __exit__(self, *_failure: object) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _watch(self, runner: Stoppable) -> None:
+        """Ask again and again: an order that comes between two Spark jobs meets nobody."""
+        started = self._clock.monotonic_seconds()
+        while not self._over.wait(POLL_SECONDS):
+            late = 0 < runner.limit_seconds < self._clock.monotonic_seconds() - started
+            if self.asked is None and (late or self._stopping()):
+                self.asked = Failure.TIME_LIMIT if late else Failure.CANCELLED
+            if self.asked is not None:
+                with suppress(Exception):  # whatever Spark says to it, it is asked again
+                    runner.stop(self._job)

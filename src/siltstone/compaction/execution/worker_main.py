@@ -1,0 +1,224 @@
+"""The worker: a process that owns a driver JVM and does jobs, one after the other, as long as its parent wants it.
+
+It reads one JSON object a line from standard input and answers each with one on standard output:
+
+    {"lake": "/data/lake", "settings": {...}, "job": {...}}
+    {"done": {...}}   or   {"failed": "...", "kind": "unavailable", "reason": "disk_full", "cause": "OSError: ...",
+                            "unreadable": {...}, "jvm_ended_with": null}
+
+No row of anybody's passes here: jobs name files, answers carry counts. Whatever else is printed in this process or its JVM goes
+to standard error.
+
+The end. Input that ends means: no more work. While a job is under way it means that the parent has died; so does another parent
+than the one that started it. Then the JVM is killed, its scratch folder removed, and the process ends at once: what the job wrote
+belongs to a dead owner now, and its commit was made or will never be.
+"""
+
+import contextlib
+import json
+import os
+import queue
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+import pyarrow as pa
+
+from siltstone.clock import SystemClock
+from siltstone.compaction.execution.job import Inline, Job
+from siltstone.compaction.failures import UnreadableFiles, foreign_text
+from siltstone.compaction.operations.dataset_maintenance import Compactor
+from siltstone.config import Settings
+from siltstone.coordination.leases import Leases
+from siltstone.dataset.registry import Registry
+from siltstone.dataset.store import Store
+from siltstone.delta.background import Background, Tidying
+from siltstone.delta.layout import Layout
+from siltstone.delta.read_cache import KeptReads
+from siltstone.delta.table_reader import LogMoved
+from siltstone.errors import SiltstoneError, reason_of
+from siltstone.failpoints import reach
+from siltstone.model.names import DatasetName
+from siltstone.spark.errors import is_away, spark_errors
+from siltstone.spark.jvm import end_children
+from siltstone.spark.session import ENDING_SECONDS, jvm_ended_with, session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PARENT_LOOK_SECONDS: Final = 1.0
+ORPHANED: Final = 3
+"""The exit code of a worker whose parent died."""
+MAX_TEXT_CHARS: Final = 4000
+MAX_CAUSE_CHARS: Final = 200_000
+"""Characters of the errors behind a failure. A Java stack trace names its innermost cause, by which it is classified, last."""
+
+Answer = dict[str, Any]
+
+
+class Workplace:
+    """A lake as this process works on it."""
+
+    def __init__(self, lake: Path, settings: Settings) -> None:
+        """Open nothing yet."""
+        self.lake = lake
+        clock = SystemClock()
+        self._background = Background()
+        self._registry = Registry(
+            Layout.at(lake),
+            settings=settings,
+            clock=clock,
+            after_commit=Tidying(self._background, settings=settings, clock=clock).notice,
+            after_write=lambda _store, _version: None,
+            reads=KeptReads(0),
+        )
+        leased = Leases(Layout.at(lake), settings, clock).epoch
+        self._inline = Inline(Compactor(spark=lambda: own_session(settings), leased=leased), self._store)
+
+    def do(self, job: Job) -> Answer:
+        """Do one job, and tell what came of it."""
+        try:
+            reach("job.began")
+            report = self._inline.run(job)
+            reach("job.done")
+            return {"done": report.to_dict()}
+        except (SiltstoneError, OSError, LogMoved, MemoryError, pa.ArrowException, *spark_errors()) as error:
+            return failed(error)
+
+    def close(self) -> None:
+        """Finish upkeep."""
+        self._background.close()
+
+    def _store(self, name: str) -> Store:
+        return self._registry.store(self._registry.find(DatasetName.parse(name)))
+
+
+def own_session(settings: Settings) -> "SparkSession":
+    """Return the session on this process's own JVM."""
+    return session(settings, role="worker")
+
+
+def failed(error: Exception) -> Answer:
+    """Report what went wrong, and how the JVM ended if it did."""
+    cause = error.__cause__
+    away = any(isinstance(one, Exception) and is_away(one) for one in (error, cause))
+    return {
+        "failed": str(error)[:MAX_TEXT_CHARS] or type(error).__name__,
+        "kind": error.kind if isinstance(error, SiltstoneError) else "",
+        "reason": reason_of(error),
+        "cause": foreign_text(error)[:MAX_CAUSE_CHARS],
+        "unreadable": error.files if isinstance(error, UnreadableFiles) else {},
+        "jvm_ended_with": jvm_ended_with(seconds=ENDING_SECONDS if away else 0),
+    }
+
+
+class Worker:
+    """The loop, and who watches over it."""
+
+    def __init__(self, answers: TextIO, *, parent: int, scratch: Path | None) -> None:
+        """Take where answers go, who the parent is, and the folder that is removed at the end."""
+        self._answers = answers
+        self._parent = parent
+        self._scratch = scratch
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._busy = threading.Event()
+        self._places: dict[str, Workplace] = {}
+
+    def serve(self, do: Callable[[Workplace, Job], Answer] = Workplace.do) -> None:
+        """Work until the input ends."""
+        for watch in (self._read, self._look):
+            threading.Thread(target=watch, name=f"siltstone-worker{watch.__name__}", daemon=True).start()
+        for line in self._asked():
+            asked = json.loads(line)
+            answer = do(self._place(asked), Job.from_dict(asked["job"]))
+            self._busy.clear()
+            self._answers.write(json.dumps(answer) + "\n")
+            self._answers.flush()
+        self._end()
+
+    def _asked(self) -> Iterator[str]:
+        while (line := self._lines.get()) is not None:
+            yield line
+
+    def _place(self, asked: dict[str, Any]) -> Workplace:
+        key = json.dumps([asked["lake"], asked["settings"]], sort_keys=True)
+        if key not in self._places:
+            settings = Settings.load(environment={}, **asked["settings"])
+            self._places[key] = Workplace(Path(asked["lake"]), settings)
+        return self._places[key]
+
+    def _read(self) -> None:
+        """Take lines in; where they end while there is work to do, nobody is left to do it for."""
+        for line in sys.stdin:
+            self._busy.set()
+            self._lines.put(line)
+        if self._busy.is_set():
+            self._die()
+        self._lines.put(None)
+
+    def _look(self) -> None:
+        """Notice the parent's death, too, if somebody else still holds its end of the pipe."""
+        while os.getppid() == self._parent:
+            time.sleep(PARENT_LOOK_SECONDS)
+        self._die()
+
+    def _end(self) -> None:
+        for place in self._places.values():
+            place.close()
+        end_children()
+        self._clean()
+
+    def _die(self) -> None:
+        for member in session_members(os.getsid(0)) - {os.getpid()}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(member, signal.SIGKILL)
+        self._clean()
+        os._exit(ORPHANED)
+
+    def _clean(self) -> None:
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def session_members(leader: int) -> set[int]:
+    """Return the processes of a session, which all descend from its leader; of a system that does not tell, its group's."""
+    found: set[int] = set()
+    with contextlib.suppress(OSError):
+        for path in Path("/proc").iterdir():
+            if path.name.isdigit():
+                with contextlib.suppress(OSError, ValueError):
+                    if os.getsid(int(path.name)) == leader and not _is_zombie(path):
+                        found.add(int(path.name))
+    return found
+
+
+def _is_zombie(path: Path) -> bool:
+    return (path / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def own_stdout() -> TextIO:
+    """Keep standard output for answers, and send whatever else is printed, by a JVM too, to standard error."""
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    return os.fdopen(kept, "w")
+
+
+def settings_to_dict(settings: Settings) -> dict[str, Any]:
+    """Return settings as plain data that `Settings.load` takes."""
+    return {name: dict(value) if name == "spark" else value for name, value in asdict(settings).items()}
+
+
+def main(do: Callable[[Workplace, Job], Answer] = Workplace.do) -> None:
+    """Run a worker: its arguments are the parent's process id and a folder for what it need not keep."""
+    parent, scratch = int(sys.argv[1]), Path(sys.argv[2])
+    Worker(own_stdout(), parent=parent, scratch=scratch).serve(do)
+
+
+if __name__ == "__main__":
+    main()

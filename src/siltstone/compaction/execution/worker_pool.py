@@ -1,0 +1,231 @@
+"""The pool: jobs that need Spark go to workers, at most so many at once; the others are done here.
+
+1. A job takes a worker that is idle, or starts one.
+2. An answer becomes a report or the error that the worker met. A worker is kept for the next job unless it met something that
+   leaves it in doubt, has done its share of jobs, or has grown.
+3. A worker that is gone tells nothing: the log is asked whether the job was committed. If so it is done; if not, nothing was
+   changed. Either way recovery tidies up what the worker left.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from siltstone.clock import Clock
+from siltstone.compaction.execution.job import ON_SPARK, Inline, Job
+from siltstone.compaction.execution.worker_process import COMMAND, WorkerProcess
+from siltstone.compaction.failures import Failure, UnreadableFiles, WorkerLost, classify, exit_text, symptoms_of
+from siltstone.compaction.operations.dataset_maintenance import Compactor
+from siltstone.compaction.planning.model import JobKind
+from siltstone.config import Settings
+from siltstone.dataset.store import Store
+from siltstone.delta.log_reader import entries_between
+from siltstone.delta.table_reader import LogMoved
+from siltstone.errors import SiltstoneError, Unavailable, named_error
+from siltstone.model.columns import JOB
+from siltstone.model.reports import CompactReport, LandedReport, OutputFile, RollUpReport
+from siltstone.spark.output_files import manifest
+
+if TYPE_CHECKING:
+    from siltstone.compaction.execution.job import Report
+
+REPORTS: Final[Mapping[JobKind, type[CompactReport] | type[RollUpReport]]] = {
+    JobKind.FOLD: CompactReport,
+    JobKind.PURGE: CompactReport,
+    JobKind.ROLL_UP: RollUpReport,
+    JobKind.CLUSTER: RollUpReport,
+}
+SECONDS_PER_MINUTE: Final = 60.0
+
+
+class Pool:
+    """Does jobs in workers; keeps them warm until it is closed."""
+
+    def __init__(
+        self,
+        lake: Path,
+        *,
+        settings: Settings,
+        clock: Clock,
+        compactor: Compactor,
+        store: Callable[[str], Store],
+        command: Sequence[str] = COMMAND,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start nothing yet."""
+        self.width = settings.max_jobs
+        self.limit_seconds = settings.job_minutes * SECONDS_PER_MINUTE
+        self.started = 0
+        """How many workers were started."""
+        self._lake = lake
+        self._settings = settings
+        self._clock = clock
+        self._compactor = compactor
+        self._store = store
+        self._command = command
+        self._environment = environment
+        self._inline = Inline(compactor, store)
+        self._inline_turn = threading.Lock()
+        self._mutex = threading.Lock()
+        self._idle: list[WorkerProcess] = []
+        self._at_work: dict[str, WorkerProcess] = {}
+
+    def run(self, job: Job) -> "Report":
+        """Do one job: in a worker if it needs Spark.
+
+        Raises:
+            SiltstoneError: what the worker met, `WorkerLost` if it is gone and the job was not committed.
+        """
+        if job.planned.kind not in ON_SPARK:
+            with self._inline_turn:
+                return self._inline.run(job)
+        store = self._store(job.planned.dataset)
+        before = store.base.pin().version
+        worker = self._take(job)
+        try:
+            answer = worker.ask(self._lake, job)
+        except WorkerLost as lost:
+            self._put_back(job, worker, sound=False)
+            return self._settled(store, job, before, lost)
+        except BaseException:
+            self._put_back(job, worker, sound=False)
+            raise
+        if "done" in answer:
+            self._put_back(job, worker, sound=True)
+            return report_from(job.planned.kind, answer["done"])
+        error = self._error(worker, answer)
+        self._put_back(job, worker, sound=not classify(symptoms_of(error)).soils_worker)
+        raise error
+
+    def stop(self, job: Job) -> None:
+        """Kill the worker of a job, and all that it has started."""
+        with self._mutex:
+            worker = self._at_work.get(job.id)
+        if worker is not None:
+            worker.kill()
+
+    def close(self) -> None:
+        """End the workers that have nothing to do, and kill the others."""
+        with self._mutex:
+            idle, self._idle = self._idle, []
+            busy = list(self._at_work.values())
+        for worker in busy:
+            worker.kill()
+        for worker in idle:
+            worker.close()
+
+    def let_idle_go(self) -> None:
+        """End the workers that had nothing to do for `spark_idle_minutes`: each has a JVM."""
+        before = self._clock.monotonic_seconds() - self._settings.spark_idle_minutes * SECONDS_PER_MINUTE
+        with self._mutex:
+            long = [worker for worker in self._idle if worker.idle_since_seconds < before]
+            self._idle = [worker for worker in self._idle if worker not in long]
+        for worker in long:
+            worker.close()
+
+    # ---- workers -------------------------------------------------------------------------------------------------
+
+    def _take(self, job: Job) -> WorkerProcess:
+        with self._mutex:
+            idle = [worker for worker in self._idle if worker.alive()]
+            dead = [worker for worker in self._idle if not worker.alive()]
+            self._idle = idle
+            worker = self._idle.pop() if idle else None
+            if worker is not None:
+                self._at_work[job.id] = worker
+        for one in dead:
+            one.close()
+        if worker is None:
+            worker = WorkerProcess(
+                self._settings, clock=self._clock, command=self._command, environment=self._environment
+            )
+            with self._mutex:
+                self.started += 1
+                self._at_work[job.id] = worker
+        return worker
+
+    def _put_back(self, job: Job, worker: WorkerProcess, *, sound: bool) -> None:
+        kept = sound and worker.alive() and worker.jobs_done < self._settings.worker_jobs and not worker.has_grown()
+        with self._mutex:
+            self._at_work.pop(job.id, None)
+            if kept:
+                worker.idle_since_seconds = self._clock.monotonic_seconds()
+                self._idle.append(worker)
+        if not kept:
+            if not sound:
+                worker.kill()
+            worker.close()
+
+    # ---- what came of it -------------------------------------------------------------------------------------------
+
+    def _error(self, worker: WorkerProcess, answer: Mapping[str, Any]) -> SiltstoneError:
+        """Return what the worker met as an error of this process."""
+        error = error_from(answer, said=worker.said())
+        if classify(symptoms_of(error)) is not Failure.UNKNOWN:
+            return error
+        worker.close()  # its JVM may have more to say, and has said it all when it is gone
+        return WorkerLost(str(error), ended_with=None, said=worker.said(), reason=error.reason)
+
+    def _settled(self, store: Store, job: Job, before: int, lost: WorkerLost) -> "Report":
+        """Look whether a job was committed by a worker that is gone, and tidy up after it.
+
+        Of a purge the log does not tell. It is done again, which finds less to do.
+        """
+        try:
+            landed = landed_since(store, job.id, before) if job.planned.kind.ends_with_commit else None
+        except (SiltstoneError, OSError, LogMoved, LookupError):
+            landed = None  # then its files are gone, and whoever tries again is refused
+        with contextlib.suppress(SiltstoneError, OSError, LogMoved):
+            self._compactor.recover(store)
+        if landed is None:
+            raise lost
+        return landed
+
+
+def landed_since(store: Store, job: str, version: int) -> LandedReport | None:
+    """Return what base's log says of a job's commit after a version; None if there is none.
+
+    Raises:
+        LookupError: the log was cleaned meanwhile.
+    """
+    for entry in entries_between(store.base.path, after=version, until=store.base.pin().version):
+        if entry.info.get(JOB) == job:
+            return LandedReport(
+                dataset=str(store.name),
+                files_removed=len(entry.removes),
+                files_added=len(entry.files),
+                rows=sum(file.rows for file in entry.files),
+                bytes_before=entry.removed_bytes,
+                bytes_after=sum(file.size_bytes for file in entry.files),
+                outputs=manifest(store.base.path, entry.files),
+            )
+    return None
+
+
+def report_from(kind: JobKind, found: Mapping[str, Any]) -> "Report":
+    """Return the report that a worker sent."""
+    made = REPORTS[kind]
+    known = {field.name for field in fields(made)} - {"outputs"}
+    outputs = tuple(OutputFile(**output) for output in found["outputs"])
+    return made(**{name: value for name, value in found.items() if name in known}, outputs=outputs)
+
+
+def error_from(answer: Mapping[str, Any], *, said: str = "") -> SiltstoneError:
+    """Return the error that a worker sent, with its reason and cause; `WorkerLost` if its JVM was killed."""
+    ended = answer["jvm_ended_with"]
+    if ended is not None and ended < 0 and answer["kind"] in ("", Unavailable.kind):
+        return WorkerLost(
+            f"The worker's JVM {exit_text(ended)} before the job was done; nothing was changed. Error: {answer['failed']}",
+            ended_with=ended,
+            said=said,
+        )
+    made = (
+        UnreadableFiles(answer["failed"], answer["unreadable"])
+        if answer["unreadable"]
+        else named_error(answer["kind"] or Unavailable.kind, answer["failed"], reason=answer["reason"])
+    )
+    made.__cause__ = RuntimeError(answer["cause"])
+    return made

@@ -1,0 +1,197 @@
+"""A worker seen from its parent: started, asked, watched and ended.
+
+The worker leads a session of its own, which its JVM and that one's Python processes never leave: ending the worker means killing
+every process of that session, and waiting until none is left. Only then is a job tried again.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from siltstone.clock import Clock
+from siltstone.compaction.execution.job import Job
+from siltstone.compaction.execution.worker_main import session_members, settings_to_dict
+from siltstone.compaction.failures import WorkerLost, exit_text
+from siltstone.config import Settings
+from siltstone.errors import Unavailable
+from siltstone.spark.jvm import MEMORY_FLOOR_MB, fitted_memory_mb, machine_memory_mb
+from siltstone.spark.scratch import Scratch
+
+COMMAND: Final = (sys.executable, "-m", "siltstone.compaction.execution.worker_main")
+STOP_SECONDS: Final = 15.0
+"""A worker that is not needed any more may take so long to let its JVM end in peace."""
+KILL_SECONDS: Final = 10.0
+"""So long the system may take to bury what was killed."""
+POLL_SECONDS: Final = 0.02
+SAID_LINES: Final = 60
+"""How much of what a worker and its JVM printed is kept, to tell why they ended."""
+SPARE_MEMORY_MB: Final = 1536
+"""What a worker takes beside the heap of its JVM: its code and threads, Python, Python in Spark's tasks."""
+NOT_INHERITED: Final = (
+    "SPARK_REMOTE",
+    "SPARK_CONNECT_MODE_ENABLED",
+    "SPARK_LOCAL_REMOTE",
+    "PYSPARK_GATEWAY_PORT",
+    "MASTER",
+)
+"""Variables that would give a worker somebody else's JVM."""
+PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+BYTES_PER_MB: Final = 1024 * 1024
+
+
+def worker_settings(settings: Settings, *, scratch: Path) -> Settings:
+    """Return the settings of a worker: a JVM of its own, of its size, that keeps what it spills in its folder."""
+    fitted = max(MEMORY_FLOOR_MB, fitted_memory_mb(machine_memory_mb()) // settings.max_jobs)
+    return replace(
+        settings,
+        spark_shared=False,
+        spark_remote="",
+        spark_memory_mb=settings.worker_memory_mb or fitted,
+        scratch_dir=str(scratch),
+    )
+
+
+class WorkerProcess:
+    """One worker. `ask` is called by one thread at a time; `kill` by any."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock,
+        command: Sequence[str] = COMMAND,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start it; its JVM starts with the first job that needs it.
+
+        Raises:
+            Unavailable: the process cannot be started.
+        """
+        self.jobs_done = 0
+        self.idle_since_seconds = clock.monotonic_seconds()
+        self._clock = clock
+        self._own_scratch = Scratch(settings, clock=clock)
+        self._scratch = self._own_scratch.folder
+        self._settings = worker_settings(settings, scratch=self._scratch)
+        self._said: deque[str] = deque(maxlen=SAID_LINES)
+        chosen = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
+        try:
+            self._process = subprocess.Popen(  # noqa: S603
+                [*command, str(os.getpid()), str(self._scratch)],
+                env=chosen | dict(environment or {}),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._own_scratch.close()
+            raise Unavailable(
+                f"A worker could not be started ({error}); nothing was changed. Try again later."
+            ) from error
+        self._listener = threading.Thread(target=self._listen, name="siltstone-worker-said", daemon=True)
+        self._listener.start()
+
+    @property
+    def pid(self) -> int:
+        """Its process id, which is that of its session."""
+        return self._process.pid
+
+    def alive(self) -> bool:
+        """Tell whether it still runs."""
+        return self._process.poll() is None
+
+    def memory_mb(self) -> int:
+        """Return what the worker, its JVM and their children have in memory."""
+        return sum(_resident_bytes(member) for member in session_members(self.pid)) // BYTES_PER_MB
+
+    def has_grown(self) -> bool:
+        """Tell whether it takes more memory than it should."""
+        return self.memory_mb() > self._settings.spark_memory_mb + SPARE_MEMORY_MB
+
+    def ask(self, lake: Path, job: Job) -> dict[str, Any]:
+        """Let it do a job, and return its answer.
+
+        Raises:
+            WorkerLost: it ended before it answered.
+        """
+        assert self._process.stdin is not None  # noqa: S101
+        assert self._process.stdout is not None  # noqa: S101
+        asked = {"lake": str(lake), "settings": settings_to_dict(self._settings), "job": job.to_dict()}
+        line = ""
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(asked) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        if not line.endswith("\n"):
+            raise self._lost(job)
+        self.jobs_done += 1
+        return dict(json.loads(line))
+
+    def said(self) -> str:
+        """Return the last lines that it or its JVM printed."""
+        return "\n".join(self._said)
+
+    def kill(self) -> None:
+        """End it and everything that it has started, now, and wait until all of it is gone."""
+        deadline = self._clock.monotonic_seconds() + KILL_SECONDS
+        while (members := session_members(self.pid)) or self.alive():
+            for member in members:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(member, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+            if self._clock.monotonic_seconds() > deadline:
+                break
+            self._clock.sleep(POLL_SECONDS)
+        self._own_scratch.close()
+
+    def close(self) -> None:
+        """Let it end when it has nothing to do; one that takes too long is killed."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_SECONDS)
+        self.kill()
+        self._listener.join(timeout=1)
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+    def _lost(self, job: Job) -> WorkerLost:
+        """End what is left of it, and say how it ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a closed pipe comes a moment before the exit
+            self._process.wait(1)
+        code = self._process.poll()
+        self.kill()
+        self._listener.join(timeout=1)
+        last = next(reversed(self._said), "")
+        return WorkerLost(
+            f"Dataset {job.planned.dataset}: the worker {exit_text(code)} before the job was done; nothing was changed."
+            + (f" It said: {last}" if last and code is not None and code >= 0 else ""),
+            ended_with=code,
+            said=self.said(),
+        )
+
+    def _listen(self) -> None:
+        assert self._process.stderr is not None  # noqa: S101
+        with contextlib.suppress(ValueError):  # closed meanwhile
+            for line in self._process.stderr:
+                self._said.append(line.rstrip())
+
+
+def _resident_bytes(process: int) -> int:
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * PAGE_BYTES
+    return 0

@@ -1,0 +1,71 @@
+"""The commits of a job, found in the log of the table that it works on: every commit of a job says whose it is."""
+
+from typing import Final
+
+from siltstone.compaction.planning.model import JobKind
+from siltstone.dataset.store import Store
+from siltstone.delta.log_reader import LogEntry, list_log, read_entry
+from siltstone.delta.table import Table
+from siltstone.model.columns import COMMIT_KIND, JOB
+from siltstone.model.files import CommitKind
+
+_ASIDE: Final = frozenset(
+    {CommitKind.PRUNE.value, CommitKind.EPOCH.value, CommitKind.METADATA.value, CommitKind.RESTORE.value}
+)
+"""Commits that go with a job's own: repeated by whoever comes after, if they are missing."""
+
+
+def table_of(store: Store, kind: JobKind) -> Table | None:
+    """Return the table that a kind of job commits to; None if it commits nothing of its own."""
+    match kind:
+        case JobKind.FOLD | JobKind.ROLL_UP | JobKind.CLUSTER | JobKind.PURGE:
+            return store.base
+        case JobKind.SQUASH:
+            return store.changes
+        case JobKind.VACUUM | JobKind.EVENTS:
+            return None
+
+
+def version_of(store: Store, kind: JobKind) -> int | None:
+    """Return the version of the table that a kind of job commits to: its commits come above it.
+
+    Raises:
+        Gone: the dataset was dropped.
+    """
+    table = table_of(store, kind)
+    return table.version() if table is not None else None
+
+
+def commits_of(store: Store, kind: JobKind, job: str, *, above: int | None = None) -> list[LogEntry]:
+    """Return what a job has committed above a version, oldest first, as far as the log still has it.
+
+    `base` keeps its entries for days, `changes` for minutes: of an old squash nobody can tell, and nobody has to.
+
+    Raises:
+        Corruption: an entry cannot be read. That is not the same as no commit.
+        Gone: the dataset was dropped.
+    """
+    table = table_of(store, kind)
+    if table is None:
+        return []
+    table.version()  # Gone, if it is
+    found: list[LogEntry] = []
+    for version in list_log(table.path).entries:
+        if above is not None and version <= above:
+            continue
+        try:
+            entry = read_entry(table.path, version)
+        except FileNotFoundError:
+            continue  # cleaned since it was listed
+        if _is_of(str(entry.info.get(JOB, "")), job) and entry.info.get(COMMIT_KIND) not in _ASIDE:
+            found.append(entry)
+    return found
+
+
+def _is_of(name: str, job: str) -> bool:
+    """Tell whether a commit is of a job, or of a part of it.
+
+    >>> _is_of("7-ab", "7-ab"), _is_of("7-ab.2", "7-ab"), _is_of("7-abc", "7-ab")
+    (True, True, False)
+    """
+    return name == job or name.startswith(f"{job}.")

@@ -1,0 +1,501 @@
+"""The journal: what cycles do, written down as it happens, in the lake's own event log (``_system/events``).
+
+`records` says what is written; here is when, and what becomes of it when it cannot be written.
+
+1. A cycle begins: its number, settings and tiers, and every job with the files it takes, in one append. From then on whoever
+   finds the cycle unfinished knows what was under way (`recovery`).
+2. A job begins; it ends, with what it made. Two appends.
+3. The cycle ends.
+
+A cycle without a job is not written down: a lake that has nothing to do has nothing to tell. Its number is not given again
+(`storage.notes`), so numbers in the journal may have gaps.
+
+The journal decides nothing about data: a commit is found in its table's log, whatever the journal says. So an event that cannot
+be written does not stop the work. It is kept and tried again with the next one, `trouble` says so, and what is missing in the
+end is found out by recovery. But a journal that cannot be *read* keeps a cycle from beginning: what is unfinished would be taken
+for absent.
+
+While a cycle runs its owner holds a presence. A process that dies lets go of it, and what it left is recovered.
+"""
+
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Final, TypeVar
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from siltstone.clock import Clock, epoch_ns
+from siltstone.compaction.execution.job import Job
+from siltstone.compaction.failures import Failure
+from siltstone.compaction.journal.job_commits import commits_of, version_of
+from siltstone.compaction.journal.records import (
+    CYCLE,
+    JobRecord,
+    Owner,
+    Unreadable,
+    config_of,
+    counted,
+    cycle_id,
+    cycle_number,
+    done_of,
+    graph_of,
+    is_whole,
+    job_event,
+    job_label,
+    manifests_of,
+    partition_ref,
+    read_job,
+    safe_error,
+    told,
+    until_of,
+)
+from siltstone.compaction.planning.model import JobKind, Plan
+from siltstone.config import Role, Settings
+from siltstone.coordination.host_identity import installation, machine
+from siltstone.coordination.liveness import Presence
+from siltstone.dataset.store import Store
+from siltstone.delta.layout import Layout, has_versions
+from siltstone.delta.log_reader import LogEntry
+from siltstone.delta.table_reader import LogMoved
+from siltstone.errors import Conflict, SiltstoneError
+from siltstone.eventlog.events import (
+    BuildRequestEvent,
+    BuildStatus,
+    Event,
+    JobConfig,
+    JobEvent,
+    JobGraphEvent,
+    JobStatus,
+    PartitionEvent,
+    PartitionStatus,
+    Payload,
+)
+from siltstone.eventlog.log import EventLog
+from siltstone.eventlog.queries import MAX_FILTERS, Build, Filter
+from siltstone.failpoints import reach
+from siltstone.host.system_errors import log_errors
+from siltstone.model.reports import JobResult
+from siltstone.model.roles import may_compact
+
+MOST_OPEN: Final = 1_000
+"""Unfinished cycles that are looked at together; there are more only if something has gone wrong for a long time."""
+EVENTS_AT_ONCE: Final = 10_000
+SETTLED: Final = (PartitionStatus.AVAILABLE, PartitionStatus.FAILED, PartitionStatus.DELEGATED)
+T = TypeVar("T")
+OPEN: Final = (BuildStatus.RECEIVED, BuildStatus.PLANNING, BuildStatus.EXECUTING)
+
+
+@dataclass(slots=True)
+class _Running:
+    """A cycle of this process that has begun and not ended."""
+
+    build_request_id: str
+    owner: Owner
+    presence: Presence | None
+    jobs: dict[str, Job]
+    began: dict[str, int] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
+    cancelled: set[str] = field(default_factory=set)
+    ended: set[str] = field(default_factory=set)
+    above: dict[tuple[str, JobKind], int | None] = field(default_factory=dict)
+    """The versions of the tables that jobs commit to, from before they began."""
+    building: set[str] = field(default_factory=set)
+
+    def of_ref(self, ref: str) -> set[str]:
+        """Return the jobs that work on a partition."""
+        return {job.id for job in self.jobs.values() if _ref(job) == ref}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenCycle:
+    """A cycle that has not ended, as the journal tells it: its jobs, and the records that cannot be read, each with why."""
+
+    build: Build
+    jobs: tuple[JobRecord, ...]
+    unreadable: dict[str, str]
+    open_refs: frozenset[str]
+    """The partitions of which it has not said how they ended."""
+
+    @property
+    def owner(self) -> Owner | None:
+        """Whose it is; None if no record says so."""
+        return self.jobs[0].owner if self.jobs else None
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch of the lease that it was begun under; None if there was none, or no record says so."""
+        return self.jobs[0].epoch if self.jobs else None
+
+
+class Journal:
+    """The journal of one lake, and a `Watcher` of its cycles: one at a time. Safe to share between threads."""
+
+    def __init__(
+        self, layout: Layout, *, settings: Settings, clock: Clock, store: Callable[[str], Store] | None = None
+    ) -> None:
+        """Remember where it is; nothing is read or written yet. `store` finds a dataset's store, to look at its commits."""
+        self._layout = layout
+        self._settings = settings
+        self._clock = clock
+        self._store = store
+        self._opened: EventLog | None = None
+        self._mutex = threading.RLock()
+        self._running: _Running | None = None
+        self._pending: list[Event] = []
+        self.trouble: str | None = None
+        """What could not be written since the last cycle began; None if all was."""
+
+    @property
+    def uri(self) -> str:
+        """The journal's address."""
+        return f"delta://{quote(str(self._layout.events))}"
+
+    def log(self) -> EventLog | None:
+        """Return the event log; None if nothing was ever written down.
+
+        Raises:
+            Corruption, Unavailable: it cannot be read.
+        """
+        with self._mutex:
+            with log_errors(self._layout.events):
+                is_there = self._opened is not None or has_versions(self._layout.events)
+            if self._opened is None and is_there:
+                self._opened = EventLog.open(self.uri, create=False, settings=self._access(), clock=self._clock)
+            return self._opened
+
+    def _made(self) -> EventLog:
+        with self._mutex:
+            if self._opened is None:
+                self._opened = EventLog.open(self.uri, settings=self._access(), clock=self._clock)
+            return self._opened
+
+    def _access(self) -> Settings:
+        """Return the settings to open the log with: whoever may compact writes down what it did, and no events of others."""
+        return replace(self._settings, role=Role.ALL) if may_compact(self._settings.role) else self._settings
+
+    def close(self) -> None:
+        """Let go of the log."""
+        with self._mutex:
+            opened, self._opened = self._opened, None
+            if opened is not None:
+                opened.close()
+
+    # ---- asking --------------------------------------------------------------------------------------------------
+
+    def next_cycle(self) -> int:
+        """Return the number of the next cycle: one more than the highest that was written down.
+
+        Raises:
+            Corruption, Unavailable: the journal cannot be read.
+        """
+        log = self.log()
+        last = log.last_build(CYCLE) if log is not None else None
+        return (cycle_number(last.build_request_id) or 0) + 1 if last is not None else 1
+
+    def open_cycles(self) -> list[OpenCycle]:
+        """Return the cycles that have not ended, oldest first.
+
+        Raises:
+            Corruption, Unavailable: the journal cannot be read.
+        """
+        log = self.log()
+        if log is None:
+            return []
+        builds = [b for b in log.builds(limit=MOST_OPEN, statuses=OPEN) if cycle_number(b.build_request_id) is not None]
+        return [self._open_cycle(log, build) for build in sorted(builds, key=lambda build: build.first_index)]
+
+    def _open_cycle(self, log: EventLog, build: Build) -> OpenCycle:
+        runs: dict[str, list[Event]] = {}
+        states: dict[str, PartitionStatus] = {}
+        wanted = Filter(build_request_ids=(build.build_request_id,))
+        for one in log.events(build.first_index, wanted=wanted, at_once=EVENTS_AT_ONCE):
+            match one.event.payload:
+                case JobEvent(job_run_id=run):
+                    runs.setdefault(run, []).append(one.event)
+                case PartitionEvent(partition_ref=ref, status=status):
+                    states[ref] = status
+                case _:
+                    pass
+        jobs, unreadable = _read(runs)
+        open_refs = frozenset(ref for ref, status in states.items() if status not in SETTLED)
+        return OpenCycle(build=build, jobs=tuple(jobs), unreadable=unreadable, open_refs=open_refs)
+
+    def cycles(self, limit: int) -> list[Build]:
+        """Return the last cycles, the newest first."""
+        log = self.log()
+        if log is None:
+            return []
+        found = [b for b in log.builds(limit=limit) if cycle_number(b.build_request_id) is not None]
+        return sorted(found, key=lambda build: build.first_index, reverse=True)
+
+    def jobs(self, limit: int, *, dataset: str | None = None) -> list[JobRecord]:
+        """Return the jobs that moved last, the newest first; of one dataset, or of all."""
+        log = self.log()
+        if log is None:
+            return []
+        runs = log.runs(limit=limit, label_glob=None if dataset is None else job_label(dataset, "*"))
+        order = {run.job_run_id: at for at, run in enumerate(runs) if cycle_number(run.build_request_id) is not None}
+        events: dict[str, list[Event]] = {run: [] for run in order}
+        for some in _some(list(order), MAX_FILTERS):
+            for one in log.events(wanted=Filter(job_run_ids=tuple(some)), at_once=EVENTS_AT_ONCE):
+                events[one.event.job_run_id or ""].append(one.event)
+        found, _ = _read(events)
+        return sorted(found, key=lambda record: order[record.job])
+
+    # ---- watching a cycle ------------------------------------------------------------------------------------------
+
+    def cycle_began(self, plan: Plan, jobs: Sequence[Job]) -> None:
+        """Write down what is about to be done."""
+        with self._mutex:
+            self.trouble = None
+            self._pending.clear()
+            if self._running is not None and self._running.presence is not None:
+                self._running.presence.close()  # of a cycle that an error ended: recovery may have it now
+            self._running = None
+            if not jobs:
+                return
+            self._running = running = self._start(plan.cycle, jobs)
+            refs = tuple(dict.fromkeys(_ref(job) for job in jobs))
+            graph = graph_of(self._settings, jobs, epoch=jobs[0].epoch)
+            text = counted(len(jobs), "job")
+            payloads: list[Payload] = [
+                BuildRequestEvent(status=BuildStatus.RECEIVED, requested_partitions=refs, message=text),
+                BuildRequestEvent(status=BuildStatus.PLANNING, message=text),
+                JobGraphEvent(job_graph=graph, message=text),
+            ]
+            for ref in refs:
+                payloads += _requested(ref)
+            payloads += [
+                job_event(job, JobStatus.SCHEDULED, config=self._config(running, job), message=job.planned.trigger)
+                for job in jobs
+            ]
+            payloads.append(BuildRequestEvent(status=BuildStatus.EXECUTING, message=text))
+            reach("journal.before_cycle_began")
+            self._send(payloads)
+            reach("journal.after_cycle_began")
+
+    def _start(self, number: int, jobs: Sequence[Job]) -> _Running:
+        owner = this_process(self._clock.new_id())
+        presence = None
+        try:
+            presence = Presence(self._layout.work, owner.id)
+        except OSError as error:
+            self.trouble = f"The owner of cycle {number} cannot say that it lives: {error}"
+        return _Running(
+            build_request_id=cycle_id(number, owner.id),
+            owner=owner,
+            presence=presence,
+            jobs={job.id: job for job in jobs},
+        )
+
+    def _config(self, running: _Running, job: Job) -> JobConfig:
+        place = job.planned.dataset, job.planned.kind
+        if place not in running.above:
+            running.above[place] = None
+            if self._store is not None:
+                with suppress(SiltstoneError, OSError, LogMoved):
+                    running.above[place] = version_of(self._store(job.planned.dataset), job.planned.kind)
+        return config_of(job, running.owner, above=running.above[place])
+
+    def job_began(self, job: Job) -> None:
+        """Write down that a job is about to be done."""
+        with self._mutex:
+            running = self._running
+            if running is None:
+                return
+            payloads: list[Payload] = []
+            if job.id not in running.jobs:  # a part of another one
+                payloads += [] if running.of_ref(_ref(job)) else _requested(_ref(job))
+                running.jobs[job.id] = job
+                payloads.append(job_event(job, JobStatus.SCHEDULED, config=self._config(running, job)))
+            running.began[job.id] = self._now()
+            payloads.append(job_event(job, JobStatus.RUNNING))
+            if _ref(job) not in running.building:
+                running.building.add(_ref(job))
+                payloads.append(_partition(_ref(job), PartitionStatus.BUILDING, job.id))
+            reach("journal.before_job_began")
+            self._send(payloads)
+            reach("journal.after_job_began")
+
+    def job_ended(self, job: Job, result: JobResult) -> None:
+        """Write down what a job did, or that it failed."""
+        with self._mutex:
+            running = self._running
+            if running is None:
+                return
+            running.ended.add(job.id)
+            ending = self._ending(running, job, result)
+            if ending.status is not JobStatus.COMPLETED:
+                (running.cancelled if ending.status is JobStatus.CANCELLED else running.failed).add(job.id)
+            payloads: list[Payload] = [ending]
+            ref = _ref(job)
+            if running.of_ref(ref) <= running.ended:
+                payloads.append(
+                    _settled(ref, job.id, failed=bool(running.of_ref(ref) & (running.failed | running.cancelled)))
+                )
+            reach("journal.before_job_ended")
+            self._send(payloads)
+            reach("journal.after_job_ended")
+
+    def _ending(self, running: _Running, job: Job, result: JobResult) -> JobEvent:
+        """Return how a job ended. One that failed may have committed a part of its work; or all of it, and nobody could tell."""
+        commits = self._commits(running, job)
+        record = record_of(job, running.build_request_id, running.owner)
+        began, now = running.began.get(job.id, self._now()), self._now()
+        done = done_of(record, result, commits, began=began, now=now)
+        sha256 = {output.path: output.sha256 for output in result.outputs}
+        made = manifests_of(record, done, commits, began=began, now=now, sha256=sha256)
+        landed = result.failure == Failure.COMMIT_UNKNOWN and is_whole(record, commits)
+        if result.error is None or landed:
+            return job_event(job, JobStatus.COMPLETED, message=told(done), manifests=made)
+        status = JobStatus.CANCELLED if result.failure == Failure.CANCELLED else JobStatus.FAILED
+        text = safe_error(result.failure, result.error)
+        if not commits:
+            return job_event(job, status, message=text)
+        return job_event(job, status, message=f"{text}; of it was done: {told(done)}", manifests=made)
+
+    def _commits(self, running: _Running, job: Job) -> list[LogEntry]:
+        """Look up what a job has committed; where that cannot be seen its report has to do."""
+        if self._store is not None:
+            with suppress(SiltstoneError, OSError, LogMoved):
+                above = running.above.get((job.planned.dataset, job.planned.kind))
+                return commits_of(self._store(job.planned.dataset), job.planned.kind, job.id, above=above)
+        return []
+
+    def cycle_ended(self, plan: Plan, results: Sequence[JobResult]) -> None:  # noqa: ARG002  # as every watcher is called
+        """Write down that a cycle has ended, and which of its jobs were left."""
+        with self._mutex:
+            running, self._running = self._running, None
+            if running is None:
+                return
+            try:
+                left = [job for job in running.jobs.values() if job.id not in running.ended]
+                payloads: list[Payload] = [job_event(job, JobStatus.CANCELLED, message="left") for job in left]
+                refs = dict.fromkeys(_ref(job) for job in left)
+                payloads += [_settled(ref, None, failed=True, message="left") for ref in refs]
+                payloads.append(_ended(len(results), len(running.failed), len(left) + len(running.cancelled)))
+                self._running = running
+                reach("journal.before_cycle_ended")
+                self._send(payloads)
+                reach("journal.after_cycle_ended")
+            finally:
+                self._running = None
+                if running.presence is not None:
+                    running.presence.close()
+
+    # ---- writing -------------------------------------------------------------------------------------------------
+
+    def _now(self) -> int:
+        return epoch_ns(self._clock.now())
+
+    def _send(self, payloads: Iterable[Payload]) -> None:
+        """Append events of the running cycle, and those that could not be appended before."""
+        running = self._running
+        assert running is not None  # noqa: S101  # every caller has looked
+        self._pending += [self._event(running.build_request_id, payload) for payload in payloads]
+        try:
+            while self._pending:
+                self._made().append(*self._pending[:EVENTS_AT_ONCE])
+                del self._pending[:EVENTS_AT_ONCE]
+        except Conflict as error:  # somebody has ended this cycle for us: it will not become legal later
+            self._pending.clear()
+            self.trouble = f"The journal did not take what cycle {running.build_request_id} did: {error}"
+        except (SiltstoneError, OSError, pa.ArrowException) as error:
+            self.trouble = f"The journal cannot be written: {error}"
+        except Exception as error:  # noqa: BLE001  # an event that cannot be written stops no work, whatever the reason
+            self.trouble = f"The journal cannot be written: {type(error).__name__}: {error}"
+
+    def append(self, build_request_id: str, payloads: Iterable[Payload]) -> None:
+        """Append events of any cycle, together; recovery does.
+
+        Raises:
+            Conflict: somebody else was first.
+            Corruption, Unavailable: the journal cannot be written.
+        """
+        events = [self._event(build_request_id, payload) for payload in payloads]
+        for some in _some(events, EVENTS_AT_ONCE):
+            self._made().append(*some)
+
+    def _event(self, build_request_id: str, payload: Payload) -> Event:
+        return Event(
+            event_id=str(uuid.UUID(self._clock.new_id())),
+            timestamp=self._now(),
+            build_request_id=build_request_id,
+            payload=payload,
+        )
+
+
+def this_process(owner: str) -> Owner:
+    """Return who we are, as the owner of a cycle."""
+    host = socket.gethostname()
+    return Owner(id=owner, machine=machine(), host=host, pid=os.getpid(), installation=installation())
+
+
+def _read(events: Mapping[str, Sequence[Event]]) -> tuple[list[JobRecord], dict[str, str]]:
+    """Read jobs from their events; those that cannot be read apart, each with why."""
+    found: list[JobRecord] = []
+    unreadable: dict[str, str] = {}
+    for run, own in events.items():
+        try:
+            found.append(read_job(own))
+        except Unreadable as error:
+            unreadable[run] = str(error)
+    return found, unreadable
+
+
+def record_of(job: Job, build_request_id: str, owner: Owner) -> JobRecord:
+    """Return the record of a job that this process runs."""
+    planned = job.planned
+    return JobRecord(
+        job=job.id,
+        build_request_id=build_request_id,
+        cycle=job.cycle,
+        kind=planned.kind,
+        lane=planned.lane,
+        dataset=planned.dataset,
+        period=planned.period,
+        owner=owner,
+        epoch=job.epoch,
+        trigger=planned.trigger,
+        bytes=sum(file.size_bytes for file in planned.files),
+        waiting_since_ms=planned.waiting_since_ms,
+        files=tuple(file.path for file in planned.files),
+        planned_files=len(planned.files),
+        until=until_of(planned),
+    )
+
+
+def _ref(job: Job) -> str:
+    return partition_ref(job.planned.dataset, job.planned.period)
+
+
+def _partition(ref: str, status: PartitionStatus, job: str | None = None, message: str = "") -> PartitionEvent:
+    return PartitionEvent(partition_ref=ref, status=status, job_run_id=job, message=message)
+
+
+def _requested(ref: str) -> list[PartitionEvent]:
+    return [_partition(ref, PartitionStatus.REQUESTED), _partition(ref, PartitionStatus.SCHEDULED)]
+
+
+def _settled(ref: str, job: str | None, *, failed: bool, message: str = "") -> PartitionEvent:
+    return _partition(ref, PartitionStatus.FAILED if failed else PartitionStatus.AVAILABLE, job, message)
+
+
+def _ended(done: int, failed: int, left: int) -> BuildRequestEvent:
+    """Return how a cycle has ended: cancelled if jobs were left, failed if one failed."""
+    status = BuildStatus.CANCELLED if left else BuildStatus.FAILED if failed else BuildStatus.COMPLETED
+    parts = [counted(done, "job"), f"{failed:,} failed" if failed else "", f"{left:,} left" if left else ""]
+    return BuildRequestEvent(status=status, message=", ".join(filter(None, parts)))
+
+
+def _some(values: Sequence[T], count: int) -> Iterator[list[T]]:
+    rest = iter(values)
+    while some := list(islice(rest, count)):
+        yield some

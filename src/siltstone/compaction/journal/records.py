@@ -1,0 +1,521 @@
+"""Cycles, jobs and periods as events of the lake's journal, and read back from them. Pure.
+
+| of a compaction | in the event log |
+|---|---|
+| a cycle | a build request ``cycle-<number>-<owner>`` |
+| a job | a job run under the job's own id, with the label ``<dataset>:<lane>`` |
+| a period of a dataset, or a dataset | a partition ``<dataset>/<period>`` or ``<dataset>`` |
+| what a job was to do | its `config`: files taken as inputs, numbers and the owner in `env` |
+| what a job did | one manifest for each commit: files taken and written, with rows, bytes and checksums |
+| settings and tiers | the cycle's job graph |
+
+Rule: nothing that a user wrote enters an event. Names of datasets, periods, paths of files and numbers do; values of partition
+columns do not, and neither does the text of an error that may quote a row (`safe_error`).
+"""
+
+import datetime
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+from siltstone.compaction.execution.job import Job
+from siltstone.compaction.failures import Failure
+from siltstone.compaction.planning.model import Candidate, JobKind, UnfinishedJob
+from siltstone.config import Settings
+from siltstone.delta.log_reader import LogEntry
+from siltstone.eventlog.events import (
+    Event,
+    InputKind,
+    JobConfig,
+    JobEvent,
+    JobInput,
+    JobStatus,
+    PartitionManifest,
+    as_json,
+)
+from siltstone.model.columns import APP_FOLD, FOLDED_BYTES, FOLDED_FILES, JOB, ROWS_REMOVED
+from siltstone.model.reports import JobResult
+from siltstone.model.tiers import tiers_from_text
+
+CYCLE: Final = "cycle-"
+NUMBER_DIGITS: Final = 12
+"""The number of a cycle is written with so many digits: the last id is that of the highest number."""
+OWNER_DIGITS: Final = 8
+MOST_FILES: Final = 1_000
+"""Files that one event names; of more the number alone is kept. A roll-up has 501 at most."""
+NS_PER_MS: Final = 1_000_000
+NS_PER_SECOND: Final = 1_000_000_000
+SAFE_FAILURES: Final = frozenset({Failure.CONFLICT, Failure.FENCED, Failure.GONE, Failure.CANCELLED})
+"""Failures whose text is ours alone; others may quote what Spark, Arrow or the disk said, and these may quote a row."""
+LONGEST_ERROR: Final = 300
+_QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
+_ERROR_CLASS: Final = re.compile(r"\[[A-Z][A-Z0-9_.]+\]")
+_CYCLE_ID: Final = re.compile(rf"{CYCLE}([0-9]{{{NUMBER_DIGITS}}})-[0-9a-f]+")
+_SETTINGS: Final = (
+    "fold_batches",
+    "fold_share",
+    "fold_minutes",
+    "squash_files",
+    "squash_bytes",
+    "event_log_files",
+    "cluster_bytes",
+    "cluster_share",
+    "vacuum_interval_hours",
+    "vacuum_retention_hours",
+    "target_file_bytes",
+    "cycle_bytes",
+)
+
+
+def cycle_id(number: int, owner: str) -> str:
+    """Return the id of a cycle's build request. The owner is part of it: two that run at once never share one.
+
+    >>> cycle_id(41, "ab12cd34ef56")
+    'cycle-000000000041-ab12cd34'
+    """
+    return f"{CYCLE}{number:0{NUMBER_DIGITS}d}-{owner[:OWNER_DIGITS]}"
+
+
+def cycle_number(build_request_id: str) -> int | None:
+    """Return the number of a cycle; None if the build request is none of ours.
+
+    >>> cycle_number("cycle-000000000041-ab12cd34"), cycle_number("nightly")
+    (41, None)
+    """
+    found = _CYCLE_ID.fullmatch(build_request_id)
+    return int(found[1]) if found else None
+
+
+def partition_ref(dataset: str, period: str) -> str:
+    """Return how a period of a dataset is called in the journal.
+
+    >>> partition_ref("crm.sales.calls", "2026-11-15"), partition_ref("crm.sales.people", "")
+    ('crm.sales.calls/2026-11-15', 'crm.sales.people')
+    """
+    return f"{dataset}/{period}" if period else dataset
+
+
+def job_label(dataset: str, lane: str) -> str:
+    """Return the label of all jobs of one lane of a dataset."""
+    return f"{dataset}:{lane}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """Whose cycle it is: a presence on a machine."""
+
+    id: str
+    machine: str
+    host: str
+    pid: int
+    installation: str = ""
+    """What its machine keeps when it is started anew; empty if nobody can tell."""
+
+
+# ---- to events -----------------------------------------------------------------------------------------------------
+
+
+def graph_of(settings: Settings, jobs: Sequence[Job], *, epoch: int | None) -> str:
+    """Return what a cycle goes by, as JSON: the settings that decide, the tiers, and how many jobs each lane has."""
+    lanes: dict[str, int] = {}
+    for job in jobs:
+        lanes[job.planned.lane] = lanes.get(job.planned.lane, 0) + 1
+    tiers = {tier.name: asdict(tier) for tier in tiers_from_text(settings.tiers)}
+    return json.dumps(
+        {
+            "epoch": epoch,
+            "jobs": lanes,
+            "settings": {name: getattr(settings, name) for name in _SETTINGS},
+            "tiers": tiers,
+        },
+        default=str,
+        sort_keys=True,
+    )
+
+
+def config_of(job: Job, owner: Owner, *, above: int | None = None) -> JobConfig:
+    """Return what a job is to do; its commits come `above` a version of its table."""
+    planned = job.planned
+    facts: dict[str, Any] = {
+        "cycle": job.cycle,
+        "kind": str(planned.kind),
+        "lane": planned.lane,
+        "dataset": planned.dataset,
+        "period": planned.period,
+        "batch": planned.batch,
+        "batches": planned.batches,
+        "trigger": planned.trigger,
+        "files": len(planned.files),
+        "files_after": planned.files_after,
+        "rows": planned.rows,
+        "bytes": sum(file.size_bytes for file in planned.files),
+        "target_bytes": planned.target_bytes,
+        "waiting_since_ms": planned.waiting_since_ms,
+        "until": until_of(planned),
+        "epoch": "" if job.epoch is None else job.epoch,
+        "above": "" if above is None else above,
+        "owner": owner.id,
+        "machine": owner.machine,
+        "host": owner.host,
+        "pid": owner.pid,
+        "installation": owner.installation,
+    }
+    taken = [JobInput(partition_ref=file.path, kind=InputKind.QUERY) for file in planned.files[:MOST_FILES]]
+    return JobConfig(
+        outputs=(partition_ref(planned.dataset, planned.period),),
+        inputs=tuple(taken),
+        args=(str(planned.kind), planned.lane),
+        env={name: str(value) for name, value in facts.items()},
+    )
+
+
+def until_of(planned: Candidate) -> int:
+    """Return the sequence up to which a fold is to take changes, as far as it was planned; 0 for any other work."""
+    return max((file.order for file in planned.files), default=0) if planned.kind is JobKind.FOLD else 0
+
+
+def job_event(job: Job, status: JobStatus, *, message: str = "", **given: Any) -> JobEvent:  # noqa: ANN401
+    """Return a payload about a job."""
+    planned = job.planned
+    return JobEvent(
+        job_run_id=job.id,
+        job_label=job_label(planned.dataset, planned.lane),
+        target_partitions=(partition_ref(planned.dataset, planned.period),),
+        status=status,
+        message=message,
+        **given,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What a job did, in numbers."""
+
+    files_before: int = 0
+    files_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    bytes_folded: int = 0
+    """Of a fold: how large the changes were that it brought into base."""
+    files_deleted: int = 0
+    bytes_deleted: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+    waited_seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers as plain data."""
+        return asdict(self)
+
+
+def done_of(
+    record: "JobRecord", result: JobResult | None, commits: Sequence[LogEntry], *, began: int, now: int
+) -> Done:
+    """Say in numbers what a job did: by its commits, and where it has none by its report. Times are nanoseconds."""
+    report = (result.report if result is not None else None) or {}
+    waited = began / NS_PER_SECOND - record.waiting_since_ms / 1000 if record.waiting_since_ms else 0.0
+    found = Done(
+        files_before=int(report.get("files_removed") or 0),
+        files_after=int(report.get("files_added") or 0),
+        bytes_before=int(report.get("bytes_before") or 0),
+        bytes_after=int(report.get("bytes_after") or 0),
+        rows=int(report.get("rows") or report.get("rows_after") or 0),
+        seconds=float(report.get("seconds") or max(0, now - began) / NS_PER_SECOND),
+        waited_seconds=max(0.0, waited),
+    )
+    if commits:
+        found = replace(
+            found,
+            files_before=sum(len(entry.removes) for entry in commits),
+            files_after=sum(len(entry.files) for entry in commits),
+            bytes_before=sum(entry.removed_bytes for entry in commits),
+            bytes_after=sum(file.size_bytes for entry in commits for file in entry.files),
+            rows=sum(file.rows for entry in commits for file in entry.files),
+        )
+    if record.kind in (JobKind.FOLD, JobKind.PURGE):
+        written = sum(output.bytes for output in result.outputs) if result is not None else 0
+        found = _with_changes(
+            record, replace(found, bytes_after=found.bytes_after if commits else written), report, commits
+        )
+    if record.kind is JobKind.PURGE:
+        found = replace(
+            found,
+            files_deleted=int(report.get("files_deleted") or 0),
+            bytes_deleted=int(report.get("bytes_deleted") or 0),
+        )
+    if record.kind is JobKind.VACUUM:
+        deleted = report.get("files") or ()
+        found = replace(found, files_deleted=len(deleted), bytes_deleted=int(report.get("bytes") or 0))
+    return found
+
+
+def _with_changes(record: "JobRecord", found: Done, report: Mapping[str, Any], commits: Sequence[LogEntry]) -> Done:
+    """Return the numbers of a fold with the change files that it took; its commits on base remove none of them."""
+    if commits and all(FOLDED_FILES in entry.info for entry in commits):
+        files, size = (sum(int(entry.info[name]) for entry in commits) for name in (FOLDED_FILES, FOLDED_BYTES))
+    else:
+        folded = not report or bool(report.get("batches_folded"))
+        files, size = int(report.get("change_files") or 0), record.bytes if folded else 0
+    if not commits:  # what a fold's report says of bytes is all of base; a purge forgets its entry at once
+        found = replace(found, bytes_before=0, rows=int(report.get("change_rows") or 0))
+    return replace(
+        found, files_before=found.files_before + files, bytes_before=found.bytes_before + size, bytes_folded=size
+    )
+
+
+def is_whole(record: "JobRecord", commits: Sequence[LogEntry]) -> bool:
+    """Tell whether commits of a job are all of it. One that was halved commits its parts one by one, under names of their own."""
+    if not record.kind.ends_with_commit:
+        return False
+    if any(entry.info.get(JOB) == record.job for entry in commits):
+        return True
+    if record.kind is JobKind.FOLD:
+        reached = max((entry.transactions.get(APP_FOLD, 0) for entry in commits), default=0)
+        return 0 < record.until <= reached
+    taken = {path for entry in commits for path in entry.removes}
+    return 0 < record.planned_files == len(record.files) and taken.issuperset(record.files)
+
+
+def manifests_of(
+    record: "JobRecord", done: Done, commits: Sequence[LogEntry], *, began: int, now: int, sha256: Mapping[str, str]
+) -> tuple[PartitionManifest, ...]:
+    """Return what a job made, one manifest for each commit; the first has the numbers of the whole job."""
+    numbers = {
+        name: f"{value:.3f}" if isinstance(value, float) else str(value) for name, value in done.to_dict().items()
+    }
+    if not commits:
+        return (_manifest(record, began, now, metadata=numbers),)
+    return tuple(
+        _manifest(record, began, now, metadata=(numbers if at == 0 else {}) | _of_entry(entry, sha256), entry=entry)
+        for at, entry in enumerate(commits)
+    )
+
+
+def _manifest(
+    record: "JobRecord", began: int, now: int, *, metadata: dict[str, str], entry: LogEntry | None = None
+) -> PartitionManifest:
+    return PartitionManifest(
+        outputs=tuple(file.path for file in entry.files[:MOST_FILES]) if entry is not None else (),
+        inputs=tuple(sorted(entry.removes)[:MOST_FILES]) if entry is not None else (),
+        start_time=began,
+        end_time=max(began, now),
+        task=record.job,
+        metadata=metadata,
+    )
+
+
+def _of_entry(entry: LogEntry, sha256: Mapping[str, str]) -> dict[str, str]:
+    written = [
+        {"path": file.path, "rows": file.rows, "bytes": file.size_bytes}
+        | ({"sha256": sha256[file.path]} if file.path in sha256 else {})
+        for file in entry.files[:MOST_FILES]
+    ]
+    return {
+        "version": str(entry.version),
+        "commit": entry.commit_id or "",
+        "rows_taken": str(entry.info.get(ROWS_REMOVED, "")),
+        "written": as_json(written),
+    }
+
+
+def told(done: Done) -> str:
+    """Say in a line what a job did.
+
+    >>> told(Done(files_before=32, files_after=1)), told(Done(files_deleted=1)), told(Done())
+    ('32 files became 1', '1 file deleted', 'nothing to do')
+    """
+    if done.files_deleted:
+        return f"{counted(done.files_deleted, 'file')} deleted"
+    if done.files_before or done.files_after:
+        return f"{counted(done.files_before, 'file')} became {done.files_after:,}"
+    return "nothing to do"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> counted(1, "job"), counted(2000, "job")
+    ('1 job', '2,000 jobs')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def safe_error(kind: str | None, text: str) -> str:
+    """Return what the journal keeps of an error: nothing that may quote a row.
+
+    >>> safe_error("conflict", "Dataset a.b.c: data/1.parquet is not live any more. Plan anew.")
+    'conflict: Dataset a.b.c: data/1.parquet is not live any more. Plan anew.'
+    >>> safe_error("unknown", "the fold failed in Spark: [CAST_INVALID_INPUT] The value 'CAND-7' of ...")
+    'unknown [CAST_INVALID_INPUT]'
+    """
+    if kind in SAFE_FAILURES:
+        return f"{kind}: {_QUOTED.sub('…', text)[:LONGEST_ERROR]}"
+    classes = "".join(f" {found}" for found in dict.fromkeys(_ERROR_CLASS.findall(text)))
+    return f"{kind or 'error'}{classes[:LONGEST_ERROR]}"
+
+
+# ---- from events -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """A job as the journal tells it."""
+
+    job: str
+    build_request_id: str
+    cycle: int
+    kind: JobKind
+    lane: str
+    dataset: str
+    period: str
+    owner: Owner
+    epoch: int | None = None
+    above: int | None = None
+    """The version of its table when it was planned: its commits come after it."""
+    trigger: str = ""
+    bytes: int = 0
+    waiting_since_ms: int = 0
+    files: tuple[str, ...] = field(default=(), repr=False)
+    planned_files: int = 0
+    """How many files it was to take; `files` names `MOST_FILES` at most."""
+    until: int = 0
+    """Of a fold: the sequence up to which it was to take changes; 0 if nobody wrote that down."""
+    scheduled_at: int = 0
+    """When it was written down, in nanoseconds."""
+    status: JobStatus = JobStatus.SCHEDULED
+    began_at: int | None = None
+    ended_at: int | None = None
+    message: str = ""
+    done: Done = field(default_factory=Done)
+    recovered: bool = False
+
+    @property
+    def ref(self) -> str:
+        """Its partition."""
+        return partition_ref(self.dataset, self.period)
+
+    def unfinished(self) -> UnfinishedJob:
+        """Return it as the planner is told of it."""
+        return UnfinishedJob(job=self.job, dataset=self.dataset, kind=self.kind, files=self.files)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data, without the paths of its files."""
+        return {
+            "job": self.job,
+            "cycle": self.cycle,
+            "kind": str(self.kind),
+            "lane": self.lane,
+            "dataset": self.dataset,
+            "period": self.period,
+            "trigger": self.trigger,
+            "status": self.status.name.lower(),
+            "message": self.message,
+            "recovered": self.recovered,
+            "began_at": iso(self.began_at),
+            "ended_at": iso(self.ended_at),
+            **self.done.to_dict(),
+        }
+
+
+RECOVERED: Final = "recovered"
+"""What the metadata of a manifest says that recovery has written."""
+
+
+class Unreadable(Exception):  # noqa: N818
+    """A record of the journal is not what a job's record is; the text says why."""
+
+
+def read_job(events: Iterable[Event]) -> JobRecord:
+    """Read a job from its events, in their order.
+
+    Raises:
+        Unreadable: its first event does not say whose job it is and what it was to do.
+    """
+    record: JobRecord | None = None
+    for event in events:
+        payload = event.payload
+        if not isinstance(payload, JobEvent):
+            continue
+        if record is None:
+            record = _scheduled(event, payload)
+        record = _moved(record, event, payload)
+    if record is None:
+        raise Unreadable("it has no event of its own")
+    return record
+
+
+def _scheduled(event: Event, payload: JobEvent) -> JobRecord:
+    if payload.config is None:
+        raise Unreadable(f"job {payload.job_run_id} does not say what it was to do")
+    facts = payload.config.env
+    number = cycle_number(event.build_request_id)
+    try:
+        return JobRecord(
+            job=payload.job_run_id,
+            build_request_id=event.build_request_id,
+            cycle=int(facts["cycle"]) if number is None else number,
+            kind=JobKind(facts["kind"]),
+            lane=facts["lane"],
+            dataset=facts["dataset"],
+            period=facts["period"],
+            owner=_owner(facts),
+            epoch=int(facts["epoch"]) if facts.get("epoch") else None,
+            above=int(facts["above"]) if facts.get("above") else None,
+            trigger=facts.get("trigger", ""),
+            bytes=int(facts.get("bytes", 0)),
+            waiting_since_ms=int(facts.get("waiting_since_ms", 0)),
+            files=tuple(one.partition_ref for one in payload.config.inputs),
+            planned_files=int(facts.get("files", 0)),
+            until=int(facts.get("until", 0)),
+            scheduled_at=event.timestamp,
+        )
+    except (KeyError, ValueError) as error:
+        raise Unreadable(f"job {payload.job_run_id}: its config cannot be read ({error!r})") from error
+
+
+def _owner(facts: Mapping[str, str]) -> Owner:
+    return Owner(
+        id=facts["owner"],
+        machine=facts["machine"],
+        host=facts["host"],
+        pid=int(facts["pid"]),
+        installation=facts.get("installation", ""),
+    )
+
+
+def _moved(record: JobRecord, event: Event, payload: JobEvent) -> JobRecord:
+    match payload.status:
+        case JobStatus.RUNNING:
+            return replace(record, status=payload.status, began_at=event.timestamp)
+        case JobStatus.COMPLETED | JobStatus.FAILED | JobStatus.CANCELLED:
+            found = [manifest.metadata for manifest in payload.manifests[:1]]
+            return replace(
+                record,
+                status=payload.status,
+                ended_at=event.timestamp,
+                message=payload.message,
+                done=_read_done(found[0]) if found else Done(),
+                recovered=bool(found) and RECOVERED in found[0],
+            )
+        case _:
+            return record
+
+
+def _read_done(metadata: Mapping[str, str]) -> Done:
+    """Read numbers; what a later Siltstone adds is passed over, and what is no number is none."""
+    found: dict[str, Any] = {}
+    for name, default in asdict(Done()).items():
+        try:
+            found[name] = type(default)(metadata.get(name, default))
+        except ValueError:
+            found[name] = default
+    return Done(**found)
+
+
+def iso(at: int | None) -> str | None:
+    """Return a time in nanoseconds as text for people and JSON."""
+    if at is None:
+        return None
+    return datetime.datetime.fromtimestamp(at / NS_PER_SECOND, datetime.UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,238 @@
+"""Totals of a lake's compactions, by tier and by dataset: a fold over the journal that goes on where it stopped.
+
+The fold is pure (`counted`). What it has come to is kept in a file of the cache, with the index of the next event and the id of
+the last one: the journal is read once, and from then on only what came since. The file can be deleted at any time; one that does
+not fit the journal, or cannot be read, is made anew.
+"""
+
+import datetime
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+from siltstone.compaction.journal.records import (
+    NS_PER_SECOND,
+    Done,
+    JobRecord,
+    Unreadable,
+    cycle_number,
+    iso,
+    job_label,
+    read_job,
+)
+from siltstone.eventlog.event_json import parse_event
+from siltstone.eventlog.events import (
+    BuildRequestEvent,
+    BuildStatus,
+    Event,
+    Indexed,
+    JobEvent,
+    JobStatus,
+    event_json,
+)
+from siltstone.eventlog.log import EventLog
+from siltstone.eventlog.transitions import ENDED_BUILDS, ENDED_JOBS
+from siltstone.spark.jars import private_cache
+
+LAYOUT: Final = 3
+AT_ONCE: Final = 10_000
+
+
+_SUMMED: Final = tuple(one.name for one in fields(Done) if one.name != "waited_seconds")
+"""The numbers of a job that are added up; of waiting the longest counts."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Statistics:
+    """What jobs have come to."""
+
+    jobs: int = 0
+    """Those that were done."""
+    failures: int = 0
+    cancelled: int = 0
+    recovered: int = 0
+    """Of all: those whose end recovery has written."""
+    files_before: int = 0
+    files_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    bytes_folded: int = 0
+    files_deleted: int = 0
+    bytes_deleted: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+    longest_wait_seconds: float = 0.0
+    """The longest time that work waited from being due to being begun: the age of the backlog when it was worst."""
+    last_job: str | None = None
+    last_lane: str | None = None
+    """The tier or kind of work of the last job."""
+    last_status: str | None = None
+    last_message: str | None = None
+    last_ended_at: str | None = None
+
+    @property
+    def write_amplification(self) -> float | None:
+        """Bytes written to disk for each byte that users wrote: their own write, and every rewrite since; None without a fold."""
+        return (self.bytes_folded + self.bytes_after) / self.bytes_folded if self.bytes_folded else None
+
+    def add(self, record: JobRecord) -> None:
+        """Count a job that has ended."""
+        self.jobs += record.status is JobStatus.COMPLETED
+        self.failures += record.status is JobStatus.FAILED
+        self.cancelled += record.status is JobStatus.CANCELLED
+        self.recovered += record.recovered
+        done = record.done
+        for name in _SUMMED:
+            setattr(self, name, getattr(self, name) + getattr(done, name))
+        self.longest_wait_seconds = max(self.longest_wait_seconds, done.waited_seconds)
+        self.last_job, self.last_lane, self.last_status = record.job, record.lane, record.status.name.lower()
+        self.last_message, self.last_ended_at = record.message, iso(record.ended_at)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        amplification = self.write_amplification
+        return asdict(self) | {
+            "seconds": round(self.seconds, 3),
+            "write_amplification": None if amplification is None else round(amplification, 3),
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class Totals:
+    """What all cycles have come to, and each lane and dataset apart."""
+
+    cycles: int = 0
+    cycles_failed: int = 0
+    last_cycle: str | None = None
+    last_cycle_status: str | None = None
+    last_cycle_seconds: float | None = None
+    last_cycle_at: str | None = None
+    all: Statistics = field(default_factory=Statistics)
+    lanes: dict[str, Statistics] = field(default_factory=dict)
+    datasets: dict[str, Statistics] = field(default_factory=dict)
+    done_at: dict[str, int] = field(default_factory=dict)
+    """When the last job of each label was done, in nanoseconds."""
+    next_index: int = 1
+    last_event: str | None = None
+    begun: dict[str, int] = field(default_factory=dict)
+    """Cycles that have not ended, each with when it began."""
+    scheduled: dict[str, list[str]] = field(default_factory=dict)
+    """Jobs that have not ended, each with its events so far as JSON: few, and gone when they end."""
+
+    def last_done(self, dataset: str, lane: str) -> datetime.datetime | None:
+        """Return when a dataset had its last job of a lane; None if it had none."""
+        at = self.done_at.get(job_label(dataset, lane))
+        return None if at is None else datetime.datetime.fromtimestamp(at / NS_PER_SECOND, datetime.UTC)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data for people and machines."""
+        return {
+            "cycles": self.cycles,
+            "cycles_failed": self.cycles_failed,
+            "last_cycle": self.last_cycle,
+            "last_cycle_status": self.last_cycle_status,
+            "last_cycle_seconds": self.last_cycle_seconds,
+            "last_cycle_at": self.last_cycle_at,
+            **self.all.to_dict(),
+            "lanes": {name: one.to_dict() for name, one in sorted(self.lanes.items())},
+            "datasets": {name: one.to_dict() for name, one in sorted(self.datasets.items())},
+        }
+
+
+def counted(totals: Totals, events: Iterable[Indexed]) -> Totals:
+    """Take in events in their order; what is no cycle or job of ours is passed over. The totals given are changed."""
+    under_way = {run: [parse_event(text) for text in told] for run, told in totals.scheduled.items()}
+    for one in events:
+        totals.next_index, totals.last_event = one.index + 1, one.event.event_id
+        match one.event.payload:
+            case BuildRequestEvent(status=status):
+                _count_cycle(totals, one.event, status)
+            case JobEvent(job_run_id=run, status=status):
+                own = under_way.setdefault(run, [])
+                own.append(one.event)
+                if status in ENDED_JOBS:
+                    del under_way[run]
+                    with suppress(Unreadable):
+                        _count_job(totals, read_job(own))
+            case _:
+                pass
+    totals.scheduled = {run: [event_json(event) for event in own] for run, own in under_way.items()}
+    return totals
+
+
+def _count_cycle(totals: Totals, event: Event, status: BuildStatus) -> None:
+    if cycle_number(event.build_request_id) is None:
+        return
+    if status is BuildStatus.RECEIVED:
+        totals.begun[event.build_request_id] = event.timestamp
+    if status not in ENDED_BUILDS:
+        return
+    began = totals.begun.pop(event.build_request_id, event.timestamp)
+    totals.cycles += 1
+    totals.cycles_failed += status is BuildStatus.FAILED
+    totals.last_cycle, totals.last_cycle_status = event.build_request_id, status.name.lower()
+    totals.last_cycle_at = iso(event.timestamp)
+    totals.last_cycle_seconds = round((event.timestamp - began) / NS_PER_SECOND, 3)
+
+
+def _count_job(totals: Totals, record: JobRecord) -> None:
+    totals.all.add(record)
+    if record.status is JobStatus.COMPLETED:
+        totals.done_at[job_label(record.dataset, record.lane)] = record.ended_at or 0
+    totals.lanes.setdefault(record.lane, Statistics()).add(record)
+    totals.datasets.setdefault(record.dataset, Statistics()).add(record)
+
+
+# ---- kept ------------------------------------------------------------------------------------------------------------
+
+
+def kept_at(log: EventLog) -> Path:
+    """Return the file of the cache that keeps the totals of a journal."""
+    return private_cache("eventlog") / f"{hashlib.sha256(log.uri.encode()).hexdigest()[:24]}.totals.json"
+
+
+def totals_of(log: EventLog, kept: Path) -> Totals:
+    """Return the totals of a journal, reading what came since the last time and keeping what it comes to in a file."""
+    totals = _loaded(log, kept)
+    before = totals.next_index
+    counted(totals, log.events(before, at_once=AT_ONCE))
+    if totals.next_index != before:
+        _keep(totals, kept)
+    return totals
+
+
+def _loaded(log: EventLog, kept: Path) -> Totals:
+    """Read what was kept; anew if there is nothing, it is broken, or it is of another log or of a longer one."""
+    try:
+        data = json.loads(kept.read_text())
+        if data.pop("layout") != LAYOUT:
+            return Totals()
+        totals = Totals(
+            **data
+            | {
+                "all": Statistics(**data["all"]),
+                "lanes": {name: Statistics(**one) for name, one in data["lanes"].items()},
+                "datasets": {name: Statistics(**one) for name, one in data["datasets"].items()},
+            }
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return Totals()
+    if totals.next_index == 1:
+        return totals
+    last = log.page(totals.next_index - 1, limit=1).events
+    is_same = bool(last) and last[0].index == totals.next_index - 1 and last[0].event.event_id == totals.last_event
+    return totals if is_same else Totals()
+
+
+def _keep(totals: Totals, kept: Path) -> None:
+    """Write what has been counted, whole or not at all; a cache that cannot be written is no error."""
+    draft = kept.with_name(f"{kept.name}.{os.getpid()}")
+    with suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(json.dumps(asdict(totals) | {"layout": LAYOUT}))
+        draft.replace(kept)

@@ -1,0 +1,222 @@
+"""The clustering: rows of a period of a log in an order of several columns at once, so that a search by any opens few files.
+
+`rewrite` says how a job is planned, verified and committed; `z_order` what the order is. All of it is computed on Spark:
+
+1. a sample of the rows is sorted column by column in one task, and every 64th part of it leaves Spark as a bound;
+2. each row's rank in each column is found by a tree of comparisons with the bounds, which Spark compiles, and the ranks'
+   interleaved bits are the row's place;
+3. rows are divided by ranges of places, into as many files as the plan says, and sorted by place inside of them.
+
+No row reaches the driver, whatever their number. Columns that divide the files have one value in a job, and are left out.
+
+Only logs are clustered. Base files of a keyed dataset are sorted by key, and folds, lookups and merged reads rely on it.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from siltstone.compaction.operations.rewrite import rewrite
+from siltstone.compaction.operations.z_order import RANGES, interleaved
+from siltstone.compaction.planning.model import (
+    CLUSTERED,
+    Candidate,
+    FileEntry,
+    JobKind,
+    Partition,
+    files_needed,
+    total_bytes,
+    total_rows,
+)
+from siltstone.compaction.planning.table_state import base_entry
+from siltstone.dataset.read.spark_frames import scan
+from siltstone.dataset.store import Store
+from siltstone.delta.parquet import spark_options
+from siltstone.errors import InvalidRequest
+from siltstone.model.files import DataFile
+from siltstone.model.reports import ClusterEstimate, ClusterPeriod, RollUpReport
+from siltstone.model.schema import check_order
+from siltstone.model.spec import MOST_CLUSTER_COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+PLACE: Final = "_place"
+SAMPLE_ROWS: Final = 20_000
+"""About so many rows are looked at for bounds; one task sorts them."""
+TEXT_CHARS: Final = 64
+"""Text is compared by so much of its beginning: bounds need no more."""
+
+
+def cluster(
+    spark: "SparkSession",
+    store: Store,
+    planned: Candidate,
+    *,
+    epoch: int | None = None,
+    job: str = "",
+) -> RollUpReport:
+    """Do one planned clustering, by the dataset's columns unless the plan names others.
+
+    Raises:
+        InvalidRequest: the dataset is keyed.
+        Conflict: files of the plan are not live any more, or another compaction was first. Nothing was changed.
+        Corruption: what was written is not what was taken. Nothing was changed.
+    """
+    if not store.spec.is_log:
+        raise _keyed(store)
+
+    def write(taken: Sequence[DataFile], folder: str) -> None:
+        _write(spark, store, taken, folder, files=max(1, planned.files_after), by=planned.by)
+
+    return rewrite(spark, store, planned, write, mark=CLUSTERED, epoch=epoch, job=job)
+
+
+def whole_base(store: Store, *, by: Sequence[str] = ()) -> list[Candidate]:
+    """Return the clustering of every period and partition of base that is not clustered already; by other columns of all.
+
+    Raises:
+        InvalidRequest: the dataset is keyed, or a column cannot be ordered by.
+    """
+    if not store.spec.is_log:
+        raise _keyed(store)
+    check_order(store.schema, by, most=MOST_CLUSTER_COLUMNS)
+    target = store.settings.target_file_bytes
+    groups: dict[tuple[str, Partition], list[FileEntry]] = {}
+    for file in map(base_entry, store.snapshot().base.files):
+        groups.setdefault((file.period, file.partition), []).append(file)
+    return [
+        Candidate(
+            kind=JobKind.CLUSTER,
+            lane=CLUSTERED,
+            dataset=str(store.name),
+            period=period,
+            partition=partition,
+            files=tuple(files),
+            files_after=files_needed(total_bytes(files), target),
+            rows=total_rows(files),
+            cost_bytes=total_bytes(files),
+            target_bytes=target,
+            by=tuple(by),
+        )
+        for (period, partition), files in sorted(groups.items(), key=lambda item: (item[0][0], str(item[0][1])))
+        if (by and tuple(by) != store.spec.clustered_by) or not all(file.tier == CLUSTERED for file in files)
+    ]
+
+
+def estimate(store: Store, *, by: Sequence[str] = ()) -> ClusterEstimate:
+    """Say what a clustering of the whole base would rewrite; nothing is changed, and Spark is not asked.
+
+    Raises:
+        InvalidRequest: see `whole_base`.
+    """
+    jobs, base = whole_base(store, by=by), store.snapshot().base
+    return ClusterEstimate(
+        dataset=str(store.name),
+        columns=tuple(_order(store, by)),
+        base_files=len(base.files),
+        base_bytes=base.size_bytes,
+        files=sum(len(job.files) for job in jobs),
+        rows=sum(job.rows for job in jobs),
+        bytes=sum(job.cost_bytes for job in jobs),
+        periods=tuple(
+            ClusterPeriod(
+                period=job.period,
+                partition=dict(job.partition),
+                files=len(job.files),
+                files_after_at_most=job.files_after,
+                rows=job.rows,
+                bytes=job.cost_bytes,
+            )
+            for job in jobs
+        ),
+    )
+
+
+def _order(store: Store, by: Sequence[str]) -> list[str]:
+    """Return the columns that decide about the order: one that divides the files has a single value in a job."""
+    wanted = by or store.spec.clustered_by
+    return [name for name in wanted if name not in store.spec.partition_by] or list(store.spec.sort_by)
+
+
+def _keyed(store: Store) -> InvalidRequest:
+    return InvalidRequest(f"Dataset {store.name} is keyed: its files are sorted by key and cannot be clustered.")
+
+
+def _write(
+    spark: "SparkSession", store: Store, taken: Sequence[DataFile], folder: str, *, files: int, by: Sequence[str]
+) -> None:
+    rows = scan(spark, store, store.base_schema, [store.base.path / file.path for file in taken])
+    names = _order(store, by)
+    values = [comparable(store.schema.field(name)) for name in names]
+    placed = rows.withColumn(PLACE, _place(rows, values, count=sum(file.rows for file in taken)))
+    order = [PLACE, *names]
+    spread = placed.coalesce(1) if files == 1 else placed.repartitionByRange(files, *order)
+    options = spark_options(store.base_schema, store.spec.found_by)
+    ordered = spread.sortWithinPartitions(*order).drop(PLACE)
+    ordered.write.options(**options).mode("error").parquet(str(store.base.path / folder))
+
+
+def comparable(field: pa.Field) -> "Column":
+    """Return a column as numbers or text in the same order, whose bounds can be written down as they are."""
+    from pyspark.sql import functions as F
+
+    column, kind = F.col(f"`{field.name}`"), field.type
+    if pa.types.is_string(kind):
+        return F.substring(column, 1, TEXT_CHARS)
+    if pa.types.is_date(kind):
+        return F.unix_date(column)
+    if pa.types.is_timestamp(kind):
+        return F.unix_micros(column.cast("timestamp"))
+    if pa.types.is_boolean(kind):
+        return column.cast("int")
+    return column.cast("double" if pa.types.is_decimal(kind) or pa.types.is_floating(kind) else "long")
+
+
+def _place(rows: "DataFrame", values: Sequence["Column"], *, count: int) -> "Column":
+    """Return the place of a row in the order."""
+    from pyspark.sql import functions as F
+
+    bounds = _bounds(rows, values, count=count)
+    parts = interleaved([len(found) + 1 for found in bounds])
+    place = F.lit(0).cast("long")
+    for value, found, adds in zip(values, bounds, parts, strict=True):
+        tree = _ranked(value, found, adds)
+        place = place.bitwiseOR(F.when(value.isNull(), F.lit(0).cast("long")).otherwise(tree))
+    return place
+
+
+def _bounds(rows: "DataFrame", values: Sequence["Column"], *, count: int) -> list[list[Any]]:
+    """Return the first value of each range but the lowest, of each column. Only these leave Spark."""
+    from pyspark.sql import functions as F
+
+    share = min(1.0, SAMPLE_ROWS / max(1, count))
+    sample = rows.select(*[value.alias(f"_{at}") for at, value in enumerate(values)])
+    if share < 1.0:
+        sample = sample.sample(withReplacement=False, fraction=share, seed=0)
+    lists = sample.agg(*[F.sort_array(F.collect_list(f"_{at}")).alias(f"_{at}") for at in range(len(values))])
+    picks = [_picked(F.col(f"_{at}")).alias(f"_{at}") for at in range(len(values))]
+    [told] = lists.select(*picks).toArrow().to_pylist()
+    found = [told[f"_{at}"] for at in range(len(values))]
+    return [sorted({value for value in one if value is not None and value == value}) for one in found]  # noqa: PLR0124  # not NaN
+
+
+def _picked(values: "Column") -> "Column":
+    """Return the values that stand at every `RANGES`-th part of a sorted list."""
+    from pyspark.sql import functions as F
+
+    at = F.sequence(F.lit(1), F.lit(RANGES - 1))
+    return F.transform(at, lambda part: F.get(values, F.floor(F.size(values) * part / RANGES).cast("int")))
+
+
+def _ranked(value: "Column", bounds: Sequence[Any], adds: Sequence[int]) -> "Column":
+    """Return what a value's rank adds to the place, by halving: a value that is a bound belongs to the range above."""
+    from pyspark.sql import functions as F
+
+    if not bounds:
+        return F.lit(adds[0]).cast("long")
+    middle = len(bounds) // 2
+    below = _ranked(value, bounds[:middle], adds[: middle + 1])
+    above = _ranked(value, bounds[middle + 1 :], adds[middle + 1 :])
+    return F.when(value < F.lit(bounds[middle]), below).otherwise(above)

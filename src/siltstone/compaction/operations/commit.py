@@ -1,0 +1,122 @@
+"""The order of a compaction's durable steps. Whoever changes it changes what a crash leaves behind.
+
+1. new files are written and verified          crash: orphans of a dead owner, the sweep takes them
+2. base commits: removes the plan's files, adds the new ones, sets "siltstone.fold"      the one moment that counts
+3. base is synced, then `changes` is pruned up to the watermark that base now has       crash before: recovery prunes
+4. removed files are deleted, later or in a purge                                       readers take a new snapshot
+
+A reader is right at every point: before 2 it sees base and changes, after 2 it leaves out every change at or below the
+watermark, whether it was pruned or not.
+"""
+
+from siltstone.compaction.operations.fold_plan import FoldPlan
+from siltstone.dataset.store import Store, sequence_of
+from siltstone.delta.table import Parent
+from siltstone.errors import Conflict, Corruption
+from siltstone.failpoints import reach
+from siltstone.model.columns import (
+    APP_EPOCH,
+    APP_FOLD,
+    APP_PRUNE,
+    CHANGED_FROM,
+    CHANGED_TO,
+    FOLDED_BYTES,
+    FOLDED_FILES,
+    JOB,
+)
+from siltstone.model.files import Commit, CommitKind, DataFile
+
+
+class _NothingToPrune(Exception):  # noqa: N818
+    """Another process pruned first."""
+
+
+def commit_fold(store: Store, plan: FoldPlan, written: tuple[DataFile, ...]) -> int:
+    """Verify the counts and commit the fold; return base's new version.
+
+    Raises:
+        Conflict: another fold, load or rewrite was first. Nothing was changed.
+        Corruption: what was written is not what the plan expects. Nothing was changed.
+    """
+    rows = sum(file.rows for file in written)
+    if rows != plan.expected_rows:
+        raise Corruption(
+            f"Dataset {store.name}: the fold wrote {rows} rows and should have written {plan.expected_rows}; "
+            "nothing was committed."
+        )
+    commit = Commit(
+        kind=CommitKind.FOLD,
+        plan_version=plan.base_version,
+        adds=written,
+        removes=plan.touched,
+        transactions={APP_FOLD: plan.target},
+        depends=frozenset({APP_FOLD}),
+        epoch=plan.epoch,
+        info={
+            FOLDED_FILES: str(plan.change_files),
+            FOLDED_BYTES: str(plan.change_bytes),
+            **fold_info(plan.changed_ms),
+            **job_info(plan.job),
+        },
+    )
+    reach("fold.before_commit")
+    committed = store.base.commit(lambda _: commit)
+    reach("fold.after_commit")
+    store.note_commit(store.base, committed.version)
+    return committed.version
+
+
+def fold_info(changed_ms: tuple[int, int] | None) -> dict[str, str]:
+    """Return what a fold's entry says of the time of its changes, so that a time can be found when `changes` has forgotten."""
+    return {} if changed_ms is None else {CHANGED_FROM: str(changed_ms[0]), CHANGED_TO: str(changed_ms[1])}
+
+
+def job_info(job: str) -> dict[str, str]:
+    """Return what an entry says of the job of a cycle that made it, if one did."""
+    return {JOB: job} if job else {}
+
+
+def raise_epoch(store: Store, epoch: int) -> int:
+    """Commit the epoch alone, so that every job of a lower one is refused from now on; return base's version."""
+    return store.base.commit(
+        lambda parent: Commit(
+            kind=CommitKind.EPOCH,
+            plan_version=parent.version,
+            transactions={APP_EPOCH: max(epoch, parent.transaction(APP_EPOCH) or 0)},
+        )
+    ).version
+
+
+def prune(store: Store) -> int:
+    """Remove from `changes` exactly the files that base holds; return how many.
+
+    The watermark is read from base, which is synced first: a change must never be pruned on the word of an entry that
+    a power cut could take back.
+    """
+    store.base.sync()
+    watermark = store.base.pin(APP_FOLD).transactions.get(APP_FOLD, 0)
+    removed = 0
+
+    def build(parent: Parent) -> Commit:
+        nonlocal removed
+        folded = tuple(file for file in parent.files() if sequence_of(file) <= watermark)
+        if not folded or (parent.transaction(APP_PRUNE) or 0) > watermark:
+            raise _NothingToPrune
+        removed = len(folded)
+        return Commit(
+            kind=CommitKind.PRUNE,
+            plan_version=parent.version,
+            removes=folded,
+            transactions={APP_PRUNE: watermark},
+            depends=frozenset({APP_PRUNE}),
+        )
+
+    try:
+        committed = store.changes.commit(build)
+    except _NothingToPrune:
+        return 0
+    except Conflict:
+        return prune(store)
+    store.note_commit(store.changes, committed.version)
+    reach("fold.after_prune")
+    return removed

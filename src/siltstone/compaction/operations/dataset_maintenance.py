@@ -1,0 +1,225 @@
+"""Keeping one dataset in shape: recovery, folds, purges, vacuums, status. What `Dataset` calls.
+
+Every lake has one of these, and most commands ask nothing of it: the rooms that do the work are imported where they are used.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from siltstone.compaction.operations.commit import prune, raise_epoch
+from siltstone.dataset.store import Store
+from siltstone.errors import Conflict
+from siltstone.failpoints import reach
+from siltstone.model.reports import (
+    ClusterEstimate,
+    CompactReport,
+    FoldEstimate,
+    RollUpReport,
+    SquashReport,
+    Status,
+    VacuumReport,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from siltstone.compaction.planning.model import Candidate
+
+PURGE_TRIES: Final = 5
+"""How often a purge folds until it was the first."""
+
+
+class Compactor:
+    """Implements the dataset layer's `Maintenance`."""
+
+    def __init__(self, *, spark: "Callable[[], SparkSession]", leased: Callable[[], int] = lambda: 0) -> None:
+        """Ask for a session only when there is something to rewrite; `leased` says which epoch the lake's lease has."""
+        self._given = spark
+        self._leased = leased
+        self._tagged: dict[str, SparkSession] = {}
+        self._own = threading.local()
+
+    def _spark(self) -> "SparkSession":
+        """Return the session; what it does from now on for this thread can be interrupted by the name of the thread's job."""
+        found = self._given()
+        tag: str = getattr(self._own, "tag", "")
+        if tag:
+            from siltstone.spark.job_tags import add_tag
+
+            add_tag(found, tag)
+            self._tagged[tag] = found
+        return found
+
+    @contextmanager
+    def tagged(self, tag: str) -> Iterator[None]:
+        """Let what Spark does for this thread inside the block be interrupted by a name."""
+        self._own.tag = tag
+        try:
+            yield
+        finally:
+            self._own.tag = ""
+            found = self._tagged.pop(tag, None)
+            if found is not None:
+                from siltstone.spark.job_tags import remove_tag
+
+                remove_tag(found, tag)
+
+    def interrupt(self, tag: str) -> None:
+        """Let Spark cancel what it does under a name; nothing, if it does nothing. From any thread."""
+        found = self._tagged.get(tag)
+        if found is not None:
+            from siltstone.spark.job_tags import interrupt_tag
+
+            interrupt_tag(found, tag)
+
+    def recover(self, store: Store) -> int:
+        """Finish what a crash interrupted, prune what base holds, sweep what nobody will commit; return files swept."""
+        from siltstone.compaction.operations.garbage_collection import sweep_orphans
+
+        self.catch_up(store)
+        return sweep_orphans(store)
+
+    def catch_up(self, store: Store) -> None:
+        """Finish what a crash interrupted, and prune what base holds: recovery without a listing of files."""
+        from siltstone.dataset.schema_changes import finish
+
+        finish(store)
+        prune(store)
+
+    def compact(
+        self, store: Store, *, purge: bool, epoch: int | None = None, job: str = "", until: int | None = None
+    ) -> CompactReport:
+        """Recover, fold, prune; with `purge`, raise the epoch and delete from disk all that is not live.
+
+        The fold carries the given `epoch`, that of a lease, or the dataset's own, and the name of its job. A purge's epoch is
+        above both and so fences out every job that was planned before it: such a job may hold rows that are to be forgotten.
+        With `until` a fold takes the changes up to that sequence.
+        """
+        from siltstone.compaction.operations.garbage_collection import check_no_link, purge_files
+
+        started = store.clock.monotonic_seconds()
+        if purge:
+            check_no_link(store)
+        self.recover(store)
+        store = store.current()
+        if not purge:
+            return self._fold_any(store, epoch=epoch, job=job, until=until)
+        epoch = max(store.snapshot().epoch, self._leased()) + 1
+        store, report = self._fold_for_purge(store, epoch=epoch, job=job)
+        if store.snapshot().epoch < epoch:  # nothing was folded, here or because another fold was quicker
+            raise_epoch(store, epoch)
+        reach("purge.after_fold")
+        store.forget()
+        files, size = purge_files(store)
+        seconds = store.clock.monotonic_seconds() - started
+        return replace(report, purged=True, files_deleted=files, bytes_deleted=size, seconds=seconds)
+
+    def _fold_for_purge(self, store: Store, *, epoch: int, job: str) -> tuple[Store, CompactReport]:
+        """Fold, and once more where another fold or alteration was quicker: who has to forget somebody does not give up for that.
+
+        Return the store with the columns that were folded, and the report.
+        """
+        for _ in range(PURGE_TRIES - 1):
+            with suppress(Conflict):
+                return store, self._fold_any(store, epoch=epoch, job=job)
+            self.catch_up(store)
+            store = store.current()
+        return store, self._fold_any(store, epoch=epoch, job=job)
+
+    def _fold_any(self, store: Store, *, epoch: int | None, job: str, until: int | None = None) -> CompactReport:
+        """Fold if there is anything to fold: Spark is not asked for otherwise."""
+        if not store.snapshot().unfolded:
+            return fold_nothing(store)
+        return self._fold(store, epoch=epoch, job=job, until=until)
+
+    def _fold(self, store: Store, *, epoch: int | None, job: str, until: int | None = None) -> CompactReport:
+        if store.spec.is_log:
+            from siltstone.compaction.operations.fold_log import fold_log
+
+            return fold_log(self._spark(), store, epoch=epoch, job=job, until=until)
+        from siltstone.compaction.operations.fold import fold
+
+        return fold(self._spark(), store, epoch=epoch, job=job, until=until)
+
+    def squash(
+        self, store: Store, *, many: int = 2, dry_run: bool = False, epoch: int | None = None, job: str = ""
+    ) -> SquashReport:
+        """Bring small change files together, if there are that many."""
+        from siltstone.compaction.operations.squash import squash
+
+        return squash(store.current(), many=many, dry_run=dry_run, epoch=epoch, job=job)
+
+    def roll_up(self, store: Store, planned: "Candidate", *, epoch: int | None = None, job: str = "") -> RollUpReport:
+        """Bring small files of a period of a log together, as planned."""
+        from siltstone.compaction.operations.roll_up import roll_up
+
+        return roll_up(self._spark(), store.current(), planned, epoch=epoch, job=job)
+
+    def cluster(self, store: Store, planned: "Candidate", *, epoch: int | None = None, job: str = "") -> RollUpReport:
+        """Order the rows of a period of a log by several columns at once, as planned."""
+        from siltstone.compaction.operations.cluster import cluster
+
+        return cluster(self._spark(), store.current(), planned, epoch=epoch, job=job)
+
+    def cluster_all(self, store: Store, *, by: Sequence[str] = ()) -> list[RollUpReport]:
+        """Order the rows of every period of a log, by its own columns unless told."""
+        from siltstone.compaction.operations.cluster import cluster, whole_base
+
+        store = store.current()
+        jobs = whole_base(store, by=by)
+        return [cluster(self._spark(), store, job) for job in jobs]
+
+    def cluster_estimate(self, store: Store, *, by: Sequence[str] = ()) -> ClusterEstimate:
+        """Say what `cluster_all` would rewrite, without Spark."""
+        from siltstone.compaction.operations.cluster import estimate
+
+        return estimate(store.current(), by=by)
+
+    def estimate(self, store: Store) -> FoldEstimate:
+        """Say what a fold or a purge would have to do, without Spark."""
+        from siltstone.compaction.operations.dataset_status import fold_estimate
+        from siltstone.compaction.operations.garbage_collection import leftovers
+
+        left = leftovers(store)
+        return replace(
+            fold_estimate(store, store.snapshot()),
+            unreferenced_files=len(left),
+            unreferenced_bytes=sum(found.size_bytes for found in left),
+        )
+
+    def vacuum(self, store: Store, *, retention_hours: float | None, dry_run: bool) -> VacuumReport:
+        """Delete removed files that are older than the retention."""
+        from siltstone.compaction.operations.garbage_collection import vacuum
+
+        return vacuum(store, retention_hours=retention_hours, dry_run=dry_run)
+
+    def status(self, store: Store) -> Status:
+        """Count rows, files, bytes and backlog; a file that cannot be read is named."""
+        from siltstone.compaction.operations.dataset_status import status
+
+        return status(store)
+
+
+def fold_nothing(store: Store) -> CompactReport:
+    """Return the report of a fold that had nothing to do, without asking for Spark."""
+    started = store.clock.monotonic_seconds()
+    snapshot = store.snapshot()
+    return CompactReport(
+        dataset=str(store.name),
+        base_rows=snapshot.base.rows,
+        change_rows=0,
+        batches_folded=0,
+        upserts_applied=0,
+        tombstones_applied=0,
+        rows_dropped_by_tombstones=0,
+        final_rows=snapshot.base.rows,
+        files_removed=0,
+        files_added=0,
+        bytes_before=snapshot.base.size_bytes,
+        bytes_after=snapshot.base.size_bytes,
+        watermark=snapshot.watermark,
+        seconds=store.clock.monotonic_seconds() - started,
+    )

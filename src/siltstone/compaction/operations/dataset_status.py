@@ -1,0 +1,116 @@
+"""How a dataset stands: its size, its backlog, what a fold would have to do; from logs, listings and footers, without Spark.
+
+A status is asked for most when something is wrong. So a file that cannot be read is named in it and hides nothing else; what
+would have been read from it is told as what it is at most. Rows of a dataset with such a file cannot be read all the same.
+"""
+
+import datetime
+from typing import Final
+
+import pyarrow as pa
+
+from siltstone.clock import utc_text
+from siltstone.compaction.operations.fold import estimate, estimate_of
+from siltstone.compaction.operations.fold_log import estimate_log
+from siltstone.compaction.operations.garbage_collection import Disk, leftovers_and_lost
+from siltstone.compaction.operations.unreadable_files import unreadable_files
+from siltstone.dataset.read.arrow_view import read_file
+from siltstone.dataset.store import Snapshot, Store
+from siltstone.errors import Corruption, SiltstoneError, Unavailable
+from siltstone.model.columns import WRITTEN_AT
+from siltstone.model.reports import FoldEstimate, Status
+
+MOST_LOOKED: Final = 1_000
+"""Change files whose footers are looked at; there are more only where nobody folds."""
+
+MS_PER_SECOND: Final = 1000
+
+Reasons = dict[str, SiltstoneError]
+"""What is wrong with files, by their paths below the dataset's folder."""
+
+
+def status(store: Store) -> Status:
+    """Count rows, files, bytes and backlog, and name the files that cannot be read as far as they were met.
+
+    Raises:
+        Corruption: a log cannot be read.
+        Gone: the dataset was dropped.
+    """
+    disk = Disk.of(store)  # before the logs are read
+    snapshot = store.snapshot()
+    unfolded = snapshot.unfolded
+    left, bad = leftovers_and_lost(store, disk, base=snapshot.base, changes=snapshot.changes)
+    bad |= unreadable_files(store, (), changes=unfolded[:MOST_LOOKED])
+    fold = _fold(store, snapshot, bad)
+    since = _oldest(store, snapshot, bad)
+    bad = _still_live(store, bad)
+    return Status(
+        dataset=str(store.name),
+        kind=store.spec.kind.value,
+        rows_in_base=snapshot.base.rows,
+        base_files=len(snapshot.base.files),
+        base_bytes=snapshot.base.size_bytes,
+        base_version=snapshot.base.version,
+        sequence=snapshot.sequence,
+        watermark=snapshot.watermark,
+        backlog_batches=snapshot.sequence - snapshot.watermark,
+        backlog_rows=snapshot.unfolded_rows,
+        backlog_files=len(unfolded),
+        backlog_bytes=sum(file.size_bytes for file in unfolded),
+        oldest_unfolded_at=utc_text(since, timespec="seconds") if since else None,
+        stale_seconds=max(0.0, (store.clock.now() - since).total_seconds()) if since else 0.0,
+        fold_files_at_most=fold.files_touched_at_most,
+        fold_bytes_at_most=fold.bytes_touched_at_most,
+        unreferenced_files=len(left),
+        unreferenced_bytes=sum(found.size_bytes for found in left),
+        unreadable={path: str(why) for path, why in bad.items()},
+        unreadable_kinds={path: why.kind for path, why in bad.items()},
+        unreadable_reasons={path: why.reason for path, why in bad.items()},
+    )
+
+
+def fold_estimate(store: Store, snapshot: Snapshot) -> FoldEstimate:
+    """Say what a fold of a snapshot would have to do, without Spark."""
+    return estimate_log(store, snapshot) if store.spec.is_log else estimate(store, snapshot)
+
+
+def _fold(store: Store, snapshot: Snapshot, bad: Reasons) -> FoldEstimate:
+    """Say what a fold would have to do; all of base where changes cannot be read, and then say why in `bad`."""
+    try:
+        return fold_estimate(store, snapshot)
+    except (Corruption, Unavailable, OSError, pa.ArrowException) as error:
+        found = unreadable_files(store, snapshot.base.files, changes=snapshot.unfolded, error=error)
+        if not found and not isinstance(error, FileNotFoundError):  # else it was folded and deleted meanwhile
+            raise
+        bad |= found
+        return estimate_of(store, snapshot, snapshot.base.files)
+
+
+def _oldest(store: Store, snapshot: Snapshot, bad: Reasons) -> datetime.datetime | None:
+    """Return when the oldest change was committed; where a squash hides that, when the oldest readable one was written."""
+    if snapshot.changed_ms is not None:
+        return datetime.datetime.fromtimestamp(snapshot.changed_ms[0] / MS_PER_SECOND, datetime.UTC)
+    for file in snapshot.unfolded:
+        try:
+            rows = read_file(
+                store.changes.path / file.path,
+                store.change_schema,
+                [WRITTEN_AT],
+                verify=store.settings.verify_checksums,
+            )
+        except FileNotFoundError:
+            continue
+        except (Corruption, Unavailable) as error:
+            bad.setdefault(f"changes/{file.path}", error)
+            continue
+        return min(rows.column(WRITTEN_AT).to_pylist(), default=None)
+    return None
+
+
+def _still_live(store: Store, bad: Reasons) -> Reasons:
+    """Leave out what is no part of the dataset any more: it was compacted and deleted while we looked."""
+    if not bad:
+        return {}
+    now = store.snapshot()
+    live = {f"base/{file.path}" for file in now.base.files} | {f"changes/{file.path}" for file in now.unfolded}
+    return {path: why for path, why in sorted(bad.items()) if path in live}

@@ -1,0 +1,413 @@
+"""The fold: everything in `changes` up to now becomes part of `base`.
+
+Flow (see `commit` for what a crash leaves behind at each step):
+
+1. plan: snapshot; the last change of each key; Spark finds them among base's keys and says, file by file, how many rows
+   are replaced and dropped. Files without a match are not touched.
+2. run: Spark writes the touched files anew. Few changes are laid over them file by file (`in_place`); many are merged
+   by a shuffle on the key (`shuffled`).
+3. verify: every footer is read back, counts must equal the plan's.
+4. commit, prune.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, Protocol
+
+import pyarrow as pa
+
+from siltstone.compaction.failures import UnreadableFiles
+from siltstone.compaction.operations.commit import commit_fold, prune
+from siltstone.compaction.operations.fold_arrow import InPlace
+from siltstone.compaction.operations.fold_plan import FoldPlan, Matched, touched_files
+from siltstone.compaction.operations.fold_shuffle import Shuffled
+from siltstone.compaction.operations.unreadable_files import check_readable
+from siltstone.dataset.audit import append_missing
+from siltstone.dataset.read.arrow_view import latest_per_key, unfolded_rows
+from siltstone.dataset.store import Snapshot, Store, check_columns
+from siltstone.delta.layout import DATA
+from siltstone.delta.parquet import key_ranges
+from siltstone.delta.row_group_reader import readable
+from siltstone.errors import Conflict, Corruption, Fenced, Reason, Unavailable
+from siltstone.failpoints import reach
+from siltstone.model.columns import OP
+from siltstone.model.files import DataFile, KeyRange, may_contain
+from siltstone.model.reports import CompactReport, FoldEstimate, OutputFile
+from siltstone.spark.arrow_tasks import WorkersUnfit
+from siltstone.spark.errors import error_line, is_away, is_missing_file, spark_errors
+from siltstone.spark.output_files import attempt_folder, collect_files, discard, manifest
+from siltstone.spark.session import ended_out_of_memory
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+IN_PLACE_BYTES: Final = 64 * 1024 * 1024
+"""Changes are sent to the tasks with their work; more than this (a message of Connect is limited, too) goes by a shuffle."""
+
+
+class Rewrite(Protocol):
+    """One way to bring the last changes into base files."""
+
+    def counts(self) -> tuple[int, int, int]:
+        """Return how many change rows there are, and how many keys end as an upsert and how many as a tombstone."""
+
+    def matched(self) -> dict[str, Matched]:
+        """Count, per base file, the rows that are replaced and dropped."""
+
+    def write(self, plan: FoldPlan, folder: str) -> list[str] | None:
+        """Write the touched files anew; return the names of the files that count, None for all in the folder."""
+
+
+class Work(Protocol):
+    """The fold of one snapshot of a dataset."""
+
+    def plan(self, *, epoch: int) -> FoldPlan:
+        """Say which files it takes, and how many rows must come out."""
+
+    def written(self, plan: FoldPlan, folder: str) -> tuple[DataFile, ...]:
+        """Write into the folder, and verify what lies there."""
+
+
+def fold(
+    spark: "SparkSession", store: Store, *, epoch: int | None = None, job: str = "", until: int | None = None
+) -> CompactReport:
+    """Fold everything that is in `changes` of a keyed dataset now, and prune it; see `fold_by`."""
+    return fold_by(
+        lambda snapshot: KeyedFold(spark=spark, store=store, snapshot=snapshot),
+        store,
+        epoch=epoch,
+        job=job,
+        until=until,
+    )
+
+
+def fold_by(
+    way: Callable[[Snapshot], Work], store: Store, *, epoch: int | None, job: str, until: int | None
+) -> CompactReport:
+    """Fold everything that is in `changes` now, and prune it; `epoch` raises the dataset's epoch with the commit.
+
+    With `until`, only changes up to that sequence, or up to the end of the last file before it: a state that the dataset was in,
+    so it is a fold like any other, of less.
+
+    Raises:
+        Conflict: another fold was first; nothing was changed.
+        UnreadableFiles: change files, or files of base that it has to write anew, cannot be read; nothing was changed.
+    """
+    started = store.clock.monotonic_seconds()
+    snapshot = store.snapshot()
+    if until is not None:
+        snapshot = snapshot.until(until)
+    if not snapshot.unfolded:
+        return report_of(store, empty_plan(snapshot), (), started)
+    check_schemas(store, snapshot)
+    with spark_failures(store, snapshot, changes=snapshot.unfolded):
+        work = way(snapshot)
+        with disk_failures(store):
+            planned = work.plan(epoch=snapshot.epoch if epoch is None else epoch)
+        plan = replace(
+            planned,
+            job=job,
+            change_files=len(snapshot.unfolded),
+            change_bytes=sum(file.size_bytes for file in snapshot.unfolded),
+        )
+        reach("fold.after_plan")
+        append_missing(store, snapshot)
+        written, outputs = land(store, plan, lambda folder: work.written(plan, folder))
+    return report_of(store, plan, written, started, outputs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyedFold:
+    """The last changes of a snapshot, and how they become part of base."""
+
+    spark: "SparkSession"
+    store: Store
+    snapshot: Snapshot
+
+    @cached_property
+    def _chosen(self) -> tuple[Rewrite, dict[str, Matched]]:
+        """The way, and where it has found the changed keys."""
+        if self.snapshot.unfolded_rows <= self.store.settings.arrow_changes_rows:
+            with suppress(WorkersUnfit, OverflowError):  # a date that Python cannot hold
+                few = _in_place(self.spark, self.store, self.snapshot)
+                if few.changes.nbytes <= IN_PLACE_BYTES:
+                    return few, few.matched()
+        many = self._shuffled()
+        return many, many.matched()
+
+    def _shuffled(self) -> Shuffled:
+        return Shuffled(spark=self.spark, store=self.store, snapshot=self.snapshot)
+
+    def plan(self, *, epoch: int) -> FoldPlan:
+        """Count what will be there."""
+        return _plan(self.store, self.snapshot, *self._chosen, epoch=epoch)
+
+    def written(self, plan: FoldPlan, folder: str) -> tuple[DataFile, ...]:
+        """Write, in the spare way if the chosen one fails, and verify."""
+        store = self.store
+        try:
+            names = self._chosen[0].write(plan, folder)
+        except WorkersUnfit:
+            discard(store.base.path, folder)
+            names = None
+            self._shuffled().write(plan, folder)
+        reach("fold.after_write")
+        return collect_files(store.base.path, folder, schema=store.schema, stats=store.stats, names=names)
+
+
+def _in_place(spark: "SparkSession", store: Store, snapshot: Snapshot) -> InPlace:
+    columns, key = [*store.schema.names, OP], store.spec.key
+    rows = unfolded_rows(store, snapshot, columns=columns)
+    latest = latest_per_key(rows, key).select(columns).sort_by([(name, "ascending") for name in key])
+    ranges = {file.path: _key_range(store, file) for file in snapshot.base.files}
+    return InPlace(
+        spark=spark,
+        store=store,
+        change_rows=rows.num_rows,
+        changes=latest.combine_chunks(),
+        files=_candidates(store, snapshot.base.files, latest, ranges),
+        ranges=ranges,
+    )
+
+
+def land(
+    store: Store, plan: FoldPlan, write: Callable[[str], tuple[DataFile, ...]]
+) -> tuple[tuple[DataFile, ...], tuple[OutputFile, ...]]:
+    """Let `write` write and verify the files of a folder, commit and prune; what is not committed is removed again."""
+    with store.presence() as owner:
+        folder = attempt_folder(owner.owner, 0)
+        with discarding(store, owner.owner), disk_failures(store):
+            written = write(folder) if plan.expected_rows else ()
+            outputs = manifest(store.base.path, written)
+        with discarding(store, owner.owner, on=(Conflict, Corruption, Fenced)):  # after others it may be live
+            commit_fold(store, plan, written)
+    prune(store)
+    return written, outputs
+
+
+@contextmanager
+def discarding(store: Store, owner: str, *, on: tuple[type[BaseException], ...] = (BaseException,)) -> Iterator[None]:
+    """Give what a job writes inside the block a folder, and remove it again if one of these errors comes.
+
+    The folder is made here: where that is not allowed, or the disk is full, Spark does not say so clearly.
+
+    Raises:
+        Unavailable: the folder cannot be made.
+    """
+    path = store.base.path / DATA / owner
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Unavailable(f"Dataset {store.name}: {path} cannot be written ({error}); nothing was changed.") from error
+    try:
+        yield
+    except on:
+        discard(store.base.path, f"{DATA}/{owner}")
+        raise
+
+
+@contextmanager
+def disk_failures(store: Store) -> Iterator[None]:
+    """Say of which dataset it was that a disk refused something; only before a commit.
+
+    A file that is gone is another matter, and so is a JVM that does not listen any more: both are for `spark_failures`.
+
+    Raises:
+        Unavailable: the disk refused.
+    """
+    try:
+        yield
+    except (FileNotFoundError, ConnectionError):
+        raise
+    except OSError as error:
+        raise Unavailable(
+            f"Dataset {store.name}: the disk refused what the work needs ({error}); nothing was changed."
+        ) from error
+
+
+def check_schemas(store: Store, snapshot: Snapshot) -> None:
+    """A change file with a column that base lacks would lose it in silence; refuse instead. Recovery ends such an alteration."""
+    check_columns(store, snapshot)
+    known = set(snapshot.base.schema.names)
+    lost = [name for name in snapshot.changes.schema.names if not name.startswith("_") and name not in known]
+    if lost:
+        raise Conflict(
+            f"Dataset {store.name}: changes have column {lost[0]!r}, which base lacks. Open the dataset anew.",
+            reason=Reason.SCHEMA_CHANGED,
+        )
+
+
+# ---- the plan ----------------------------------------------------------------------------------------------------
+
+
+def _plan(store: Store, snapshot: Snapshot, rewrite: Rewrite, matched: dict[str, Matched], *, epoch: int) -> FoldPlan:
+    change_rows, upserts, tombstones = rewrite.counts()
+    replaced = sum(found.replaced for found in matched.values())
+    return FoldPlan(
+        base_version=snapshot.base.version,
+        watermark=snapshot.watermark,
+        target=snapshot.sequence,
+        epoch=epoch,
+        touched=touched_files(
+            snapshot.base.files,
+            matched,
+            new_rows=upserts - replaced,
+            target_bytes=store.settings.target_file_bytes,
+        ),
+        batches=snapshot.sequence - snapshot.watermark,
+        change_rows=change_rows,
+        upserts=upserts,
+        tombstones=tombstones,
+        replaced=replaced,
+        dropped=sum(found.dropped for found in matched.values()),
+        base_rows=snapshot.base.rows,
+        base_bytes=snapshot.base.size_bytes,
+        changed_ms=snapshot.changed_ms,
+    )
+
+
+def estimate(store: Store, snapshot: Snapshot) -> FoldEstimate:
+    """Say what a fold would have to do, from logs and footers alone: no Spark, nothing is written."""
+    touched: Sequence[DataFile] = snapshot.base.files if snapshot.unfolded else ()
+    if touched and snapshot.unfolded_rows <= store.settings.arrow_changes_rows:
+        keys = unfolded_rows(store, snapshot, columns=store.spec.key)
+        with suppress(OverflowError):
+            touched = _candidates(store, touched, keys, {file.path: _key_range(store, file) for file in touched})
+    return estimate_of(store, snapshot, touched)
+
+
+def estimate_of(store: Store, snapshot: Snapshot, touched: Sequence[DataFile]) -> FoldEstimate:
+    """Say what a fold would have to do that rewrites at most these files of base."""
+    return FoldEstimate(
+        dataset=str(store.name),
+        base_rows=snapshot.base.rows,
+        base_files=len(snapshot.base.files),
+        base_bytes=snapshot.base.size_bytes,
+        batches=snapshot.sequence - snapshot.watermark,
+        change_rows=snapshot.unfolded_rows,
+        change_bytes=sum(file.size_bytes for file in snapshot.unfolded),
+        change_files=len(snapshot.unfolded),
+        files_touched_at_most=len(touched),
+        bytes_touched_at_most=sum(file.size_bytes for file in touched),
+    )
+
+
+def _candidates(
+    store: Store, files: Sequence[DataFile], latest: pa.Table, ranges: dict[str, KeyRange]
+) -> list[DataFile]:
+    """Leave out files whose footer says that no changed key can be in them."""
+    first = store.spec.key[0]
+    if pa.types.is_boolean(store.schema.field(first).type):
+        return list(files)
+    keys = latest.column(first).combine_chunks().unique().sort().to_pylist()
+    return [file for file in files if may_contain(ranges[file.path], keys)]
+
+
+def _key_range(store: Store, file: DataFile) -> KeyRange:
+    """Return the range of the key's first column by the file's footer."""
+    path = store.base.path / file.path
+    with readable(path), store.opened(path) as parquet:
+        metadata = parquet.metadata
+    ranges = key_ranges(metadata, store.spec.key[0])
+    if not all(found.known for found in ranges):
+        return KeyRange()
+    return KeyRange(min((r.low for r in ranges), default=None), max((r.high for r in ranges), default=None))
+
+
+# ---- the report --------------------------------------------------------------------------------------------------
+
+
+def empty_plan(snapshot: Snapshot) -> FoldPlan:
+    """Return the plan of a fold that has nothing to do."""
+    return FoldPlan(
+        base_version=snapshot.base.version,
+        watermark=snapshot.watermark,
+        target=snapshot.sequence,
+        epoch=snapshot.epoch,
+        touched=(),
+        batches=0,
+        change_rows=0,
+        upserts=0,
+        tombstones=0,
+        replaced=0,
+        dropped=0,
+        base_rows=snapshot.base.rows,
+        base_bytes=snapshot.base.size_bytes,
+    )
+
+
+def report_of(
+    store: Store,
+    plan: FoldPlan,
+    written: tuple[DataFile, ...],
+    started: float,
+    outputs: tuple[OutputFile, ...] = (),
+) -> CompactReport:
+    """Return what a fold did, in exact counts."""
+    removed_bytes = sum(file.size_bytes for file in plan.touched)
+    return CompactReport(
+        dataset=str(store.name),
+        base_rows=plan.base_rows,
+        change_rows=plan.change_rows,
+        batches_folded=plan.batches,
+        upserts_applied=plan.upserts,
+        tombstones_applied=plan.tombstones,
+        rows_dropped_by_tombstones=plan.dropped,
+        final_rows=plan.final_rows,
+        files_removed=len(plan.touched),
+        files_added=len(written),
+        bytes_before=plan.base_bytes,
+        bytes_after=plan.base_bytes - removed_bytes + sum(file.size_bytes for file in written),
+        watermark=plan.target,
+        seconds=store.clock.monotonic_seconds() - started,
+        change_files=plan.change_files,
+        change_bytes=plan.change_bytes,
+        outputs=outputs,
+    )
+
+
+@contextmanager
+def spark_failures(
+    store: Store, snapshot: Snapshot, *, suspects: Sequence[DataFile] = (), changes: Sequence[DataFile] = ()
+) -> Iterator[None]:
+    """Say in our words what went wrong while Spark or we read and wrote; nothing was committed by then.
+
+    Of the `suspects`, files of base, and of the `changes`, those that cannot be read are named.
+    """
+    gone = f"Dataset {store.name}: files of the plan are gone; another compaction was first."
+    try:
+        try:
+            yield
+        except spark_errors() as error:
+            if is_missing_file(error) and not _all_there(store, snapshot):
+                raise Conflict(gone) from error
+            told, reason = error_line(error), None
+            if not is_away(error):
+                said = str(error)
+                named = [file for file in snapshot.base.files if file.path.rsplit("/", 1)[-1] in said]
+                check_readable(store, suspects or named, changes=changes, error=error)
+            elif ended_out_of_memory():
+                told, reason = "its JVM has ended with an OutOfMemoryError.", Reason.MEMORY
+            else:
+                reason = Reason.SPARK_LOST
+            raise Unavailable(
+                f"Dataset {store.name}: the work failed in Spark: {told} Nothing was changed.", reason=reason
+            ) from error
+        except Corruption as error:
+            if changes and not isinstance(error, UnreadableFiles):
+                check_readable(store, (), changes=changes, error=error)
+            raise
+    except FileNotFoundError as error:
+        raise Conflict(gone) from error
+
+
+def _all_there(store: Store, snapshot: Snapshot) -> bool:
+    """True if this process sees every file of the snapshot: then Spark's tasks look at another disk."""
+    return all(
+        (table.path / file.path).exists()
+        for table, files in ((store.base, snapshot.base.files), (store.changes, snapshot.unfolded))
+        for file in files
+    )

@@ -1,0 +1,154 @@
+"""A fold of few changes: touched files are written anew one by one, by Arrow inside Spark's tasks.
+
+Spark says which task works on which file and where; the rows never pass through its row format, which is what makes a
+rewrite slow. The driver holds the changes (they are few), learns from the tasks which of them are in which file, and
+sends each task the changes that fall into its files. New keys go into the file whose range they fall into, the rest of them
+into a file of their own.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from siltstone.compaction.operations.fold_plan import FoldPlan, Matched, grouped
+from siltstone.dataset.store import Store
+from siltstone.model.columns import OP, Op
+from siltstone.model.files import DataFile, KeyRange
+from siltstone.model.schema import default_of
+from siltstone.spark.arrow_tasks import in_numbered_tasks, store_target
+from siltstone.spark_tasks import fold as worker
+from siltstone.spark_tasks.io import packed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Numbers = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InPlace:
+    """The last change of each key, sorted by key, and what it takes to lay them over base files."""
+
+    spark: "SparkSession"
+    store: Store
+    change_rows: int
+    changes: pa.Table
+    files: Sequence[DataFile]
+    ranges: Mapping[str, KeyRange]
+
+    @cached_property
+    def _key(self) -> list[str]:
+        return list(self.store.spec.key)
+
+    @cached_property
+    def _is_upsert(self) -> Numbers:
+        return np.asarray(pc.equal(self.changes.column(OP), Op.UPSERT.value).to_numpy(zero_copy_only=False))
+
+    # ---- which keys are where ----------------------------------------------------------------------------------
+
+    def counts(self) -> tuple[int, int, int]:
+        """Return how many change rows there are, and how many keys end as an upsert and how many as a tombstone."""
+        upserts = int(self._is_upsert.sum())
+        return self.change_rows, upserts, self.changes.num_rows - upserts
+
+    @cached_property
+    def _found(self) -> dict[str, Numbers]:
+        """For each base file that has changed keys, the numbers of these changes.
+
+        Raises:
+            WorkersUnfit: Spark's tasks cannot do it.
+        """
+        spans = [self._span(self.ranges[file.path]) for file in self.files]
+        keys = self.changes.select(self._key)
+        sent = [
+            (str(self.store.base.path / file.path), packed(keys.slice(first, last - first)))
+            for file, (first, last) in zip(self.files, spans, strict=True)
+        ]
+        found: dict[str, Numbers] = {}
+        for number, data in self._each(len(sent), worker.finder(sent, verify=self.store.settings.verify_checksums)):
+            numbers = np.frombuffer(data, dtype="<i8") + spans[number][0]
+            if len(numbers):
+                found[self.files[number].path] = numbers
+        return found
+
+    def matched(self) -> dict[str, Matched]:
+        """Count the rows that are replaced and dropped, file by file.
+
+        Raises:
+            WorkersUnfit: Spark's tasks cannot do it.
+        """
+        return {
+            path: Matched(replaced=int(self._is_upsert[numbers].sum()), dropped=int((~self._is_upsert[numbers]).sum()))
+            for path, numbers in self._found.items()
+        }
+
+    def _span(self, keys: KeyRange) -> tuple[int, int]:
+        """Return the slice of the changes that can be in a file with this range of keys."""
+        if not keys.known:
+            return 0, self.changes.num_rows
+        return bisect_left(self._first_column, keys.low), bisect_right(self._first_column, keys.high)
+
+    @cached_property
+    def _first_column(self) -> list[Any]:
+        return list(self.changes.column(self._key[0]).to_pylist())
+
+    # ---- the rewrite -------------------------------------------------------------------------------------------
+
+    def write(self, plan: FoldPlan, folder: str) -> list[str]:
+        """Write the touched files anew into the folder; return the names of the files that count.
+
+        A task that Spark tries twice may leave a file that is not among them.
+        """
+        target = self.store.base.path / folder
+        target.mkdir(parents=True)
+        job = worker.Job(
+            target=store_target(self.store, self.store.schema, target),
+            defaults={field.name: default_of(field) for field in self.store.schema},
+            key=tuple(self._key),
+            op=OP,
+            upsert=Op.UPSERT.value,
+        )
+        tasks = list(self._tasks(plan))
+
+        written = [data.decode().split("\n") for _, data in self._each(len(tasks), worker.rewriter(tasks, job)) if data]
+        return [name for names in written for name in names]
+
+    def _tasks(self, plan: FoldPlan) -> Iterator[worker.Task]:
+        new = self._is_upsert.copy()
+        for numbers in self._found.values():
+            new[numbers] = False
+        target = self.store.settings.target_file_bytes
+        for group in grouped(plan.touched, self.ranges, target_bytes=target):
+            own = [self._found[file.path] for file in group if file.path in self._found]
+            for file in group:
+                first, last = self._span(self.ranges[file.path]) if self.ranges[file.path].known else (0, 0)
+                own.append(first + np.flatnonzero(new[first:last]))
+                new[first:last] = False
+            yield self._task(group, np.sort(np.concatenate(own)))
+        if new.any():
+            yield self._task((), np.flatnonzero(new))
+
+    def _task(self, files: Sequence[DataFile], numbers: Numbers) -> worker.Task:
+        """Describe the rewrite of some files; a file that would grow far beyond the target is split."""
+        rows_in = sum(file.rows for file in files)
+        rows = rows_in + len(numbers)
+        size = sum(file.size_bytes for file in files) * rows // max(1, rows_in)
+        count = max(1, round(size / self.store.settings.target_file_bytes))
+        return worker.Task(
+            inputs=tuple(str(self.store.base.path / file.path) for file in files),
+            changes=packed(self.changes.take(pa.array(numbers))),
+            rows_per_file=max(1, -(-rows // count)),
+        )
+
+    # ---- Spark's tasks -----------------------------------------------------------------------------------------
+
+    def _each(self, count: int, work: Callable[[int], bytes]) -> Iterator[tuple[int, bytes]]:
+        """Run `work` on the numbers below `count`, one a task, and yield what comes back: a little for each."""
+        if count:
+            yield from in_numbered_tasks(self.spark, count, work, modules=(worker,))

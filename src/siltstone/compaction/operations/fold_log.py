@@ -1,0 +1,332 @@
+"""The fold of a log: the appends that are seen become rows of base in their hour, and base's hidden rows go.
+
+Flow (see `commit` for what a crash leaves behind at each step):
+
+1. plan: snapshot; Δ's tombstones; Spark counts the appends that are seen, group by group, and the rows that a tombstone hides,
+   base file by base file. A *group* is a period and values of the user's partition columns: the rows that may share a file.
+   Files without a hidden row are not touched. Of duplicates (`dedup`) those that have lost are left out, or go from base.
+2. run: Spark writes the appends into their groups, and the touched files without their hidden rows into the group that each
+   file had: after a roll-up that may be a day or a month. Rows are sorted inside files of the target size.
+3. verify: every footer is read back, and each group must hold exactly the rows that were counted.
+4. commit, prune.
+
+No row passes the driver: it learns names and counts alone. Groups are numbered, and Spark divides by number, so that no value
+of a user becomes a part of a path.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from siltstone.compaction.operations.fold import estimate_of, fold_by
+from siltstone.compaction.operations.fold_plan import FoldPlan, Matched
+from siltstone.dataset.load.partition_groups import (
+    GROUP,
+    GROUP_TASKS,
+    Group,
+    described,
+    file_rows,
+    group_columns,
+    group_of,
+    group_texts,
+    moved_files,
+    spread,
+    with_period,
+    write_groups,
+)
+from siltstone.dataset.read.arrow_view import unfolded_rows
+from siltstone.dataset.read.dedup import near_files, without_equal
+from siltstone.dataset.read.log_view import (
+    Stones,
+    append_frame,
+    is_small,
+    stone_frames,
+    stones_of,
+    tombstone_rows,
+    without_hidden,
+)
+from siltstone.dataset.read.spark_frames import changes_frame, scan
+from siltstone.dataset.store import Snapshot, Store
+from siltstone.delta.layout import is_squashed
+from siltstone.delta.parquet import key_ranges
+from siltstone.delta.row_group_reader import readable
+from siltstone.errors import Corruption
+from siltstone.failpoints import reach
+from siltstone.model.files import DataFile, KeyRange, may_contain
+from siltstone.model.reports import CompactReport, FoldEstimate
+from siltstone.model.spec import Survivor
+from siltstone.spark.output_files import house_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_NAME: Final = "_name"
+_ROWS: Final = "_rows"
+MANY_GROUPS: Final = 10_000
+"""More groups than these in one fold are joined by a shuffle, not sent to every task."""
+
+
+def fold_log(
+    spark: "SparkSession", store: Store, *, epoch: int | None = None, job: str = "", until: int | None = None
+) -> CompactReport:
+    """Fold everything that is in `changes` of a log now, and prune it; see `fold.fold_by`."""
+    return fold_by(
+        lambda snapshot: LogFold(spark=spark, store=store, snapshot=snapshot),
+        store,
+        epoch=epoch,
+        job=job,
+        until=until,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogFold:
+    """The changes of a snapshot as frames, and how they become files of base."""
+
+    spark: "SparkSession"
+    store: Store
+    snapshot: Snapshot
+
+    @cached_property
+    def _stones(self) -> "tuple[tuple[Stones, DataFrame], ...]":
+        return stone_frames(self.spark, stones_of(self.store, self.snapshot))
+
+    @cached_property
+    def _appends(self) -> "DataFrame":
+        """The appends that are seen, as base stores them, with their period."""
+        columns = self.store.base_schema.names
+        frame = append_frame(self.spark, self.store, self.snapshot, self._stones, columns=columns)
+        return with_period(frame, self.store)
+
+    # ---- the plan ----------------------------------------------------------------------------------------------
+
+    def plan(self, *, epoch: int) -> FoldPlan:
+        """Count what will be there."""
+        with house_settings(self.spark):
+            return self._counts(epoch)
+
+    def _counts(self, epoch: int) -> FoldPlan:
+        snapshot = self.snapshot
+        dropped = self.dropped
+        return FoldPlan(
+            base_version=snapshot.base.version,
+            watermark=snapshot.watermark,
+            target=snapshot.sequence,
+            epoch=epoch,
+            touched=tuple(file for file in sorted(snapshot.base.files, key=lambda f: f.path) if file.path in dropped),
+            batches=snapshot.sequence - snapshot.watermark,
+            change_rows=self._change_rows(),
+            upserts=sum(self.appended.values()),
+            tombstones=tombstone_rows(self.store, snapshot).num_rows,
+            replaced=sum(found.replaced for found in dropped.values()),
+            dropped=sum(found.dropped for found in dropped.values()),
+            base_rows=snapshot.base.rows,
+            base_bytes=snapshot.base.size_bytes,
+            changed_ms=snapshot.changed_ms,
+        )
+
+    def _change_rows(self) -> int:
+        """Return how many change rows are folded; of a squashed file some may be in base already."""
+        if not any(is_squashed(file.path) for file in self.snapshot.unfolded):
+            return self.snapshot.unfolded_rows
+        if is_small(self.store, self.snapshot):
+            return int(unfolded_rows(self.store, self.snapshot, columns=[]).num_rows)
+        return changes_frame(self.spark, self.store, self.snapshot).count()
+
+    @cached_property
+    def appended(self) -> dict[Group, int]:
+        """How many of the appends that are seen belong into each group. Only counts leave Spark."""
+        from pyspark.sql import functions as F
+
+        names = group_columns(self.store)
+        counted = self._appends.groupBy(*group_texts(self.store)).agg(F.count(F.lit(1)).alias(_ROWS)).toArrow()
+        groups = [counted.column(name).to_pylist() for name in names]
+        return dict(zip(zip(*groups, strict=True), counted.column(_ROWS).to_pylist(), strict=True))
+
+    @cached_property
+    def dropped(self) -> dict[str, Matched]:
+        """How many rows of which base files a tombstone hides, and a later duplicate replaces. Only counts leave Spark."""
+        from pyspark.sql import functions as F
+
+        files = self._touched_at_most()
+        if not files:
+            return {}
+        names = {file.path.rsplit("/", 1)[-1]: file for file in files}
+        if len(names) != len(files):
+            raise Corruption(f"Dataset {self.store.name}: two base files have the same name; nothing was changed.")
+        asked = dict.fromkeys((*self.store.spec.subject, *self.store.spec.dedup_by))
+        rows = self._scan(files).select(*asked, F.col("_metadata.file_name").alias(_NAME))
+        left = self._counted(self._without_hidden(rows))
+        hidden = {file.path: file.rows - left.get(name, 0) for name, file in names.items()}
+        replaced = dict.fromkeys(hidden, 0)
+        if self._replacing is not None:
+            kept = self._counted(self._without_replaced(self._without_hidden(rows)))
+            replaced = {file.path: left.get(name, 0) - kept.get(name, 0) for name, file in names.items()}
+        return {
+            path: Matched(dropped=count, replaced=replaced[path])
+            for path, count in hidden.items()
+            if count or replaced[path]
+        }
+
+    def _counted(self, rows: "DataFrame") -> dict[str, int]:
+        """Count rows by the name of their file. Only counts leave Spark."""
+        from pyspark.sql import functions as F
+
+        told = rows.groupBy(_NAME).agg(F.count(F.lit(1)).alias(_ROWS)).toArrow().to_pylist()
+        return {row[_NAME]: int(row[_ROWS]) for row in told}
+
+    def _touched_at_most(self) -> list[DataFile]:
+        """Return the base files of which rows may go: a tombstone hides them, or a later duplicate takes their place."""
+        hidden = touched_at_most(self.store, self.snapshot, [stone for stone, _ in self._stones])
+        near = near_files(self.store, self.snapshot) if self._replacing is not None else []
+        return list({file.path: file for file in (*hidden, *near)}.values())
+
+    @cached_property
+    def _replacing(self) -> "DataFrame | None":
+        """The appends that take the place of equal rows of base, if the last one survives."""
+        spec = self.store.spec
+        return self._appends if spec.dedup_by and spec.survivor is Survivor.LAST else None
+
+    def _without_replaced(self, rows: "DataFrame") -> "DataFrame":
+        if self._replacing is None:
+            return rows
+        return without_equal(rows, self._replacing, self.store, few=is_small(self.store, self.snapshot))
+
+    def _scan(self, files: Sequence[DataFile]) -> "DataFrame":
+        paths = [self.store.base.path / file.path for file in files]
+        return scan(self.spark, self.store, self.store.base_schema, paths)
+
+    def _without_hidden(self, rows: "DataFrame") -> "DataFrame":
+        for stone, frame in self._stones:
+            rows = without_hidden(rows, stone, frame, self.store)
+        return rows
+
+    # ---- the rewrite -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _groups(self) -> list[Group]:
+        """All groups that get rows; a group's number is its place here."""
+        touched = [group_of(file, self.store) for file in self.snapshot.base.files if file.path in self.dropped]
+        return sorted({*self.appended, *touched}, key=lambda group: [text or "" for text in group])
+
+    def written(self, plan: FoldPlan, folder: str) -> tuple[DataFile, ...]:
+        """Write and verify the files of the fold."""
+        with house_settings(self.spark):
+            self.write(plan, folder)
+        reach("fold.after_write")
+        return self.collected(plan, folder)
+
+    def write(self, plan: FoldPlan, folder: str) -> None:
+        """Let Spark write the groups, each into a folder of its own, sorted."""
+        rows = self._numbered(self._appends)
+        if plan.touched:
+            rows = rows.unionByName(self._rewritten(plan.touched))
+        size = sum(file.size_bytes for file in (*plan.touched, *self.snapshot.unfolded))
+        count = plan.change_rows + sum(file.rows for file in plan.touched)
+        parts = max(1, -(-size // self.store.settings.target_file_bytes))
+        ordered = spread(rows, self.store, parts=parts, tasks=min(len(self._groups), GROUP_TASKS))
+        rows_per_file = file_rows(self.store, rows=count, size_bytes=size)
+        write_groups(ordered, self.store, folder, rows_per_file=rows_per_file)
+
+    def _numbered(self, rows: "DataFrame") -> "DataFrame":
+        """Give each append the number of its group."""
+        from pyspark.sql import functions as F
+
+        names = group_columns(self.store)
+        mine = [f"_in{place}" for place in range(len(names))]
+        listed = [(number, *group) for number, group in enumerate(self._groups)]
+        schema = ", ".join([f"{GROUP} int", *[f"{name} string" for name in mine]])
+        groups = self.spark.createDataFrame(listed, schema)
+        same = F.lit(True)  # noqa: FBT003
+        for name, own in zip(names, mine, strict=True):
+            same = same & F.col(f"`{name}`").cast("string").eqNullSafe(F.col(own))
+        side = F.broadcast(groups) if len(listed) <= MANY_GROUPS else groups
+        return rows.join(side, same).select(*self.store.base_schema.names, GROUP)
+
+    def _rewritten(self, touched: Sequence[DataFile]) -> "DataFrame":
+        """Return the rows of touched files that stay, each with the number of its file's group."""
+        from pyspark.sql import functions as F
+
+        numbers = {group: number for number, group in enumerate(self._groups)}
+        listed = [(file.path.rsplit("/", 1)[-1], numbers[group_of(file, self.store)]) for file in touched]
+        names = self.spark.createDataFrame(listed, f"{_NAME} string, {GROUP} int")
+        rows = self._scan(touched).withColumn(_NAME, F.col("_metadata.file_name"))
+        kept = self._without_replaced(self._without_hidden(rows)).join(F.broadcast(names), _NAME)
+        return kept.select(*self.store.base_schema.names, GROUP)
+
+    # ---- what was written ----------------------------------------------------------------------------------------
+
+    def collected(self, plan: FoldPlan, folder: str) -> tuple[DataFile, ...]:
+        """Describe the files for the commit, after a look at whether each group has the rows that were counted.
+
+        Raises:
+            Unavailable: the folder is not visible from here: the executors wrote to another machine's disk.
+            Corruption: a file cannot be read back, or a group has other rows than the plan says.
+        """
+        files = [
+            described(self.store, path, self._groups[int(number)]) for path, number in moved_files(self.store, folder)
+        ]
+        self._check_groups(plan, files)
+        return tuple(files)
+
+    def _check_groups(self, plan: FoldPlan, files: Sequence[DataFile]) -> None:
+        expected: Counter[Group] = Counter(self.appended)
+        for file in plan.touched:
+            gone = self.dropped[file.path]
+            expected[group_of(file, self.store)] += file.rows - gone.dropped - gone.replaced
+        found: Counter[Group] = Counter()
+        for file in files:
+            found[group_of(file, self.store)] += file.rows
+        if +expected != +found:
+            wrong = next(iter({**(expected - found), **(found - expected)}))
+            raise Corruption(
+                f"Dataset {self.store.name}: the fold wrote {found[wrong]} rows into {'/'.join(map(str, wrong))} and should "
+                f"have written {expected[wrong]}; nothing was committed."
+            )
+
+
+# ---- which files ---------------------------------------------------------------------------------------------------
+
+
+def touched_at_most(store: Store, snapshot: Snapshot, stones: Sequence[Stones]) -> list[DataFile]:
+    """Return the base files whose footers do not rule out that a tombstone hides a row of them."""
+    try:
+        wanted = [(name, _values(stone, name)) for stone in stones for name in stone.columns[:1]]
+    except OverflowError:  # a date that Python cannot hold
+        return list(snapshot.base.files)
+    return [file for file in snapshot.base.files if _may_hide(store, file, wanted)]
+
+
+def _values(stone: Stones, name: str) -> list[Any] | None:
+    """Return the values of a column that are named, in order; None where footers are of no use."""
+    column = stone.rows.column(name)
+    return None if pa.types.is_boolean(column.type) else sorted(column.unique().to_pylist())
+
+
+def _may_hide(store: Store, file: DataFile, wanted: Sequence[tuple[str, list[Any] | None]]) -> bool:
+    path = store.base.path / file.path
+    with readable(path), store.opened(path) as parquet:
+        metadata = parquet.metadata
+    return any(
+        values is None or may_contain(found, values) for name, values in wanted for found in _ranges(metadata, name)
+    )
+
+
+def _ranges(metadata: pq.FileMetaData, name: str) -> list[KeyRange]:
+    try:
+        return key_ranges(metadata, name)
+    except OverflowError:  # a date that Python cannot hold
+        return [KeyRange()]
+
+
+def estimate_log(store: Store, snapshot: Snapshot) -> FoldEstimate:
+    """Say what a fold of a log would have to do, from logs and footers alone: no Spark, nothing is written."""
+    touched = touched_at_most(store, snapshot, stones_of(store, snapshot)) if snapshot.unfolded else []
+    if store.spec.survivor is Survivor.LAST:
+        touched = list({file.path: file for file in (*touched, *near_files(store, snapshot))}.values())
+    return estimate_of(store, snapshot, touched)

@@ -1,0 +1,274 @@
+"""Giving disk back: the sweep of orphans, the vacuum, and the purge that makes a dataset really forget.
+
+Terms. A file is *live* if the newest version of its table names it, *removed* if the log names it as removed and it is
+younger than the retention, an *orphan* otherwise: a crashed job's output, a refused batch, Spark's side files, or what was
+removed longer ago. Live files are never deleted, removed ones after their retention or by a purge, orphans once their
+owner is dead. A file that neither a log names nor an owner's id in its path proves to be ours is *foreign*: the sweep and the
+vacuum leave it alone, and only a purge deletes it, because it may be a copy of rows that must be forgotten.
+
+The order of looking is the safety of it all: first the listing of the disk, then who is alive, then the logs. A file that
+was on disk and whose owner was dead before the log was read is either named by that log or never will be.
+A listing that fails raises; it is never taken for an empty one. Symbolic links are not followed, and what is one or lies behind
+one is not deleted: a vacuum or purge of a table behind a link is refused.
+"""
+
+import contextlib
+import math
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from siltstone.config import Settings
+from siltstone.coordination.liveness import is_live, sweep_dead
+from siltstone.dataset.store import Store
+from siltstone.delta.checkpoints import forget_history, write_checkpoint
+from siltstone.delta.layout import DATA, LOG, is_owned, is_squashed, owner_of
+from siltstone.delta.table import TURN, Pinned, Table
+from siltstone.errors import Corruption, InvalidRequest, Reason, SiltstoneError, Unavailable
+from siltstone.failpoints import reach
+from siltstone.host.system_errors import read_failure
+from siltstone.model.reports import VacuumReport
+from siltstone.spark.scratch import sweep_all
+
+OTHER_JOB_SECONDS: Final = 120.0
+"""How long a purge waits for another job that is still writing into base."""
+POLL_SECONDS: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftover:
+    """A file that the newest version of its table does not name."""
+
+    table: Table
+    path: str
+    size_bytes: int
+    owner_live: bool
+
+
+def leftovers(store: Store) -> list[Leftover]:
+    """List every file of the dataset that is not live, with whether its owner is."""
+    disk = Disk.of(store)
+    found, lost = leftovers_and_lost(store, disk, base=store.base.pin(), changes=store.changes.pin())
+    for path in sorted(lost):
+        raise Corruption(
+            f"Dataset {store.name}: live file {path} is missing from {store.path}. Restore it.",
+            reason=Reason.MISSING_FILE,
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """What lies in the folders of a dataset's tables, and which owners were alive then. Look here first, at the logs after."""
+
+    listed: dict[Path, list[tuple[str, int]]]
+    """The files of each table with their sizes."""
+    alive: frozenset[str]
+
+    @classmethod
+    def of(cls, store: Store) -> "Disk":
+        """List the files, then ask who is alive.
+
+        Raises:
+            Unavailable: a folder cannot be listed.
+        """
+        try:
+            listed = {table.path: list(_data_files(table.path)) for table in (store.base, store.changes)}
+            owners = {owner for found in listed.values() for path, _ in found if (owner := owner_of(path))}
+            return cls(listed, frozenset(owner for owner in owners if is_live(store.layout.work, owner)))
+        except OSError as error:
+            raise read_failure(error.filename or store.path, error) from error
+
+
+def leftovers_and_lost(
+    store: Store, disk: Disk, *, base: Pinned, changes: Pinned
+) -> tuple[list[Leftover], dict[str, SiltstoneError]]:
+    """List what is not live, and what is live and not there: the paths of these below the dataset's folder, each with that.
+
+    Both tables must have been pinned after the disk was looked at.
+    """
+    left: list[Leftover] = []
+    lost: dict[str, SiltstoneError] = {}
+    for table, pinned in ((store.base, base), (store.changes, changes)):
+        listed = disk.listed[table.path]
+        live = {file.path for file in pinned.files}
+        missing = [path for path in live - {path for path, _ in listed} if not (table.path / path).exists()]
+        lost |= {
+            f"{table.path.name}/{path}": Corruption("it is missing", reason=Reason.MISSING_FILE) for path in missing
+        }
+        dead = [(path, size) for path, size in listed if path not in live]
+        if not dead or store.layout.link_in(table.path):
+            continue  # what lies behind a link is not ours to delete
+        left += [
+            Leftover(table=table, path=path, size_bytes=size, owner_live=owner_of(path) in disk.alive)
+            for path, size in dead
+        ]
+    return left, lost
+
+
+def _data_files(root: Path) -> Iterable[tuple[str, int]]:
+    """Walk a table's folder; its log, its turn file and links are left out."""
+
+    def fail(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
+    top = str(root)
+    for folder, names, files in os.walk(top, onerror=fail):
+        below = f"{folder[len(top) + 1 :]}/" if folder != top else ""
+        if not below:
+            names[:] = [name for name in names if name != LOG]
+        for name in files:
+            if not below and name == TURN:
+                continue
+            try:
+                found = os.lstat(f"{folder}/{name}")
+            except FileNotFoundError:
+                continue
+            if not stat.S_ISLNK(found.st_mode):
+                yield f"{below}{name}", found.st_size
+
+
+def vacuum(store: Store, *, retention_hours: float | None, dry_run: bool) -> VacuumReport:
+    """Delete removed files older than the retention, and orphans of dead owners.
+
+    Raises:
+        InvalidRequest: the retention is below the floor, or a table is behind a symbolic link.
+    """
+    hours = checked_retention(store.settings, retention_hours)
+    check_no_link(store)
+    found = _ours(store, leftovers(store))
+    kept = {table.path: _kept(store, table, hours) for table in (store.base, store.changes)}
+    doomed = [file for file in found if not file.owner_live and file.path not in kept[file.table.path]]
+    if not dry_run and doomed:
+        reach("vacuum.before_delete")
+        _delete(doomed)
+        sweep_dead(store.layout.work)
+    return VacuumReport(
+        dataset=str(store.name),
+        retention_hours=hours,
+        dry_run=dry_run,
+        files=tuple(f"{file.table.path.name}/{file.path}" for file in doomed),
+        bytes=sum(file.size_bytes for file in doomed),
+    )
+
+
+def checked_retention(settings: Settings, hours: float | None) -> float:
+    """Return how many hours a vacuum keeps: as long as base does unless told.
+
+    Raises:
+        InvalidRequest: it is below the floor.
+    """
+    floor = settings.vacuum_floor_hours
+    kept = max(floor, settings.base_retention_hours) if hours is None else hours
+    if not floor <= kept < math.inf:
+        raise InvalidRequest(
+            f"The retention of a vacuum is at least {floor:g} h; running readers may need those files. To delete at once use "
+            "compact with purge."
+        )
+    return kept
+
+
+def _ours(store: Store, found: list[Leftover]) -> list[Leftover]:
+    """Return the files that are provably ours: their path has the id of an owner, or the log names them as removed."""
+    if all(is_owned(file.path) for file in found):
+        return found
+    named = {table.path: table.removed() for table in (store.base, store.changes)}
+    return [file for file in found if is_owned(file.path) or file.path in named[file.table.path]]
+
+
+def check_no_link(store: Store) -> None:
+    """Refuse to delete files of a table that is reached through a symbolic link.
+
+    Raises:
+        InvalidRequest: there is one.
+    """
+    for table in (store.base, store.changes):
+        for path in (table.path / DATA, table.path / LOG):
+            if link := store.layout.link_in(path):
+                raise InvalidRequest(
+                    f"Dataset {store.name} is behind the symbolic link {link}, and Siltstone deletes nothing behind links. No "
+                    "file was deleted. Replace the link by a folder or a mount point."
+                )
+
+
+def _kept(store: Store, table: Table, hours: float) -> set[str]:
+    """Return the removed files that a reader of an older version may still need."""
+    keep = max(store.settings.vacuum_floor_hours, min(hours, table.retention.hours))
+    return table.removed(within_hours=keep)
+
+
+def sweep_orphans(store: Store) -> int:
+    """Delete what crashed jobs and writers left, and nothing that any log names; return the number of files."""
+    orphans = [file for file in leftovers(store) if not file.owner_live]
+    if orphans:
+        named = {table.path: table.removed() for table in (store.base, store.changes)}
+        orphans = [file for file in _ours(store, orphans) if file.path not in named[file.table.path]]
+        _delete(orphans)
+    _remove_empty_folders(store)
+    sweep_dead(store.layout.work)
+    return len(orphans)
+
+
+def _remove_empty_folders(store: Store) -> None:
+    """Remove what Spark leaves of a job that was cut off before it wrote a file: folders of a dead owner with nothing in them."""
+    root = store.base.path
+    if store.layout.link_in(root / DATA):
+        return
+    for folder, _, files in os.walk(root / DATA, topdown=False):
+        if files:
+            continue
+        owner = owner_of(f"{Path(folder).relative_to(root).as_posix()}/")
+        if owner and not is_live(store.layout.work, owner):
+            with contextlib.suppress(OSError):  # not empty, or already gone
+                Path(folder).rmdir()
+
+
+def purge_files(store: Store) -> tuple[int, int]:
+    """Delete every file that is not live, checkpoint, and forget the log's history; return files and bytes deleted.
+
+    Files of writers that are committing right now stay: they are newer than this purge. Jobs that are still rewriting rows
+    are waited for, because they may hold what was to be forgotten.
+    What killed Sparks left in scratch folders is removed, too.
+    A crash on the way leaves fewer leftovers than before; the purge can be run again.
+    """
+    check_no_link(store)
+    reach("purge.before_delete")
+    deadline = store.clock.monotonic_seconds() + OTHER_JOB_SECONDS
+    files = size = 0
+    while True:
+        found = leftovers(store)
+        doomed = [file for file in found if not file.owner_live]
+        _delete(doomed)
+        files += len(doomed)
+        size += sum(file.size_bytes for file in doomed)
+        if not any(file.owner_live and (file.table is store.base or is_squashed(file.path)) for file in found):
+            break
+        if store.clock.monotonic_seconds() > deadline:
+            raise Unavailable(f"Dataset {store.name}: another job is still writing; purge again when it is done.")
+        store.clock.sleep(POLL_SECONDS)
+    reach("purge.after_delete")
+    for table in (store.base, store.changes):
+        write_checkpoint(table.path, durable=store.settings.durable)
+        reach("purge.after_checkpoint")
+        forget_history(table.path)
+        reach("purge.after_log_clean")
+    sweep_all(store.settings)
+    return files, size
+
+
+def _delete(doomed: Iterable[Leftover]) -> None:
+    folders: set[Path] = set()
+    for found in doomed:
+        path = found.table.path / found.path
+        path.unlink(missing_ok=True)
+        reach("purge.during_delete")
+        folders |= {parent for parent in path.parents if found.table.path / DATA in parent.parents}
+    for folder in sorted(folders, key=lambda p: -len(p.parts)):
+        try:
+            folder.rmdir()
+        except OSError:
+            continue  # not empty, or already gone

@@ -1,0 +1,140 @@
+"""Small files of a log pressed into few by Arrow inside Spark's tasks: each task reads what belongs into its file, and sorts it.
+
+Rows that a task reads and writes itself never pass through Spark's row format, and nothing is shuffled: the files' footers say
+which values of the first sort column each of them has, so the values are cut into as many ranges as there shall be files, and
+a task reads the files that reach into its range. That is right for files that came one after the other, as those of a log do.
+Where most files reach into several ranges each would be read many times: then Spark's shuffle is the better way, and `pressed`
+says None. It also does for files that are too large to be sorted in a task's memory.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from siltstone.dataset.store import Store
+from siltstone.delta.parquet import key_ranges
+from siltstone.delta.row_group_reader import readable
+from siltstone.model.files import DataFile, KeyRange
+from siltstone.model.schema import default_of
+from siltstone.spark.arrow_tasks import in_numbered_tasks, store_target
+from siltstone.spark_tasks import merge_files as press_worker
+from siltstone.spark_tasks.merge_files import Press, Pressing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MAX_TASK_BYTES: Final = 1024 * 1024 * 1024
+"""What a task reads, as Arrow holds it, at most: it is sorted in memory."""
+MAX_READS: Final = 1.5
+"""Files that reach into several ranges are read several times; if that makes so much of all bytes, a shuffle is better."""
+FOOTER_THREADS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """A file, what it takes in memory, and the range of its first sort column."""
+
+    file: DataFile
+    memory_bytes: int
+    values: KeyRange
+    has_nulls: bool
+    """Rows without a value in that column belong to the lowest range, wherever the others do."""
+
+
+def pressed(
+    spark: "SparkSession", store: Store, taken: Sequence[DataFile], folder: str, *, files: int
+) -> list[str] | None:
+    """Write the rows of files sorted into so many files; return their names, None if this is not the way for them.
+
+    Raises:
+        WorkersUnfit: Spark's tasks cannot do it.
+    """
+    first = store.spec.sort_by[0]
+    if files > 1 and pa.types.is_floating(store.schema.field(first).type):
+        return None  # what is no number lies in no range
+    with ThreadPoolExecutor(FOOTER_THREADS) as pool:
+        inputs = list(pool.map(lambda file: _looked_at(store, file, first), taken))
+    work = _divided(inputs, files)
+    if work is None or any(press.memory_bytes > MAX_TASK_BYTES for press in work):
+        return None
+    target = store.base.path / folder
+    target.mkdir(parents=True)
+    job = Pressing(
+        root=str(store.base.path),
+        target=store_target(store, store.base_schema, target),
+        defaults={field.name: default_of(field) for field in store.base_schema},
+        order=store.spec.sort_by,
+    )
+    told = in_numbered_tasks(spark, len(work), press_worker.presser(work, job), modules=(press_worker,))
+    return [name for _, data in told for name in data.decode().split("\n") if name]
+
+
+def _looked_at(store: Store, file: DataFile, first: str) -> _Input:
+    path = store.base.path / file.path
+    with readable(path), store.opened(path) as parquet:
+        metadata = parquet.metadata
+    try:
+        found = key_ranges(metadata, first)
+    except OverflowError:  # a date that Python cannot hold
+        found = [KeyRange()]
+    known = all(one.known for one in found)
+    values = KeyRange(min(one.low for one in found), max(one.high for one in found)) if found and known else KeyRange()
+    size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    return _Input(file, max(size, file.size_bytes), values, _has_nulls(metadata, first))
+
+
+def _has_nulls(metadata: pq.FileMetaData, name: str) -> bool:
+    """True unless the footer says that every row has a value."""
+    paths = [metadata.schema.column(number).path for number in range(len(metadata.schema))]
+    if name not in paths:
+        return True
+    groups = [metadata.row_group(number).column(paths.index(name)) for number in range(metadata.num_row_groups)]
+    found = [group.statistics for group in groups]
+    return any(stats is None or not stats.has_null_count or stats.null_count for stats in found)
+
+
+def _divided(inputs: Sequence[_Input], files: int) -> list[Press] | None:
+    """Return the work of each task; None if files would be read too many times, or nobody knows what is in them."""
+    if files == 1:
+        return [_press(inputs, None, None)]
+    if not all(one.values.known for one in inputs):
+        return None
+    edges = _edges(inputs, files)
+    work = [
+        _press([one for one in inputs if _reaches(one, low, high)], low, high)
+        for low, high in pairwise([None, *edges, None])
+    ]
+    total = sum(one.memory_bytes for one in inputs)
+    return work if sum(press.memory_bytes for press in work) <= MAX_READS * total else None
+
+
+def _edges(inputs: Sequence[_Input], files: int) -> list[Any]:
+    """Return the first value of each range but the lowest: those at which files begin, about as many bytes apart."""
+    total = sum(one.file.size_bytes for one in inputs)
+    edges: list[Any] = []
+    size = 0
+    for one in sorted(inputs, key=lambda one: (one.values.low, one.file.path)):
+        if size >= total * (len(edges) + 1) / files and (not edges or one.values.low > edges[-1]):
+            edges.append(one.values.low)
+        size += one.file.size_bytes
+    return edges[: files - 1]
+
+
+def _reaches(one: _Input, low: Any, high: Any) -> bool:  # noqa: ANN401
+    if low is None and one.has_nulls:
+        return True
+    return (high is None or one.values.low < high) and (low is None or one.values.high >= low)
+
+
+def _press(inputs: Sequence[_Input], low: Any, high: Any) -> Press:  # noqa: ANN401
+    return Press(
+        inputs=tuple(one.file.path for one in inputs),
+        low=low,
+        high=high,
+        memory_bytes=sum(one.memory_bytes for one in inputs),
+    )

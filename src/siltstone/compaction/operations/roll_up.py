@@ -1,0 +1,61 @@
+"""The roll-up: small files of a closed period of a log become few sorted ones, in the same period or a coarser one.
+
+`rewrite` says how a job is planned, verified and committed. Rows are written in the order of `sort_by`, into at most as many
+files as the plan says, by Arrow inside Spark's tasks (`press`) or, where that does not fit, by Spark's own shuffle.
+Late rows are folded into their hour and picked up by a later roll-up.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from siltstone.compaction.operations.merge_small_files import pressed
+from siltstone.compaction.operations.rewrite import TIER_FOLDER, rewrite
+from siltstone.compaction.planning.model import Candidate
+from siltstone.dataset.read.spark_frames import scan
+from siltstone.dataset.store import Store
+from siltstone.delta.parquet import spark_options
+from siltstone.model.files import DataFile
+from siltstone.model.reports import RollUpReport
+from siltstone.spark.arrow_tasks import WorkersUnfit
+from siltstone.spark.output_files import discard
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def roll_up(
+    spark: "SparkSession", store: Store, planned: Candidate, *, epoch: int | None = None, job: str = ""
+) -> RollUpReport:
+    """Do one planned roll-up.
+
+    Raises:
+        Conflict: files of the plan are not live any more, or another compaction was first. Nothing was changed.
+        UnreadableFiles: some of the files cannot be read. Nothing was changed; the others can be rolled up without them.
+        Corruption: what was written is not what was taken. Nothing was changed.
+    """
+    files = max(1, planned.files_after)
+
+    def write(taken: Sequence[DataFile], folder: str) -> list[str] | None:
+        try:
+            names = pressed(spark, store, taken, folder, files=files)
+        except WorkersUnfit:
+            discard(store.base.path, folder)
+            names = None
+        if names is None:
+            _by_shuffle(spark, store, taken, folder, files=files)
+        return names
+
+    return rewrite(spark, store, planned, write, mark=f"{TIER_FOLDER}{planned.lane}", epoch=epoch, job=job)
+
+
+def _by_shuffle(spark: "SparkSession", store: Store, taken: Sequence[DataFile], folder: str, *, files: int) -> None:
+    rows = scan(spark, store, store.base_schema, [store.base.path / file.path for file in taken])
+    spread = _spread(rows, files, store.spec.sort_by)
+    options = spark_options(store.base_schema, store.spec.found_by)
+    target = str(store.base.path / folder)
+    spread.sortWithinPartitions(*store.spec.sort_by).write.options(**options).mode("error").parquet(target)
+
+
+def _spread(rows: "DataFrame", files: int, order: Sequence[str]) -> "DataFrame":
+    """Divide rows into so many parts, of about one size, one after the other in the order."""
+    return rows.coalesce(1) if files == 1 else rows.repartitionByRange(files, *order)

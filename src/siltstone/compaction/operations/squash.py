@@ -1,0 +1,170 @@
+"""The squash: many small change files of a contiguous range become one, without Spark.
+
+Each change file costs every commit, every read and every fold its opening; one file with the same rows costs it once.
+
+Flow:
+
+1. plan: small live files above the watermark, neighbours by sequence, none between them left out (`planner.squash_run`);
+2. write: the last change of each key; where that is a tombstone also the last upsert before it, because the raw view shows
+   that. Of a log, every row. Each row keeps its own sequence in ``_row_seq``, so that a fold or a reader in the middle of the
+   range is right;
+3. commit on `changes`: removes exactly the planned files, adds the new one under the highest of their sequences.
+
+A crash before 3 leaves a file of a dead owner for the sweep; after it the squash is done. A fold or prune that was first makes
+3 a Conflict, and nothing is lost but the work.
+"""
+
+import json
+from dataclasses import replace
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from siltstone.compaction.operations.commit import job_info
+from siltstone.compaction.operations.fold_plan import squash_run
+from siltstone.dataset.audit import append_missing
+from siltstone.dataset.read.arrow_view import change_rows_in, latest_per_key, sorted_rows
+from siltstone.dataset.store import Snapshot, Store, check_columns, sequence_of
+from siltstone.delta.layout import squashed_file
+from siltstone.delta.parquet import write_file
+from siltstone.errors import Conflict, Corruption, Fenced, Gone, Unavailable
+from siltstone.failpoints import reach
+from siltstone.model.columns import OP, ROW_SEQ, SEQ, Op
+from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.model.reports import OutputFile, SquashReport
+from siltstone.spark.output_files import manifest
+
+SQUASH_ROWS: Final = 200_000
+"""The most rows that one squash holds in memory."""
+
+
+def squash_plan(store: Store, snapshot: Snapshot, *, many: int) -> tuple[DataFile, ...]:
+    """Return the files that a squash would take now; none unless there are that many."""
+    settings = store.settings
+    return squash_run(
+        snapshot.unfolded,
+        sequence_of,
+        many=max(2, many),
+        max_bytes=settings.squash_bytes,
+        max_rows=SQUASH_ROWS,
+    )
+
+
+def squash(store: Store, *, many: int, dry_run: bool = False, epoch: int | None = None, job: str = "") -> SquashReport:
+    """Bring small change files together, if there are that many; a dry run only says which.
+
+    With an `epoch` it is refused once a higher one has committed to `changes`.
+
+    Raises:
+        Conflict: a fold, a prune or another squash was first. Nothing was changed.
+        Fenced: a higher epoch has committed. Nothing was changed.
+    """
+    started = store.clock.monotonic_seconds()
+    snapshot = store.snapshot()
+    check_columns(store, snapshot)
+    taken = squash_plan(store, snapshot, many=many)
+    written: DataFile | None = None
+    outputs: tuple[OutputFile, ...] = ()
+    if taken and not dry_run:
+        _append_missing(store, snapshot)
+        frame = Commit(
+            kind=CommitKind.SQUASH,
+            plan_version=snapshot.changes.version,
+            removes=taken,
+            epoch=epoch,
+            info=job_info(job),
+        )
+        written, outputs = _replace(store, frame)
+    return SquashReport(
+        dataset=str(store.name),
+        files_removed=len(taken),
+        files_added=1 if written else 0,
+        rows_before=sum(file.rows for file in taken),
+        rows_after=written.rows if written else 0,
+        bytes_before=sum(file.size_bytes for file in taken),
+        bytes_after=written.size_bytes if written else 0,
+        seconds=store.clock.monotonic_seconds() - started,
+        dry_run=dry_run,
+        outputs=outputs,
+    )
+
+
+def _append_missing(store: Store, snapshot: Snapshot) -> None:
+    """Write the audit records that the squashed rows may not hold any more: a later upsert replaces a tombstone."""
+    try:
+        append_missing(store, snapshot)
+    except FileNotFoundError as error:
+        raise Conflict(f"Dataset {store.name}: files of the squash are gone; another compaction was first.") from error
+
+
+def _replace(store: Store, frame: Commit) -> tuple[DataFile, tuple[OutputFile, ...]]:
+    """Write the new file and commit it in the place of those that are removed."""
+    with store.presence() as owner:
+        relative = squashed_file(owner.owner)
+        written = _staged(store, frame.removes, relative)
+        commit = replace(frame, adds=(written,))
+        outputs = manifest(store.changes.path, commit.adds)
+        try:
+            committed = store.changes.commit(lambda _: commit)
+        except (
+            Conflict,
+            Corruption,
+            Fenced,
+            Gone,
+            Unavailable,
+        ):  # for certain not there; after CommitUnknown the file may be live
+            (store.changes.path / relative).unlink(missing_ok=True)
+            raise
+        reach("squash.after_commit")
+    store.note_commit(store.changes, committed.version)
+    return written, outputs
+
+
+def _staged(store: Store, taken: tuple[DataFile, ...], relative: str) -> DataFile:
+    path = store.changes.path / relative
+    try:
+        written = _written(store, taken, relative)
+        reach("squash.after_write")
+    except FileNotFoundError as error:
+        path.unlink(missing_ok=True)
+        raise Conflict(f"Dataset {store.name}: files of the squash are gone; another compaction was first.") from error
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise Unavailable(f"Dataset {store.name}: {path} cannot be written ({error}); nothing was changed.") from error
+    return written
+
+
+def _written(store: Store, taken: tuple[DataFile, ...], relative: str) -> DataFile:
+    rows = squashed_rows(change_rows_in(store, taken), store)
+    path = store.changes.path / relative
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(rows, path, key=store.spec.found_by)
+    return DataFile(
+        path=relative,
+        size_bytes=path.stat().st_size,
+        rows=rows.num_rows,
+        partition={SEQ: str(max(sequence_of(file) for file in taken))},
+        stats=json.dumps({"numRecords": rows.num_rows}),
+    )
+
+
+def squashed_rows(rows: pa.Table, store: Store) -> pa.Table:
+    """Return what is left of change rows as a change file stores it.
+
+    Of a keyed dataset the last rows of each key, sorted by key, so that lookups need not read all of it; of a log every row, in
+    the order of application.
+    """
+    if store.spec.is_log:
+        return _stored(rows, store)
+    upserts = rows.filter(pc.equal(rows.column(OP), Op.UPSERT.value))
+    latest = latest_per_key(rows, store.spec.key)
+    deleted = latest.filter(pc.equal(latest.column(OP), Op.TOMBSTONE.value))
+    kept = pa.concat_tables([latest_per_key(upserts, store.spec.key), deleted])
+    return _stored(sorted_rows(kept, store.spec.key), store)
+
+
+def _stored(rows: pa.Table, store: Store) -> pa.Table:
+    """Return change rows as a file stores them: each keeps its own sequence in ``_row_seq``."""
+    own = rows.append_column(ROW_SEQ, rows.column(SEQ)).drop_columns([SEQ])
+    return own.select(store.change_schema.names).cast(store.change_schema)

@@ -1,0 +1,132 @@
+"""Inputs that cannot be read: found and named, so that a job can be done without them. Nothing is moved or deleted here.
+
+A footer tells at once whether a file is Parquet, whole, of the rows that the log says and of the dataset's columns. Damage inside
+is met only by whoever reads all of it: that file is read through here to be sure, if its name was told, otherwise all are.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from siltstone.compaction.failures import Failure, UnreadableFiles, classify, symptoms_of
+from siltstone.dataset.store import Store
+from siltstone.delta.parquet import READ_ERRORS, strange_columns
+from siltstone.errors import Corruption, Reason, SiltstoneError, Unavailable
+from siltstone.host.system_errors import read_failure
+from siltstone.model.files import DataFile
+from siltstone.spark.errors import is_cancelled
+from siltstone.spark_tasks.parquet_checksums import batches, open_parquet
+
+SHOWN: Final = 5
+"""So many files are named in a message; the result of the job names them all."""
+BATCH_ROWS: Final = 8192
+
+
+def check_readable(
+    store: Store, files: Sequence[DataFile], *, changes: Sequence[DataFile] = (), error: Exception | None = None
+) -> None:
+    """Look at the footers of files of base and of change files, and read through those that an `error` names.
+
+    Raises:
+        UnreadableFiles: some cannot be read.
+        FileNotFoundError: one is gone; it is not broken.
+    """
+    given = [_Input(store.base.path, file, store.base_schema) for file in files]
+    given += [_Input(store.changes.path, file, store.change_schema) for file in changes]
+    found = _unreadable(given, {one.file.path for one in given if _names(error, one)})
+    if not found and error is not None and _is_suspicious(error):
+        found = _unreadable(given, {one.file.path for one in given})
+    if not found:
+        return
+    named = [f"{path} ({reason})" for path, reason in sorted(found.items())[:SHOWN]]
+    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    raise UnreadableFiles(
+        f"Dataset {store.name}: {', '.join(named)}{more} cannot be read. Nothing was changed; the files stay in place. Restore "
+        "them from a copy.",
+        found,
+    )
+
+
+def unreadable_files(
+    store: Store, files: Sequence[DataFile], *, changes: Sequence[DataFile] = (), error: Exception | None = None
+) -> dict[str, SiltstoneError]:
+    """Return what is wrong with files of base and of changes, by their paths below the dataset's folder; also what is missing.
+
+    Footers are looked at; files that the `error` names are read to their end. What is Unavailable may be sound.
+    """
+    found: dict[str, SiltstoneError] = {}
+    for table, schema, some in (
+        (store.base, store.base_schema, files),
+        (store.changes, store.change_schema, changes),
+    ):
+        for file in some:
+            one = _Input(table.path, file, schema)
+            path = f"{table.path.name}/{file.path}"
+            try:
+                if reason := _reason(one, whole=_names(error, one)):
+                    found[path] = Corruption(reason, reason=Reason.DAMAGED_FILE)
+            except FileNotFoundError:
+                found[path] = Corruption("it is missing", reason=Reason.MISSING_FILE)
+            except Unavailable as refused:
+                found[path] = Unavailable(f"not damaged, but out of reach: {refused}", reason=refused.reason)
+    return found
+
+
+def _names(error: Exception | None, one: "_Input") -> bool:
+    """True if an error names a file."""
+    return error is not None and one.name in str(error)
+
+
+def _is_suspicious(error: Exception) -> bool:
+    """True if the error may come from an unreadable file although it names none (Python workers report no paths)."""
+    return not is_cancelled(error) and classify(symptoms_of(error)) in _SUSPICIOUS
+
+
+_SUSPICIOUS: Final = frozenset({Failure.UNKNOWN, Failure.CORRUPT_INPUT})
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """A file of a table, and the columns that it should have; one that was written before a change of columns may lack some."""
+
+    root: Path
+    file: DataFile
+    schema: pa.Schema
+
+    @property
+    def name(self) -> str:
+        return self.file.path.rsplit("/", 1)[-1]
+
+
+def _unreadable(files: Sequence[_Input], through: Collection[str]) -> dict[str, str]:
+    """Return what is wrong with files of tables, by their footers; those in `through` are read to their end."""
+    told = {one.file.path: _reason(one, whole=one.file.path in through) for one in files}
+    return {path: reason for path, reason in told.items() if reason}
+
+
+def _reason(one: _Input, *, whole: bool) -> str:
+    """Return what is wrong with a file; empty if nothing is.
+
+    Raises:
+        Unavailable: the system does not let this process read it; it may be sound.
+    """
+    try:
+        with open_parquet(f"{one.root}/{one.file.path}", indexes=True) as parquet:
+            if parquet.metadata.num_rows != one.file.rows:
+                return f"{parquet.metadata.num_rows} rows, not {one.file.rows}"
+            if told := strange_columns(parquet.schema_arrow, one.schema, exact=False):
+                return told
+            if whole:
+                for _ in batches(parquet, BATCH_ROWS, use_threads=False):
+                    continue
+    except FileNotFoundError:
+        raise
+    except READ_ERRORS as error:
+        found = read_failure(one.root / one.file.path, error)
+        if isinstance(found, Unavailable):
+            raise found from error
+        return next(iter(str(error).splitlines()), type(error).__name__)
+    return ""

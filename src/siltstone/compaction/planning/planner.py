@@ -1,0 +1,134 @@
+"""The planner: from file lists, backlogs and settings to the jobs of a cycle, each decision with its numbers. Pure.
+
+`plan` looks at every table by itself (`triggers`, `roll_up`), then chooses within the budget (`choice`). The same inputs,
+settings and time give the same plan, in whatever order files are listed. Nothing here reads a table, a file or a clock.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Final
+
+from siltstone.clock import epoch_ms
+from siltstone.compaction.planning.budget import chosen
+from siltstone.compaction.planning.model import (
+    CLUSTERED,
+    COLUMNS,
+    Backlog,
+    Candidate,
+    FileEntry,
+    Inputs,
+    JobKind,
+    Plan,
+    Shape,
+    TableState,
+    UnfinishedJob,
+    View,
+)
+from siltstone.compaction.planning.roll_up_policy import roll_ups
+from siltstone.compaction.planning.triggers import clusterings, event_logs, folds, squashes, vacuums
+from siltstone.config import Settings
+from siltstone.errors import InvalidRequest
+
+__all__ = [
+    "CLUSTERED",
+    "COLUMNS",
+    "Backlog",
+    "Candidate",
+    "FileEntry",
+    "Inputs",
+    "JobKind",
+    "Plan",
+    "Shape",
+    "TableState",
+    "UnfinishedJob",
+    "plan",
+]
+
+_OTHERS: Final = tuple(str(kind) for kind in JobKind if kind not in (JobKind.ROLL_UP, JobKind.PURGE))
+_TAKES: Final = {JobKind.PURGE: (JobKind.FOLD, JobKind.SQUASH, JobKind.CLUSTER, JobKind.VACUUM)}
+"""A purge that is under way leaves none of these anything to do, or fences it out."""
+
+
+def plan(inputs: Inputs, settings: Settings, now: datetime) -> Plan:
+    """Return what a cycle would do now, and what it would leave out and why.
+
+    Raises:
+        InvalidRequest: the settings contradict each other, a table is given twice, or an unknown lane is asked for.
+    """
+    lanes = _lanes(inputs)
+    _check(inputs, settings, now, lanes)
+    wanted = _wanted(inputs.only, lanes)
+    unfinished: dict[str, list[UnfinishedJob]] = {}
+    for job in inputs.unfinished:
+        unfinished.setdefault(job.dataset, []).append(job)
+    ready: list[Candidate] = []
+    left_out: list[Candidate] = []
+    for table in inputs.tables:
+        view = _view(unfinished.get(table.name, ()), now, force=inputs.force)
+        for candidate in _of_table(table, settings, view, wanted):
+            (ready if candidate.planned else left_out).append(candidate)
+    jobs, over = chosen(ready, lanes=lanes, cycle=inputs.cycle, budget_bytes=settings.cycle_bytes)
+    place = {lane: at for at, lane in enumerate((*lanes, str(JobKind.ROLL_UP)))}
+    rest = sorted((*over, *left_out), key=lambda found: (place[found.lane], found.place))
+    return Plan(cycle=inputs.cycle, budget_bytes=settings.cycle_bytes, jobs=jobs, left_out=tuple(rest))
+
+
+def _of_table(table: TableState, settings: Settings, view: View, wanted: frozenset[str]) -> Iterator[Candidate]:
+    """Yield every candidate of a table; no file is in two of them that are ready."""
+    fold = list(folds(table, settings, view)) if JobKind.FOLD in wanted else []
+    fold_due = any(candidate.planned for candidate in fold)
+    yield from fold
+    if JobKind.SQUASH in wanted:
+        yield from squashes(table, settings, view, fold_due=fold_due)
+    if JobKind.EVENTS in wanted:
+        yield from event_logs(table, settings, view)
+    tiers = [tier for tier in table.tiers if tier.name in wanted] if table.shape is Shape.LOG else []
+    rolled = list(roll_ups(table, tiers, view)) if tiers else []
+    yield from rolled
+    if JobKind.CLUSTER in wanted and table.cluster_by:
+        taken = frozenset(file.path for found in rolled if found.planned for file in found.files)
+        yield from clusterings(table, settings, view, taken=taken, fold_due=fold_due)
+    if JobKind.VACUUM in wanted:
+        yield from vacuums(table, settings, view)
+
+
+def _lanes(inputs: Inputs) -> tuple[str, ...]:
+    """Return every lane there is, always in the same order: folds first, the tiers from the finest to the coarsest."""
+    ranks: dict[str, int] = {}  # a tier may have another target in another dataset: the finest one counts
+    for tier in (tier for table in inputs.tables for tier in table.tiers):
+        ranks[tier.name] = min(tier.target.rank, ranks.get(tier.name, tier.target.rank))
+    return (*_OTHERS, *sorted(ranks, key=lambda name: (ranks[name], name)))
+
+
+def _wanted(only: frozenset[str] | None, lanes: Sequence[str]) -> frozenset[str]:
+    if only is None:
+        return frozenset(lanes)
+    every_tier = frozenset(lanes) - frozenset(_OTHERS) if JobKind.ROLL_UP in only else frozenset()
+    return frozenset(only) | every_tier
+
+
+def _view(unfinished: Sequence[UnfinishedJob], now: datetime, *, force: bool) -> View:
+    return View(
+        now=now,
+        now_ms=epoch_ms(now),
+        force=force,
+        busy={path: job.job for job in unfinished for path in job.files},
+        under_way={kind: job.job for job in unfinished for kind in _TAKES.get(job.kind, (job.kind,))},
+    )
+
+
+def _check(inputs: Inputs, settings: Settings, now: datetime, lanes: Sequence[str]) -> None:
+    if now.tzinfo is None:
+        raise InvalidRequest(f"The time {now.isoformat()} has no time zone; give it one.")
+    names = [table.name for table in inputs.tables]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidRequest(f"{twice} is given twice to the planner; give each table once.")
+    unknown = sorted((inputs.only or frozenset()) - {*lanes, JobKind.ROLL_UP})
+    if unknown:
+        raise InvalidRequest(f"There is no tier or work {unknown[0]!r}. Known: {', '.join((*lanes, JobKind.ROLL_UP))}.")
+    if settings.vacuum_retention_hours < settings.vacuum_floor_hours:
+        raise InvalidRequest(
+            f"vacuum_retention_hours ({settings.vacuum_retention_hours:g}) is below vacuum_floor_hours "
+            f"({settings.vacuum_floor_hours:g}); raise the one or lower the other."
+        )

@@ -1,0 +1,284 @@
+"""Roll-ups: which files of closed periods a tier brings together.
+
+1. Files are grouped by their period and partition values; those of unfinished jobs are put aside.
+2. The tiers are asked from the coarsest target to the finest. A tier looks at every group whose granularity is its source or
+   finer, and at its own target period. So files that are old enough for the day go there at once and not by way of their
+   hour, and a finer tier cannot keep files from a coarser one.
+3. Of its own target period a tier takes only small files, below half of the target size, and none that was clustered: a
+   clustering has its own size, and the two would undo each other's work for ever. Of finer periods it takes all.
+4. It takes them if the period is over for the tier's age and quiet, and there are enough files that no compaction brought there:
+   those are counted apart. Small files that this tier wrote are brought together as soon as there are two, so that batches of
+   one period end in files of the target size.
+5. What is taken is cut into batches of at most `max_files`; one file that would be left goes into the last batch.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from operator import itemgetter
+from typing import Final
+
+from siltstone.clock import epoch_ms
+from siltstone.compaction.planning.model import (
+    CLUSTERED,
+    OPEN_COST_BYTES,
+    Busy,
+    Candidate,
+    FileEntry,
+    JobKind,
+    Partition,
+    TableState,
+    View,
+    files_needed,
+    idle,
+    total_bytes,
+    total_rows,
+    unfinished_text,
+)
+from siltstone.errors import InvalidRequest
+from siltstone.model.periods import Granularity, coarser, end, granularity_of, order
+from siltstone.model.tiers import FEWEST_FILES_PER_JOB, Tier
+
+_BY_AGE: Final = itemgetter(FileEntry._fields.index("modified_ms"), FileEntry._fields.index("path"))
+
+
+@dataclass(slots=True)
+class _Group:
+    """The files of one period and one set of partition values."""
+
+    period: str
+    partition: Partition
+    granularity: Granularity
+    files: list[FileEntry]
+    """Those that no unfinished job has."""
+    busy: str
+    """Which unfinished job has the others."""
+    taker: str = ""
+    """The coarser tier that takes them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sorted:
+    """What a tier finds for one of its target periods."""
+
+    moving: list[FileEntry]
+    fresh: list[FileEntry]
+    """Small files of the target period that no compaction wrote."""
+    pressed: list[FileEntry]
+    """Small files of the target period that a compaction wrote."""
+
+    @property
+    def new(self) -> int:
+        """How many files count for the tier's threshold."""
+        return len(self.moving) + len(self.fresh)
+
+    @property
+    def taken(self) -> list[FileEntry]:
+        """All of them: periods in their order, and the files of a period by their age."""
+        return [*self.moving, *self.fresh, *self.pressed]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a tier writes to."""
+
+    dataset: str
+    tier: Tier
+    period: str
+    partition: Partition
+
+    def candidate(
+        self,
+        files: Sequence[FileEntry],
+        *,
+        reason: str = "",
+        batch: int = 1,
+        batches: int = 1,
+        since_ms: int = 0,
+        trigger: str = "",
+    ) -> Candidate:
+        """Return a roll-up of these files with its numbers."""
+        size = total_bytes(files)
+        after = files_needed(size, self.tier.target_bytes) if files else 0
+        return Candidate(
+            kind=JobKind.ROLL_UP,
+            lane=self.tier.name,
+            dataset=self.dataset,
+            period=self.period,
+            partition=self.partition,
+            files=tuple(files),
+            batch=batch,
+            batches=batches,
+            files_after=after,
+            rows=total_rows(files),
+            cost_bytes=size,
+            saved_bytes=max(0, len(files) - after) * OPEN_COST_BYTES,
+            target_bytes=self.tier.target_bytes,
+            waiting_since_ms=since_ms,
+            trigger=trigger,
+            reason=reason,
+        )
+
+
+def roll_ups(table: TableState, tiers: Sequence[Tier], view: View) -> Iterator[Candidate]:
+    """Yield the candidates of these tiers for one log dataset."""
+    groups, unreadable = _groups(table, view.busy)
+    yield from unreadable
+    for tier in sorted(tiers, key=lambda tier: -tier.target.rank):
+        if not tier.enabled:
+            if groups:
+                yield _Place(table.name, tier, "", ()).candidate([], reason=f"tier {tier.name} is disabled")
+            continue
+        for (period, partition), found in _by_target(tier, groups).items():
+            yield from _of_period(table, tier, view, period=period, partition=partition, found=found)
+
+
+def _groups(table: TableState, busy: Busy) -> tuple[list[_Group], list[Candidate]]:
+    """Return the files by period and partition, in order; and what to say of periods that cannot be read."""
+    found: dict[tuple[str, Partition], list[FileEntry]] = {}
+    for file in table.files:
+        key = (file.period, file.partition)
+        if key in found:
+            found[key].append(file)
+        else:
+            found[key] = [file]
+    groups: list[_Group] = []
+    unreadable: list[Candidate] = []
+    for (period, partition), files in found.items():
+        try:
+            granularity = granularity_of(period)
+        except InvalidRequest as error:
+            unreadable.append(_unreadable(table, period, partition, files, error))
+            continue
+        free = sorted(idle(files, busy), key=_BY_AGE)
+        groups.append(_Group(period, partition, granularity, free, unfinished_text(busy, files)))
+    return sorted(groups, key=lambda group: order(group.period)), unreadable
+
+
+def _unreadable(
+    table: TableState, period: str, partition: Partition, files: list[FileEntry], error: InvalidRequest
+) -> Candidate:
+    kind = JobKind.ROLL_UP
+    return Candidate(
+        kind=kind,
+        lane=str(kind),
+        dataset=table.name,
+        period=period,
+        partition=partition,
+        files=tuple(sorted(files, key=_BY_AGE)),
+        reason=str(error),
+    )
+
+
+def _by_target(tier: Tier, groups: Iterable[_Group]) -> dict[tuple[str, Partition], list[_Group]]:
+    found: dict[tuple[str, Partition], list[_Group]] = {}
+    for group in groups:
+        if group.granularity.rank <= tier.source.rank or group.granularity is tier.target:
+            found.setdefault((coarser(group.period, tier.target), group.partition), []).append(group)
+    return found
+
+
+def _of_period(
+    table: TableState, tier: Tier, view: View, *, period: str, partition: Partition, found: list[_Group]
+) -> Iterator[Candidate]:
+    free = [group for group in found if not group.taker]
+    files = _sort(tier, free)
+    busy = next(filter(None, (group.busy for group in found)), "")
+    at = _Place(table.name, tier, period, partition)
+    if not files.new and len(files.pressed) < FEWEST_FILES_PER_JOB:
+        takers = sorted({group.taker for group in found if group.taker})
+        if takers or busy:
+            yield at.candidate([], reason=busy or f"its files go to tier {takers[0]}")
+        return
+    closed = max(end(period), *(end(group.period) for group in free))
+    reason = _left_out(tier, files, closed, view)
+    if reason:
+        yield at.candidate(files.taken, reason=f"{reason}; {busy} are not counted" if busy else reason)
+        return
+    for group in free:
+        group.taker = tier.name
+    due_ms = epoch_ms(closed) + (0 if view.force else tier.min_age_seconds * 1000)
+    yield from _in_batches(at, files, since_ms=max(due_ms, _oldest_ms(files)))
+
+
+def _sort(tier: Tier, groups: Iterable[_Group]) -> _Sorted:
+    moving: list[FileEntry] = []
+    fresh: list[FileEntry] = []
+    pressed: list[FileEntry] = []
+    small = tier.small_bytes
+    for group in groups:
+        if group.granularity is not tier.target:
+            moving += group.files
+            continue
+        for file in group.files:
+            if file.size_bytes < small and file.tier != CLUSTERED:
+                (pressed if file.tier else fresh).append(file)
+    return _Sorted(moving, fresh, pressed)
+
+
+def _left_out(tier: Tier, files: _Sorted, closed: datetime, view: View) -> str:
+    """Return why a period is not taken now; empty if it is."""
+    if closed > view.now:
+        return f"closes at {_moment(closed)}"
+    if len(files.taken) < FEWEST_FILES_PER_JOB:
+        return f"{files.new} of {FEWEST_FILES_PER_JOB if view.force else tier.min_files} files"
+    if view.force:
+        return ""
+    due = _later(closed, tier.min_age_seconds)
+    if due > view.now:
+        return f"closed at {_moment(closed)}, taken from {_moment(due)} on"
+    if files.new < tier.min_files and len(files.pressed) < FEWEST_FILES_PER_JOB:
+        apart = f", {len(files.pressed)} compacted one apart" if files.pressed else ""
+        return f"{files.new} of {tier.min_files} files{apart}"
+    return _not_quiet(tier, files, closed, view)
+
+
+def _not_quiet(tier: Tier, files: _Sorted, closed: datetime, view: View) -> str:
+    if not tier.quiet_seconds or _later(closed, tier.quiet_until_seconds) <= view.now:
+        return ""
+    newest_ms = max((file.modified_ms for file in (*files.moving, *files.fresh) if not file.tier), default=0)
+    left = newest_ms + tier.quiet_seconds * 1000 - view.now_ms
+    return f"the newest file is too young, taken in {left / 3_600_000:,.1f} hours if no other comes" if left > 0 else ""
+
+
+def _later(moment: datetime, seconds: int) -> datetime:
+    try:
+        return moment + timedelta(seconds=seconds)
+    except OverflowError:  # after the year 9999
+        return datetime.max.replace(tzinfo=moment.tzinfo)
+
+
+def _oldest_ms(files: _Sorted) -> int:
+    return min(file.modified_ms for file in (*files.moving, *files.fresh) or files.pressed)
+
+
+def _trigger(tier: Tier, files: _Sorted) -> str:
+    if files.new < tier.min_files and len(files.pressed) >= FEWEST_FILES_PER_JOB:
+        return f"{len(files.pressed)} small files of earlier batches"
+    return f"{files.new} files"
+
+
+def _in_batches(at: _Place, files: _Sorted, *, since_ms: int) -> Iterator[Candidate]:
+    trigger = _trigger(at.tier, files)
+    parts = batches(files.taken, at.tier.max_files)
+    for number, part in enumerate(parts, start=1):
+        found = at.candidate(part, batch=number, batches=len(parts), since_ms=since_ms, trigger=trigger)
+        fewer = found.files_after < len(part)
+        yield found if fewer else replace(found, reason=f"{len(part)} files would not become fewer")
+
+
+def batches(files: Sequence[FileEntry], max_files: int) -> list[Sequence[FileEntry]]:
+    """Cut files into batches; a remainder of one goes into the last batch.
+
+    >>> [len(batch) for batch in batches([FileEntry(path=str(n), size_bytes=1) for n in range(61)], 30)]
+    [30, 31]
+    """
+    parts = [files[at : at + max_files] for at in range(0, len(files), max_files)]
+    if len(parts) > 1 and len(parts[-1]) == 1:
+        last = parts.pop()
+        parts[-1] = [*parts[-1], *last]
+    return parts
+
+
+def _moment(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%d %H:%M UTC")

@@ -1,0 +1,138 @@
+"""A dataset as the planner sees it: its live files, its backlog and what waits for a vacuum, from logs alone. No Spark."""
+
+import datetime
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final
+
+from siltstone.clock import Clock
+from siltstone.compaction.operations.rewrite import tier_of
+from siltstone.compaction.planning.model import CLUSTERED, Backlog, FileEntry, Shape, TableState
+from siltstone.config import Settings
+from siltstone.dataset.store import Snapshot, Store, sequence_of
+from siltstone.delta.layout import JOURNAL, Layout, has_versions
+from siltstone.delta.table import Table
+from siltstone.errors import Gone, SiltstoneError
+from siltstone.eventlog.arrow_rows import DAY
+from siltstone.eventlog.local_table import open_table
+from siltstone.model.columns import PERIOD, RESERVED_PREFIX
+from siltstone.model.files import DataFile
+from siltstone.model.spec import Kind
+from siltstone.model.tiers import Tier
+
+MS_PER_SECOND: Final = 1000
+
+
+def table_state(store: Store, *, tiers: tuple[Tier, ...]) -> TableState:
+    """Look at one dataset.
+
+    Raises:
+        Gone: it was dropped.
+    """
+    snapshot = store.snapshot()
+    waiting = [*_waiting(store.base), *_waiting(store.changes)]
+    clustered = [file.modified_ms for file in snapshot.base.files if tier_of(file.path) == CLUSTERED]
+    return TableState(
+        name=str(store.name),
+        shape=Shape.LOG if store.spec.kind is Kind.LOG else Shape.KEYED,
+        files=[base_entry(file) for file in snapshot.base.files],
+        change_files=[change_entry(file) for file in snapshot.unfolded],
+        backlog=_backlog(snapshot),
+        tiers=tiers if store.spec.kind is Kind.LOG else (),
+        cluster_by=store.spec.clustered_by,
+        clustered_at=_moment(max(clustered)) if clustered else None,
+        removed_files=len(waiting),
+        removed_since=_moment(min(waiting)) if waiting else None,
+    )
+
+
+def table_states(
+    stores: Iterable[Store],
+    *,
+    tiers: Callable[[Store], tuple[Tier, ...]],
+    vacuumed_at: Callable[[str], datetime.datetime | None],
+    skip_damaged: bool,
+) -> tuple[list[TableState], dict[str, str]]:
+    """Look at several datasets; return how they stand, and those that cannot be read, each with why.
+
+    `vacuumed_at` says when a dataset had its last vacuum, as far as that is known.
+
+    Raises:
+        SiltstoneError: one cannot be read, and they are not to be passed over.
+    """
+    found: list[TableState] = []
+    unreadable: dict[str, str] = {}
+    for store in stores:
+        try:
+            state = table_state(store, tiers=tiers(store))
+            found.append(replace(state, vacuumed_at=vacuumed_at(state.name)))
+        except Gone:
+            if not skip_damaged:
+                raise
+        except (SiltstoneError, OSError) as error:
+            if not skip_damaged:
+                raise
+            unreadable[str(store.name)] = str(error)
+    return found, unreadable
+
+
+def event_log_state(layout: Layout, *, settings: Settings, clock: Clock) -> TableState | None:
+    """Look at the lake's own event log; None if there is none yet."""
+    if not has_versions(layout.events):
+        return None
+    files = open_table(layout.events, settings=settings, clock=clock).pin().files
+    entries = [
+        FileEntry(
+            path=file.path,
+            size_bytes=file.size_bytes,
+            rows=file.rows,
+            period=file.partition.get(DAY) or "",
+            modified_ms=file.modified_ms,
+        )
+        for file in files
+    ]
+    return TableState(name=JOURNAL, shape=Shape.EVENTS, files=entries, tiers=(), removed_files=0)
+
+
+def base_entry(file: DataFile) -> FileEntry:
+    """Return a live file of base as the planner sees it."""
+    own = {name: value for name, value in file.partition.items() if not name.startswith(RESERVED_PREFIX)}
+    return FileEntry(
+        path=file.path,
+        size_bytes=file.size_bytes,
+        rows=file.rows,
+        period=file.partition.get(PERIOD) or "",
+        partition=tuple(sorted(own.items())),
+        tier=tier_of(file.path),
+        modified_ms=file.modified_ms,
+    )
+
+
+def change_entry(file: DataFile) -> FileEntry:
+    """Return a live file of `changes` as the planner sees it."""
+    return FileEntry(
+        path=file.path,
+        size_bytes=file.size_bytes,
+        rows=file.rows,
+        modified_ms=file.modified_ms,
+        order=sequence_of(file),
+    )
+
+
+def _backlog(snapshot: Snapshot) -> Backlog:
+    files = snapshot.unfolded
+    return Backlog(
+        batches=snapshot.sequence - snapshot.watermark,
+        rows=snapshot.unfolded_rows,
+        size_bytes=sum(file.size_bytes for file in files),
+        oldest_ms=min((file.modified_ms for file in files if file.modified_ms), default=None),
+    )
+
+
+def _waiting(table: Table) -> list[int]:
+    """Return when each file was removed that is still on disk."""
+    return [at_ms for path, at_ms in table.removals().items() if (table.path / path).exists()]
+
+
+def _moment(at_ms: int) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(at_ms / MS_PER_SECOND, datetime.UTC)

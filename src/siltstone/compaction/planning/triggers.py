@@ -1,0 +1,356 @@
+"""The other kinds of work: when they are due. Each rule yields at most a few candidates of one table, or the reason why not.
+
+A threshold of 0 in the settings turns that trigger off. `force` does without thresholds.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
+from typing import Final
+
+from siltstone.clock import epoch_ms
+from siltstone.compaction.operations.fold_plan import SMALLEST_SIZE_BYTES, SQUASH_GROWTH
+from siltstone.compaction.planning.model import (
+    CLUSTERED,
+    OPEN_COST_BYTES,
+    Candidate,
+    FileEntry,
+    JobKind,
+    Partition,
+    Shape,
+    TableState,
+    View,
+    files_needed,
+    idle,
+    megabytes,
+    total_bytes,
+    total_rows,
+    unfinished_text,
+)
+from siltstone.config import Settings
+from siltstone.errors import InvalidRequest
+from siltstone.eventlog.compaction_policy import chosen as small_event_files
+from siltstone.eventlog.compaction_policy import classes as event_classes
+from siltstone.model.periods import Granularity, end, granularity_of
+from siltstone.model.tiers import FEWEST_FILES_PER_JOB
+
+MOST_SQUASH_ROWS: Final = 200_000
+"""As many as `squash.SQUASH_ROWS`, which this module cannot import: a test holds them together."""
+HOUR_MS: Final = 3_600_000
+
+
+def _bare(table: TableState, kind: JobKind) -> Candidate:
+    return Candidate(kind=kind, lane=str(kind), dataset=table.name)
+
+
+# ---- fold --------------------------------------------------------------------------------------------------------
+
+
+def folds(table: TableState, settings: Settings, view: View) -> Iterator[Candidate]:
+    """Yield the fold of a dataset that has a backlog."""
+    backlog = table.backlog
+    if table.shape is Shape.EVENTS or not backlog.batches:
+        return
+    trigger, reason = _fold_due(table, settings, view)
+    yield replace(
+        _bare(table, JobKind.FOLD),
+        files=tuple(sorted(table.change_files, key=attrgetter("order", "path"))),
+        rows=backlog.rows,
+        files_after=_fold_files(table, settings),
+        cost_bytes=_fold_cost(table),
+        saved_bytes=backlog.batches * OPEN_COST_BYTES + backlog.size_bytes,
+        target_bytes=settings.target_file_bytes,
+        waiting_since_ms=backlog.oldest_ms or 0,
+        trigger=trigger,
+        reason=_fold_under_way(table, view) or reason,
+    )
+
+
+def _fold_due(table: TableState, settings: Settings, view: View) -> tuple[str, str]:
+    """Return what made the fold due, or why it is not."""
+    backlog, base_rows = table.backlog, total_rows(table.files)
+    minutes = 0.0 if backlog.oldest_ms is None else max(0.0, (view.now_ms - backlog.oldest_ms) / 60_000)
+    share = backlog.rows / base_rows if base_rows else 0.0
+    triggers = (
+        (backlog.batches, settings.fold_batches, f"{backlog.batches:,} of {settings.fold_batches:,} batches"),
+        (share, settings.fold_share, f"{share:.2%} of {settings.fold_share:.2%} of the base's rows"),
+        (minutes, settings.fold_minutes, f"{minutes:,.1f} of {settings.fold_minutes:,.1f} minutes"),
+    )
+    met = [text for value, threshold, text in triggers if threshold and value >= threshold]
+    if met:
+        return met[0], ""
+    if view.force:
+        return "forced", ""
+    return "", ", ".join(
+        text for _, threshold, text in triggers if threshold
+    ) or "disabled: every threshold of a fold is 0"
+
+
+def _fold_under_way(table: TableState, view: View) -> str:
+    job = view.under_way.get(JobKind.FOLD)
+    return f"files of unfinished job {job}" if job else unfinished_text(view.busy, table.change_files)
+
+
+def _fold_cost(table: TableState) -> int:
+    """Return how many bytes a fold may rewrite: of a keyed base at most one file for each change."""
+    size = table.backlog.size_bytes
+    if table.shape is Shape.LOG or not table.files:
+        return size
+    return size + total_bytes(table.files) * _touched(table) // len(table.files)
+
+
+def _fold_files(table: TableState, settings: Settings) -> int:
+    """Return about how many files a fold writes: each that it touches anew, and more if the size asks for it."""
+    touched = 0 if table.shape is Shape.LOG else _touched(table)
+    return max(touched, files_needed(_fold_cost(table), settings.target_file_bytes))
+
+
+def _touched(table: TableState) -> int:
+    return min(len(table.files), table.backlog.rows)
+
+
+# ---- squash, and event logs ----------------------------------------------------------------------------------------
+
+
+def squashes(table: TableState, settings: Settings, view: View, *, fold_due: bool) -> Iterator[Candidate]:
+    """Yield the squash of a dataset's small change files."""
+    if table.shape is Shape.EVENTS or len(table.change_files) < FEWEST_FILES_PER_JOB:
+        return
+    many = FEWEST_FILES_PER_JOB if view.force else settings.squash_files
+    run = longest_run(
+        table.change_files,
+        many=many,
+        max_bytes=settings.squash_bytes,
+        max_rows=MOST_SQUASH_ROWS,
+        max_files=len(table.change_files),
+        walls=frozenset(view.busy),
+    )
+    found = _run_candidate(table, JobKind.SQUASH, run, target_bytes=settings.squash_bytes)
+    under_way = view.under_way.get(JobKind.SQUASH) or view.under_way.get(JobKind.FOLD)
+    if not settings.squash_files:
+        found = replace(found, reason="disabled: squash_files is 0")
+    elif under_way:
+        found = replace(found, reason=f"files of unfinished job {under_way}")
+    elif len(run) < many:
+        found = replace(found, trigger="", reason=_too_few(table.change_files, run, many, view))
+    elif fold_due:
+        found = replace(found, reason="the fold takes these files")
+    yield found
+
+
+def event_logs(table: TableState, settings: Settings, view: View) -> Iterator[Candidate]:
+    """Yield the compaction of an event log's small files, by the log's own rule. Every event keeps its index."""
+    if table.shape is not Shape.EVENTS or len(table.files) < FEWEST_FILES_PER_JOB:
+        return
+    many = FEWEST_FILES_PER_JOB if view.force else settings.event_log_files
+    free = idle(table.files, view.busy)
+    taken = small_event_files(
+        free, many=many, events=attrgetter("rows"), day=attrgetter("period"), path=attrgetter("path")
+    )
+    most = max(event_classes(free, events=attrgetter("rows")), key=len, default=[])
+    run = taken or sorted(most, key=attrgetter("path"))
+    found = _run_candidate(table, JobKind.EVENTS, run, target_bytes=settings.target_file_bytes)
+    found = replace(found, files_after=len({file.period for file in run}))
+    if not settings.event_log_files:
+        found = replace(found, reason="disabled: event_log_files is 0")
+    elif not taken:
+        found = replace(found, trigger="", reason=_too_few(table.files, run, many, view))
+    yield found
+
+
+def _too_few(files: Sequence[FileEntry], run: Sequence[FileEntry], many: int, view: View) -> str:
+    busy = unfinished_text(view.busy, files)
+    text = f"{len(run):,} of {many:,} small files"
+    return f"{text}; {busy} are not counted" if busy else text
+
+
+def _run_candidate(table: TableState, kind: JobKind, run: Sequence[FileEntry], *, target_bytes: int) -> Candidate:
+    size = total_bytes(run)
+    after = files_needed(size, target_bytes)
+    return replace(
+        _bare(table, kind),
+        files=tuple(run),
+        files_after=after,
+        rows=total_rows(run),
+        cost_bytes=size,
+        saved_bytes=max(0, len(run) - after) * OPEN_COST_BYTES,
+        target_bytes=target_bytes,
+        waiting_since_ms=min((file.modified_ms for file in run), default=0),
+        trigger=f"{len(run):,} small files",
+    )
+
+
+def longest_run(
+    files: Iterable[FileEntry],
+    *,
+    many: int,
+    max_bytes: int,
+    max_rows: int,
+    max_files: int,
+    walls: frozenset[str] = frozenset(),
+) -> tuple[FileEntry, ...]:
+    """Return the longest run of small neighbours by their order, of the smallest size that has so many; else of the largest.
+
+    Sizes grow as in `planner.squash_run`, so that a row is copied once for each size and not each time. A file of `walls`, those
+    of unfinished jobs, ends a run as a large one does: what it becomes has its place there.
+    """
+    ordered = sorted(files, key=attrgetter("order", "path"))
+    parts = [tuple(part) for _, part in groupby(ordered, key=attrgetter("order"))]
+    size = SMALLEST_SIZE_BYTES
+    while True:
+        small_bytes = min(size, max_bytes)
+        small = [all(f.size_bytes <= small_bytes and f.path not in walls for f in part) for part in parts]
+        longest = max(_runs(parts, small, max_bytes=max_bytes, max_rows=max_rows, max_files=max_files), key=len)
+        if len(longest) >= many or size >= max_bytes:
+            return tuple(longest)
+        size *= SQUASH_GROWTH
+
+
+def _runs(
+    parts: Sequence[tuple[FileEntry, ...]], small: Sequence[bool], *, max_bytes: int, max_rows: int, max_files: int
+) -> list[list[FileEntry]]:
+    """Return the runs of small neighbours that stay within all three bounds; at least an empty one."""
+    runs: list[list[FileEntry]] = [[]]
+    size = rows = 0
+    for part, is_small in zip(parts, small, strict=True):
+        part_bytes, part_rows = total_bytes(part), total_rows(part)
+        if not is_small or part_bytes > max_bytes or part_rows > max_rows or len(part) > max_files:
+            runs.append([])
+            size = rows = 0
+            continue
+        if size + part_bytes > max_bytes or rows + part_rows > max_rows or len(runs[-1]) + len(part) > max_files:
+            runs.append([])
+            size = rows = 0
+        runs[-1] += part
+        size, rows = size + part_bytes, rows + part_rows
+    return runs
+
+
+# ---- cluster -------------------------------------------------------------------------------------------------------
+
+
+def clusterings(
+    table: TableState, settings: Settings, view: View, *, taken: frozenset[str], fold_due: bool
+) -> Iterator[Candidate]:
+    """Yield the clusterings of a dataset that has columns to cluster by, one for each period and partition.
+
+    Files in `taken` are rolled up in this cycle. A file that a tier will still move to a coarser period is not clustered.
+    """
+    if table.shape is Shape.EVENTS or not table.cluster_by:
+        return
+    groups: dict[tuple[str, Partition], list[FileEntry]] = {}
+    for file in table.files:
+        groups.setdefault((file.period, file.partition), []).append(file)
+    for (period, partition), files in sorted(groups.items(), key=lambda item: (item[0][0], str(item[0][1]))):
+        if all(file.tier == CLUSTERED for file in files):
+            continue
+        found = replace(_bare(table, JobKind.CLUSTER), period=period, partition=partition)
+        free = [file for file in idle(files, view.busy) if file.path not in taken]
+        reason = _not_ready(table, period, view, fold_due=fold_due) or _too_little(free, files, settings, view)
+        yield _clustering(found, free, settings, reason)
+
+
+def _not_ready(table: TableState, period: str, view: View, *, fold_due: bool) -> str:
+    if job := view.under_way.get(JobKind.CLUSTER):
+        return f"files of unfinished job {job}"
+    if table.shape is Shape.KEYED:
+        return "the fold comes first" if fold_due or JobKind.FOLD in view.under_way else ""
+    try:
+        granularity, closed = granularity_of(period), end(period)
+    except InvalidRequest as error:
+        return str(error)
+    last = max((tier.target for tier in table.tiers if tier.enabled), key=_rank, default=Granularity.HOUR)
+    if granularity.rank < last.rank:
+        return f"will be rolled up into a {last} first"
+    return f"closes at {closed:%Y-%m-%d %H:%M} UTC" if closed > view.now else ""
+
+
+def _rank(granularity: Granularity) -> int:
+    return granularity.rank
+
+
+def _too_little(free: Sequence[FileEntry], files: Sequence[FileEntry], settings: Settings, view: View) -> str:
+    if not settings.cluster_bytes:
+        return "disabled: cluster_bytes is 0"
+    loose = total_bytes([file for file in free if file.tier != CLUSTERED])
+    if len(free) < FEWEST_FILES_PER_JOB:
+        return unfinished_text(view.busy, files) or f"{len(free)} of {FEWEST_FILES_PER_JOB} files"
+    if view.force:
+        return ""
+    if loose < settings.cluster_bytes:
+        return f"{megabytes(loose)} of {megabytes(settings.cluster_bytes)} not clustered"
+    share = loose / max(1, total_bytes(free))
+    return "" if share >= settings.cluster_share else f"{share:.0%} of {settings.cluster_share:.0%} not clustered"
+
+
+def _clustering(found: Candidate, free: list[FileEntry], settings: Settings, reason: str) -> Candidate:
+    chosen = _fitting(sorted(free, key=attrgetter("path")), settings.cycle_bytes)
+    size = total_bytes(chosen)
+    loose = total_bytes([file for file in chosen if file.tier != CLUSTERED])
+    after = files_needed(size, settings.target_file_bytes)
+    return replace(
+        found,
+        files=tuple(chosen),
+        files_after=after,
+        rows=total_rows(chosen),
+        cost_bytes=size,
+        saved_bytes=max(0, len(chosen) - after) * OPEN_COST_BYTES + loose,
+        target_bytes=settings.target_file_bytes,
+        waiting_since_ms=min((file.modified_ms for file in chosen if file.tier != CLUSTERED), default=0),
+        trigger=f"{megabytes(loose)} not clustered",
+        reason=reason,
+    )
+
+
+def _fitting(files: list[FileEntry], budget_bytes: int) -> list[FileEntry]:
+    """Return all files if one cycle can rewrite them, else as many that are not clustered as it can, two at least."""
+    if total_bytes(files) <= budget_bytes:
+        return files
+    loose = sorted((file for file in files if file.tier != CLUSTERED), key=attrgetter("modified_ms", "path"))
+    chosen: list[FileEntry] = []
+    size = 0
+    for file in loose:
+        if size + file.size_bytes > budget_bytes and len(chosen) >= FEWEST_FILES_PER_JOB:
+            break
+        chosen.append(file)
+        size += file.size_bytes
+    return chosen
+
+
+# ---- vacuum --------------------------------------------------------------------------------------------------------
+
+
+def vacuums(table: TableState, settings: Settings, view: View) -> Iterator[Candidate]:
+    """Yield the vacuum of a table: after its interval, and after a clustering.
+
+    Where nobody knows when the last one was, the oldest file that waits tells: a vacuum leaves none that is older than its
+    retention, so one that has waited for an interval more says that the last vacuum is an interval ago. After a clustering it is
+    due as soon as there is something of it to delete. A last vacuum that is still to come is of a clock that was set back since.
+    """
+    if table.removed_files == 0:
+        return
+    is_known = table.vacuumed_at is not None and epoch_ms(table.vacuumed_at) <= view.now_ms
+    vacuumed_at = table.vacuumed_at if is_known else None
+    since = vacuumed_at or table.removed_since
+    wait_hours = settings.vacuum_interval_hours + (0.0 if vacuumed_at else settings.vacuum_retention_hours)
+    due_ms = epoch_ms(since) + round(wait_hours * HOUR_MS) if since else 0
+    if vacuumed_at:
+        trigger = f"{settings.vacuum_interval_hours:g} hours since the last one"
+    else:
+        trigger = f"the oldest file has waited for {wait_hours:g} hours" if since else "the first one"
+    if table.clustered_at and (not since or table.clustered_at >= since):
+        kept_hours = settings.vacuum_retention_hours if since and not vacuumed_at else 0.0
+        after_ms = epoch_ms(table.clustered_at) + round(kept_hours * HOUR_MS)
+        due_ms, trigger = min(due_ms, after_ms), "after a clustering"
+    found = replace(_bare(table, JobKind.VACUUM), waiting_since_ms=due_ms, trigger=trigger)
+    if job := view.under_way.get(JobKind.VACUUM):
+        yield replace(found, reason=f"files of unfinished job {job}")
+    elif not settings.vacuum_interval_hours:
+        yield replace(found, reason="disabled: vacuum_interval_hours is 0")
+    elif due_ms <= view.now_ms:
+        yield found
+    elif view.force:
+        yield replace(found, trigger="forced")
+    else:
+        yield replace(found, trigger="", reason=f"due in {(due_ms - view.now_ms) / HOUR_MS:,.1f} hours")

@@ -1,0 +1,274 @@
+"""The rows of leases: a Delta table of the lake, one live file for each name. `leases` says what they are for.
+
+A row is read through the log and remembered with the moment at which it was first seen, so that a holder that falls silent
+can be told from one that renews. A row is written in three steps: a file that no log names, one commit, the deletion of the
+file it replaces. Whatever cannot be read is an error, never a free lease.
+"""
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from siltstone.clock import Clock
+from siltstone.config import Settings
+from siltstone.coordination.liveness import is_live
+from siltstone.delta.checkpoints import Retention, try_tidy_log
+from siltstone.delta.layout import DATA, Layout, has_versions, owner_of
+from siltstone.delta.parquet import small_file
+from siltstone.delta.table import Parent, Table
+from siltstone.errors import CommitUnknown, Conflict, Corruption, Gone, NotFound, Reason, SiltstoneError, Unavailable
+from siltstone.failpoints import reach
+from siltstone.host import fork_safety as forks
+from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.model.lease import LeaseRow
+from siltstone.model.spec import FIRST_FORMAT, PROPERTY_FORMAT
+from siltstone.spark_tasks.parquet_checksums import open_parquet
+
+APP_LEASE: Final = "lease/"
+KEPT_ENTRIES: Final = 100
+READ_TRIES: Final = 5
+"""A row can be replaced, and its file deleted, between the reading of the log and of the file."""
+_ROW: Final = pa.schema(
+    [
+        pa.field("epoch", pa.int64(), nullable=False),
+        pa.field("holder", pa.string(), nullable=False),
+        pa.field("machine", pa.string(), nullable=False),
+        pa.field("host", pa.string(), nullable=False),
+        pa.field("pid", pa.int64(), nullable=False),
+        pa.field("role", pa.string(), nullable=False),
+        pa.field("since", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("renewed_at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("expires_at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("ttl_seconds", pa.float64(), nullable=False),
+        pa.field("released", pa.bool_(), nullable=False),
+    ]
+)
+_TABLE: Final = pa.schema([pa.field("name", pa.string(), nullable=False), *_ROW])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A row as it was read: the file that is its identity, and since when we have seen it."""
+
+    path: str
+    row: LeaseRow
+    since_seconds: float
+
+
+class LeaseTable:
+    """The rows of one lake's leases."""
+
+    def __init__(self, layout: Layout, settings: Settings, clock: Clock) -> None:
+        """Remember where the lake is; nothing is read or written yet."""
+        self._layout = layout
+        self._settings = settings
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._seen: dict[str, Seen] = {}
+        self._table = self._open()
+
+    @property
+    def _mutex(self) -> "threading.RLock":
+        """The lock of this object; a forked child is refused."""
+        forks.check()
+        return self._lock
+
+    def write(self, row: LeaseRow, *, allowed: Callable[[int, str | None], bool]) -> None:
+        """Commit one row in the place of the one before it.
+
+        `allowed` gets the epoch and the live file of each parent the commit is tried on. A crash leaves a file that no log
+        names, or the new row and the old row's file, which no log names any more.
+
+        Raises:
+            Conflict: it is not allowed any more; nothing was changed.
+        """
+        app = f"{APP_LEASE}{row.name}"
+
+        def build(parent: Parent) -> Commit:
+            old = _of(parent.files(), row.name)
+            if not allowed(parent.transaction(app) or 0, old[0].path if old else None):
+                raise Conflict(f"Lease {row.name!r} of lake {self._layout.root} was taken or renewed by its holder.")
+            return Commit(
+                kind=CommitKind.LEASE,
+                plan_version=parent.version,
+                adds=(file,),
+                removes=old,
+                transactions={app: row.epoch},
+                depends=frozenset({app}),
+            )
+
+        with self.speaking():
+            file = self._stage(row)
+            reach("lease.after_stage")
+            removed, version = self._commit(row, file, build)
+            reach("lease.after_commit")
+            for old in removed:
+                with contextlib.suppress(OSError):  # what is left over is swept by the next one who takes a lease
+                    (self._layout.leases / old.path).unlink(missing_ok=True)
+        if version % self._settings.checkpoint_interval_commits == 0:
+            try_tidy_log(  # here and now: nobody waits for an acknowledgement
+                self._layout.leases, retention=self._table.retention, durable=self._settings.durable, clock=self._clock
+            )
+
+    def _commit(
+        self, row: LeaseRow, file: DataFile, build: Callable[[Parent], Commit]
+    ) -> tuple[tuple[DataFile, ...], int]:
+        try:
+            committed = self._table.commit(build)
+        except Conflict:
+            (self._layout.leases / file.path).unlink(missing_ok=True)
+            raise
+        except CommitUnknown:
+            found = self.look(row.name)
+            if found is None or found.path != file.path:
+                raise
+            return (), self._table.version()
+        return committed.commit.removes, committed.version
+
+    def _stage(self, row: LeaseRow) -> DataFile:
+        values = {name: [value] for name, value in asdict(row).items() if name != "name"}
+        relative = f"{DATA}/{row.holder}.{self._clock.new_id()}.parquet"
+        path = self._layout.leases / relative
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(small_file(pa.table(values, schema=_ROW)))
+        return DataFile(
+            path=relative,
+            size_bytes=path.stat().st_size,
+            rows=1,
+            partition={"name": row.name},
+            stats=json.dumps({"numRecords": 1}),
+        )
+
+    def owns(self, row: LeaseRow) -> bool:
+        """Tell whether this holder still has the lease with this epoch, by the newest version of the table."""
+        app = f"{APP_LEASE}{row.name}"
+        try:
+            with self.speaking():
+                pinned = self._table.pin(app)
+        except NotFound:
+            return False
+        live = _of(pinned.files, row.name)
+        return pinned.transactions.get(app) == row.epoch and [owner_of(file.path) for file in live] == [row.holder]
+
+    def look(self, name: str) -> Seen | None:
+        """Read the row, and remember since when it has been this one."""
+        with self._mutex:
+            for _ in range(READ_TRIES):
+                with self.speaking():
+                    if not self._is_there():
+                        return None
+                    app = f"{APP_LEASE}{name}"
+                    pinned = self._table.pin(app)
+                live = _of(pinned.files, name)
+                epoch = pinned.transactions.get(app)
+                if not live and epoch is None:
+                    return None
+                if not live or epoch is None:
+                    raise self._damaged(f"lease {name!r} has {'no row' if epoch else 'no epoch'}")
+                with contextlib.suppress(FileNotFoundError):
+                    return self._remember(name, live[0].path, epoch)
+        raise self._damaged(f"the row of lease {name!r} is missing")
+
+    def _remember(self, name: str, path: str, epoch: int) -> Seen:
+        seen = self._seen.get(name)
+        if seen is None or seen.path != path:
+            row = self._read(name, path)
+            if row.epoch != epoch:
+                raise self._damaged(f"lease {name!r} has epoch {epoch} and a row of epoch {row.epoch}")
+            seen = self._seen[name] = Seen(path=path, row=row, since_seconds=self._clock.monotonic_seconds())
+        return seen
+
+    def _read(self, name: str, path: str) -> LeaseRow:
+        try:
+            with open_parquet(self._layout.leases / path) as file:
+                [values] = file.read().to_pylist()
+            return LeaseRow(name=name, **values)
+        except FileNotFoundError:
+            raise
+        except (pa.ArrowException, ValueError, TypeError) as error:
+            raise self._damaged(f"{path} cannot be read ({error})") from error
+        except OSError as error:
+            raise Unavailable(
+                f"{self._table.label}: {path} cannot be read ({error}). Check its permissions."
+            ) from error
+
+    def _is_there(self) -> bool:
+        """Tell whether anybody ever took a lease. Rows without a log are no table that is still to be made."""
+        rows = self._layout.leases / DATA
+        if has_versions(self._layout.leases):
+            return True
+        if not rows.is_dir() or not any(rows.iterdir()):
+            return False
+        if has_versions(self._layout.leases):  # it was made, and a row written, between the two looks
+            return True
+        raise self._damaged("its log is gone")
+
+    def ensure(self) -> None:
+        """Make the table of a lake that has none; of several processes at once one makes it and all go on."""
+        with self.speaking():
+            if self._is_there():
+                return
+            if not self._layout.is_lake():
+                raise NotFound(f"There is no lake at {self._layout.root} yet; silt create makes it.")
+            with contextlib.suppress(Conflict):
+                Table.create(
+                    self._layout.leases,
+                    _TABLE,
+                    partition_by=["name"],
+                    properties={PROPERTY_FORMAT: str(FIRST_FORMAT)},
+                    durable=self._settings.durable,
+                )
+
+    def _open(self) -> Table:
+        return Table(
+            self._layout.leases,
+            settings=self._settings,
+            clock=self._clock,
+            retention=Retention(hours=self._settings.changes_retention_hours, max_entries=KEPT_ENTRIES),
+            label=f"The leases of lake {self._layout.root}",
+        )
+
+    def sweep(self) -> None:
+        """Delete rows that crashed holders left and no log names; those of the last minutes may be somebody's next commit."""
+        if self._layout.link_in(self._layout.leases / DATA):
+            return
+        with contextlib.suppress(OSError, SiltstoneError):
+            cut = self._clock.now().timestamp() - self._settings.changes_retention_hours * 3600
+            old = [path for path in (self._layout.leases / DATA).iterdir() if path.stat().st_mtime < cut]
+            dead = [path for path in old if not is_live(self._layout.work, path.name.split(".")[0])]
+            live = {file.path for file in self._table.pin().files}  # after `dead`: what was committed is named here
+            for path in dead:
+                if f"{DATA}/{path.name}" not in live:
+                    path.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def speaking(self) -> Iterator[None]:
+        """Turn what a disk says, and a table that was deleted under us, into errors that say what to do."""
+        try:
+            yield
+        except OSError as error:
+            raise Unavailable(
+                f"{self._table.label} cannot be used ({error}). Check the disk and its permissions."
+            ) from error
+        except Gone as error:
+            self._table = self._open()
+            raise Unavailable(f"{self._table.label} were deleted while they were in use. Try again.") from error
+
+    def _damaged(self, why: str) -> Corruption:
+        return Corruption(
+            f"{self._table.label} are damaged: {why}. End every process that compacts, and restore {self._layout.leases} from "
+            "a copy, or remove that folder if there is none.",
+            reason=Reason.DAMAGED_FILE,
+        )
+
+
+def _of(files: tuple[DataFile, ...], name: str) -> tuple[DataFile, ...]:
+    mine = tuple(file for file in files if file.partition["name"] == name)
+    if len(mine) > 1:
+        raise Corruption(f"Lease {name!r} has {len(mine)} rows. Restore the table of leases from a copy.")
+    return mine

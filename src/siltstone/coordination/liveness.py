@@ -1,0 +1,120 @@
+"""Who is alive: a writer or a job holds a file lock for as long as it works, and a crash lets go of it.
+
+Staged files carry their owner's id in their path. A purge and the sweep ask here before they delete a file that no
+log names: files of a live owner may become part of a commit at any moment, files of a dead one never will.
+The lock saves files from deletion; it decides nothing about commits.
+"""
+
+import errno
+import fcntl
+import os
+import stat
+from pathlib import Path
+from types import TracebackType
+
+from siltstone.errors import Unavailable
+from siltstone.host.fork_safety import close, own
+
+
+class Presence:
+    """One live owner. Use as a context manager, or call `close`."""
+
+    def __init__(self, folder: Path, owner: str) -> None:
+        """Take the lock; the id must be fresh."""
+        self.owner = owner
+        self._path = folder / owner
+        self._process = os.getpid()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._handle: int | None = _lock(self._path)
+
+    def close(self) -> None:
+        """Let go. A crash does the same, but leaves the empty file for the sweep."""
+        if self._handle is not None:
+            if self._process == os.getpid():  # the file of a forked child is its parent's
+                self._path.unlink(missing_ok=True)
+            close(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> "Presence":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _lock(path: Path) -> int:
+    """Make the file and lock it; a sweep that removed it between the two steps makes us start over."""
+    while True:
+        handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            if os.path.samestat(os.fstat(handle), path.stat()):
+                return own(handle)
+        except FileNotFoundError:
+            pass
+        os.close(handle)
+
+
+def is_live(folder: Path, owner: str) -> bool:
+    """True while the owner's process holds its lock, this process included.
+
+    Raises:
+        Unavailable: this process may not look.
+    """
+    try:
+        return is_locked(f"{folder}/{owner}", fcntl.LOCK_SH)
+    except OSError as error:
+        raise Unavailable(f"{folder} does not show who is at work ({error}). Check its permissions.") from error
+
+
+def is_locked(path: str | Path, how: int) -> bool:
+    """Tell whether another handle holds a lock that keeps this one from being taken in the way `how`; no file, no lock."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # a link is not a file of ours; what it stands for is left alone
+            return True
+        raise
+    try:
+        fcntl.flock(handle, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(handle)
+
+
+def sweep_dead(folder: Path) -> int:
+    """Remove the presence files of owners that died; return how many.
+
+    Each is removed under its own lock: an owner that locks its file at this moment finds it gone and starts over.
+    """
+    if not folder.is_dir() or folder.is_symlink():
+        return 0
+    return sum(remove_dead(path) for path in folder.iterdir())
+
+
+def remove_dead(path: Path) -> bool:
+    """Remove one presence file if its owner died; return whether that was done. A link is left alone."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) or error.errno == errno.ELOOP:  # gone, or a link, which no owner makes
+            return False
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            return False
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)
+    except BlockingIOError:
+        return False
+    else:
+        return True
+    finally:
+        os.close(handle)

@@ -1,0 +1,122 @@
+"""Datasets on disk that the registry does not name: found, judged, and registered again.
+
+A registry that was restored from an older copy does not name datasets that were created since. Their folders are never swept
+(`dataset.folder`). Both tables carry the specification as a property, so that the row of the registry can be written again.
+"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from siltstone.clock import Clock
+from siltstone.dataset.dataset_folder import Marker, read_marker, write_marker
+from siltstone.dataset.orphan_folders import Place, unregistered
+from siltstone.dataset.registry import LIVE, Registration, Registry
+from siltstone.dataset.store import Store
+from siltstone.delta.layout import BASE, Layout
+from siltstone.delta.table_reader import LogMoved, TableHandle
+from siltstone.errors import Conflict, Corruption, NotFound, SiltstoneError
+from siltstone.model.names import DatasetName
+from siltstone.model.schema import own_columns
+from siltstone.model.spec import PROPERTY_SPEC, Spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unregistered:
+    """A folder with a dataset that the registry does not name; `obstacle` says why it cannot be adopted, if it cannot."""
+
+    dataset: str
+    incarnation: str
+    path: str
+    sequence: int | None = None
+    rows_in_base: int | None = None
+    obstacle: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return asdict(self)
+
+    def described(self) -> str:
+        """Say what was found and what to do, in two sentences."""
+        found = f"Dataset {self.dataset}: {self.path} holds committed data, and the registry does not name it."
+        todo = "Run silt doctor --repair to register it again." if self.obstacle is None else self.obstacle
+        return f"{found} {todo}"
+
+
+class Adoption:
+    """Finds unregistered datasets of one lake and registers them again."""
+
+    def __init__(self, registry: Registry, layout: Layout, *, clock: Clock, durable: bool) -> None:
+        """Take the lake's registry; nothing is read yet."""
+        self._registry = registry
+        self._layout = layout
+        self._clock = clock
+        self._durable = durable
+
+    def found(self) -> list[Unregistered]:
+        """List the unregistered datasets by name; nothing is changed."""
+        places = sorted(unregistered(self._registry, self._layout), key=lambda place: (place.name, place.path))
+        live = {row.name for row in self._registry.all()} if places else set()
+        shared = {name for name in (p.name for p in places) if sum(p.name == name for p in places) > 1}
+        return [self._judged(place, live=live, shared=shared) for place in places]
+
+    def adopt(self, name: DatasetName, incarnation: str) -> Unregistered:
+        """Register one again; a crash leaves it registered or not, and its rows as they are.
+
+        Raises:
+            NotFound: there is no such unregistered dataset.
+            Conflict: it cannot be adopted, or a dataset of that name was created meanwhile. Nothing was changed.
+        """
+        mine = [one for one in self.found() if (one.dataset, one.incarnation) == (str(name), incarnation)]
+        if not mine:
+            raise NotFound(f"There is no unregistered dataset {name} with incarnation {incarnation}.")
+        if mine[0].obstacle is not None:
+            raise Conflict(f"Dataset {name} was not registered: {mine[0].obstacle}")
+        store = self._store(Place(name, Path(mine[0].path)))
+        if read_marker(store.path) is None:  # made by an older Siltstone
+            write_marker(store.path, Marker(dataset=str(name), incarnation=incarnation), durable=self._durable)
+        self._registry.adopt(name, incarnation, store.schema, store.spec)
+        return mine[0]
+
+    def _judged(self, place: Place, *, live: set[DatasetName], shared: set[DatasetName]) -> Unregistered:
+        known = Unregistered(dataset=str(place.name), incarnation=place.path.name, path=str(place.path))
+        marker = read_marker(place.path)
+        if marker is not None and marker != Marker(dataset=known.dataset, incarnation=known.incarnation):
+            return _stopped(known, f"Its marker names {marker.dataset}: it was moved or copied here. Move it back.")
+        if place.name in live:
+            return _stopped(known, "Another dataset has that name now. Drop that one first, or move this folder away.")
+        if place.name in shared:
+            return _stopped(known, "There are several such folders of that name. Move all but one out of the lake.")
+        try:
+            snapshot = self._store(place).snapshot()
+        except (SiltstoneError, LogMoved, OSError) as error:
+            return _stopped(known, f"It cannot be read: {error}")
+        return Unregistered(
+            dataset=known.dataset,
+            incarnation=known.incarnation,
+            path=known.path,
+            sequence=snapshot.sequence,
+            rows_in_base=snapshot.base.rows,
+        )
+
+    def _store(self, place: Place) -> Store:
+        """Return the storage of an unregistered dataset, by what its base says of itself."""
+        base = TableHandle(place.path / BASE, clock=self._clock, label=f"Dataset {place.name}", must_exist=True)
+        text = base.properties().get(PROPERTY_SPEC)
+        if text is None:
+            raise Corruption(f"Dataset {place.name}: {base.path} does not say what it is. Restore it from a backup.")
+        return self._registry.store(
+            Registration(
+                name=place.name,
+                n=0,
+                incarnation=place.path.name,
+                state=LIVE,
+                spec=Spec.from_json(text),
+                schema=own_columns(base.columns()),
+                at=self._clock.now(),
+            )
+        )
+
+
+def _stopped(found: Unregistered, why: str) -> Unregistered:
+    return Unregistered(dataset=found.dataset, incarnation=found.incarnation, path=found.path, obstacle=why)

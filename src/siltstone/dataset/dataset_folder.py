@@ -1,0 +1,241 @@
+"""The folder of one incarnation of a dataset: its marker, and the proof that it may be deleted.
+
+`create` writes a *marker* into the folder before the tables: the dataset's name and the incarnation. A folder is deleted only
+with proof that it is ours and no longer needed:
+
+* the registry records the drop of this incarnation, or both tables carry the mark `siltstone.dropped`;
+* its name is ``<incarnation>.dropped`` and its marker names that incarnation: a removal that was interrupted;
+* its marker names its place and the tables hold nothing: a create that was interrupted;
+* checkpoints are all that it holds, and each says that its table is ours: one was being written while a drop removed the rest.
+
+Symbolic links are never followed. Every other folder stays, whatever its name. One that holds a dataset is reported
+(`dataset.adopt`). The marker is deleted last, so that an interrupted removal can be finished.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from siltstone.coordination.liveness import is_live
+from siltstone.delta.commit_lock import TURN
+from siltstone.delta.fsync import sync_directory, sync_file
+from siltstone.delta.layout import BASE, CHANGES, LOG, Layout, has_versions
+from siltstone.delta.log_reader import checkpointed_properties, entry_version, is_checkpoint, is_draft, read_entry
+from siltstone.errors import SiltstoneError
+from siltstone.failpoints import reach
+from siltstone.model.names import DatasetName
+from siltstone.model.spec import PROPERTY_DROPPED, PROPERTY_SPEC
+
+MARKER: Final = "siltstone-dataset.json"
+INCARNATION: Final = re.compile(r"[0-9a-f]{32}\Z")
+REMOVED: Final = re.compile(r"(?P<incarnation>[0-9a-f]{32})(?P<ending>\.dropped|\.unused)\Z")
+DROPPED_ENDING: Final = ".dropped"
+UNUSED_ENDING: Final = ".unused"
+LAST_OF_CREATION: Final = 1
+"""The highest version that a creation writes: the table, and for some columns a feature that they need."""
+
+
+class Content(StrEnum):
+    """What a folder at the place of an incarnation holds, by its own evidence."""
+
+    DATASET = "dataset"
+    """Tables of ours with committed data or a history."""
+    UNUSED = "unused"
+    """Our marker, and tables without a commit besides their creation, which may be incomplete."""
+    DROPPED = "dropped"
+    """Tables of ours that carry the mark of a drop."""
+    FOREIGN = "foreign"
+    """Nothing that Siltstone provably wrote, or an interrupted create of a Siltstone that wrote no markers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """What the marker says: which dataset the folder was made for."""
+
+    dataset: str
+    incarnation: str
+
+
+def write_marker(folder: Path, marker: Marker, *, durable: bool) -> None:
+    """Write the marker in one step; a crash leaves none, or a draft beside it that is part of the folder."""
+    draft = folder / f".{MARKER}"
+    draft.write_text(json.dumps(asdict(marker)))
+    if durable:
+        sync_file(draft)
+    draft.replace(folder / MARKER)
+    if durable:
+        sync_directory(folder)
+
+
+def read_marker(folder: Path) -> Marker | None:
+    """Return the marker; None if there is none, or if it cannot be read as one."""
+    path = folder / MARKER
+    try:
+        if path.is_symlink():
+            return None
+        found = json.loads(path.read_text())
+        return Marker(dataset=str(found["dataset"]), incarnation=str(found["incarnation"]))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def content_of(folder: Path, name: DatasetName) -> Content:
+    """Say what a folder holds; what cannot be read counts as data."""
+    if has_only_checkpoints(folder):
+        return Content.DROPPED
+    tables = [_properties(folder / table) for table in (CHANGES, BASE)]
+    ours = [properties for properties in tables if properties is not None and PROPERTY_SPEC in properties]
+    if ours and all(PROPERTY_DROPPED in properties for properties in ours):
+        return Content.DROPPED
+    marker = read_marker(folder)
+    if marker is None:
+        return Content.DATASET if ours and not is_unused(folder) else Content.FOREIGN
+    is_here = marker == Marker(dataset=str(name), incarnation=folder.name)
+    return Content.UNUSED if is_here and is_unused(folder) else Content.DATASET
+
+
+def _properties(table: Path) -> Mapping[str, str] | None:
+    """Return a table's properties; None if it cannot be read. Nothing is repaired: the table may belong to another program."""
+    try:
+        return DeltaTable(table).metadata().configuration if has_versions(table) else None
+    except (DeltaError, OSError):
+        return None
+
+
+def has_only_checkpoints(folder: Path) -> bool:
+    """Return whether checkpoints of our tables are all that is here: one was being written while a drop removed the folder."""
+    try:
+        files = list(_files(folder))
+        tables = {path.parent.parent for path in files}
+        return (
+            bool(files)
+            and all(path.parent.name == LOG and not path.is_symlink() and is_checkpoint(path.name) for path in files)
+            and all(table.parent == folder and table.name in (CHANGES, BASE) for table in tables)
+            and all(PROPERTY_SPEC in checkpointed_properties(table) for table in tables)
+        )
+    except (OSError, SiltstoneError):
+        return False
+
+
+def is_unused(folder: Path) -> bool:
+    """Return whether nothing was committed here since both tables were made; False where that cannot be read."""
+    try:
+        return all(map(_is_of_creation, _files(folder)))
+    except (OSError, SiltstoneError):
+        return False
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """List every file and link below a folder, without following links.
+
+    Raises:
+        OSError: a folder cannot be listed.
+    """
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            yield from _files(path)
+        else:
+            yield path
+
+
+def _is_of_creation(path: Path) -> bool:
+    if path.is_symlink():
+        return False
+    if path.name in (MARKER, f".{MARKER}") or path.name == TURN:
+        return True
+    version = entry_version(path.name)
+    if path.parent.name != LOG or version is None:
+        return path.parent.name == LOG and is_draft(path.name)
+    if version <= LAST_OF_CREATION and not path.stat().st_size:  # a power cut; a table with data has other files, too
+        return True
+    entry = read_entry(path.parent.parent, version)
+    return not entry.adds and not entry.transactions and not entry.removes
+
+
+def is_removed(folder: Path) -> bool:
+    """Return whether a folder is what an interrupted removal left: its name says so, and its marker, or it is empty."""
+    named = REMOVED.match(folder.name)
+    if named is None:
+        return False
+    marker = read_marker(folder)
+    if marker is not None:
+        return marker.incarnation == named["incarnation"]
+    with contextlib.suppress(FileNotFoundError):  # another process has removed it
+        return not any(folder.iterdir())
+    return False
+
+
+def remove_folder(folder: Path) -> None:
+    """Delete a folder without following links; the marker goes last. What cannot be deleted stays for the next sweep.
+
+    The folder is opened once, and all is deleted through that handle: a link that takes its place meanwhile leads nowhere.
+    """
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            for name in os.listdir(handle):  # noqa: PTH208  # a handle is no path
+                if name != MARKER:
+                    _remove(name, handle)
+            if os.listdir(handle) in ([MARKER], []):  # noqa: PTH208
+                _remove(MARKER, handle)
+                folder.rmdir()
+        finally:
+            os.close(handle)
+
+
+def _remove(name: str, handle: int) -> None:
+    """Delete one file, link or folder of an open folder."""
+    with contextlib.suppress(FileNotFoundError):  # another process removes it
+        if stat.S_ISDIR(os.stat(name, dir_fd=handle, follow_symlinks=False).st_mode):
+            shutil.rmtree(name, ignore_errors=True, dir_fd=handle)
+        else:
+            os.unlink(name, dir_fd=handle)
+
+
+def remove_incarnation(folder: Path, name: DatasetName, *, ending: str) -> None:
+    """Rename a folder and delete it: no reader may find a log that is half deleted.
+
+    A crash leaves the renamed folder with its marker, which the next sweep deletes.
+    """
+    with contextlib.suppress(OSError):  # a full disk must not keep files from being deleted
+        if read_marker(folder) is None:  # made by an older Siltstone
+            write_marker(folder, Marker(dataset=str(name), incarnation=folder.name), durable=False)
+    removed = folder.with_name(folder.name + ending)
+    try:
+        folder.rename(removed)
+    except FileNotFoundError:
+        return  # another process removes it
+    reach("drop.after_rename")
+    if ending == UNUSED_ENDING and not is_unused(removed):  # a writer committed between the first look and the rename
+        removed.rename(folder)
+        return
+    remove_folder(removed)
+
+
+def strays_of(layout: Layout, name: DatasetName) -> list[Path]:
+    """List the folders of a name that hold a dataset and that no process is making; those that are registered included."""
+    above = layout.dataset(name, "")
+    if not above.is_dir() or layout.link_in(above):
+        return []
+    idle = [path for path in above.iterdir() if INCARNATION.match(path.name) and not is_live(layout.work, path.name)]
+    return [path for path in idle if content_of(path, name) is Content.DATASET]
+
+
+def missing_tables(folder: Path) -> list[str]:
+    """Return which of the two tables of an incarnation are not on disk; one that is closed to us is there."""
+    missing: list[str] = []
+    for table in (CHANGES, BASE):
+        with contextlib.suppress(PermissionError):
+            missing += [] if has_versions(folder / table) else [table]
+    return missing

@@ -1,0 +1,111 @@
+"""The options of CSV files as a caller gives them, checked; `csv_worker` reads by them."""
+
+import codecs
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from siltstone.errors import InvalidRequest
+from siltstone.spark_tasks.csv_rows import PLAIN, CsvForm
+
+NAMED_CHARACTERS: Final = {
+    "tab": "\t",
+    "\\t": "\t",
+    "space": " ",
+    "comma": ",",
+    "semicolon": ";",
+    "pipe": "|",
+    "none": "",
+}
+"""Names of characters that are hard to type in a shell."""
+_DIRECTIVE: Final = re.compile(r"%(.)")
+_DIRECTIVES: Final = frozenset("YymbBdHIpMSfzjaA%")
+"""The directives of `strptime` that a format may have. Others depend on the machine's language, or say nothing about a day."""
+_DAYS: Final = ((frozenset("Yy"), frozenset("mbB"), frozenset("d")), (frozenset("Yy"), frozenset("j")))
+
+
+def csv_form(  # one parameter for each option
+    *,
+    delimiter: str | None = None,
+    quote: str | None = None,
+    encoding: str | None = None,
+    header: bool | None = None,
+    null_text: str | Sequence[str] | None = None,
+    date_format: str | None = None,
+    timestamp_format: str | None = None,
+    decimal_comma: bool | None = None,
+) -> CsvForm | None:
+    """Return how CSV files are written; None if no option is given.
+
+    Raises:
+        InvalidRequest: an option is not valid. Nothing is loaded.
+    """
+    given = (delimiter, quote, encoding, header, null_text, date_format, timestamp_format, decimal_comma)
+    if all(option is None for option in given):
+        return None
+    nulls = (
+        (null_text,) if isinstance(null_text, str) else tuple(null_text) if null_text is not None else PLAIN.null_text
+    )
+    form = CsvForm(
+        delimiter=_character(delimiter, PLAIN.delimiter),
+        quote=_character(quote, PLAIN.quote),
+        encoding=_encoding(encoding) if encoding is not None else PLAIN.encoding,
+        header=PLAIN.header if header is None else header,
+        null_text=nulls,
+        date_format=_date_format(date_format),
+        timestamp_format=_timestamp_format(timestamp_format),
+        decimal_comma=bool(decimal_comma),
+    )
+    if len(form.delimiter) != 1 or form.delimiter in '\r\n"' or form.delimiter.isalnum():
+        raise _refused("delimiter", form.delimiter, "It is one character, not a letter, digit, quote or line break")
+    if len(form.quote) > 1 or form.quote == form.delimiter or form.quote in ("\r", "\n"):
+        raise _refused("quote", form.quote, "It is one character other than the delimiter, or none")
+    return form
+
+
+def _refused(option: str, value: str, rule: str) -> InvalidRequest:
+    return InvalidRequest(f"The CSV option {option} must not be {value!r}. {rule}. Nothing was loaded.")
+
+
+def _character(given: str | None, default: str) -> str:
+    return default if given is None else NAMED_CHARACTERS.get(given, given)
+
+
+def _encoding(name: str) -> str:
+    """Return the encoding under Python's name, if a line break is one byte in it: Spark divides files at these."""
+    ascii_text = bytes(range(128))
+    try:
+        found = codecs.lookup(name).name
+        is_plain = ascii_text.decode(found) == ascii_text.decode("ascii")
+    except (LookupError, UnicodeError, ValueError):
+        raise _refused("encoding", name, "Encodings are named as in Python: utf-8, latin-1, cp1252") from None
+    if not is_plain:
+        raise _refused("encoding", name, "Its line breaks are not single bytes. Convert the file to UTF-8")
+    return found
+
+
+def _date_format(text: str | None) -> str | None:
+    if text is not None:
+        found = _directives("date_format", text)
+        if found & frozenset("HIpMSfz"):
+            raise _refused("date_format", text, "A date has no time of day. Use %Y, %m and %d")
+    return text
+
+
+def _timestamp_format(text: str | None) -> str | None:
+    if text is not None:
+        found = _directives("timestamp_format", text)
+        if ("I" in found) != ("p" in found) or ("M" in found and not found & frozenset("HI")):
+            raise _refused(
+                "timestamp_format", text, "Use %H, or %I with %p, for the hour, %M for minutes and %S for seconds"
+            )
+    return text
+
+
+def _directives(option: str, text: str) -> frozenset[str]:
+    """Return the directives of a format that says which day it is."""
+    found = frozenset(_DIRECTIVE.findall(text))
+    if not found <= _DIRECTIVES or not any(all(found & part for part in parts) for parts in _DAYS):
+        rule = "It needs a year (%Y), a month (%m) and a day (%d), as in %d.%m.%Y"
+        raise _refused(option, text, rule)
+    return found

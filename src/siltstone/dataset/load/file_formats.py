@@ -1,0 +1,400 @@
+"""From files to a frame with the dataset's columns: each file is looked into first, then Spark reads those that are right.
+
+Flow:
+
+1. `check_files` looks into every file (footers, header lines, what folders say) without Spark, and says which are bad and why;
+2. `read_files` makes one frame of the good ones.
+
+A frame has the dataset's columns and three marks: ``_unread``, why a row could not be read (null if it could), ``_text``, what
+stood there, and ``_file``. Rows of Parquet can always be read. Frames of JSON and CSV are parsed by `json_worker` and
+`csv_worker` in Spark's tasks, because Spark's own readers round, cast, guess and drop in silence.
+"""
+
+import csv
+import re
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from siltstone.dataset.load.sorted_write import ParquetFile
+from siltstone.dataset.load.source_files import Format, Partition, Source, open_text, partition_of, partition_value
+from siltstone.dataset.read.spark_frames import spark_schema
+from siltstone.dataset.schema_compat import check_names, check_type, fitted
+from siltstone.errors import InvalidRequest
+from siltstone.model.evolution import WIDER
+from siltstone.model.schema import a_type
+from siltstone.spark.arrow_tasks import Work
+from siltstone.spark_tasks import csv_rows as csv_worker
+from siltstone.spark_tasks import json_rows as json_worker
+from siltstone.spark_tasks import text_columns as quick_texts
+from siltstone.spark_tasks import values
+from siltstone.spark_tasks.csv_rows import PLAIN, START, CsvForm
+from siltstone.spark_tasks.json_rows import FILE, TEXT, UNREAD
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+MAX_NAMED: Final = 20
+"""So many bad files an error names; the others are counted."""
+MAX_JSON_BYTES: Final = 256 * 1024 * 1024
+"""A JSON file is read whole by one task; larger ones belong into lines (NDJSON)."""
+PATTERN_CHARACTERS: Final = "[]{}*?\\"
+MAX_HEADER_BYTES: Final = 1024 * 1024
+_LINE_END: Final = re.compile(rb"[\r\n]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadFile:
+    """A file that cannot be loaded, and why."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """The files that can be loaded together, what columns they hold and what their folders add; and those that cannot."""
+
+    format: Format
+    files: tuple[Path, ...]
+    columns: pa.Schema
+    partition_names: tuple[str, ...] = ()
+    bad: tuple[BadFile, ...] = ()
+    rows: int = 0
+    plain_files: tuple[ParquetFile, ...] = ()
+    """The same files, if every reader of Parquet reads the same rows from them as Spark."""
+    form: CsvForm = PLAIN
+    """How CSV files are written."""
+
+    def refuse_bad(self) -> None:
+        """Refuse the load if a file is bad, and name the first ones.
+
+        Raises:
+            InvalidRequest: there are bad files.
+        """
+        if not self.bad:
+            return
+        named = [f"{bad.path} {bad.reason}" for bad in self.bad[:MAX_NAMED]]
+        if len(self.bad) == 1:
+            raise InvalidRequest(f"{named[0]}. Nothing was loaded.")
+        more = f"; and {len(self.bad) - MAX_NAMED} more" if len(self.bad) > MAX_NAMED else ""
+        raise InvalidRequest(
+            f"{len(self.bad)} of {len(self.bad) + len(self.files)} files cannot be loaded: {'; '.join(named)}{more}. "
+            "Nothing was loaded. To load the others put these aside (--quarantine or quarantine=)."
+        )
+
+
+@dataclass(slots=True)
+class _Found:
+    """What a look into one file found: its columns and its rows, as far as it says."""
+
+    columns: pa.Schema
+    partition: Partition
+    rows: int = 0
+    is_plain: bool = False
+
+
+class BadContent(Exception):  # noqa: N818
+    """A file cannot be loaded; the text says why."""
+
+
+# ---- looking into files --------------------------------------------------------------------------------------------
+
+
+def check_files(source: Source, schema: pa.Schema, *, dataset: str, form: CsvForm = PLAIN) -> Checked:
+    """Look into every file; what is wrong with one does not keep the others from their turn."""
+    look: dict[Format, Callable[[Path, pa.Schema, str], _Found]] = {
+        Format.PARQUET: _look_parquet,
+        Format.CSV: partial(_look_csv, form=form),
+        Format.JSON: _look_json,
+        Format.NDJSON: _look_lines,
+    }
+    first: tuple[Path, _Found] | None = None
+    good: list[Path] = []
+    bad: list[BadFile] = []
+    plain: list[ParquetFile] = []
+    rows = 0
+    for file in source.files:
+        try:
+            found = look[source.format](file, schema, dataset)
+            _check_partition(found.partition, schema, dataset)
+            if first is not None:
+                _check_alike(found, first)
+        except BadContent as error:
+            bad.append(BadFile(path=file, reason=str(error)))
+            continue
+        first = first or (file, found)
+        good.append(file)
+        rows += found.rows
+        if found.is_plain:
+            plain.append(ParquetFile(path=file, rows=found.rows, size_bytes=file.stat().st_size))
+    return Checked(
+        format=source.format,
+        files=tuple(good),
+        columns=first[1].columns if first else schema,
+        partition_names=first[1].partition.names if first else (),
+        bad=tuple(bad),
+        rows=rows,
+        plain_files=tuple(plain) if len(plain) == len(good) else (),
+        form=form,
+    )
+
+
+def _check_alike(found: _Found, first: tuple[Path, _Found]) -> None:
+    other = first[1]
+    if found.partition.names != other.partition.names:
+        raise BadContent(
+            f"lies in folders of other columns ({', '.join(found.partition.names) or 'none'}) than {first[0]}"
+        )
+    if found.columns.names != other.columns.names and (
+        set(found.columns.names) != set(other.columns.names) or not found.columns.metadata
+    ):
+        raise BadContent(f"has other columns than {first[0]}")
+    if found.columns.metadata and any(found.columns.field(f.name).type != f.type for f in other.columns):
+        raise BadContent(f"has columns of other types than {first[0]}")
+
+
+def _look_parquet(file: Path, schema: pa.Schema, dataset: str) -> _Found:
+    try:
+        footer = pq.read_metadata(file)
+        found = footer.schema.to_arrow_schema()
+    except (pa.ArrowException, OSError) as error:
+        raise BadContent(f"is not a readable Parquet file: {str(error).rstrip('.')}") from error
+    partition = partition_of(file)
+    _refuse(check_names(_apart(found.names, partition), schema, dataset=dataset))
+    for field in found:
+        _refuse(check_type(field, schema.field(field.name), dataset=dataset))
+    columns = pa.schema([_as_stored(field, schema) for field in found], metadata={"typed": "yes"})
+    is_plain = not partition.names and not _has_old_dates(footer)
+    return _Found(columns, partition, rows=footer.num_rows, is_plain=is_plain)
+
+
+def _has_old_dates(footer: pq.FileMetaData) -> bool:
+    """True if Spark reads dates and times of the file by a calendar that nobody else knows of: Spark before 3 wrote it."""
+    said = footer.metadata or {}
+    if any(key in said for key in (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")):
+        return True
+    return said.get(b"org.apache.spark.version", b"3").split(b".")[0] in (b"1", b"2")
+
+
+def _as_stored(field: pa.Field, schema: pa.Schema) -> pa.Field:
+    """Read a narrower integer as it was written and widen it after."""
+    wanted = schema.field(field.name)
+    return pa.field(field.name, field.type if field.type in WIDER else wanted.type)
+
+
+def _look_csv(file: Path, schema: pa.Schema, dataset: str, *, form: CsvForm) -> _Found:
+    partition = partition_of(file)
+    names = csv_header(file, form)
+    if not form.header:
+        folders = set(partition.names)
+        names = [name for name in schema.names if name not in folders]
+    _refuse(check_names(_apart(names, partition), schema, dataset=dataset))
+    return _Found(pa.schema([schema.field(name) for name in names]), partition)
+
+
+def csv_header(file: Path, form: CsvForm = PLAIN) -> list[str]:
+    """Return the fields of a CSV file's first line.
+
+    Raises:
+        BadContent: there is none, or it cannot be read.
+    """
+    try:
+        with open_text(file) as handle:
+            start = handle.readline(MAX_HEADER_BYTES)
+        if not start:
+            raise BadContent("is empty; a CSV file starts with its column names" if form.header else "is empty")
+        line = _LINE_END.split(start, maxsplit=1)[0].decode(form.encoding)
+        return next(form.fields([line.removeprefix(csv_worker.BYTE_ORDER_MARK)]))
+    except UnicodeDecodeError as error:
+        raise BadContent(
+            f"is not {form.encoding.upper()}: {error.reason} at byte {error.start}. Say its encoding"
+        ) from error
+    except (csv.Error, OSError, EOFError, zlib.error) as error:
+        raise BadContent(f"is not a readable CSV file: {str(error).rstrip('.')}") from error
+
+
+def _look_json(file: Path, schema: pa.Schema, dataset: str) -> _Found:
+    size = file.stat().st_size
+    if size > MAX_JSON_BYTES:
+        raise BadContent(f"has {size} bytes; a JSON file may have {MAX_JSON_BYTES}. Write one object a line (.ndjson)")
+    return _look_lines(file, schema, dataset)
+
+
+def _look_lines(file: Path, schema: pa.Schema, dataset: str) -> _Found:
+    """Names and values of JSON are looked at row by row, by the tasks; here only what concerns the whole file."""
+    partition = partition_of(file)
+    try:
+        with open_text(file) as handle:
+            handle.read(1)
+    except (OSError, EOFError) as error:
+        raise BadContent(f"is not readable: {error}") from error
+    folders = set(partition.names)
+    rest = [field for field in schema if field.name not in folders]
+    _refuse(check_names([*[field.name for field in rest], *partition.names], schema, dataset=dataset))
+    return _Found(pa.schema(rest), partition)
+
+
+def _apart(names: Sequence[str], partition: Partition) -> list[str]:
+    """Return the columns of a file and of its folders, which must not share one."""
+    twice = [name for name in partition.names if name in names]
+    if twice:
+        raise BadContent(f"has column {', '.join(map(repr, twice))}, which its folder names too")
+    return [*names, *partition.names]
+
+
+def _refuse(reason: str | None) -> None:
+    if reason is not None:
+        raise BadContent(reason)
+
+
+def _check_partition(partition: Partition, schema: pa.Schema, dataset: str) -> None:
+    """Refuse what folders say if it is no value of its column."""
+    for name, text in partition.values:
+        field = schema.field(name)  # the names are known by now
+        value = partition_value(text)
+        if not text or (value is None and not field.nullable):
+            raise BadContent(f"lies in a folder without a value for column {name!r}")
+        if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
+            raise BadContent(
+                f"lies in a folder for column {name!r}, which is {a_type(field.type)}; no folder can name that"
+            )
+        if value is not None and not _is_value(value, field.type):
+            raise BadContent(
+                f"lies in a folder {name}={value}, which is not {a_type(field.type)}, as column {name!r} of {dataset} is"
+            )
+
+
+def _is_value(text: str, kind: pa.DataType) -> bool:
+    try:
+        pa.scalar(values.text_reader(kind)(text), kind)
+    except values.MISFITS:
+        return False
+    return True
+
+
+# ---- frames --------------------------------------------------------------------------------------------------------
+
+
+def read_files(spark: "Callable[[], SparkSession]", checked: Checked, schema: pa.Schema) -> "DataFrame":
+    """Return the rows of the good files with the dataset's columns and the marks; Spark is asked for only now."""
+    roots: dict[Path, list[str]] = {}
+    for file in checked.files:
+        roots.setdefault(partition_of(file).root if checked.partition_names else Path("/"), []).append(_literal(file))
+    frames = [_read(spark(), checked, schema, root, files) for root, files in roots.items()]
+    whole = frames[0]
+    for frame in frames[1:]:
+        whole = whole.unionAll(frame)
+    return whole
+
+
+def _literal(file: Path) -> str:
+    """Return a path that Spark takes for this one file: what it would take for a pattern is escaped."""
+    return "".join(f"\\{letter}" if letter in PATTERN_CHARACTERS else letter for letter in str(file))
+
+
+def _read(spark: "SparkSession", checked: Checked, schema: pa.Schema, root: Path, files: Sequence[str]) -> "DataFrame":
+    match checked.format:
+        case Format.PARQUET:
+            frame = _parquet(spark, checked, root, files)
+        case Format.CSV:
+            frame = _csv(spark, checked, root, files)
+        case Format.JSON | Format.NDJSON:
+            frame = _json(spark, checked, root, files)
+    frame = _decoded(frame, checked)
+    marks = [mark for mark in (UNREAD, TEXT, FILE) if mark in frame.columns]
+    return fitted(frame, schema, keep=marks)
+
+
+def _options(checked: Checked, root: Path) -> dict[str, str]:
+    return {"basePath": str(root)} if checked.partition_names else {}
+
+
+def _columns(own: str, checked: Checked) -> str:
+    """Return the columns of the files and, as text, those of their folders."""
+    return ", ".join([own, *[f"`{name}` string" for name in checked.partition_names]])
+
+
+def _parquet(spark: "SparkSession", checked: Checked, root: Path, files: Sequence[str]) -> "DataFrame":
+    from pyspark.sql import functions as F
+
+    read = spark.read.schema(_columns(spark_schema(checked.columns), checked)).options(**_options(checked, root))
+    return read.parquet(*files).withColumn(FILE, F.col("_metadata.file_path"))
+
+
+def _csv(spark: "SparkSession", checked: Checked, root: Path, files: Sequence[str]) -> "DataFrame":
+    from pyspark.sql import functions as F
+
+    start = F.col("_metadata.file_block_start").alias(START)
+    texts = _texts(spark, checked, root, files, start)
+    job = csv_worker.CsvJob(
+        schema=checked.columns, rules=_rules(checked), form=checked.form, passed=checked.partition_names
+    )
+    return _parsed(texts, csv_worker.in_tasks(job), checked)
+
+
+def _json(spark: "SparkSession", checked: Checked, root: Path, files: Sequence[str]) -> "DataFrame":
+    whole = checked.format is Format.JSON
+    job = json_worker.JsonJob(
+        schema=checked.columns, rules=_rules(checked), whole=whole, passed=checked.partition_names
+    )
+    return _parsed(_texts(spark, checked, root, files, whole=whole), json_worker.in_tasks(job), checked)
+
+
+def _texts(
+    spark: "SparkSession", checked: Checked, root: Path, files: Sequence[str], *more: "Column", whole: bool = False
+) -> "DataFrame":
+    """Return the lines of the files as bytes, or each file whole, with the file and what its folders say."""
+    from pyspark.sql import functions as F
+
+    return (
+        spark.read.schema(_columns("value string", checked))
+        .options(**_options(checked, root))
+        .text(list(files), wholetext=whole)
+        .select(
+            F.col("value").cast("binary").alias(TEXT),
+            F.col("_metadata.file_path").alias(FILE),
+            *more,
+            *[F.col(f"`{name}`") for name in checked.partition_names],
+        )
+    )
+
+
+def _rules(checked: Checked) -> dict[str, str]:
+    """Return what a refusal says of a value, by column."""
+    form = checked.form
+    formats = {"date_format": form.date_format, "timestamp_format": form.timestamp_format}
+    return {
+        field.name: f"is not {a_type(field.type)}. Accepted: {values.accepted(field.type, **formats)}"
+        for field in checked.columns
+    }
+
+
+def _parsed(texts: "DataFrame", work: Work, checked: Checked) -> "DataFrame":
+    """Return the rows that tasks make of texts."""
+    from pyspark import cloudpickle
+
+    for module in (csv_worker, json_worker, quick_texts, values):  # the tasks need pyarrow, and nothing of ours
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    columns = json_worker.output(checked.columns, checked.partition_names)
+    return texts.mapInArrow(work, spark_schema(columns))
+
+
+def _decoded(frame: "DataFrame", checked: Checked) -> "DataFrame":
+    """Give columns of folders the values that are meant: Spark unescapes byte by byte, which is not what UTF-8 needs."""
+    from pyspark.sql import functions as F
+
+    for number, name in enumerate(checked.partition_names):
+        texts = {partition_of(file).values[number][1] for file in checked.files}
+        column = F.col(f"`{name}`")
+        for text in sorted(text for text in texts if unquote(text, "latin-1") != unquote(text)):
+            column = F.when(F.col(f"`{name}`") == unquote(text, "latin-1"), F.lit(unquote(text))).otherwise(column)
+        frame = frame.withColumn(name, column)
+    return frame

@@ -1,0 +1,205 @@
+"""From what a user names to a load: which files are new, which are good, and what happens to the others.
+
+Flow of `take_files`:
+
+1. find the files; hash them and leave out those that were loaded before (unless told to load `again`);
+2. look into each; bad ones refuse the load together, or are copied into the quarantine;
+3. the rest becomes one frame, which the loader writes and commits together with the files' hashes.
+
+If another process loads one of the files meanwhile, the loader commits nothing, and it all starts again with what is left.
+"""
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from siltstone.dataset.load.file_formats import Checked, check_files, read_files
+from siltstone.dataset.load.jdbc import JdbcSource
+from siltstone.dataset.load.latest_row import check_order
+from siltstone.dataset.load.loaded_files import MAX_REMEMBERED_FILES, apps_of, hash_files, loaded_before
+from siltstone.dataset.load.loader import Load, LoadedMeanwhile, Loader
+from siltstone.dataset.load.quarantine import Quarantine
+from siltstone.dataset.load.sorted_write import Size
+from siltstone.dataset.load.source_files import Format, Source, find_source, is_compressed
+from siltstone.dataset.read.spark_frames import kept_on_disk
+from siltstone.dataset.schema_compat import check_frame
+from siltstone.dataset.store import Store
+from siltstone.delta.log_reader import Mark, file_mark
+from siltstone.errors import InvalidRequest, Unavailable
+from siltstone.model.reports import LoadReport
+from siltstone.spark.errors import away, error_line, is_away, spark_errors
+from siltstone.spark.jars import fetch_driver
+from siltstone.spark_tasks.csv_rows import PLAIN, CsvForm
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TRIES: Final = 5
+"""Each further try means that another process has loaded some of the same files; there are fewer of them each time."""
+TEXT_RATIO: Final = 4
+"""How much smaller rows are as compressed Parquet than as text, for choosing the number of files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a user asks for: files, and how to take them."""
+
+    paths: tuple[str | Path, ...]
+    format_name: str | None = None
+    order_by: tuple[str, ...] = ()
+    quarantine: str | Path | None = None
+    again: bool = False
+    form: CsvForm | None = None
+    """How CSV files are written; None if the caller says nothing about it."""
+
+
+class Intake:
+    """Takes files into one dataset."""
+
+    def __init__(self, store: Store, loader: Loader, spark: "Callable[[], SparkSession]") -> None:
+        """Use the dataset's loader; Spark is asked for when every file was checked."""
+        self._store = store
+        self._loader = loader
+        self._spark = spark
+
+    def take_files(self, wanted: Wanted) -> LoadReport:
+        """Load what is new.
+
+        Raises:
+            NotFound: nothing is at a path.
+            InvalidRequest: files or rows are bad and there is no quarantine, or nothing good is left. Nothing is loaded.
+        """
+        source = find_source(wanted.paths, format_name=wanted.format_name)
+        if wanted.form is not None and source.format is not Format.CSV:
+            raise InvalidRequest(
+                f"The files are {source.format}; options of CSV do not concern them. Nothing was loaded."
+            )
+        quarantine = self.quarantine(wanted.quarantine, sources=wanted.paths)
+        check_order(self._store, wanted.order_by)
+        for _ in range(TRIES):
+            try:
+                return self._take(source, wanted, quarantine)
+            except LoadedMeanwhile:
+                quarantine = self.quarantine(wanted.quarantine, sources=wanted.paths)
+        raise Unavailable(f"Dataset {self._store.name}: others keep loading the same files. Try again.")
+
+    def quarantine(self, folder: str | Path | None, *, sources: Sequence[str | Path] = ()) -> Quarantine | None:
+        """Choose the folder for what is put aside, if one was asked for."""
+        return Quarantine.below(folder, self._store, sources) if folder is not None else None
+
+    def _take(self, source: Source, wanted: Wanted, quarantine: Quarantine | None) -> LoadReport:
+        started = self._store.clock.monotonic_seconds()
+        remember = not wanted.again and len(source.files) <= MAX_REMEMBERED_FILES
+        marks = {file: file_mark(file) for file in source.files}
+        hashes = hash_files(source.files) if remember else {}
+        skipped = loaded_before(self._store, hashes)
+        new = source.without([*skipped, *_twins(hashes)])
+        form = wanted.form or PLAIN
+        checked = check_files(new, self._store.schema, dataset=str(self._store.name), form=form)
+        self._put_aside(checked, quarantine, all_new=not skipped)
+        loaded = apps_of({file: hashes[file] for file in checked.files if file in hashes})
+        report = self._load(checked, wanted, quarantine, loaded, marks) if checked.files else self._nothing_new()
+        return replace(
+            report,
+            seconds=self._store.clock.monotonic_seconds() - started,
+            files_skipped=len(source.files) - len(new.files),
+            files_quarantined=len(checked.bad),
+            quarantine=str(quarantine.path) if quarantine is not None and checked.bad else report.quarantine,
+        )
+
+    def take_jdbc(self, source: JdbcSource, *, order_by: tuple[str, ...], quarantine: str | Path | None) -> LoadReport:
+        """Load what a database answers.
+
+        Raises:
+            InvalidRequest: the columns or rows do not fit, or the database refuses. Nothing is loaded.
+            Unavailable: the database is out of reach, or Spark has no driver for it.
+        """
+        source.check()
+        check_order(self._store, order_by)
+        aside = self.quarantine(quarantine)
+        if source.is_postgres:
+            with contextlib.suppress(Unavailable):  # a session that has the driver needs none of ours
+                fetch_driver(self._store.settings)
+        name = str(self._store.name)
+        spark = self._spark()
+        with source.told(spark, name):
+            frame = check_frame(source.frame(spark), self._store.schema, dataset=name)
+            return load_once(self._loader, Load(frame=frame, order_by=order_by, quarantine=aside))
+
+    def _nothing_new(self) -> LoadReport:
+        sequence = self._store.snapshot().sequence
+        return LoadReport(rows=0, files=0, bytes=0, sequence=sequence, first_load=False, seconds=0)
+
+    def _put_aside(self, checked: Checked, quarantine: Quarantine | None, *, all_new: bool) -> None:
+        if quarantine is None:
+            checked.refuse_bad()
+        elif checked.bad:
+            quarantine.put_files(checked.bad)
+            if not checked.files:
+                quarantine.settle()
+            if not checked.files and all_new:
+                raise InvalidRequest(
+                    f"None of {len(checked.bad)} files can be loaded; they are in {quarantine.path} with the reasons. "
+                    "Nothing was loaded."
+                )
+
+    def _load(
+        self,
+        checked: Checked,
+        wanted: Wanted,
+        quarantine: Quarantine | None,
+        loaded: frozenset[str],
+        marks: Mapping[Path, Mark],
+    ) -> LoadReport:
+        def check_source() -> None:
+            for file in checked.files:
+                if file_mark(file) != marks[file]:
+                    raise InvalidRequest(f"{file} was changed or removed while it was loaded. Nothing was loaded.")
+
+        try:
+            frame = read_files(self._spark, checked, self._store.schema)
+        except spark_errors() as error:
+            if is_away(error):
+                raise away(error) from error
+            raise InvalidRequest(f"Spark cannot read the files: {error_line(error)} Nothing was loaded.") from error
+        load = Load(
+            frame=frame,
+            size=Size(size_bytes=_rows_bytes(checked), rows=checked.rows),
+            files=checked.plain_files,
+            order_by=wanted.order_by,
+            quarantine=quarantine,
+            loaded=loaded,
+            encoding=checked.form.encoding,
+            check_source=check_source,
+        )
+        return load_once(self._loader, load) if checked.format.is_text else self._loader.load(load)
+
+
+def load_once(loader: Loader, load: Load) -> LoadReport:
+    """Load a frame that is costly to compute, or might say something else the next time: Spark keeps it on its disks."""
+    kept = kept_on_disk(load.frame)
+    try:
+        return loader.load(replace(load, frame=kept))
+    finally:
+        kept.unpersist()
+
+
+def _twins(hashes: dict[Path, str]) -> list[Path]:
+    """Return the files whose bytes another one, earlier in the list, has too: one of them is enough."""
+    seen: set[str] = set()
+    twins = []
+    for file, digest in hashes.items():
+        if digest in seen:
+            twins.append(file)
+        seen.add(digest)
+    return twins
+
+
+def _rows_bytes(checked: Checked) -> int:
+    """Return about how many bytes the rows will take."""
+    return sum(
+        file.stat().st_size // (TEXT_RATIO if checked.format.is_text and not is_compressed(file) else 1)
+        for file in checked.files
+    )

@@ -1,0 +1,144 @@
+"""Tables and queries of a database as frames, read by Spark over JDBC; PostgreSQL's driver comes with us (see `jars`).
+
+A password is an option of the read and nothing else: it is not shown, not logged, and taken out of whatever an error says.
+Parallel reads of one table are several statements, each with a snapshot of its own: a table that is written meanwhile may be
+read in part before and in part after.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from siltstone.errors import InvalidRequest, SiltstoneError, Unavailable, named_error
+from siltstone.spark.errors import error_line, spark_errors
+from siltstone.spark.jars import POSTGRES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+POSTGRES_SCHEME: Final = "jdbc:postgresql:"
+POSTGRES_DRIVER: Final = "org.postgresql.Driver"
+FETCH_ROWS: Final = 10_000
+"""So many rows cross the network at a time; PostgreSQL's driver would fetch a whole table at once."""
+PARTITIONS: Final = 8
+MAX_PARTITIONS: Final = 1_000
+"""Each partition is a connection of its own, as many at a time as Spark has cores."""
+_STACK: Final = "spark.sql.pyspark.jvmStacktrace.enabled"
+_DATABASE: Final = re.compile(r"(?:org\.postgresql|java\.sql)[\w.]*Exception: (.+)")
+_NO_DRIVER: Final = ("ClassNotFoundException", "No suitable driver")
+_UNREACHABLE: Final = ("refused", "timed out", "UnknownHost", "could not be resolved", "connection attempt failed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JdbcSource:
+    """What to read from a database: a table or a query, and by which column in parallel."""
+
+    url: str
+    table: str | None = None
+    query: str | None = None
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    partition_column: str | None = None
+    lower: Any = None
+    upper: Any = None
+    partitions: int | None = None
+
+    def check(self) -> None:
+        """Refuse what cannot be read, before Spark starts.
+
+        Raises:
+            InvalidRequest: the address is none or carries a password, or the options contradict each other.
+        """
+        if not self.url.startswith("jdbc:"):
+            raise InvalidRequest("A database's address starts with jdbc:, like jdbc:postgresql://host:5432/name.")
+        if "password=" in self.url.lower() or "@" in self.url.partition("?")[0]:
+            raise InvalidRequest("Leave user and password out of the address; pass them by themselves.")
+        if (self.table is None) == (self.query is None):
+            raise InvalidRequest("Name a table or a query to read; one of the two.")
+        if self.partition_column is None and not (self.lower is self.upper is self.partitions is None):
+            raise InvalidRequest("Bounds and a number of partitions need a partition column.")
+        if (self.lower is None) != (self.upper is None):
+            raise InvalidRequest("Pass both bounds, lower and upper, or none.")
+        if self.partitions is not None and not 1 <= self.partitions <= MAX_PARTITIONS:
+            raise InvalidRequest(f"The number of partitions must be from 1 to {MAX_PARTITIONS}.")
+
+    @property
+    def is_postgres(self) -> bool:
+        """True if it is ours to provide the driver."""
+        return self.url.startswith(POSTGRES_SCHEME)
+
+    @property
+    def shown(self) -> str:
+        """What is read, for people: the table and the address without its parameters."""
+        return f"{self.table or 'a query'} at {self.url.partition('?')[0]}"
+
+    @property
+    def _from(self) -> str:
+        return self.table if self.table is not None else f"({self.query}) AS silt_source"
+
+    def frame(self, spark: "SparkSession") -> "DataFrame":
+        """Return the rows as Spark has them; only the columns are asked for yet, and the bounds if they were not given."""
+        options = self._options() | {"dbtable": self._from}
+        if self.partition_column is not None:
+            low, high = (self.lower, self.upper) if self.lower is not None else self._bounds(spark)
+            if low is not None:
+                options |= {
+                    "partitionColumn": self.partition_column,
+                    "lowerBound": str(low),
+                    "upperBound": str(high),
+                    "numPartitions": str(self.partitions or PARTITIONS),
+                }
+        return spark.read.format("jdbc").options(**options).load()
+
+    def _options(self) -> dict[str, str]:
+        options = {"url": self.url, "fetchsize": str(FETCH_ROWS), "preferTimestampNTZ": "true"}
+        if self.is_postgres:
+            options["driver"] = POSTGRES_DRIVER
+        given = {"user": self.user, "password": self.password}
+        return options | {name: value for name, value in given.items() if value is not None}
+
+    def _bounds(self, spark: "SparkSession") -> tuple[Any, Any]:
+        """Ask the database for the smallest and the largest value of the partition column."""
+        quoted = '"' + str(self.partition_column).replace('"', '""') + '"'
+        query = f"SELECT min({quoted}) AS low, max({quoted}) AS high FROM {self._from}"  # noqa: S608  # the user's own words
+        found = spark.read.format("jdbc").options(**self._options(), query=query).load().toArrow().to_pylist()
+        return found[0]["low"], found[0]["high"]
+
+    @contextlib.contextmanager
+    def told(self, spark: "SparkSession", dataset: str) -> Iterator[None]:
+        """Turn what fails inside into an error that a person can use, without the password.
+
+        Spark keeps what the database said in the causes of its own error, which it shows only if it is told to.
+
+        Raises:
+            Unavailable: the database is out of reach, or Spark has no driver for it.
+            InvalidRequest: the database refuses the user, the table or the query.
+        """
+        shown = spark.conf.get(_STACK, "false")
+        spark.conf.set(_STACK, "true")
+        try:
+            yield
+        except SiltstoneError as error:
+            if self._hidden(str(error)) == str(error):
+                raise
+            raise named_error(error.kind, self._hidden(str(error)), reason=error.reason) from None
+        except spark_errors() as error:
+            raise self._failure(str(error), error_line(error), dataset) from None  # its text may hold what was passed
+        finally:
+            spark.conf.set(_STACK, shown or "false")
+
+    def _failure(self, text: str, line: str, dataset: str) -> SiltstoneError:
+        if any(mark in text for mark in _NO_DRIVER):
+            need = f"the driver {POSTGRES}" if self.is_postgres else "the driver of this database"
+            return Unavailable(
+                f"Dataset {dataset}: this Spark session lacks {need}. Add its jar where the session is started "
+                "(spark.jars.packages), or let Siltstone start the session. Nothing was loaded."
+            )
+        said = found[1].strip().rstrip(".") + "." if (found := _DATABASE.search(text)) else line
+        told = f"Dataset {dataset}: {self.shown} cannot be read: {self._hidden(said)} Nothing was loaded."
+        return Unavailable(told) if any(mark in text for mark in _UNREACHABLE) else InvalidRequest(told)
+
+    def _hidden(self, text: str) -> str:
+        return text.replace(self.password, "***") if self.password else text

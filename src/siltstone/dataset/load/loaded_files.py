@@ -1,0 +1,52 @@
+"""Which files were loaded before: by the SHA-256 of their bytes, remembered in the same commit that loads their rows.
+
+A loaded file has a mark ``loaded/<sha256>`` on `changes` or, of a first load, on `base` (`marks`). Both
+tables are looked up before a load, and `changes` again
+inside the commit, so of two processes that load one file at the same time one becomes a no-op. One window of milliseconds
+stays for keyed datasets: a first load and a load as changes that commit at the same moment do not see each other, and the rows
+are there twice over: once in base, and the same again as a batch. They say the same. Of a log, see `Loader._close_base`.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from siltstone.dataset.store import Store
+from siltstone.dataset.write.idempotency_marks import loaded_marks
+from siltstone.errors import InvalidRequest
+from siltstone.model.columns import APP_LOADED
+
+MAX_REMEMBERED_FILES: Final = 10_000
+"""A load of more files is neither looked up nor remembered: each file is an action in the log until it is forgotten."""
+HASHING_THREADS: Final = 4
+
+
+def hash_files(files: Sequence[Path]) -> dict[Path, str]:
+    """Return the SHA-256 of each file's bytes in hexadecimal, read by a few threads.
+
+    Raises:
+        InvalidRequest: a file cannot be read.
+    """
+    with ThreadPoolExecutor(HASHING_THREADS) as pool:
+        return dict(zip(files, pool.map(_hash, files), strict=True))
+
+
+def _hash(file: Path) -> str:
+    try:
+        with file.open("rb") as handle:
+            return hashlib.file_digest(handle, "sha256").hexdigest()
+    except OSError as error:
+        raise InvalidRequest(f"{file} cannot be read: {error}. Nothing was loaded.") from error
+
+
+def loaded_before(store: Store, hashes: Mapping[Path, str]) -> dict[Path, str]:
+    """Return those files whose bytes were loaded into the dataset before."""
+    known = loaded_marks(store.changes) | loaded_marks(store.base)
+    return {file: digest for file, digest in hashes.items() if APP_LOADED + digest in known}
+
+
+def apps_of(hashes: Mapping[Path, str]) -> frozenset[str]:
+    """Return the transactions that remember these files."""
+    return frozenset(APP_LOADED + digest for digest in hashes.values())

@@ -1,0 +1,181 @@
+"""Groups of a log's rows: a period and values of the user's partition columns. The rows of one group may share a file of base.
+
+Folds and first loads divide rows in the same way. Each row gets something that stands for its group, Spark writes one folder for
+each of those, sorted inside files of the target size, and the files are then moved out of these folders. What stands for a group
+is a number or a hash: no value of a user becomes a part of a path, nothing has to be escaped, and null is a value like any other.
+"""
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from siltstone.dataset.read.spark_frames import scan
+from siltstone.dataset.store import Store
+from siltstone.delta.parquet import data_file, spark_options
+from siltstone.errors import Corruption, Unavailable
+from siltstone.model.columns import PERIOD
+from siltstone.model.files import DataFile
+from siltstone.spark_tasks.parquet_checksums import add_checksums
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+GROUP: Final = "_group"
+_NAME: Final = "_name"
+HOUR_MICROS: Final = 3_600_000_000
+MIN_FILE_ROWS: Final = 1000
+"""However wide its rows look, a file is not cut below this many: small files cost more than large ones."""
+GROUP_TASKS: Final = 8
+"""What is less than a file's size is divided by groups, so that several tasks open the files that it takes."""
+
+Group = tuple[str | None, ...]
+"""A period and the text of each partition value, as the log says them."""
+
+
+def group_columns(store: Store) -> list[str]:
+    """Return the names of what makes a group."""
+    return [PERIOD, *store.spec.partition_by]
+
+
+def group_of(file: DataFile, store: Store) -> Group:
+    """Return the group of a file of base."""
+    return tuple(file.partition.get(name) for name in group_columns(store))
+
+
+# ---- of rows -------------------------------------------------------------------------------------------------------
+
+
+def period_column(field: pa.Field) -> "Column":
+    """Return the period of a row: its hour in UTC, or its day if the time is a date. The session's zone plays no part."""
+    from pyspark.sql import functions as F
+
+    column = F.col(f"`{field.name}`")
+    if pa.types.is_date(field.type):
+        return column.cast("string")
+    if field.type.tz is None:
+        return F.concat(column.cast("date").cast("string"), F.lit("T"), F.lpad(F.hour(column).cast("string"), 2, "0"))
+    hours = _whole(F.unix_micros(column), HOUR_MICROS)
+    day = F.date_from_unix_date(_whole(hours, 24).cast("int")).cast("string")
+    return F.concat(day, F.lit("T"), F.lpad(F.pmod(hours, F.lit(24)).cast("string"), 2, "0"))
+
+
+def _whole(number: "Column", unit: int) -> "Column":
+    """Return how many whole units are in a number, rounded down below zero, too, and exactly."""
+    from pyspark.sql import functions as F
+
+    return F.call_function("div", number - F.pmod(number, F.lit(unit)), F.lit(unit))
+
+
+def with_period(rows: "DataFrame", store: Store) -> "DataFrame":
+    """Give each row its period."""
+    assert store.spec.time is not None  # noqa: S101  # it is a log
+    return rows.withColumn(PERIOD, period_column(store.schema.field(store.spec.time)))
+
+
+def group_texts(store: Store) -> "list[Column]":
+    """Return the period and the partition values of rows with a period, as text."""
+    from pyspark.sql import functions as F
+
+    return [F.col(f"`{name}`").cast("string").alias(name) for name in group_columns(store)]
+
+
+def group_hash(store: Store) -> "Column":
+    """Return a number that stands for the group of rows with a period, where groups are not known before they are written.
+
+    Of 20,000 groups two have the same number once in 10^11 times; `written_groups` would see it.
+    """
+    from pyspark.sql import functions as F
+
+    parts = [part for text in group_texts(store) for part in (text.isNull(), text)]  # a hash alone passes over null
+    return F.xxhash64(*parts)
+
+
+# ---- files ---------------------------------------------------------------------------------------------------------
+
+
+def file_rows(store: Store, *, rows: int, size_bytes: int) -> int:
+    """Return how many rows make a file of the target size, by what they take now."""
+    return max(MIN_FILE_ROWS, store.settings.target_file_bytes * rows // max(1, size_bytes))
+
+
+def spread(rows: "DataFrame", store: Store, *, parts: int, tasks: int = GROUP_TASKS) -> "DataFrame":
+    """Bring rows with `GROUP` into so many parts, those of a group together, and in order; what fits one part by groups alone."""
+    order = [GROUP, *store.spec.sort_by]
+    divided = rows.repartition(tasks, GROUP) if parts == 1 else rows.repartitionByRange(parts, *order)
+    return divided.sortWithinPartitions(*order)
+
+
+def write_groups(rows: "DataFrame", store: Store, folder: str, *, rows_per_file: int) -> None:
+    """Let Spark write rows that were `spread`, those of each group into a folder of its own."""
+    options = spark_options(store.base_schema, store.spec.found_by)
+    options["maxRecordsPerFile"] = str(rows_per_file)
+    target = str(store.base.path / folder)
+    rows.select(*store.base_schema.names, GROUP).write.options(**options).mode("error").partitionBy(GROUP).parquet(
+        target
+    )
+
+
+def moved_files(store: Store, folder: str) -> Iterator[tuple[str, str]]:
+    """Move what was written out of the folders of groups, which go; yield each file's path below base, and its `GROUP`.
+
+    Spark gives files of different groups one name, and readers go by names: each gets the number of its folder in front.
+
+    Raises:
+        Unavailable: the folder is not visible from here: the executors wrote to another machine's disk.
+    """
+    root = store.base.path / folder
+    if not root.is_dir():
+        raise Unavailable(
+            f"Spark wrote nothing that is visible at {root}. Driver and executors must share the lake's disk."
+        )
+    groups = sorted(root.glob(f"{GROUP}=*"))
+    for number, path in enumerate(groups):
+        for file in sorted(path.iterdir()):
+            if not file.name.startswith((".", "_")):
+                moved = file.rename(root / f"{number:05d}-{file.name}")
+                yield moved.relative_to(store.base.path).as_posix(), path.name.removeprefix(f"{GROUP}=")
+        shutil.rmtree(path)
+    for left in root.iterdir():
+        if left.name.startswith((".", "_")):
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+
+def described(store: Store, relative: str, group: Group) -> DataFile:
+    """Verify a written file, and describe it for the commit."""
+    add_checksums(store.base.path / relative)
+    return data_file(
+        store.base.path,
+        relative,
+        expected=store.base_schema,
+        stats=store.stats,
+        partition=dict(zip(group_columns(store), group, strict=True)),
+    )
+
+
+def written_groups(spark: "SparkSession", store: Store, paths: Sequence[str]) -> Mapping[str, Group]:
+    """Ask the rows of written files to which group they belong; say it by path. Only groups and counts leave Spark.
+
+    Raises:
+        Corruption: a file has rows of two groups, or none that can be read.
+    """
+    from pyspark.sql import functions as F
+
+    if not paths:
+        return {}
+    rows = scan(spark, store, store.base_schema, [store.base.path / path for path in paths])
+    named = with_period(rows.withColumn(_NAME, F.col("_metadata.file_name")), store)
+    by_name = {Path(path).name: path for path in paths}
+    found: dict[str, Group] = {}
+    for row in named.select(_NAME, *group_texts(store)).distinct().toArrow().to_pylist():
+        path = by_name[row[_NAME]]
+        if path in found:
+            raise Corruption(
+                f"Dataset {store.name}: {path} has rows of two periods or partitions; nothing was committed."
+            )
+        found[path] = tuple(row[name] for name in group_columns(store))
+    if missing := set(paths) - found.keys():
+        raise Corruption(f"Dataset {store.name}: {min(missing)} has no rows; nothing was committed.")
+    return found

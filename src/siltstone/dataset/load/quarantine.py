@@ -1,0 +1,117 @@
+"""Where a load puts aside what it cannot take: a folder of its own below the one that was named, for people to look into.
+
+::
+
+    <folder>/<time>-<id>/
+      reasons.ndjson     one line for each bad file: file, reason, at, copy
+      files/             copies of the bad files
+      rows/              the bad rows as Parquet: _reason, _file, _text, and the dataset's columns as far as they could be read
+
+Everything is written, and synced if the lake is durable, before the load commits. A crash in between leaves such a folder, and
+no load.
+"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from siltstone.dataset.load.file_formats import BadFile
+from siltstone.dataset.store import Store
+from siltstone.delta.fsync import sync_directory, sync_file
+from siltstone.errors import InvalidRequest, Unavailable
+
+REASONS: Final = "reasons.ndjson"
+FILES: Final = "files"
+ROWS: Final = "rows"
+SHORT_ID_CHARS: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantine:
+    """The folder of one load; it is made when something has to be put there."""
+
+    path: Path
+    at: str
+    durable: bool
+
+    @classmethod
+    def below(cls, folder: str | Path, store: Store, sources: Sequence[str | Path] = ()) -> "Quarantine":
+        """Choose a new folder below the one that was named.
+
+        Raises:
+            InvalidRequest: it lies inside the lake or inside what is loaded, or is no folder.
+        """
+        root = Path(folder).expanduser().absolute()
+        lake = store.layout.root.resolve()
+        if root.resolve().is_relative_to(lake):
+            raise InvalidRequest(f"The quarantine {root} lies inside the lake {lake}. Name a folder outside.")
+        for source in sources:
+            if Path(source).is_dir() and root.resolve().is_relative_to(Path(source).resolve()):
+                raise InvalidRequest(
+                    f"The quarantine {root} lies inside {source}, which is to be loaded. Name a folder outside."
+                )
+        if root.exists() and not root.is_dir():
+            raise InvalidRequest(f"The quarantine {root} is not a folder.")
+        now = store.clock.now()
+        name = f"{now:%Y%m%dT%H%M%SZ}-{store.clock.new_id()[:SHORT_ID_CHARS]}"
+        return cls(path=root / name, at=now.isoformat(timespec="seconds"), durable=store.settings.durable)
+
+    @property
+    def rows(self) -> Path:
+        """Where Spark writes bad rows."""
+        return self.path / ROWS
+
+    def make(self) -> None:
+        """Make the folder.
+
+        Raises:
+            Unavailable: it cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def put_files(self, bad: Sequence[BadFile]) -> None:
+        """Copy bad files, and say of each what is wrong.
+
+        Raises:
+            Unavailable: the folder cannot be written.
+        """
+        self.make()
+        try:
+            (self.path / FILES).mkdir()
+            with (self.path / REASONS).open("w", encoding="utf-8") as reasons:
+                for number, file in enumerate(bad):
+                    copy = f"{FILES}/{number:05d}-{file.path.name}"
+                    shutil.copyfile(file.path, self.path / copy)
+                    line = {"file": str(file.path), "reason": file.reason, "at": self.at, "copy": copy}
+                    reasons.write(json.dumps(line, ensure_ascii=False) + "\n")
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def settle(self) -> None:
+        """Remove Spark's side files, and make what was put aside durable.
+
+        Raises:
+            Unavailable: the disk refused.
+        """
+        if not self.path.is_dir():
+            return
+        try:
+            for file in list(self.path.rglob("*")):
+                if file.name.startswith((".", "_")) and file.is_file():
+                    file.unlink()
+            if self.durable:
+                for found in self.path.rglob("*"):
+                    sync_directory(found) if found.is_dir() else sync_file(found)
+                sync_directory(self.path)
+                sync_directory(self.path.parent)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> Unavailable:
+        return Unavailable(f"The quarantine {self.path} cannot be written: {error}. Nothing was loaded.")

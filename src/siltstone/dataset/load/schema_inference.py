@@ -1,0 +1,211 @@
+"""The columns of a file: those a Parquet file declares, and those the first rows of a text file suggest.
+
+A suggestion is a type that takes every value of its column by the rules of `values`, so the same rows can be loaded afterwards:
+
+* JSON: booleans, integers (BIGINT), numbers (DOUBLE), text, lists and objects;
+* text in both formats: dates (DATE), times with a zone (TIMESTAMP), times without one (TIMESTAMP_NTZ);
+* CSV: also ``true`` and ``false``, integers and numbers. Numbers with a leading zero or plus sign stay text: they are codes.
+"""
+
+import csv
+import decimal
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from siltstone.dataset.load.file_formats import BadContent, csv_header
+from siltstone.dataset.load.source_files import Format, format_of, open_text
+from siltstone.errors import InvalidRequest, NotFound
+from siltstone.model.schema import as_schema
+from siltstone.spark_tasks.csv_rows import PLAIN
+from siltstone.spark_tasks.values import MISFITS, read_json, reader, shown, text_reader
+
+SAMPLE_BYTES: Final = 4 * 1024 * 1024
+"""The part of a text file that is read for its columns."""
+MAX_ARRAY_BYTES: Final = 16 * 1024 * 1024
+"""A JSON array is read whole."""
+_PLAIN_NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_ZONED, _LOCAL = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
+_CSV_KINDS: Final = (pa.bool_(), pa.int64(), pa.float64())
+
+
+def schema_of_rows(source: Any) -> pa.Schema:  # noqa: ANN401
+    """Return the columns of a frame, a list of dicts, or a file.
+
+    Raises:
+        NotFound: there is no such file.
+        InvalidRequest: columns cannot be inferred.
+    """
+    if isinstance(source, str | Path):
+        return columns_of(Path(source))
+    if isinstance(source, pa.Table | pa.RecordBatch):
+        return source.schema
+    if type(source).__module__.startswith("pyspark.sql"):
+        return as_schema(source.schema)
+    try:
+        if hasattr(source, "iloc"):
+            return pa.Table.from_pandas(source, preserve_index=False).schema
+        if hasattr(source, "__arrow_c_stream__"):
+            return pa.table(source).schema
+        if isinstance(source, list) and source:
+            names = dict.fromkeys(name for row in source for name in row)
+            return pa.table({name: [row.get(name) for row in source] for name in names}).schema
+    except (pa.ArrowException, TypeError, AttributeError) as error:
+        raise InvalidRequest(
+            f"Columns cannot be inferred from these rows: {error}. Use create with a schema."
+        ) from error
+    raise InvalidRequest(
+        f"Columns are inferred from a file, a frame or a list of dicts with at least one row, not from {type(source).__name__}."
+    )
+
+
+def columns_of(file: Path) -> pa.Schema:
+    """Return the columns of a file.
+
+    Raises:
+        NotFound: there is no such file.
+        InvalidRequest: it is of another format, cannot be read, or a column has values of several types.
+    """
+    if not file.is_file():
+        raise NotFound(f"There is no file {file}.")
+    try:
+        match format_of(file):
+            case Format.PARQUET:
+                import pyarrow.parquet as pq
+
+                return pq.read_schema(file).remove_metadata()
+            case Format.CSV:
+                return _csv_columns(file)
+            case Format.JSON | Format.NDJSON:
+                return _json_columns(file)
+            case None:
+                raise InvalidRequest(f"{file}: columns can be taken from a {', '.join(Format)} file.")
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(
+            f"{file} cannot be read: it is not UTF-8. Name the columns (--schema), then load it with silt ingest and its "
+            "--encoding."
+        ) from error
+    except (
+        pa.ArrowException,
+        OSError,
+        EOFError,
+        ValueError,
+        TypeError,
+        RecursionError,
+        BadContent,
+        csv.Error,
+    ) as error:
+        raise InvalidRequest(f"{file} cannot be read: {str(error).rstrip('.')}.") from error
+
+
+# ---- CSV -----------------------------------------------------------------------------------------------------------
+
+
+def _csv_columns(file: Path) -> pa.Schema:
+    names = csv_header(file)
+    if len(names) == 1 and set(names[0]) & set(";\t"):
+        raise ValueError(
+            "its first line has no comma. Name the columns (--schema), then load it with silt ingest and its --delimiter"
+        )
+    lines = [line.decode() for line in _sample(file).splitlines()[1:]]
+    rows = [fields for fields in PLAIN.fields(lines) if len(fields) == len(names)]  # the load names the others
+    return pa.schema([(name, _csv_kind([row[n] for row in rows if row[n]])) for n, name in enumerate(names)])
+
+
+def _sample(file: Path) -> bytes:
+    """Return the first whole lines of a file."""
+    with open_text(file) as text:
+        found = text.read(SAMPLE_BYTES)
+    return found if len(found) < SAMPLE_BYTES else found[: found.rindex(b"\n")]
+
+
+def _csv_kind(texts: Sequence[str]) -> pa.DataType:
+    if not texts:
+        return pa.string()
+    for kind in _CSV_KINDS:
+        is_number = not pa.types.is_boolean(kind)
+        if is_number and not all(_PLAIN_NUMBER.fullmatch(text) for text in texts):
+            continue
+        if _all_fit(texts, kind, as_text=True):
+            return kind
+    return _text_kind(texts)
+
+
+# ---- JSON ----------------------------------------------------------------------------------------------------------
+
+
+def _json_columns(file: Path) -> pa.Schema:
+    values: dict[str, list[Any]] = {}
+    for number, row in enumerate(_objects(file)):
+        if not isinstance(row, dict):
+            raise TypeError(f"row {number} is {shown(row)}, not an object")
+        for name, value in row.items():
+            values.setdefault(name, []).append(value)
+    if not values:
+        raise ValueError("it has no objects")
+    return pa.schema([(name, _json_kind(found, name)) for name, found in values.items()])
+
+
+def _objects(file: Path) -> list[Any]:
+    with open_text(file) as text:
+        start = text.read(MAX_ARRAY_BYTES)
+    if start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
+        if len(start) == MAX_ARRAY_BYTES:
+            raise ValueError("it is a large array; use --schema, or a file with one object a line")
+        return list(read_json(start.decode("utf-8-sig")))
+    try:
+        return [read_json(line.decode("utf-8-sig")) for line in _sample(file).splitlines() if line.strip()]
+    except ValueError:
+        return [read_json(start.decode("utf-8-sig"))]  # one object over several lines
+
+
+def _json_kind(values: Iterable[Any], column: str) -> pa.DataType:
+    """Return the type of all values.
+
+    Raises:
+        ValueError: they are of several types, or all null.
+    """
+    found = [value for value in values if value is not None]
+    if not found:
+        raise ValueError(f"column {column!r} has only null; name its type with --schema")
+    if all(isinstance(value, bool) for value in found):
+        return pa.bool_()
+    if all(isinstance(value, int) and not isinstance(value, bool) for value in found):
+        kind = pa.int64()
+    elif all(isinstance(value, int | float | decimal.Decimal) and not isinstance(value, bool) for value in found):
+        kind = pa.float64()
+    elif all(isinstance(value, str) for value in found):
+        return _text_kind(found)
+    elif all(isinstance(value, list) for value in found):
+        return pa.list_(_json_kind((item for value in found for item in value), f"{column}.element"))
+    elif all(isinstance(value, dict) for value in found):
+        names = dict.fromkeys(name for value in found for name in value)
+        return pa.struct([(n, _json_kind((value.get(n) for value in found), f"{column}.{n}")) for n in names])
+    else:
+        raise ValueError(f"column {column!r} has values of several types; name its type with --schema")
+    if not _all_fit(found, kind):
+        raise ValueError(f"column {column!r} has numbers that {kind} cannot hold; name its type with --schema")
+    return kind
+
+
+# ---- both ----------------------------------------------------------------------------------------------------------
+
+
+def _text_kind(texts: Sequence[str]) -> pa.DataType:
+    if _all_fit(texts, pa.date32()):
+        return pa.date32()
+    if not _all_fit(texts, _ZONED):
+        return pa.string()
+    return _LOCAL if _all_fit(texts, _LOCAL) else _ZONED
+
+
+def _all_fit(values: Sequence[Any], kind: pa.DataType, *, as_text: bool = False) -> bool:
+    read = text_reader(kind) if as_text else reader(kind)
+    try:
+        pa.array([read(value) for value in values], kind)
+    except MISFITS:
+        return False
+    return True

@@ -1,0 +1,288 @@
+"""Rows of a load brought into the order of their keys and into files of the target size.
+
+Large loads are sorted by Arrow inside Spark's tasks, in three steps: a sample of the keys gives ranges of about as many rows;
+each task spreads its rows over the ranges into a file of its own (a *run*, see `arrange_worker`); then each task gathers some
+ranges from all runs, sorts them one by one and writes one Parquet file. Tasks read Parquet files themselves where they can
+(`FileRows`); other rows come to them from Spark (`FrameRows`). Loads that fit one file, and all where tasks cannot do this,
+are sorted by Spark's shuffle.
+
+A bad row or a repeated key ends the quick way: the other one counts them and can say which.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from siltstone.dataset.load.partition_groups import file_rows
+from siltstone.dataset.store import Store
+from siltstone.failpoints import reach
+from siltstone.model.schema import MAX_KEY_BYTES
+from siltstone.spark.arrow_tasks import Work, WorkersUnfit, answers, in_numbered_tasks, store_target
+from siltstone.spark_tasks import sort as arrange_worker
+from siltstone.spark_tasks import values
+from siltstone.spark_tasks.io import Target, packed, unpacked
+from siltstone.spark_tasks.sort import Gathering, Part, Reading, Share, Spreading
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+BYTES_PER_TASK: Final = 16 * 1024 * 1024
+ROWS_PER_TASK: Final = 250_000
+MIN_TASKS: Final = 4
+"""A load above this many tasks' bytes or rows is sorted by this many tasks at least."""
+ROWS_PER_PART: Final = 1_000_000
+BYTES_PER_PART: Final = 128 * 1024 * 1024
+"""What a task reads of a file by itself, if the file has row groups small enough."""
+MAX_SKEW: Final = 8
+"""A range with so many times the rows that it should have is not sorted in memory."""
+MAX_RANGE_BYTES: Final = 512 * 1024 * 1024
+"""Nor is one that takes more than this."""
+GUESSED_ROW_BYTES: Final = 64
+"""What a row takes in a file, where nothing is known but the number of rows."""
+IS_BAD: Final = "_is_bad"
+WEIGHT: Final = "_weight"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How large a load is; the number of rows is 0 where it is not known."""
+
+    size_bytes: int
+    rows: int = 0
+
+    def files(self, store: Store) -> int:
+        """Files of the target size, but enough of them to keep a few cores busy with a middling load."""
+        return max(self.by_target(store), min(MIN_TASKS, self._tasks(self.rows)))
+
+    def by_target(self, store: Store) -> int:
+        """Files of the target size."""
+        return max(1, math.ceil(self.size_bytes / store.settings.target_file_bytes))
+
+    def file_rows(self, store: Store) -> int:
+        """Rows of a file of the target size."""
+        known = self.rows and self.size_bytes
+        rows, size = (self.rows, self.size_bytes) if known else (1, GUESSED_ROW_BYTES)
+        return file_rows(store, rows=rows, size_bytes=size)
+
+    def ranges(self, rows: int, *, files: int) -> int:
+        """Ranges that are sorted in memory, each by itself, given the number of rows that were counted."""
+        return max(files, self._tasks(rows))
+
+    def _tasks(self, rows: int) -> int:
+        return max(math.ceil(self.size_bytes / BYTES_PER_TASK), math.ceil(rows / ROWS_PER_TASK))
+
+
+UNKNOWN_SIZE: Final = Size(size_bytes=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arranged:
+    """The files that were written, by name, and how many rows were read for them."""
+
+    names: list[str]
+    rows: int
+
+
+def sorted_by_spark(frame: "DataFrame", store: Store, size: Size | None) -> "DataFrame":
+    """Return the frame in ranges of keys, as many as there should be files, each of them sorted."""
+    key = store.spec.key
+    files = size.files(store) if size is not None else 1
+    return frame.repartitionByRange(files, *key).sortWithinPartitions(*key)
+
+
+def runs_folder(folder: str) -> str:
+    """Return where the runs of a load lie until it is written; remove it afterwards."""
+    return f"{folder}-runs"
+
+
+class Rows(Protocol):
+    """The rows of a load, as tasks come by them."""
+
+    @property
+    def spark(self) -> "SparkSession":
+        """The session that runs the tasks."""
+        ...
+
+    def sampled(self, key: tuple[str, ...], work: Work) -> pa.Table:
+        """Let tasks see all rows, of key columns alone."""
+        ...
+
+    def spread(self, work: Work) -> pa.Table:
+        """Let tasks see all rows, with a column `IS_BAD`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameRows:
+    """Rows of a Spark frame; `bad` says which of them are bad."""
+
+    frame: "DataFrame"
+    bad: "Column"
+
+    @property
+    def spark(self) -> "SparkSession":
+        """The frame's session."""
+        return self.frame.sparkSession
+
+    def sampled(self, key: tuple[str, ...], work: Work) -> pa.Table:
+        """Let Spark read the key columns."""
+        return answers(self.frame.select(*key), work, arrange_worker.SAMPLED, modules=(arrange_worker, values))
+
+    def spread(self, work: Work) -> pa.Table:
+        """Let Spark read the rows."""
+        return answers(
+            self.frame.withColumn(IS_BAD, self.bad), work, arrange_worker.SPREAD, modules=(arrange_worker, values)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParquetFile:
+    """A file to load: how many rows it has, and its size."""
+
+    path: Path
+    rows: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRows:
+    """Rows of Parquet files that fit the dataset's columns, read by the tasks: they never become rows of Spark."""
+
+    spark: "SparkSession"
+    files: tuple[ParquetFile, ...]
+    store: Store
+
+    def sampled(self, key: tuple[str, ...], work: Work) -> pa.Table:
+        """Read the key columns."""
+        schema = self.store.schema
+        return self._read(pa.schema([schema.field(name) for name in key]), work, arrange_worker.SAMPLED, bad=None)
+
+    def spread(self, work: Work) -> pa.Table:
+        """Read the rows."""
+        return self._read(self.store.schema, work, arrange_worker.SPREAD, bad=IS_BAD)
+
+    def _read(self, schema: pa.Schema, work: Work, said: str, *, bad: str | None) -> pa.Table:
+        reading = Reading(
+            schema=pa.schema([field.with_nullable(True) for field in schema]),  # noqa: FBT003
+            required=tuple(field.name for field in self.store.schema if not field.nullable),
+            key=self.store.spec.key,
+            max_key_bytes=MAX_KEY_BYTES,
+            bad=bad,
+        )
+        tasks = list(self._tasks())
+        numbers = self.spark.range(0, len(tasks), 1, numPartitions=len(tasks))
+        return answers(numbers, arrange_worker.over_files(work, tasks, reading), said, modules=(arrange_worker, values))
+
+    def _tasks(self) -> Iterator[list[Part]]:
+        """Yield what each task reads: parts of large files, several small ones together."""
+        small: list[Part] = []
+        rows = size = 0
+        for file in self.files:
+            count = max(1, math.ceil(file.rows / ROWS_PER_PART), math.ceil(file.size_bytes / BYTES_PER_PART))
+            parts = [Part(path=str(file.path), number=number, of=count) for number in range(count)]
+            if count > 1:
+                yield from ([part] for part in parts)
+                continue
+            if small and (rows + file.rows > ROWS_PER_PART or size + file.size_bytes > BYTES_PER_PART):
+                yield small
+                small, rows, size = [], 0, 0
+            small += parts
+            rows, size = rows + file.rows, size + file.size_bytes
+        if small:
+            yield small
+
+
+def arranged(rows: Rows, store: Store, size: Size | None, *, schema: pa.Schema, folder: Path) -> Arranged | None:
+    """Write rows into the folder, sorted by key; None if one is bad, a key is repeated or tasks cannot do this."""
+    runs = folder.parent / runs_folder(folder.name)
+    for made in (folder, runs):
+        made.mkdir(parents=True)
+    key = store.spec.key
+    try:
+        count, sample = _sampled(rows, key)
+        size = size or Size(size_bytes=count * GUESSED_ROW_BYTES, rows=count)
+        if not count or size.files(store) == 1:
+            return None
+        bounds = _bounds(sample, key, size.ranges(count, files=size.files(store)))
+        spread = _spread(rows, Spreading(folder=str(runs), key=key, bounds=packed(bounds), bad=IS_BAD))
+        if spread is None or not spread.fits_memory():
+            return None
+        reach("ingest.after_spread")
+        return _gather(rows.spark, spread, key, size.files(store), target=store_target(store, schema, folder))
+    except WorkersUnfit:
+        return None
+
+
+_Sample = list[tuple[int, pa.Table]]
+"""Of each task, how many rows it had, and some of their keys."""
+
+
+def _sampled(rows: Rows, key: tuple[str, ...]) -> tuple[int, _Sample]:
+    """Count the rows and take a sample of their keys."""
+    told = rows.sampled(key, arrange_worker.sampler()).to_pylist()
+    sample = [(row["rows"], unpacked(row["keys"])) for row in told]
+    return sum(count for count, _ in sample), sample
+
+
+def _bounds(sample: _Sample, key: tuple[str, ...], wanted: int) -> pa.Table:
+    """Return the first key of each range but the lowest, sorted and distinct."""
+    parts = [(rows / keys.num_rows, keys.drop_null()) for rows, keys in sample if keys.num_rows]
+    weights = np.concatenate([np.full(keys.num_rows, weight) for weight, keys in parts])
+    table = pa.concat_tables([keys for _, keys in parts]).combine_chunks()
+    table = table.append_column(WEIGHT, pa.array(weights)).sort_by([(name, "ascending") for name in key])
+    reached = np.cumsum(table.column(WEIGHT).to_numpy())
+    at = np.searchsorted(reached, reached[-1] * np.arange(1, wanted) / wanted) if len(reached) else []
+    rows = table.select(list(key))
+    return rows.take(pa.array(at, pa.int64())).group_by(list(key), use_threads=False).aggregate([])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spread:
+    """The runs, and how many rows each range has."""
+
+    runs: tuple[str, ...]
+    counts: list[int]
+    size_bytes: int
+
+    def fits_memory(self) -> bool:
+        """True if the fullest range can be sorted in memory, by its rows and by what a row takes on average."""
+        most, rows = max(self.counts), sum(self.counts)
+        even = max(ROWS_PER_TASK, rows // len(self.counts))
+        return most <= MAX_SKEW * even and most * self.size_bytes // max(1, rows) <= MAX_RANGE_BYTES
+
+
+def _spread(rows: Rows, job: Spreading) -> _Spread | None:
+    """Let each task spread its rows over the ranges; None if there is a bad row."""
+    done = rows.spread(arrange_worker.spreader(job)).to_pylist()
+    if not done or not all(row["clean"] for row in done):
+        return None
+    counts = np.sum([np.frombuffer(row["counts"], "<i8") for row in done], axis=0)
+    return _Spread(
+        runs=tuple(f"{job.folder}/{row['name']}" for row in done),
+        counts=counts.tolist(),
+        size_bytes=sum(row["bytes"] for row in done),
+    )
+
+
+def _gather(
+    spark: "SparkSession", spread: _Spread, key: tuple[str, ...], files: int, *, target: Target
+) -> Arranged | None:
+    """Let each task gather and sort some ranges; None if a key is repeated."""
+    ranges = len(spread.counts)
+    files = min(files, ranges)
+    edges = [ranges * number // files for number in range(files + 1)]
+    shares = [
+        Share(low=low, high=high, rows=rows) for low, high in pairwise(edges) if (rows := sum(spread.counts[low:high]))
+    ]
+    job = Gathering(target=target, key=key, runs=spread.runs, ranges=ranges)
+    work = arrange_worker.gatherer(shares, job)
+    found = [data for _, data in in_numbered_tasks(spark, len(shares), work, modules=(arrange_worker, values))]
+    if not all(found):
+        return None
+    return Arranged(names=[name for data in found for name in data.decode().split("\n")], rows=sum(spread.counts))

@@ -1,0 +1,133 @@
+"""The sweep of a lake: what crashed creates and drops left behind, and rows of the registry that no reader needs.
+
+The order of looking is the safety of it all: first the listing of the disk, then who is alive, then the registry's log. A folder
+or file that was on disk and whose owner was dead before the log was read is either named by that log or never will be.
+Which folder may be deleted, `folder` says: only one with proof that it is ours and no longer needed. No link is followed.
+A crash on the way leaves less than before; the sweep can be run again.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from siltstone.coordination.liveness import is_live
+from siltstone.dataset.dataset_folder import (
+    DROPPED_ENDING,
+    INCARNATION,
+    REMOVED,
+    UNUSED_ENDING,
+    Content,
+    content_of,
+    is_removed,
+    is_unused,
+    remove_folder,
+    remove_incarnation,
+)
+from siltstone.dataset.registry import Registration, Registry, remove_empty_parents
+from siltstone.delta.layout import DATA, SYSTEM, Layout
+from siltstone.errors import InvalidRequest
+from siltstone.model.names import DatasetName
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A folder at the place of an incarnation, by its name alone."""
+
+    name: DatasetName
+    path: Path
+
+
+def sweep(registry: Registry, layout: Layout) -> list[Path]:
+    """Sweep the lake; return the folders that were removed."""
+    if not layout.is_lake():
+        return []
+    removed = _sweep_folders(registry, layout)
+    _sweep_rows(registry, layout)
+    return removed
+
+
+def unregistered(registry: Registry, layout: Layout) -> list[Place]:
+    """List the folders that hold a dataset which the registry does not name and no process is making; nothing is changed.
+
+    Where the registry was lost these are all.
+    """
+    found = [place for place, row in _unnamed(registry, layout) if row is None and INCARNATION.match(place.path.name)]
+    return [place for place in found if content_of(place.path, place.name) is Content.DATASET]
+
+
+def _sweep_folders(registry: Registry, layout: Layout) -> list[Path]:
+    """Finish interrupted drops and creates."""
+    removed = []
+    for place, dropped in _unnamed(registry, layout):
+        if dropped is not None:
+            registry.bury(dropped)
+        elif REMOVED.match(place.path.name):
+            _finish_removal(place.path)
+        else:
+            _remove_proven(place)
+        if not place.path.exists():
+            remove_empty_parents(place.path, layout)
+            removed.append(place.path)
+    return removed
+
+
+def _finish_removal(path: Path) -> None:
+    """Delete what an interrupted removal left; a create that a writer has used since gets its name back."""
+    if not is_removed(path):
+        return
+    original = path.with_name(path.name.removesuffix(UNUSED_ENDING))
+    if path.name.endswith(UNUSED_ENDING) and not is_unused(path):
+        path.rename(original)
+    else:
+        remove_folder(path)
+
+
+def _remove_proven(place: Place) -> None:
+    match content_of(place.path, place.name):
+        case Content.DROPPED:
+            remove_incarnation(place.path, place.name, ending=DROPPED_ENDING)
+        case Content.UNUSED:
+            remove_incarnation(place.path, place.name, ending=UNUSED_ENDING)
+        case Content.DATASET | Content.FOREIGN:
+            return
+
+
+def _unnamed(registry: Registry, layout: Layout) -> list[tuple[Place, Registration | None]]:
+    """List the idle folders that no live row of the registry names, each with the row that records its drop."""
+    idle = [place for place in _places(layout) if not is_live(layout.work, place.path.name)]
+    rows = registry.rows() if layout.is_lake() else []  # after `idle`: what was registered meanwhile is named here
+    named = {layout.dataset(row.name, row.incarnation) for row in rows if row.is_live}
+    dropped = {layout.dataset(row.name, row.incarnation): row for row in rows if not row.is_live}
+    return [(place, dropped.get(place.path)) for place in idle if place.path not in named]
+
+
+def _places(layout: Layout) -> Iterator[Place]:
+    """List every folder that lies where an incarnation lies and has the name of one; links are left out at every level."""
+    for catalog in _folders(layout.root):
+        for path in (p for schema in _folders(catalog) for table in _folders(schema) for p in _folders(table)):
+            if catalog.name != SYSTEM and (INCARNATION.match(path.name) or REMOVED.match(path.name)):
+                try:
+                    yield Place(DatasetName.parse(".".join(path.relative_to(layout.root).parts[:3])), path)
+                except InvalidRequest:
+                    continue  # no dataset can have that name
+
+
+def _folders(folder: Path) -> list[Path]:
+    """List the folders in a folder, without links; what was just removed or is closed to us holds nothing to delete."""
+    try:
+        with os.scandir(folder) as found:
+            return [Path(item.path) for item in found if item.is_dir(follow_symlinks=False)]
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []
+
+
+def _sweep_rows(registry: Registry, layout: Layout) -> None:
+    """Delete the registry's files that no reader can need: replaced longer ago than the retention, or never registered."""
+    if layout.link_in(layout.registry / DATA):
+        return
+    idle = [path for path in (layout.registry / DATA).glob("*.parquet") if not is_live(layout.work, path.stem)]
+    needed = registry.needed_files()  # after `idle`: what was committed is named here
+    for path in idle:
+        if path.relative_to(layout.registry).as_posix() not in needed:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,121 @@
+"""The changes of a dataset above a sequence, for whoever follows it.
+
+What is not folded is live in `changes`. What was folded and pruned is served for as long as the log of `changes` names it and its
+files are on disk; after that a follower has to read the dataset anew, and is told from where on it can follow.
+
+A row's sequence is its own also where several batches were squashed into one file. A squash keeps the last row of each key
+alone, so rows that were replaced may be missing: whoever applies what is there, in order, ends with the same rows.
+Rows of a first load have no sequence and are not changes: a follower starts with a read, and goes on from its sequence.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from siltstone.dataset.read.arrow_view import unfolded_rows
+from siltstone.dataset.read.spark_frames import arrow_frame, changes_frame
+from siltstone.dataset.read.time_travel import LOOKS, all_there
+from siltstone.dataset.store import Snapshot, Store, sequence_of
+from siltstone.delta.log_reader import readable_entries
+from siltstone.delta.table_reader import LogMoved
+from siltstone.errors import InvalidRequest, NotFound, Unavailable
+from siltstone.model.as_of import as_sequence
+from siltstone.model.columns import APP_PRUNE, COMMIT_KIND, SEQ
+from siltstone.model.files import CommitKind, DataFile
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def changes_since(store: Store, since: object) -> Snapshot:
+    """Return a snapshot whose unfolded rows are the changes above the sequence.
+
+    Raises:
+        InvalidRequest: it is not a sequence.
+        NotFound: it is not there yet, or changes above it are not kept any more.
+    """
+    sequence = as_sequence(since, what="since")
+    for _ in range(LOOKS):
+        now = store.snapshot()
+        if sequence > now.sequence:
+            raise NotFound(f"Dataset {store.name}: sequence {sequence} is not there; the newest is {now.sequence}.")
+        files = now.changes.files
+        try:
+            if sequence < now.changes.transactions.get(APP_PRUNE, 0):
+                files = _kept(store, sequence)
+        except (FileNotFoundError, LogMoved):
+            continue
+        chosen = tuple(file for file in files if sequence_of(file) > sequence)
+        return Snapshot(changes=replace(now.changes, files=chosen), base=now.base, watermark=sequence, past=True)
+    raise Unavailable(f"Dataset {store.name}: its log was cleaned again and again while it was read. Try again.")
+
+
+def _kept(store: Store, since: int) -> tuple[DataFile, ...]:
+    """Return every file that holds changes above the sequence, pruned ones too.
+
+    What was live at the oldest version that can be opened, and all that was appended later, is each change once: a squash, and
+    what undoes a commit of another program, bring nothing new.
+    """
+    entries = readable_entries(store.changes.path)
+    if not entries:
+        raise LogMoved(f"{store.changes.path} has no entries that can be read")
+    oldest = store.changes.at(entries[0].version, APP_PRUNE)
+    appends = (entry for entry in entries[1:] if entry.info.get(COMMIT_KIND) == CommitKind.APPEND)
+    files = (*oldest.files, *(file for entry in appends for file in entry.files))
+    lost = [sequence_of(file) for file in files if not all_there(store.changes, [file])]
+    floor = max(oldest.transactions.get(APP_PRUNE, 0), *lost, 0)
+    if since < floor:
+        raise NotFound(
+            f"Dataset {store.name}: not all changes since sequence {since} are kept; they are from sequence {floor} on. "
+            "Read the dataset, and follow it from the sequence of that read."
+        )
+    return files
+
+
+def change_table(store: Store, snapshot: Snapshot, *, limit: int | None) -> pa.Table:
+    """Return the changes in order, without Spark; with a limit, whole sequences of about so many rows, one at least.
+
+    Raises:
+        InvalidRequest: the limit is less than 1.
+    """
+    if limit is not None:
+        if isinstance(limit, bool) or limit < 1:
+            raise InvalidRequest(f"Dataset {store.name}: limit must be at least 1, not {limit!r}.")
+        last = _last_within(snapshot.unfolded, limit)
+        files = tuple(file for file in snapshot.unfolded if sequence_of(file) <= last)
+        snapshot = replace(snapshot, changes=replace(snapshot.changes, files=files))
+    rows = unfolded_rows(store, snapshot)
+    return rows if limit is None else _first_sequences(rows, limit)
+
+
+def _first_sequences(rows: pa.Table, limit: int) -> pa.Table:
+    """Return whole sequences of about so many rows: the file of a squash holds more than one."""
+    if rows.num_rows <= limit:
+        return rows
+    cut = rows.column(SEQ)[limit].as_py()
+    before = rows.filter(pc.less(rows.column(SEQ), cut))
+    return before if before.num_rows else rows.filter(pc.equal(rows.column(SEQ), rows.column(SEQ)[0]))
+
+
+def _last_within(files: Sequence[DataFile], limit: int) -> int:
+    rows: Counter[int] = Counter()
+    for file in files:
+        rows[sequence_of(file)] += file.rows
+    total = last = 0
+    for number, sequence in enumerate(sorted(rows)):
+        total += rows[sequence]
+        if number and total > limit:
+            break
+        last = sequence
+    return last
+
+
+def change_frame(spark: "SparkSession", store: Store, snapshot: Snapshot) -> "DataFrame":
+    """Return the changes as a Spark frame, in no order."""
+    if not snapshot.unfolded:
+        return arrow_frame(spark, unfolded_rows(store, snapshot))
+    return changes_frame(spark, store, snapshot)

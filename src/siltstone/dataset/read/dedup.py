@@ -1,0 +1,192 @@
+"""Duplicates in a log: of rows that are equal in the columns `dedup_by` one survives, the first or the last.
+
+First and last go by sequence, and in one batch by the place of the row. Null equals null. Tombstones come before: a row that one
+hides is no duplicate of anything, so what is appended after it is seen. Duplicates have the same time, partition and subject
+(`create` sees to that): they lie in one hour, whatever period their file was rolled up into, and are hidden together.
+
+Base holds no duplicates, because every fold removes what has lost. So of Δ and base:
+
+* ``first``: an append of Δ stays if no earlier append of Δ and no row of base is equal to it;
+* ``last``: an append of Δ stays if no later one of Δ is equal to it, and a row of base goes that is equal to one of them.
+
+Rows of base that may be equal to one of Δ lie in files whose period can hold Δ's times: no other file is read for it.
+"""
+
+import datetime
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from siltstone.dataset.read.arrow_view import read_file
+from siltstone.dataset.store import Snapshot, Store
+from siltstone.delta.parquet import key_ranges
+from siltstone.delta.row_group_reader import readable
+from siltstone.errors import InvalidRequest
+from siltstone.model.columns import OP, PERIOD, POS, SEQ, Op
+from siltstone.model.files import DataFile
+from siltstone.model.periods import Granularity, end, granularity_of, start
+from siltstone.model.spec import Survivor
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+Numbers = np.ndarray[Any, Any]
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+Moment = datetime.datetime
+Range = tuple[Moment, Moment]
+
+RANK: Final = "_rank"
+"""The place of a row among those that are equal to it, from 1: the first one survives."""
+_BESIDE: Final = datetime.timedelta(days=6)
+"""A month that was rolled up from weeks holds up to three days of its neighbours; twice that is out of doubt."""
+_ALWAYS: Final = (Moment.min.replace(tzinfo=datetime.UTC), Moment.max.replace(tzinfo=datetime.UTC))
+
+
+# ---- without Spark -----------------------------------------------------------------------------------------------
+
+
+def survivors(rows: pa.Table, store: Store) -> pa.Table:
+    """Return the rows, which come in the order of application, without those that lose against another of them."""
+    if not store.spec.dedup_by or not rows.num_rows:
+        return rows
+    [numbers] = _numbered([rows], store.spec.dedup_by)
+    if store.spec.survivor is Survivor.FIRST:
+        _, kept = np.unique(numbers, return_index=True)
+    else:
+        _, kept = np.unique(numbers[::-1], return_index=True)
+        kept = rows.num_rows - 1 - kept
+    chosen = np.zeros(rows.num_rows, dtype=bool)
+    chosen[kept] = True
+    return rows.filter(pa.array(chosen))
+
+
+def equal_to_any(rows: pa.Table, others: Sequence[pa.Table], columns: Sequence[str]) -> Flags:
+    """Say of each row whether one of the others is equal to it in the columns; null equals null."""
+    if not rows.num_rows or not any(other.num_rows for other in others):
+        return np.zeros(rows.num_rows, dtype=bool)
+    [mine, *theirs] = _numbered([rows, *others], columns)
+    return np.isin(mine, np.concatenate(theirs))
+
+
+def _numbered(tables: Sequence[pa.Table], columns: Sequence[str]) -> list[Numbers]:
+    """Give equal rows of all tables one number."""
+    total = sum(table.num_rows for table in tables)
+    numbers = np.zeros(total, np.int64)
+    for name in columns:
+        chunks = [chunk for table in tables for chunk in table.column(name).chunks]
+        column = pa.chunked_array(chunks, type=tables[0].schema.field(name).type).combine_chunks()
+        codes = pc.dictionary_encode(column, null_encoding="encode").indices.to_numpy(zero_copy_only=False)
+        _, numbers = np.unique(numbers * (int(codes.max(initial=0)) + 1) + codes, return_inverse=True)
+    edges = np.cumsum([0, *[table.num_rows for table in tables]])
+    return [numbers[low:high] for low, high in pairwise(edges.tolist())]
+
+
+def near_keys(store: Store, snapshot: Snapshot) -> list[pa.Table]:
+    """Return the columns that decide about duplicates, and the subject among them, of base files that can hold Δ's times."""
+    return [
+        read_file(store.base.path / file.path, store.schema, _in_order(store), verify=store.settings.verify_checksums)
+        for file in near_files(store, snapshot)
+    ]
+
+
+def _in_order(store: Store) -> list[str]:
+    return [name for name in store.schema.names if name in store.spec.dedup_by]
+
+
+# ---- which files of base -----------------------------------------------------------------------------------------
+
+
+def near_files(store: Store, snapshot: Snapshot) -> list[DataFile]:
+    """Return the base files that may hold a row which is equal to an append of Δ, by periods and by what Δ's footers say."""
+    if not store.spec.dedup_by or not snapshot.unfolded:
+        return []
+    times = [found for file in snapshot.unfolded for found in _times(store, file)]
+    return [file for file in snapshot.base.files if _near(file, times)]
+
+
+def _times(store: Store, file: DataFile) -> list[Range]:
+    """Return the ranges of time in a change file; tombstones have none."""
+    assert store.spec.time is not None  # noqa: S101  # it is a log
+    path = store.changes.path / file.path
+    with readable(path), store.opened(path) as parquet:
+        metadata = parquet.metadata
+    try:
+        found = zip(key_ranges(metadata, store.spec.time), key_ranges(metadata, OP), strict=True)
+        return [
+            (_moment(one.low), _moment(one.high)) if one.known else _ALWAYS
+            for one, op in found
+            if op.low != Op.TOMBSTONE.value
+        ]
+    except OverflowError:  # a date that Python cannot hold
+        return [_ALWAYS]
+
+
+def _moment(value: Any) -> Moment:  # noqa: ANN401
+    if isinstance(value, Moment):
+        return value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
+    return Moment(value.year, value.month, value.day, tzinfo=datetime.UTC)
+
+
+def _near(file: DataFile, times: Sequence[Range]) -> bool:
+    period = file.partition.get(PERIOD) or ""
+    try:
+        first, after = start(period), end(period)
+        if granularity_of(period) is Granularity.MONTH:
+            first, after = first - _BESIDE, after + _BESIDE
+    except (InvalidRequest, OverflowError):
+        return True
+    return any(low < after and high >= first for low, high in times)
+
+
+# ---- on Spark ----------------------------------------------------------------------------------------------------
+
+
+def surviving(changes: "DataFrame", store: Store) -> "DataFrame":
+    """Return appends of Δ, with ``_seq`` and ``_pos``, without those that lose against another of them."""
+    from pyspark.sql import functions as F
+
+    if not store.spec.dedup_by:
+        return changes
+    return ranked(changes, store, by=(SEQ, POS)).where(F.col(RANK) == 1).drop(RANK)
+
+
+def ranked(rows: "DataFrame", store: Store, *, by: Sequence[str], apart: "Sequence[Column]" = ()) -> "DataFrame":
+    """Give each row its `RANK` among its duplicates, which came in the order of these columns.
+
+    Rows that differ in what is `apart` are no duplicates of each other.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    first = store.spec.survivor is Survivor.FIRST
+    order = [F.col(name).asc() if first else F.col(name).desc() for name in by]
+    window = Window.partitionBy(*[F.col(f"`{name}`") for name in store.spec.dedup_by], *apart).orderBy(*order)
+    return rows.withColumn(RANK, F.row_number().over(window))
+
+
+def without_equal(rows: "DataFrame", others: "DataFrame", store: Store, *, few: bool) -> "DataFrame":
+    """Return the rows that none of the others is equal to."""
+    side, same = _beside(others, store, few=few)
+    return rows.join(side, same, "left_anti")
+
+
+def with_equal(rows: "DataFrame", others: "DataFrame", store: Store, *, few: bool) -> "DataFrame":
+    """Return the rows that one of the others is equal to."""
+    side, same = _beside(others, store, few=few)
+    return rows.join(side, same, "left_semi")
+
+
+def _beside(others: "DataFrame", store: Store, *, few: bool) -> "tuple[DataFrame, Column]":
+    """Return the columns that decide under other names, sent to every task if they are few, and when two rows are equal."""
+    from pyspark.sql import functions as F
+
+    names = store.spec.dedup_by
+    side = others.select(*[F.col(f"`{name}`").alias(f"_dup{at}") for at, name in enumerate(names)])
+    same = F.lit(True)  # noqa: FBT003
+    for at, name in enumerate(names):
+        same = same & F.col(f"`{name}`").eqNullSafe(F.col(f"_dup{at}"))
+    return (F.broadcast(side) if few else side), same

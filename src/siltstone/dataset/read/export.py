@@ -1,0 +1,367 @@
+"""Exports: the merged view of one snapshot, written by Spark's executors into a folder outside the lake.
+
+Flow, with T the target and W = ``.T.<owner>.export`` beside it (``.T.<owner>.live`` is locked for as long as the owner lives):
+
+1. Spark writes ``W/data``; its side files go, every Parquet footer is read back, rows must be as many as were counted;
+2. for a Delta table, ``W`` becomes one: version 0 has the user's columns, one commit of the one commit path adds the files;
+3. a marker lists every file of the export, and all is synced;
+4. with `overwrite`, the old T steps aside as ``.T.<owner>.old``;
+5. W (or its data) is renamed to T: the one moment that counts; then what stepped aside is deleted.
+
+A crash before 5 leaves no T, or the old one, and a hidden folder beside it; between 4 and 5 the old one is that hidden folder.
+The next export to T deletes such folders of dead owners, after its own step 5.
+
+`overwrite` replaces nothing but an export: T must have the marker, and no file that the marker does not list.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from siltstone.coordination.liveness import Presence, is_live, remove_dead
+from siltstone.dataset.read.merged_view import view_frame
+from siltstone.dataset.store import Snapshot, Store
+from siltstone.delta.checkpoints import Retention
+from siltstone.delta.fsync import sync_directory, sync_file
+from siltstone.delta.layout import DATA, local_folder
+from siltstone.delta.parquet import data_file
+from siltstone.delta.table import TURN, Table
+from siltstone.errors import Conflict, Corruption, InvalidRequest, Unavailable
+from siltstone.failpoints import reach
+from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.model.reports import ExportReport
+from siltstone.model.schema import type_name
+from siltstone.spark.errors import damage, error_line, is_missing_file, spark_errors
+from siltstone.spark.output_files import house_settings, write_frame
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CSV_OPTIONS: Final = {
+    "header": "true",
+    "escape": '"',
+    "ignoreLeadingWhiteSpace": "false",
+    "ignoreTrailingWhiteSpace": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""Values come back as they were: quotes doubled, blanks kept, microseconds kept; null is an empty field, no text is ``""``."""
+MAX_FILES: Final = 100_000
+MARKER: Final = ".siltstone-export.json"
+"""Lists the files of an export. Engines and shells pass over names that begin with a dot."""
+_SIDE: Final = re.compile(r"\.(?P<name>.+)\.(?P<owner>[0-9a-f]{32})\.(export|old|live)\Z")
+
+
+class ExportFormat(StrEnum):
+    """What an export can be."""
+
+    PARQUET = "parquet"
+    CSV = "csv"
+    DELTA = "delta"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """One export as it was asked for, checked."""
+
+    target: Path
+    format: ExportFormat
+    raw: bool = False
+    files: int | None = None
+    overwrite: bool = False
+
+
+def check_export(
+    store: Store, target: str | Path, *, format_name: str, raw: bool, files: int | None, overwrite: bool
+) -> Export:
+    """Refuse what cannot or must not be exported.
+
+    Raises:
+        InvalidRequest: the format, the number of files or the target. Nothing is written.
+    """
+    try:
+        chosen = ExportFormat(format_name)
+    except ValueError as error:
+        known = ", ".join(ExportFormat)
+        raise InvalidRequest(f"An export is one of {known}, not {format_name!r}.") from error
+    if files is not None and (isinstance(files, bool) or not 1 <= files <= MAX_FILES):
+        raise InvalidRequest(f"files must be 1 to {MAX_FILES}, not {files!r}.")
+    if chosen is ExportFormat.CSV:
+        _check_flat(store.schema)
+    path = local_folder(target, what="Export target")
+    _check_place(path, store.layout.root)
+    _check_replaceable(path, overwrite=overwrite)
+    return Export(target=path, format=chosen, raw=raw, files=files, overwrite=overwrite)
+
+
+def _check_flat(schema: pa.Schema) -> None:
+    for field in schema:
+        if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
+            raise InvalidRequest(
+                f"Column {field.name!r} is of type {type_name(field.type)}, which CSV cannot hold. Export Parquet or Delta."
+            )
+
+
+def _check_place(path: Path, lake: Path) -> None:
+    """A target in the lake would be taken for its files; one around it would be the lake's end."""
+    real, root = path.resolve(), lake.resolve()
+    if real == root or root in real.parents or real in root.parents:
+        raise InvalidRequest(f"Export target {path} must be outside of the lake {lake}.")
+    if path.is_symlink():
+        raise InvalidRequest(f"Export target {path} is a link. Name the folder itself.")
+    if not path.name:
+        raise InvalidRequest(f"Export target {path} has no name.")
+
+
+def _check_replaceable(path: Path, *, overwrite: bool) -> None:
+    """An empty folder may be used; a full one only by `overwrite`, and only if all that it holds is an export."""
+    found = sorted(path.iterdir()) if path.is_dir() else []
+    if found and not overwrite:
+        raise InvalidRequest(f"Export target {path} is not empty. Name another folder, or pass overwrite.")
+    if not found:
+        return
+    listed = _listed(path)
+    if listed is None:
+        raise InvalidRequest(
+            f"Export target {path} has no list of files that an export wrote ({MARKER}); it is not overwritten. Delete the "
+            "folder yourself, or name another one."
+        )
+    for inner in _inside(path):
+        if inner not in listed:
+            raise InvalidRequest(
+                f"Export target {path} holds {inner!r}, which no export wrote; it is not overwritten. Delete it yourself, or "
+                "name another folder."
+            )
+
+
+def _listed(folder: Path) -> set[str] | None:
+    """Return the files that the marker of an export lists, itself included; None if there is no marker."""
+    marker = folder / MARKER
+    try:
+        if marker.is_symlink():
+            return None
+        return {MARKER, *map(str, json.loads(marker.read_text())["files"])}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _inside(folder: Path) -> Iterator[str]:
+    """List every file, link and empty folder below a folder, by its path there; no link is followed."""
+    for place, folders, names in os.walk(folder):
+        here = Path(place)
+        links = [name for name in folders if (here / name).is_symlink()]
+        empty = [] if folders or names else [""]
+        for name in (*names, *links, *empty):
+            yield (here / name).relative_to(folder).as_posix()
+
+
+def _write_marker(store: Store, snapshot: Snapshot, export: Export, ready: Path) -> None:
+    """List the files of an export; without the list no later export replaces it."""
+    known = {"dataset": str(store.name), "format": export.format.value, "sequence": snapshot.sequence}
+    (ready / MARKER).write_text(json.dumps(known | {"files": sorted(_inside(ready))}))
+
+
+def export_snapshot(spark: "SparkSession", store: Store, snapshot: Snapshot, export: Export) -> ExportReport:
+    """Write the snapshot's merged view to the target.
+
+    Raises:
+        FileNotFoundError: files of the snapshot are gone.
+        Conflict: something else took the target's name meanwhile.
+        Unavailable: Spark or the disk failed. Nothing is at the target that was not there before.
+    """
+    started = store.clock.monotonic_seconds()
+    owner = store.clock.new_id()
+    with _presence(export.target, owner):
+        work = _side(export.target, owner, "export")
+        try:
+            rows, files = _written(spark, store, snapshot, export, work)
+            ready = work
+            if export.format is ExportFormat.DELTA:
+                _commit(store, snapshot, work, files)
+                reach("export.after_commit")
+            else:
+                ready = work / DATA
+            _write_marker(store, snapshot, export, ready)
+            reach("export.after_marker")
+            _sync(ready, durable=store.settings.durable)
+            _put_in_place(ready, export, owner)
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+        reach("export.after_rename")
+        if store.settings.durable:
+            sync_directory(export.target.parent)
+        shutil.rmtree(work, ignore_errors=True)
+    _sweep(export.target)
+    return ExportReport(
+        dataset=str(store.name),
+        path=str(export.target),
+        format=export.format.value,
+        sequence=snapshot.sequence,
+        rows=rows,
+        files=len(files),
+        bytes=sum(file.size_bytes for file in files),
+        seconds=store.clock.monotonic_seconds() - started,
+    )
+
+
+def _presence(target: Path, owner: str) -> Presence:
+    """Show beside the target that its owner lives: the lake is only read."""
+    try:
+        return Presence(target.parent, _side(target, owner, "live").name)
+    except OSError as error:
+        raise Unavailable(f"{target.parent} cannot be written ({error}); nothing was exported.") from error
+
+
+def _side(target: Path, owner: str, end: str) -> Path:
+    return target.with_name(f".{target.name}.{owner}.{end}")
+
+
+# ---- writing -----------------------------------------------------------------------------------------------------
+
+
+def _written(
+    spark: "SparkSession", store: Store, snapshot: Snapshot, export: Export, work: Path
+) -> tuple[int, tuple[DataFile, ...]]:
+    """Let the executors write; return how many rows passed, and the files."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    seen = Observation()
+    with _failures(store):
+        work.mkdir()
+        frame = view_frame(spark, store, snapshot, raw=export.raw, once=True)
+        if export.files is not None:
+            frame = frame.repartition(export.files)
+        _write(frame.observe(seen, F.count(F.lit(1)).alias("rows")), store, export, work)
+        reach("export.after_write")
+        rows = int(seen.get["rows"] or 0)
+        files = _collected(store, export, work)
+    counted = sum(file.rows for file in files)
+    if export.format is not ExportFormat.CSV and counted != rows:
+        raise Corruption(f"Dataset {store.name}: Spark counted {rows} rows and wrote {counted}. Nothing was exported.")
+    return rows, files
+
+
+def _write(frame: "DataFrame", store: Store, export: Export, work: Path) -> None:
+    if export.format is ExportFormat.CSV:
+        with house_settings(frame.sparkSession):
+            frame.write.options(**CSV_OPTIONS).mode("error").csv(str(work / DATA))
+    else:
+        write_frame(frame, work, DATA, schema=store.schema, key=store.spec.found_by)
+
+
+@contextlib.contextmanager
+def _failures(store: Store) -> Iterator[None]:
+    """Say in our words what went wrong; a file of the snapshot that is gone is the caller's to judge."""
+    try:
+        yield
+    except spark_errors() as error:
+        if is_missing_file(error):
+            raise FileNotFoundError(error_line(error)) from error
+        if damaged := damage(error):
+            raise damaged from error
+        raise Unavailable(
+            f"Dataset {store.name}: the export failed in Spark: {error_line(error)} Nothing was exported."
+        ) from error
+
+
+def _collected(store: Store, export: Export, work: Path) -> tuple[DataFile, ...]:
+    """Describe what was written; side files and empty files go, but for one that shows the columns of no rows."""
+    folder = work / DATA
+    if not folder.is_dir():
+        raise Unavailable(
+            f"Spark wrote nothing that is visible at {folder}. Driver and executors must share that disk."
+        )
+    files: list[DataFile] = []
+    for found in sorted(folder.iterdir()):
+        if found.name.startswith((".", "_")):
+            shutil.rmtree(found) if found.is_dir() else found.unlink()
+        elif export.format is ExportFormat.CSV:
+            files.append(DataFile(path=found.name, size_bytes=found.stat().st_size, rows=0))
+        else:
+            files.append(data_file(work, f"{DATA}/{found.name}", expected=store.schema, stats=store.stats))
+    if export.format is ExportFormat.CSV:
+        return tuple(files)
+    full = [file for file in files if file.rows]
+    kept = full or (files[:1] if export.format is ExportFormat.PARQUET else [])
+    for file in files:
+        if file not in kept:
+            (work / file.path).unlink()
+    return tuple(kept)
+
+
+def _commit(store: Store, snapshot: Snapshot, work: Path, files: tuple[DataFile, ...]) -> None:
+    """Make a Delta table of the files: any reader can read it, and nothing of ours is needed for that."""
+    durable = store.settings.durable
+    Table.create(work, store.schema, partition_by=[], properties={}, durable=durable)
+    table = Table(
+        work,
+        settings=store.settings,
+        clock=store.clock,
+        retention=Retention(hours=store.settings.base_retention_hours),
+        label=f"Export of {store.name}",
+    )
+    info = {"siltstone.dataset": str(store.name), "siltstone.sequence": str(snapshot.sequence)}
+    table.commit(
+        lambda parent: Commit(kind=CommitKind.EXPORT, plan_version=parent.version, adds=files, info=info),
+    )
+    (work / TURN).unlink(missing_ok=True)
+
+
+# ---- moving ------------------------------------------------------------------------------------------------------
+
+
+def _sync(folder: Path, *, durable: bool) -> None:
+    if not durable:
+        return
+    for place, _, names in os.walk(folder):
+        for name in names:
+            sync_file(Path(place) / name)
+        sync_directory(Path(place))
+
+
+def _put_in_place(ready: Path, export: Export, owner: str) -> None:
+    """Give the export its name. What it replaces steps aside first, and comes back if that fails."""
+    target, aside = export.target, _side(export.target, owner, "old")
+    reach("export.before_rename")
+    _check_replaceable(target, overwrite=export.overwrite)  # it may have been filled while Spark wrote
+    replaces = target.is_dir() and any(target.iterdir())
+    try:
+        if replaces:
+            target.rename(aside)
+            reach("export.after_aside")
+        ready.rename(target)
+    except OSError as error:
+        if replaces and not target.exists():
+            aside.rename(target)
+        if not replaces and target.is_dir() and any(target.iterdir()):
+            raise Conflict(
+                f"Export target {target} was filled by somebody else meanwhile; nothing was exported."
+            ) from error
+        raise Unavailable(f"Export target {target} cannot be written ({error}); nothing was exported.") from error
+    if replaces:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _sweep(target: Path) -> None:
+    """Delete what crashed exports to this target left beside it; what cannot be deleted stays for the next one."""
+    with contextlib.suppress(OSError, Unavailable):
+        sides = [side for path in target.parent.iterdir() if (side := _SIDE.match(path.name))]
+        for owner in {side["owner"] for side in sides if side["name"] == target.name}:
+            shown = _side(target, owner, "live")
+            if shown.is_file() and not is_live(
+                target.parent, shown.name
+            ):  # without it nothing proves that we made them
+                shutil.rmtree(_side(target, owner, "export"), ignore_errors=True)
+                shutil.rmtree(_side(target, owner, "old"), ignore_errors=True)
+                remove_dead(shown)

@@ -1,0 +1,344 @@
+"""The merged view of a log, without Spark and with it: base and the appends above it, minus what a later tombstone hides.
+
+With Δ = rows of changes whose own sequence is above the watermark:
+view = (base without the subjects of Δ's tombstones), and the appends of Δ that no tombstone of a higher sequence names.
+
+A *stone* is what tombstones say of one combination of subject columns: each value with the highest sequence that hides it. A
+tombstone may name some of the subject columns only; what it does not name is null in its row. Every row of base is older than
+every tombstone of Δ, so for base the sequence does not matter. No clock decides anything here.
+
+Tombstones are looked for in those change files alone whose footer says that there may be one. Of rows that are seen, duplicates
+are left out after that, if the log has columns that say what a duplicate is (`dedup`); a raw view shows them.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from siltstone.dataset.read.arrow_view import (
+    READ_THREADS,
+    ROW,
+    base_batches,
+    base_tables,
+    change_rows_in,
+    read_file,
+    unfolded_rows,
+)
+from siltstone.dataset.read.dedup import (
+    equal_to_any,
+    near_files,
+    near_keys,
+    surviving,
+    survivors,
+    with_equal,
+    without_equal,
+)
+from siltstone.dataset.store import Snapshot, Store, sequence_of
+from siltstone.delta.parquet import key_ranges
+from siltstone.delta.row_group_reader import readable
+from siltstone.model.columns import OP, ROW_SEQ, SEQ, Op
+from siltstone.model.files import DataFile
+from siltstone.model.spec import Survivor
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+HIDES: Final = "_hides"
+"""The highest sequence of a tombstone that names these subject values: what was appended before it is hidden."""
+
+Numbers = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Stones:
+    """Tombstones that name the same subject columns."""
+
+    columns: tuple[str, ...]
+    rows: pa.Table
+    """These columns, each combination of values once, and ``_hides``."""
+
+
+# ---- tombstones --------------------------------------------------------------------------------------------------
+
+
+def tombstone_rows(store: Store, snapshot: Snapshot, *, columns: Sequence[str] = ()) -> pa.Table:
+    """Return Δ's tombstones in the order of application: the subject columns, the given ones and ``_seq``."""
+    files = _with_tombstones(store, snapshot.unfolded) if store.spec.subject else []
+    names = [*store.spec.subject, *columns]
+    rows = change_rows_in(store, files, columns=[*names, OP])
+    kept = pc.and_(pc.equal(rows.column(OP), Op.TOMBSTONE.value), pc.greater(rows.column(SEQ), snapshot.watermark))
+    return rows.filter(kept).select([*names, SEQ])
+
+
+def _with_tombstones(store: Store, files: Sequence[DataFile]) -> list[DataFile]:
+    with ThreadPoolExecutor(READ_THREADS) as pool:
+        found = list(pool.map(lambda file: _may_hold_tombstones(store, file), files))
+    return [file for file, may_hold in zip(files, found, strict=True) if may_hold]
+
+
+def _may_hold_tombstones(store: Store, file: DataFile) -> bool:
+    path = store.changes.path / file.path
+    with readable(path), store.opened(path) as parquet:
+        ranges = key_ranges(parquet.metadata, OP)
+    return any(not found.known or found.high >= Op.TOMBSTONE.value for found in ranges)
+
+
+def stones_of(store: Store, snapshot: Snapshot) -> tuple[Stones, ...]:
+    """Return what Δ's tombstones hide, one for each combination of subject columns that they name."""
+    rows = tombstone_rows(store, snapshot)
+    return _grouped(rows, store) if rows.num_rows else ()
+
+
+def _grouped(rows: pa.Table, store: Store) -> tuple[Stones, ...]:
+    """Return tombstones, which have the subject columns and ``_seq``, by the columns that they name."""
+    named = np.zeros(rows.num_rows, np.int64)
+    for bit, name in enumerate(store.spec.subject):
+        named |= rows.column(name).is_valid().to_numpy().astype(np.int64) << bit
+    found = []
+    for pattern in np.unique(named):
+        columns = tuple(name for bit, name in enumerate(store.spec.subject) if pattern >> bit & 1)
+        if columns:
+            own = rows.filter(pa.array(named == pattern)).select([*columns, SEQ])
+            highest = own.group_by(list(columns)).aggregate([(SEQ, "max")])
+            found.append(Stones(columns, highest.rename_columns([*columns, HIDES])))
+    return tuple(found)
+
+
+def count_named(store: Store, snapshot: Snapshot, named: pa.Table) -> int | None:
+    """Count the rows of the view that a tombstone of these subject values would hide; None for a log of many rows.
+
+    `named` has the subject columns, null where a column is not named.
+    """
+    if snapshot.base.rows + snapshot.unfolded_rows > store.settings.arrow_changes_rows:
+        return None
+    stones = _grouped(named.append_column(SEQ, pa.repeat(snapshot.sequence + 1, named.num_rows)), store)
+    rows = log_table(store, snapshot, columns=store.spec.subject)
+    return int(np.count_nonzero(hidden_until(rows, stones)))
+
+
+def hidden_until(rows: pa.Table, stones: Iterable[Stones]) -> Numbers:
+    """Say of each row the highest sequence of a tombstone that names its subject, 0 if there is none."""
+    highest = np.zeros(rows.num_rows, np.int64)
+    for stone in stones:
+        highest = np.maximum(highest, _hidden_until(rows, stone))
+    return highest
+
+
+def _hidden_until(rows: pa.Table, stone: Stones) -> Numbers:
+    if len(stone.columns) == 1:
+        [name] = stone.columns
+        table = stone.rows.combine_chunks()
+        places = pc.index_in(rows.column(name), value_set=table.column(name).combine_chunks())
+        return np.asarray(pc.fill_null(table.take(places).column(HIDES), 0).to_numpy())
+    names = list(stone.columns)
+    numbered = rows.select(names).append_column(ROW, pa.array(np.arange(rows.num_rows), pa.int64()))
+    found = numbered.join(stone.rows, keys=names, join_type="inner")
+    highest = np.zeros(rows.num_rows, np.int64)
+    highest[found.column(ROW).to_numpy()] = found.column(HIDES).to_numpy()
+    return highest
+
+
+# ---- without Spark -----------------------------------------------------------------------------------------------
+
+
+def log_table(store: Store, snapshot: Snapshot, *, raw: bool = False, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return the view as one Arrow table, of some columns; with `raw`, tombstones are not applied."""
+    stones = () if raw else stones_of(store, snapshot)
+    wanted = store.schema.names if columns is None else list(columns)
+    names = list(dict.fromkeys([*wanted, *store.spec.subject, *store.spec.dedup_by]))
+    schema = pa.schema([store.schema.field(name) for name in names])
+    parts = [_not_hidden(rows, stones) for rows in base_tables(store, snapshot, names)]
+    appended = append_rows(store, snapshot, stones, columns=names, raw=raw).cast(schema)
+    if store.spec.dedup_by and not raw:
+        if store.spec.survivor is Survivor.FIRST:
+            appended = _without_equal(appended, parts, store)
+        else:
+            parts = [_without_equal(rows, [appended], store) for rows in parts]
+    return pa.concat_tables([part.select(wanted) for part in (*parts, appended)]).combine_chunks()
+
+
+def append_rows(
+    store: Store, snapshot: Snapshot, stones: Sequence[Stones], *, columns: Sequence[str], raw: bool = False
+) -> pa.Table:
+    """Return the given columns of Δ's appends that nothing hides and that survive among them, in the order of application."""
+    rows = unfolded_rows(store, snapshot, columns=[*columns, *store.spec.subject, OP])
+    seen = _visible(rows, stones)
+    return (seen if raw else survivors(seen, store)).select(list(columns))
+
+
+def _without_equal(rows: pa.Table, others: Sequence[pa.Table], store: Store) -> pa.Table:
+    return rows.filter(pa.array(~equal_to_any(rows, others, store.spec.dedup_by)))
+
+
+def _visible(rows: pa.Table, stones: Sequence[Stones]) -> pa.Table:
+    """Return the appends among change rows, which have their own sequence as ``_seq``, that nothing hides."""
+    appended = rows.filter(pc.equal(rows.column(OP), Op.APPEND.value))
+    if not stones or not appended.num_rows:
+        return appended
+    return appended.filter(pa.array(hidden_until(appended, stones) <= appended.column(SEQ).to_numpy()))
+
+
+def _not_hidden(rows: pa.Table, stones: Sequence[Stones]) -> pa.Table:
+    """Return the rows of base that no tombstone names: all of them are older than any."""
+    return rows.filter(pa.array(hidden_until(rows, stones) == 0)) if stones and rows.num_rows else rows
+
+
+def log_head(store: Store, snapshot: Snapshot, rows: int, *, raw: bool = False) -> pa.Table:
+    """Return the first rows of `log_table`, reading little more than those and the tombstones."""
+    stones = () if raw else stones_of(store, snapshot)
+    parts = [store.schema.empty_table()]
+    missing = rows
+    dedup = bool(store.spec.dedup_by) and not raw
+    for found in (_deduplicated if dedup else _pieces)(store, snapshot, stones):
+        if missing <= 0:
+            break
+        parts.append(found.slice(0, missing))
+        missing -= parts[-1].num_rows
+    return pa.concat_tables(parts)
+
+
+def _pieces(store: Store, snapshot: Snapshot, stones: Sequence[Stones]) -> Iterator[pa.Table]:
+    for batch in base_batches(store, snapshot):
+        yield _not_hidden(pa.Table.from_batches([batch]), stones)
+    for file in snapshot.unfolded:
+        path = store.changes.path / file.path
+        rows = read_file(path, store.change_schema, store.change_schema.names, verify=store.settings.verify_checksums)
+        own = pc.coalesce(rows.column(ROW_SEQ), pa.scalar(sequence_of(file), pa.int64()))
+        rows = rows.append_column(SEQ, own).filter(pc.greater(own, snapshot.watermark))
+        yield _visible(rows, stones).select(store.schema.names).cast(store.schema)
+
+
+def _deduplicated(store: Store, snapshot: Snapshot, stones: Sequence[Stones]) -> Iterator[pa.Table]:
+    """Yield the view of a log without duplicates; which rows of base it has is known before they are read."""
+    first = store.spec.survivor is Survivor.FIRST
+    appended = append_rows(store, snapshot, stones, columns=store.schema.names).cast(store.schema)
+    for batch in base_batches(store, snapshot):
+        rows = _not_hidden(pa.Table.from_batches([batch]), stones)
+        yield rows if first else _without_equal(rows, [appended], store)
+    if first:
+        near = [_not_hidden(rows, stones) for rows in near_keys(store, snapshot)]
+        appended = _without_equal(appended, near, store)
+    yield appended
+
+
+# ---- on Spark ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LogOverlay:
+    """Δ, ready to be laid over base: what it hides, and the appends that are seen."""
+
+    stones: "tuple[tuple[Stones, DataFrame], ...]"
+    appends: "DataFrame"
+
+    def close(self) -> None:
+        """Nothing is held outside this process."""
+
+
+def log_frame(
+    spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw: bool = False, once: bool = False
+) -> "DataFrame":
+    """Return the view as a Spark frame; with `raw`, tombstones do not count.
+
+    A small Δ reaches Spark as Arrow tables, kept with the store until the dataset changes, unless it is read `once`; a large
+    one is read by the executors, but for its tombstones.
+    """
+    from siltstone.dataset.read.spark_frames import base_frame
+
+    base = base_frame(spark, store, snapshot).select(*store.schema.names)
+    if not snapshot.unfolded:
+        return base
+    if once or snapshot.past or not is_small(store, snapshot):
+        over = _overlay(spark, store, snapshot, raw=raw)
+    else:
+        state = ("log", snapshot.changes.version, snapshot.base.version, raw)
+        over = store.frames.get(state, spark, lambda _: _overlay(spark, store, snapshot, raw=raw))
+    for stone, frame in over.stones:
+        base = without_hidden(base, stone, frame, store)
+    if store.spec.dedup_by and store.spec.survivor is Survivor.LAST and not raw:
+        base = without_equal(base, over.appends, store, few=is_small(store, snapshot))
+    return base.unionByName(over.appends)
+
+
+def is_small(store: Store, snapshot: Snapshot) -> bool:
+    """True if Δ reaches Spark as Arrow tables."""
+    return snapshot.unfolded_rows <= store.settings.arrow_changes_rows
+
+
+def _overlay(spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw: bool) -> LogOverlay:
+    stones = () if raw else stones_of(store, snapshot)
+    frames = stone_frames(spark, stones)
+    return LogOverlay(frames, append_frame(spark, store, snapshot, frames, columns=store.schema.names, raw=raw))
+
+
+def stone_frames(spark: "SparkSession", stones: Sequence[Stones]) -> "tuple[tuple[Stones, DataFrame], ...]":
+    """Return stones with the frames that rows are joined with."""
+    from siltstone.dataset.read.spark_frames import arrow_frame
+
+    return tuple((stone, arrow_frame(spark, stone.rows)) for stone in stones)
+
+
+def append_frame(
+    spark: "SparkSession",
+    store: Store,
+    snapshot: Snapshot,
+    stones: "Sequence[tuple[Stones, DataFrame]]",
+    *,
+    columns: Sequence[str],
+    raw: bool = False,
+) -> "DataFrame":
+    """Return the given columns of Δ's appends that nothing hides, and that survive."""
+    from pyspark.sql import functions as F
+
+    from siltstone.dataset.read.spark_frames import arrow_frame, changes_frame
+
+    if is_small(store, snapshot):
+        rows = append_rows(store, snapshot, [stone for stone, _ in stones], columns=columns, raw=raw)
+        frame = arrow_frame(spark, rows)
+    else:
+        frame = changes_frame(spark, store, snapshot).where(F.col(OP) == Op.APPEND.value)
+        for stone, side in stones:
+            frame = without_hidden(frame, stone, side, store, later=True)
+        frame = (frame if raw else surviving(frame, store)).select(*columns)
+    if raw or not store.spec.dedup_by or store.spec.survivor is Survivor.LAST:
+        return frame
+    return _not_in_base(spark, store, snapshot, stones, frame)
+
+
+def _not_in_base(
+    spark: "SparkSession",
+    store: Store,
+    snapshot: Snapshot,
+    stones: "Sequence[tuple[Stones, DataFrame]]",
+    appends: "DataFrame",
+) -> "DataFrame":
+    """Return the appends that no row of base, which nothing hides, is equal to."""
+    from siltstone.dataset.read.spark_frames import files_frame
+
+    files, few = near_files(store, snapshot), is_small(store, snapshot)
+    if not files:
+        return appends
+    near = files_frame(spark, store, files).select(*store.spec.dedup_by)
+    for stone, side in stones:
+        near = without_hidden(near, stone, side, store)
+    return without_equal(appends, with_equal(near, appends, store, few=few), store, few=few)
+
+
+def without_hidden(
+    frame: "DataFrame", stone: Stones, side: "DataFrame", store: Store, *, later: bool = False
+) -> "DataFrame":
+    """Return the rows that no tombstone names, or, of change rows, none that came `later`."""
+    from pyspark.sql import functions as F
+
+    from siltstone.dataset.read.spark_frames import by_hash, join_side
+
+    named, same = by_hash(side, stone.columns)
+    if later:
+        same = same & (F.col(HIDES) > F.col(SEQ))
+    few = stone.rows.num_rows <= store.settings.arrow_changes_rows
+    return frame.join(join_side(named, broadcast=few), same, "left_anti")

@@ -1,0 +1,379 @@
+"""Rows by key, without Spark: the last change of each key first, then only those base row groups that can hold the rest.
+
+Flow of a lookup at one snapshot:
+
+1. ask: the keys in the dataset's types, each once, in the order they were asked for;
+2. changes: what the unfolded change files say last of each key. A small file's keys become a dict that is kept; of a large file
+   those row groups are searched that may hold a key;
+3. base: keys that no change decides are searched in the row groups whose key columns have them in range;
+4. rows: of each row group that has a key, the wanted columns as far as the last such row, or from memory.
+
+Files never change, so what was read of one is kept by its path (`delta/read_cache.py`). The order of rows in a file is used for
+speed alone: what a binary search does not find is compared row by row.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from siltstone.dataset.store import Snapshot, Store, sequence_of
+from siltstone.delta.layout import BASE, CHANGES
+from siltstone.delta.read_cache import Visit
+from siltstone.delta.row_group_reader import FileReader, GroupedFile, Numbers
+from siltstone.model.columns import OP, POS, ROW_SEQ, Op
+from siltstone.model.files import DataFile, KeyRange
+
+READ_THREADS: Final = 4
+"""Files and row groups that are read at once; Arrow works outside Python's lock."""
+FEW_FOOTERS: Final = 8
+"""So many footers are read sooner than threads are started."""
+LISTED_ROWS: Final = 20_000
+"""The keys of a change file of up to this many rows are kept as a dict: hundreds of such files cost a lookup next to nothing."""
+LISTED_ROW_BYTES: Final = 300
+"""What a key in such a dict takes, roughly."""
+_LISTED: Final = "listed"
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class Change(NamedTuple):
+    """One change of a key; changes compare by the order of application."""
+
+    sequence: int
+    position: int
+    is_upsert: bool
+    place: "Place"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a change row stands; with `keep`, its row group may stay in memory."""
+
+    path: str
+    group: int
+    row: int
+    keep: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Rows of one row group, and the numbers of the keys that they have."""
+
+    numbers: list[int]
+    rows: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A small change file: the last change of each key, and the last upsert for those who do not apply tombstones."""
+
+    last: Mapping[Hashable, Change]
+    upserts: Mapping[Hashable, Change]
+
+
+class Asked:
+    """The keys that were asked for, each once, known by their number in the order of asking."""
+
+    def __init__(self, keys: pa.Table, key: Sequence[str]) -> None:
+        """Take the keys; of a repeated one the first."""
+        self.key = list(key)
+        first: dict[Hashable, int] = {}
+        for at, value in enumerate(plain_keys(keys, self.key)):
+            first.setdefault(value, at)
+        self.number: Mapping[Hashable, int] = {value: number for number, value in enumerate(first)}
+        rows = keys.select(self.key)
+        self.table = (
+            rows if len(first) == rows.num_rows else rows.take(pa.array(list(first.values())))
+        ).combine_chunks()
+
+    @cached_property
+    def _sorted(self) -> tuple[list[Any], list[int], list[list[Any]]] | None:
+        """The first key column in order, the keys' numbers in that order, and all columns; None if Python cannot hold one."""
+        try:
+            columns = [column.to_pylist() for column in self.table.columns]
+        except OverflowError:  # a date past the year 9999
+            return None
+        order = sorted(range(len(columns[0])), key=columns[0].__getitem__)
+        return [columns[0][number] for number in order], order, columns
+
+    def in_range(self, ranges: Sequence[KeyRange]) -> list[int]:
+        """Return the keys that lie in the ranges of the key's columns, or of the first few of them."""
+        if self._sorted is None:
+            return list(self.number.values())
+        firsts, order, columns = self._sorted
+        first = ranges[0]
+        inside = order[bisect_left(firsts, first.low) : bisect_right(firsts, first.high)] if first.known else order
+        for column, bounds in zip(columns[1:], ranges[1:], strict=False):
+            if bounds.known:
+                inside = [number for number in inside if bounds.low <= column[number] <= bounds.high]
+        return inside
+
+    def groups(self, footer: GroupedFile, among: Set[int]) -> list[tuple[int, list[int]]]:
+        """Return the row groups of a file that may hold keys among those given, with these."""
+        if among.isdisjoint(self.in_range([footer.whole])):
+            return []
+        found = [
+            (group, [number for number in self.in_range(ranges) if number in among])
+            for group, ranges in enumerate(footer.groups)
+        ]
+        return [(group, numbers) for group, numbers in found if numbers]
+
+
+def lookup(
+    store: Store, snapshot: Snapshot, keys: pa.Table, *, columns: Sequence[str], raw: bool, since: int
+) -> pa.Table:
+    """Return the rows of these keys that the merged view has, in the order of the keys, each once.
+
+    Args:
+        store: the dataset.
+        snapshot: what the reader sees.
+        keys: the key columns.
+        columns: the columns to return.
+        raw: do not apply tombstones.
+        since: `store.reads.forgets` before the snapshot was taken.
+
+    Raises:
+        FileNotFoundError: a file was removed since the snapshot; take a new one.
+    """
+    visit = store.reads.visit(
+        store.path,
+        state=(snapshot.changes.version, snapshot.base.version),
+        live=[_base_path(file) for file in snapshot.base.files] + [_change_path(file) for file in snapshot.unfolded],
+        since=since,
+    )
+    asked = Asked(keys, store.spec.key)
+    files = _Files(store, snapshot, visit)
+    changed = _last_changes(files, asked, raw=raw)
+    found = _change_rows(files, {n: change.place for n, change in changed.items() if change.is_upsert}, columns)
+    if len(changed) < len(asked.number):
+        found += _base_rows(files, asked, set(asked.number.values()) - set(changed), columns)
+    return _in_order(found, pa.schema([store.schema.field(name) for name in columns]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """What a lookup reads: the files of a snapshot, through what is kept of them."""
+
+    store: Store
+    snapshot: Snapshot
+    visit: Visit
+
+    def reader(self, path: str) -> FileReader:
+        schema = self.store.schema if path.startswith(f"{BASE}/") else self.store.change_schema
+        return FileReader(
+            root=self.visit.folder,
+            path=path,
+            schema=schema,
+            key=self.store.spec.key,
+            visit=self.visit,
+            verify=self.store.settings.verify_checksums,
+        )
+
+
+def _base_path(file: DataFile) -> str:
+    return f"{BASE}/{file.path}"
+
+
+def _change_path(file: DataFile) -> str:
+    return f"{CHANGES}/{file.path}"
+
+
+# ---- changes -----------------------------------------------------------------------------------------------------
+
+
+def _last_changes(files: _Files, asked: Asked, *, raw: bool) -> dict[int, Change]:
+    """Return what the changes above the watermark say last of the asked keys; with `raw`, tombstones say nothing."""
+    found: dict[int, Change] = {}
+
+    def note(number: int, change: Change) -> None:
+        known = found.get(number)
+        if change.sequence > files.snapshot.watermark and (known is None or known < change):
+            found[number] = change
+
+    unfolded = files.snapshot.unfolded
+    small = [file for file in unfolded if file.rows <= LISTED_ROWS]
+    for listed in _each(lambda f: _listed(files, f), small, lambda f: files.visit.has(_change_path(f), _LISTED)):
+        changes = listed.upserts if raw else listed.last
+        for value in asked.number.keys() & changes.keys():
+            note(asked.number[value], changes[value])
+    for file in unfolded:
+        if file.rows > LISTED_ROWS:
+            for number, change in _searched(files, file, asked):
+                if change.is_upsert or not raw:
+                    note(number, change)
+    return found
+
+
+def _listed(files: _Files, file: DataFile) -> Listed:
+    """Return the keys of a small change file, and keep them."""
+    path = _change_path(file)
+    kept: Listed | None = files.visit.find(path, _LISTED)
+    if kept is not None:
+        return kept
+    reader = files.reader(path)
+    last: dict[Hashable, Change] = {}
+    upserts: dict[Hashable, Change] = {}
+    for group in range(reader.footer().metadata.num_row_groups):
+        rows = reader.columns(group, [*reader.key, OP, POS, ROW_SEQ], keep=False)
+        changes = _changes(rows, file, group, range(rows.num_rows), keep=True)
+        for value, change in zip(plain_keys(rows, reader.key), changes, strict=True):
+            _note_last(last, value, change)
+            if change.is_upsert:
+                _note_last(upserts, value, change)
+    listed = Listed(last, upserts if upserts != last else last)
+    files.visit.keep(path, _LISTED, listed, LISTED_ROW_BYTES * (len(last) + len(upserts)))
+    return listed
+
+
+def _note_last(changes: dict[Hashable, Change], value: Hashable, change: Change) -> None:
+    known = changes.get(value)
+    if known is None or known < change:
+        changes[value] = change
+
+
+def _searched(files: _Files, file: DataFile, asked: Asked) -> list[tuple[int, Change]]:
+    """Find the asked keys in a large change file."""
+    reader = files.reader(_change_path(file))
+    names = [*reader.key, OP, POS, ROW_SEQ]
+
+    def search(part: tuple[int, list[int]]) -> list[tuple[int, Change]]:
+        group, numbers = part
+        rows = reader.columns(group, names)
+        hits = matches(rows, asked, numbers, unique=False)
+        table = rows.take(pa.array([row for _, row in hits], pa.int64()))
+        changes = _changes(table, file, group, [row for _, row in hits], keep=False)
+        return [(number, change) for (number, _), change in zip(hits, changes, strict=True)]
+
+    parts = asked.groups(reader.footer(), set(asked.number.values()))
+    return [found for hits in _each(search, parts, lambda part: reader.has_columns(part[0], names)) for found in hits]
+
+
+def _changes(table: pa.Table, file: DataFile, group: int, rows: Iterable[int], *, keep: bool) -> list[Change]:
+    """Return rows of a change file as changes; `rows` are their numbers in the row group."""
+    ops, positions, own = (table.column(name).to_pylist() for name in (OP, POS, ROW_SEQ))
+    sequence, path = sequence_of(file), _change_path(file)
+    return [
+        Change(
+            sequence if own[at] is None else own[at],
+            positions[at],
+            ops[at] == Op.UPSERT.value,
+            Place(path, group, row, keep),
+        )
+        for at, row in enumerate(rows)
+    ]
+
+
+def _change_rows(files: _Files, places: Mapping[int, Place], columns: Sequence[str]) -> list[Found]:
+    """Read the change rows at these places."""
+    groups: dict[tuple[str, int, bool], list[tuple[int, int]]] = {}
+    for number, place in places.items():
+        groups.setdefault((place.path, place.group, place.keep), []).append((place.row, number))
+
+    def read(part: tuple[str, int, bool]) -> Found:
+        path, group, keep = part
+        wanted = sorted(groups[part])
+        rows: Numbers = np.array([row for row, _ in wanted], np.int64)
+        return Found([number for _, number in wanted], files.reader(path).rows(group, rows, columns, keep=keep))
+
+    return _each(read, list(groups), lambda part: files.reader(part[0]).has_columns(part[1], columns))
+
+
+# ---- base --------------------------------------------------------------------------------------------------------
+
+
+def _base_rows(files: _Files, asked: Asked, missing: Set[int], columns: Sequence[str]) -> list[Found]:
+    """Find keys in base, and read their rows."""
+    readers = [files.reader(_base_path(file)) for file in files.snapshot.base.files]
+    few = len(readers) <= FEW_FOOTERS
+    footers = _each(lambda reader: reader.footer(), readers, lambda reader: few or reader.has_footer())
+    fits = sum(footer.size_bytes for footer in footers) <= files.visit.reads.limit_bytes
+    parts = [
+        (reader, group, numbers)
+        for reader, footer in zip(readers, footers, strict=True)
+        for group, numbers in asked.groups(footer, missing)
+    ]
+
+    def read(part: tuple[FileReader, int, list[int]]) -> Found | None:
+        reader, group, numbers = part
+        again = reader.has_columns(group, asked.key)  # then it is worth more than this one lookup
+        keys = reader.columns(group, asked.key)
+        hits = sorted((row, number) for number, row in matches(keys, asked, numbers, unique=True))
+        if not hits:
+            return None
+        rows: Numbers = np.array([row for row, _ in hits], np.int64)
+        table = reader.rows(group, rows, columns, keep=fits and again, known=keys)
+        return Found([number for _, number in hits], table)
+
+    found = _each(read, parts, lambda part: part[0].has_columns(part[1], columns))
+    return [one for one in found if one is not None]
+
+
+def matches(table: pa.Table, asked: Asked, numbers: Sequence[int], *, unique: bool) -> list[tuple[int, int]]:
+    """Return which of the given asked keys the rows have, each with its row, or rows if a key is not `unique` there."""
+    rows = asked.table
+    wanted = rows.take(pa.array(numbers, pa.int64()))
+    table = table.select(asked.key)
+    if unique and len(asked.key) == 1 and not pa.types.is_decimal(table.column(0).type):  # Arrow cannot search decimals
+        at = _searched_places(table.column(0).combine_chunks(), wanted.column(0).combine_chunks())
+        if at is not None:
+            return list(zip(numbers, at, strict=True))
+    mask: Any = None
+    for name in asked.key:
+        values = wanted.column(name).combine_chunks()
+        here = pc.equal(table.column(name), values[0]) if len(values) == 1 else pc.is_in(table.column(name), values)
+        mask = here if mask is None else pc.and_(mask, here)
+    found = np.flatnonzero(np.asarray(mask))
+    values = plain_keys(table.take(pa.array(found)), asked.key) if len(found) else []
+    hits = zip((asked.number.get(value, -1) for value in values), found.tolist(), strict=True)
+    given = set(numbers)  # the columns of two keys can make up a third one that was asked for, too
+    return [(number, row) for number, row in hits if number in given]
+
+
+def _searched_places(rows: pa.Array, values: pa.Array) -> list[int] | None:
+    """Return the row of each value if a binary search finds them all; else some are absent or the rows are not in order."""
+    at = pc.search_sorted(rows, values, side="left")
+    if not len(rows) or pc.max(at).as_py() >= len(rows) or not pc.all(pc.equal(rows.take(at), values)).as_py():
+        return None
+    places: list[int] = at.to_pylist()
+    return places
+
+
+# ---- rows --------------------------------------------------------------------------------------------------------
+
+
+def _in_order(found: Sequence[Found], schema: pa.Schema) -> pa.Table:
+    """Bring the rows into the order of the keys."""
+    table = pa.concat_tables([schema.empty_table(), *(one.rows.cast(schema) for one in found)])
+    order = np.argsort([number for one in found for number in one.numbers], kind="stable").astype(np.int64)
+    return table.take(pa.array(order)).combine_chunks()
+
+
+def _each(work: Callable[[T], U], parts: Sequence[T], kept: Callable[[T], bool]) -> list[U]:
+    """Do the same to several parts; a few at once, if more than one of them has to be read from disk."""
+    if len(parts) > 1 and sum(not kept(part) for part in parts) > 1:
+        with ThreadPoolExecutor(min(READ_THREADS, len(parts))) as pool:
+            return list(pool.map(work, parts))
+    return [work(part) for part in parts]
+
+
+def plain_keys(table: pa.Table, key: Iterable[str]) -> list[Hashable]:
+    """Return keys as values that compare and hash: times and dates as numbers, because Python cannot hold all of them."""
+    columns = [_plain(table.column(name)) for name in key]
+    return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+
+
+def _plain(column: pa.ChunkedArray) -> list[Hashable]:
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.int64())
+    elif pa.types.is_date(column.type):
+        column = column.cast(pa.int32())
+    values: list[Hashable] = column.to_pylist()
+    return values

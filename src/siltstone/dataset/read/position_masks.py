@@ -1,0 +1,246 @@
+"""Hiding changed rows by where they stand instead of by their key: for a few changes over a large base.
+
+A join by key reads, hashes and looks up the key of every base row in every query. But where a changed key stands in which
+base file does not change until base does: so a key is looked for once, and its place is kept. Places are bit masks of 64 rows
+each. A query reads no key, and rows that stand side by side look at the same mask.
+
+Many new keys are found by Spark, which reads base's keys; a few are looked up in the row groups that may hold them, without
+Spark. So a small write costs the next read little.
+
+Base and change files are one scan, because a union would end Spark's generated code: in a change file every row is hidden
+that is not the last upsert of its key.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from siltstone.dataset.read.arrow_view import FILE, ROW, base_places, has_key_of
+from siltstone.dataset.read.spark_frames import LISTED_FILES, arrow_frame, by_hash, scan
+from siltstone.dataset.store import Snapshot, Store
+from siltstone.model.columns import OP, Op
+from siltstone.model.files import DataFile
+from siltstone.spark.errors import spark_errors
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+CHANGE_FILES: Final = 128
+"""More change files than this are read once, as Arrow: opening each of them in every query would cost more."""
+LOOKED_UP_KEYS: Final = 200
+"""Up to this many new keys are looked up one by one; more are joined with base's keys."""
+MASK_ROWS_BITS: Final = 6
+FILE_MASKS_BITS: Final = 20
+MAX_FILE_ROWS: Final = 1 << (MASK_ROWS_BITS + FILE_MASKS_BITS)
+_MASK_ROWS: Final = 1 << MASK_ROWS_BITS
+_PLACE: Final = "_place"
+_MASK: Final = "_mask"
+_NAME: Final = "_name"
+_MASKS: Final = pa.schema([(_PLACE, pa.int64()), (_NAME, pa.string()), (_MASK, pa.int64())])
+
+Numbers = np.ndarray[Any, Any]
+
+
+def can_hide(store: Store, snapshot: Snapshot) -> bool:
+    """True if base is large enough to be worth it, and the files are neither too many nor too long."""
+    return (
+        snapshot.base.rows >= store.settings.positions_from_rows
+        and 0 < len(snapshot.base.files) <= LISTED_FILES
+        and len(snapshot.unfolded) <= CHANGE_FILES
+        and all(file.rows <= MAX_FILE_ROWS for file in (*snapshot.base.files, *snapshot.unfolded))
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hidden:
+    """The places of hidden rows, as masks kept by the executors until `close`.
+
+    A place is a file, known by its size, and a run of 64 rows in it. Where two files have the same size, a mask says its file's
+    name too. The base rows of all `keys` are in `base_masks`.
+    """
+
+    base_version: int
+    raw: bool
+    keys: pa.Table
+    base_masks: pa.Table
+    masks: "DataFrame"
+
+    def close(self) -> None:
+        """Let the executors drop the masks; frames that need them work them out again."""
+        with contextlib.suppress(*spark_errors()):  # of a session that has ended
+            self.masks.unpersist()
+
+
+def hidden_rows(
+    spark: "SparkSession", store: Store, snapshot: Snapshot, latest: pa.Table, *, before: object, raw: bool
+) -> Hidden:
+    """Find all rows that the last changes hide: base rows with a changed key, change rows that are not last.
+
+    What was found `before` over the same base is taken over; only keys that are new since are looked for.
+    """
+    keys = latest.select(list(store.spec.key))
+    known = before if isinstance(before, Hidden) else None
+    new, masks = keys, _MASKS.empty_table()
+    if known is not None and (known.base_version, known.raw) == (snapshot.base.version, raw):
+        since = keys.filter(pc.invert(has_key_of(keys, known.keys, store.spec.key)))
+        if keys.num_rows - since.num_rows == known.keys.num_rows:  # else it is of a newer snapshot than this one
+            new, masks = since, known.base_masks
+    try:
+        if new.num_rows > LOOKED_UP_KEYS:
+            found = _joined(spark, store, snapshot.base.files, new)
+        else:
+            found = _looked_up(store, snapshot.base.files, new)
+    except OverflowError:  # a date that Python cannot hold
+        found = _joined(spark, store, snapshot.base.files, new)
+    masks = _united(masks, found)
+    every = _shared_names(
+        pa.concat_tables([masks, _outdated(snapshot.unfolded, latest)]), (*snapshot.base.files, *snapshot.unfolded)
+    )
+    return Hidden(
+        base_version=snapshot.base.version,
+        raw=raw,
+        keys=keys,
+        base_masks=masks,
+        masks=arrow_frame(spark, every).persist(),
+    )
+
+
+def visible_frame(spark: "SparkSession", store: Store, snapshot: Snapshot, hidden: Hidden) -> "DataFrame":
+    """Return the rows of base and change files that are not hidden."""
+    from pyspark.sql import functions as F
+
+    paths = [store.base.path / file.path for file in snapshot.base.files]
+    paths += [store.changes.path / file.path for file in snapshot.unfolded]
+    every = _scan(spark, store, paths).select(
+        "*", _place().alias("_here"), _bit().alias("_bit"), _name().alias("_file")
+    )
+    name = F.col(_NAME)
+    gone = (
+        (F.col("_here") == F.col(_PLACE))
+        & (F.getbit(F.col(_MASK), F.col("_bit")) == 1)
+        & (name.isNull() | ((F.col("_file") >= name) & (F.col("_file") <= name)))  # an equality would be looked up
+    )
+    return every.join(F.broadcast(hidden.masks), gone, "left_anti").select(*store.schema.names)
+
+
+# ---- finding -----------------------------------------------------------------------------------------------------
+
+
+def _joined(spark: "SparkSession", store: Store, files: Sequence[DataFile], keys: pa.Table) -> pa.Table:
+    """Let Spark find keys in base files. Only places leave it."""
+    from pyspark.sql import functions as F
+
+    changed, same = by_hash(arrow_frame(spark, keys), store.spec.key)
+    base = _scan(spark, store, [store.base.path / file.path for file in files])
+    bit = F.call_function("shiftleft", F.lit(1).cast("long"), _bit())
+    name = F.when(F.col("_metadata.file_size").isin(_shared_sizes(files)), _name()).alias(_NAME)
+    found = base.select(*store.spec.key, _place(), name, bit.alias(_MASK)).join(F.broadcast(changed), same)
+    masks = found.groupBy(_PLACE, _NAME).agg(F.bit_or(_MASK).alias(_MASK)).toArrow().cast(_MASKS)
+    by_size = {
+        file.size_bytes: _file_name(file) for file in files
+    }  # names are long, so Spark sends only those that differ
+    sizes = (masks.column(_PLACE).to_numpy() >> FILE_MASKS_BITS).tolist()
+    names = pc.coalesce(masks.column(_NAME), pa.array([by_size[size] for size in sizes], pa.string()))
+    return masks.set_column(1, _NAME, names)
+
+
+def _looked_up(store: Store, files: Sequence[DataFile], keys: pa.Table) -> pa.Table:
+    if not keys.num_rows:
+        return _MASKS.empty_table()
+    return _mask_table((file, *_masks(base_places(store, file, keys))) for file in files)
+
+
+def _outdated(files: Sequence[DataFile], latest: pa.Table) -> pa.Table:
+    """Return the masks of the change rows that are not the last upsert of their key."""
+    last = latest.filter(pc.equal(latest.column(OP), Op.UPSERT.value))
+    numbers, rows = (last.column(name).to_numpy() for name in (FILE, ROW))
+
+    def hidden(number: int, file: DataFile) -> Numbers:
+        return np.setdiff1d(np.arange(file.rows), rows[numbers == number])
+
+    return _mask_table((file, *_masks(hidden(number, file))) for number, file in enumerate(files))
+
+
+def _masks(rows: Numbers) -> tuple[Numbers, Numbers]:
+    """Return the runs of 64 rows that the given row numbers are in, and their masks."""
+    runs, where = np.unique(rows >> MASK_ROWS_BITS, return_inverse=True)
+    masks = np.zeros(len(runs), np.uint64)
+    np.bitwise_or.at(masks, where, np.uint64(1) << (rows & (_MASK_ROWS - 1)).astype(np.uint64))
+    return runs, masks.view(np.int64)
+
+
+def _mask_table(found: Iterable[tuple[DataFile, Numbers, Numbers]]) -> pa.Table:
+    tables = [
+        pa.table(
+            [(file.size_bytes << FILE_MASKS_BITS) + runs, [_file_name(file)] * len(runs), masks],
+            schema=_MASKS,
+        )
+        for file, runs, masks in found
+    ]
+    return pa.concat_tables([_MASKS.empty_table(), *tables])
+
+
+def _united(masks: pa.Table, found: pa.Table) -> pa.Table:
+    """Bring two sets of masks together: those of one place become one."""
+    table = pa.concat_tables([masks, found]).combine_chunks()
+    if not table.num_rows:
+        return table
+    places = table.column(_PLACE).to_numpy()
+    names = table.column(_NAME).combine_chunks().dictionary_encode().indices.to_numpy()
+    order = np.lexsort((names, places))
+    differs = (np.diff(places[order]) != 0) | (np.diff(names[order]) != 0)
+    starts = np.concatenate([[0], np.flatnonzero(differs) + 1])
+    united = np.bitwise_or.reduceat(table.column(_MASK).to_numpy()[order], starts)
+    return table.take(pa.array(order[starts])).set_column(2, _MASK, pa.array(united))
+
+
+def _shared_names(masks: pa.Table, files: Sequence[DataFile]) -> pa.Table:
+    """Take the name from masks whose file's size is its alone: it would be sent to every task for nothing."""
+    shared = pa.array(_shared_sizes(files), pa.int64())
+    size = pa.array(masks.column(_PLACE).to_numpy() >> FILE_MASKS_BITS)
+    names = pc.if_else(pc.is_in(size, value_set=shared), masks.column(_NAME), pa.scalar(None, pa.string()))
+    return masks.set_column(1, _NAME, names)
+
+
+def _shared_sizes(files: Sequence[DataFile]) -> list[int]:
+    """Return the sizes that more than one of the files has."""
+    counts = Counter(file.size_bytes for file in files)
+    return [size for size, count in counts.items() if count > 1]
+
+
+def _file_name(file: DataFile) -> str:
+    return file.path.rsplit("/", 1)[-1]
+
+
+# ---- columns of the scan -----------------------------------------------------------------------------------------
+
+
+def _scan(spark: "SparkSession", store: Store, paths: Sequence[Path]) -> "DataFrame":
+    return scan(spark, store, store.schema, paths)
+
+
+def _place() -> "Column":
+    """The number of a row's run of 64 rows, unique over files of different sizes."""
+    from pyspark.sql import functions as F
+
+    run = F.shiftright(F.col("_metadata.row_index"), MASK_ROWS_BITS)
+    return (F.shiftleft(F.col("_metadata.file_size"), FILE_MASKS_BITS) + run).alias(_PLACE)
+
+
+def _bit() -> "Column":
+    from pyspark.sql import functions as F
+
+    return F.col("_metadata.row_index").bitwiseAND(_MASK_ROWS - 1).cast("int")
+
+
+def _name() -> "Column":
+    from pyspark.sql import functions as F
+
+    return F.col("_metadata.file_name").alias(_NAME)

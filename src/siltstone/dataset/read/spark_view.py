@@ -1,0 +1,111 @@
+"""The merged view on Spark: frames in, frames out, no actions (but the search of `positions`).
+
+A dataset without unfolded changes is the bare base scan. A few changes over a large base are hidden and shown by position
+(`positions`). Otherwise the changed keys are joined away from base and the upserts are added: small change sets reach Spark
+as one Arrow table, large ones are read by the executors.
+No predicate on a column outside the key is ever pushed below "latest per key": what is last is known before the join.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from siltstone.dataset.read.arrow_view import latest_per_key, unfolded_rows
+from siltstone.dataset.read.position_masks import can_hide, hidden_rows, visible_frame
+from siltstone.dataset.read.spark_frames import arrow_frame, base_frame, by_hash, changes_frame, join_side, latest_of
+from siltstone.dataset.store import Snapshot, Store
+from siltstone.model.columns import OP, Op
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """The last change of each key, ready to be laid over base: the keys it hides, and the rows it brings."""
+
+    keys: "DataFrame"
+    upserts: "DataFrame"
+    small: bool
+
+    def close(self) -> None:
+        """Nothing is held outside this process."""
+
+
+def merged_frame(
+    spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw: bool = False, once: bool = False
+) -> "DataFrame":
+    """Return the merged view; with `raw`, tombstones do not count. What is read `once` is not worth a search of places.
+
+    What a small set of changes hides and brings is kept with the store until the dataset changes, so that a second read of
+    the same state does not work it out again.
+    """
+    if not snapshot.unfolded:
+        return base_frame(spark, store, snapshot)
+    state = (snapshot.changes.version, snapshot.base.version, raw)
+    if snapshot.unfolded_rows > store.settings.arrow_changes_rows:
+        over = _large(spark, store, snapshot, raw=raw)
+    elif snapshot.past:
+        over = _small(spark, store, snapshot, raw=raw)
+    elif not once and can_hide(store, snapshot):
+        hidden = store.frames.get(
+            ("positions", *state),
+            spark,
+            lambda before: hidden_rows(
+                spark, store, snapshot, _latest(store, snapshot, raw=raw), before=before, raw=raw
+            ),
+        )
+        return visible_frame(spark, store, snapshot, hidden)
+    else:
+        over = store.frames.get(("keys", *state), spark, lambda _: _small(spark, store, snapshot, raw=raw))
+    base = base_frame(spark, store, snapshot)
+    kept = _without_keys(base, over, key=store.spec.key, schema=store.schema).select(*store.schema.names)
+    return kept.unionByName(over.upserts)
+
+
+def _latest(store: Store, snapshot: Snapshot, *, raw: bool, columns: Sequence[str] = ()) -> "pa.Table":
+    """Return the last change of each key, with the place where it stands."""
+    import pyarrow.compute as pc
+
+    rows = unfolded_rows(store, snapshot, columns=[*store.spec.key, *columns, OP], places=True)
+    if raw:
+        rows = rows.filter(pc.not_equal(rows.column(OP), Op.TOMBSTONE.value))
+    return latest_per_key(rows, store.spec.key)
+
+
+def _small(spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw: bool) -> Overlay:
+    import pyarrow.compute as pc
+
+    latest = _latest(store, snapshot, raw=raw, columns=store.schema.names)
+    upserts = latest.filter(pc.equal(latest.column(OP), Op.UPSERT.value))
+    return Overlay(
+        arrow_frame(spark, latest.select(list(store.spec.key))),
+        arrow_frame(spark, upserts.select(store.schema.names)),
+        True,  # noqa: FBT003
+    )
+
+
+def _large(spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw: bool) -> Overlay:
+    from pyspark.sql import functions as F
+
+    changes = changes_frame(spark, store, snapshot)
+    if raw:
+        changes = changes.where(F.col(OP) != Op.TOMBSTONE.value)
+    latest = latest_of(changes, store.spec.key)
+    upserts = latest.where(F.col(OP) == Op.UPSERT.value).select(*store.schema.names)
+    return Overlay(latest.select(*store.spec.key), upserts, False)  # noqa: FBT003
+
+
+def _without_keys(base: "DataFrame", over: Overlay, *, key: Sequence[str], schema: "pa.Schema") -> "DataFrame":
+    """Return the base rows whose key was not changed.
+
+    Spark looks a number up in a broadcast table faster than text, so other keys than numbers are found by their hash.
+    """
+    import pyarrow as pa
+    from pyspark.sql import functions as F
+
+    if not over.small or (len(key) == 1 and pa.types.is_integer(schema.field(key[0]).type)):
+        return base.join(join_side(over.keys, broadcast=over.small), list(key), "left_anti")
+    changed, same = by_hash(over.keys, key)
+    return base.join(F.broadcast(changed), same, "left_anti")

@@ -1,0 +1,297 @@
+"""Time travel: what a dataset said after an earlier sequence, or at an earlier time.
+
+The state after sequence s is base at a version v whose watermark w(v) is at most s, and the changes in (w(v)..s]. What the two
+logs still know decides whether it can be had:
+
+1. the newest kept v with w(v) <= s is taken; if w(v) = s, base alone is the answer, and that is true of every fold for as long
+   as base keeps its log and its removed files (`base_retention_hours`);
+2. otherwise the changes are needed: the oldest kept version c of `changes` that has s is opened. At c no prune may have passed
+   w(v), and a file must end exactly at s: a squashed file stands for its last sequence alone. `changes` forgets soon
+   (`changes_retention_hours`);
+3. every file of both must still be on disk.
+
+So the pair (c, v) is a snapshot that a reader could have taken, cut at s. Whatever is missing makes the point *not found*,
+with the points that can be read: never a guess.
+
+As of a time t: the newest sequence whose commit, like every commit before it, has a time of at most t. The log of `changes`
+tells it; for longer ago base's does, because a fold notes when the first and the last of its changes were committed: if t lies
+after the last of one fold and before the first of the next, the state is that of the fold. Rows that came without a sequence, by
+a first load, count by the time of their commit. Commits of another program, and what undid them, do not count. Clocks decide
+nothing else: folds do not change what a dataset says, so their own time is not asked for.
+"""
+
+import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+from siltstone.clock import epoch_ms
+from siltstone.dataset.store import Snapshot, Store, sequence_of
+from siltstone.delta.log_reader import LogEntry, readable_entries
+from siltstone.delta.table import Pinned, Table
+from siltstone.delta.table_reader import LogMoved
+from siltstone.errors import InvalidRequest, NotFound, Unavailable
+from siltstone.model.as_of import Point, as_point
+from siltstone.model.columns import APP_CONTENT, APP_EPOCH, APP_FOLD, APP_PRUNE, APP_SEQ, CHANGED_FROM, CHANGED_TO
+from siltstone.model.files import DataFile
+
+LOOKS: Final = 5
+"""A log can be cleaned while it is read; the next listing is whole again."""
+NAMED_POINTS: Final = 1000
+NAMED_FOLDS: Final = 100
+"""A message that says what can be read looks at no more sequences and folds than these, the newest."""
+NAMED_RANGES: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """One kept version of a table: the latest time of it and all before it, and where its transactions stood.
+
+    It `speaks` if it changed what the dataset says without a sequence. A fold has `changed_ms`, when the first and the last of
+    its changes were committed.
+    """
+
+    version: int
+    at_ms: int
+    transactions: Mapping[str, int]
+    speaks: bool
+    changed_ms: tuple[int, int] | None = None
+
+
+class _OutOfReach(Exception):  # noqa: N818
+    """A part of the state is not kept any more."""
+
+
+def snapshot_at(store: Store, at: object) -> Snapshot:
+    """Return the snapshot of an earlier point: a sequence, or a time (see the module's header).
+
+    Raises:
+        InvalidRequest: it is neither, or a time that has not come yet.
+        NotFound: it was never there, or is not kept any more; the message says what can be read.
+        Gone: the dataset was dropped.
+    """
+    point = as_point(at)
+    for _ in range(LOOKS):
+        try:
+            past = Past(store)
+            return past.at_sequence(point) if isinstance(point, int) else past.at_time(point)
+        except (FileNotFoundError, LogMoved):
+            continue
+    raise Unavailable(f"Dataset {store.name}: its log was cleaned again and again while it was read. Try again.")
+
+
+def all_there(table: Table, files: Iterable[DataFile]) -> bool:
+    """True if every one of a table's files is on disk."""
+    return all((table.path / file.path).exists() for file in files)
+
+
+class Past:
+    """What the logs of one dataset know of earlier states. `changes` is looked at before `base`, as every reader does."""
+
+    def __init__(self, store: Store) -> None:
+        """Read both logs.
+
+        Raises:
+            FileNotFoundError: a log was cleaned on the way; look again.
+            LogMoved: the same.
+            Gone: the dataset was dropped.
+        """
+        self._store = store
+        self._now = store.snapshot()
+        self._changes = _moments(store.changes, APP_SEQ, APP_PRUNE)
+        self._base = _moments(store.base, APP_FOLD, APP_EPOCH)
+        self._opened: dict[tuple[str, int], Pinned] = {}
+
+    def at_sequence(self, sequence: int) -> Snapshot:
+        """Return the state after a sequence."""
+        if sequence > self._now.sequence:
+            raise NotFound(
+                f"Dataset {self._store.name}: sequence {sequence} is not there; the newest is {self._now.sequence}."
+            )
+        try:
+            return self._state(sequence, self._base)
+        except _OutOfReach as error:
+            raise self.not_kept(sequence) from error
+
+    def at_time(self, moment: datetime.datetime) -> Snapshot:
+        """Return the newest state all of whose commits have a time of at most this."""
+        if moment > self._store.clock.now():
+            raise InvalidRequest(f"Dataset {self._store.name}: {_told(moment)} has not come yet.")
+        limit_ms = epoch_ms(moment)
+        changes = [found for found in self._changes if found.at_ms <= limit_ms]
+        base = self._base_until(limit_ms)
+        try:
+            sequence = _number(changes[-1], APP_SEQ) if changes else self._folded_at(limit_ms)
+            return self._state(sequence, base)
+        except _OutOfReach as error:
+            raise self.not_kept(moment) from error
+
+    def _base_until(self, limit_ms: int) -> Sequence[Moment]:
+        """Return base's versions before the first that said something new after the limit.
+
+        What the oldest one that is kept has changed is not known, so it counts as something new.
+        """
+        for number, found in enumerate(self._base):
+            if found.at_ms > limit_ms and (found.speaks or not number):
+                return self._base[:number]
+        return self._base
+
+    def _folded_at(self, limit_ms: int) -> int:
+        """Return the sequence of a time that only base remembers.
+
+        Raises:
+            _OutOfReach: a change may have come between the last fold before it and that time.
+        """
+        folds = [found for found, _ in self._steps()]
+        untils = [found.changed_ms[0] if found.changed_ms else None for found in folds[1:]]
+        known = [
+            (_number(fold, APP_FOLD), until)
+            for (fold, since), until in zip(self._steps(), [*untils, self._next_change_ms(folds[-1])], strict=True)
+            if since is not None and since <= limit_ms
+        ]
+        if not known or known[-1][1] is None or known[-1][1] <= limit_ms:
+            raise _OutOfReach
+        return known[-1][0]
+
+    def _steps(self) -> Iterator[tuple[Moment, int | None]]:
+        """Yield the first version of each watermark, with the latest time of the changes up to there, None if it is not known."""
+        latest_ms, before = 0, -1
+        for found in self._base:
+            if (watermark := _number(found, APP_FOLD)) == before:
+                continue
+            before = watermark
+            latest_ms = max(latest_ms, *(found.changed_ms or (0,)))
+            yield found, latest_ms if found.changed_ms or not found.version else None
+
+    def _next_change_ms(self, fold: Moment) -> int | None:
+        """Return when the first change after the newest fold came; the log of `changes` begins later than what is asked for."""
+        watermark, oldest = _number(fold, APP_FOLD), self._changes[0]
+        if _number(oldest, APP_SEQ) <= watermark:
+            return oldest.at_ms
+        files = self._open(self._store.changes, oldest.version).files
+        return min((file.modified_ms for file in files if sequence_of(file) == watermark + 1), default=None)
+
+    def _state(self, sequence: int, versions: Sequence[Moment]) -> Snapshot:
+        """Put the state after a sequence together, from one of these versions of base.
+
+        Raises:
+            _OutOfReach: a part of it is not kept.
+        """
+        fitting = [found for found in versions if _number(found, APP_FOLD) <= sequence]
+        if not fitting:
+            raise _OutOfReach
+        base = self._open(self._store.base, fitting[-1].version, APP_FOLD, APP_EPOCH)
+        watermark = base.transactions.get(APP_FOLD, 0)
+        changes = self._changes_until(sequence, above=watermark)
+        if not all_there(self._store.base, base.files) or not all_there(self._store.changes, changes.files):
+            raise _OutOfReach
+        return Snapshot(changes=changes, base=base, watermark=watermark, past=True)
+
+    def _changes_until(self, sequence: int, *, above: int) -> Pinned:
+        """Return `changes` with exactly the files of (above..sequence]."""
+        if sequence == above:
+            return replace(self._now.changes, files=(), transactions={APP_SEQ: sequence})
+        found = next((one for one in self._changes if _number(one, APP_SEQ) >= sequence), None)
+        if found is None or _number(found, APP_PRUNE) > above:
+            raise _OutOfReach
+        pinned = self._open(self._store.changes, found.version)
+        files = tuple(file for file in pinned.files if above < sequence_of(file) <= sequence)
+        if sequence not in {sequence_of(file) for file in files}:
+            raise _OutOfReach  # it lies inside a squashed file
+        return replace(pinned, files=files, transactions={APP_SEQ: sequence})
+
+    def _open(self, table: Table, version: int, *apps: str) -> Pinned:
+        place = (table.path.name, version)
+        if place not in self._opened:
+            self._opened[place] = table.at(version, *apps)
+        return self._opened[place]
+
+    # ---- saying what can be read ---------------------------------------------------------------------------------
+
+    def not_kept(self, point: Point) -> NotFound:
+        """Return the error that says what can be read instead."""
+        name = self._store.name
+        if not isinstance(point, int) and self._made_later(epoch_ms(point)):
+            return NotFound(f"Dataset {name} was not there yet at {_told(point)}.")
+        times = f", times from {_told(self._times_from)} on" if not isinstance(point, int) else ""
+        return NotFound(
+            f"Dataset {name}: the state at {_told(point)} is not kept any more. What can be read: sequence "
+            f"{_ranges(self._readable)}{times}. `silt history {name}` shows when these were written."
+        )
+
+    def _made_later(self, limit_ms: int) -> bool:
+        oldest = (self._changes[0], self._base[0])
+        return any(found.version == 0 and found.at_ms > limit_ms for found in oldest)
+
+    @property
+    def _times_from(self) -> datetime.datetime:
+        latest_ms = max(self._changes[0].at_ms, self._base[0].at_ms)
+        return datetime.datetime.fromtimestamp(latest_ms / 1000, datetime.UTC)
+
+    @cached_property
+    def _readable(self) -> list[int]:
+        """The sequences that can be read, among the newest."""
+        first = max(0, self._now.sequence - NAMED_POINTS)
+        folds = sorted({_number(found, APP_FOLD) for found in self._base})[-NAMED_FOLDS:]
+        return [one for one in sorted({*folds, *range(first, self._now.sequence + 1)}) if self._is_readable(one)]
+
+    def _is_readable(self, sequence: int) -> bool:
+        try:
+            self._state(sequence, self._base)
+        except _OutOfReach:
+            return False
+        return True
+
+
+def _moments(table: Table, *apps: str) -> Sequence[Moment]:
+    entries = readable_entries(table.path)
+    if not entries:
+        raise LogMoved(f"{table.path} has no entries that can be read")
+    return tuple(_told_by(entries, table.at(entries[0].version, *apps).transactions, apps))
+
+
+def _told_by(entries: Sequence[LogEntry], start: Mapping[str, int], apps: Sequence[str]) -> Iterator[Moment]:
+    transactions, at_ms = dict(start), 0
+    for entry in entries:
+        if entry.is_foreign:  # undone since, or the dataset would be refused: it was never a state of this dataset
+            continue
+        transactions |= {app: number for app, number in entry.transactions.items() if app in apps}
+        at_ms = max(at_ms, entry.at_ms)
+        yield Moment(
+            version=entry.version,
+            at_ms=at_ms,
+            transactions=dict(transactions),
+            speaks=APP_CONTENT in entry.transactions,
+            changed_ms=_changed_ms(entry),
+        )
+
+
+def _changed_ms(entry: LogEntry) -> tuple[int, int] | None:
+    texts = [str(entry.info.get(name, "")) for name in (CHANGED_FROM, CHANGED_TO)]
+    return (int(texts[0]), int(texts[1])) if all(text.isdigit() for text in texts) else None
+
+
+def _number(found: Moment, app: str) -> int:
+    return found.transactions.get(app, 0)
+
+
+def _told(point: Point) -> str:
+    return f"sequence {point}" if isinstance(point, int) else point.isoformat().replace("+00:00", "Z")
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Return whole numbers in order as people say them.
+
+    >>> _ranges([0, 3, 4, 5, 9])
+    '0, 3 to 5, 9'
+    """
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    texts = [str(low) if low == high else f"{low} to {high}" for low, high in found]
+    kept = texts if len(texts) <= NAMED_RANGES else [texts[0], "...", *texts[-NAMED_RANGES:]]
+    return ", ".join(kept) or "none"

@@ -1,0 +1,84 @@
+"""How the two tables of a dataset stand to each other, and what sets them apart.
+
+In every sound dataset "siltstone.prune" <= "siltstone.fold" <= "siltstone.seq". Changes are pruned after the fold that holds
+them, and a fold takes only what was written. Above the watermark no sequence is missing: each has a change file of its own, or
+lies in the range of a squashed file, which bears the last number of its range.
+
+Files that were copied beside a writer and put back can break this:
+
+* `changes` is older than `base`: the next write would take a sequence that base takes for folded, and be invisible for ever;
+* `base` is older than `changes`: what was pruned is in neither table;
+* an entry or checkpoint was lost: a sequence is missing.
+
+Each is Corruption for readers and writers. No check costs more than a look at what was already read: a writer compares the
+watermark that it has read *before* its turn, a reader opens `changes` again only if the watermark is above its sequence.
+"""
+
+from collections.abc import Iterable
+
+from siltstone.delta.layout import is_squashed
+from siltstone.errors import Corruption
+from siltstone.model.columns import SEQ
+from siltstone.model.files import DataFile
+from siltstone.model.names import DatasetName
+
+
+def check_watermark(name: DatasetName, *, sequence: int, watermark: int) -> None:
+    """Compare base's watermark with the highest sequence of `changes`, which must have been read after it.
+
+    Raises:
+        Corruption: `changes` is older than `base`.
+    """
+    if watermark > sequence:
+        raise Corruption(
+            f"Dataset {name}: base holds the changes up to sequence {watermark}, and the last sequence of changes is {sequence}. "
+            "The folder of changes is older than that of base, as after a copy beside a writer. Nothing was read or written. "
+            "Restore both from one backup, or run silt doctor --repair, which raises the sequence."
+        )
+
+
+def check_pruned(name: DatasetName, *, pruned: int, watermark: int) -> None:
+    """Compare what was pruned from `changes` with base's watermark, which must have been read after it.
+
+    Raises:
+        Corruption: `base` is older than `changes`.
+    """
+    if pruned > watermark:
+        raise Corruption(
+            f"Dataset {name}: changes were pruned up to sequence {pruned}, and base holds them only up to {watermark}. The "
+            "folder of base is older than that of changes, and the rows in between are in neither. Nothing was read or written. "
+            "Restore both from one backup."
+        )
+
+
+def check_gapless(name: DatasetName, files: Iterable[DataFile], *, watermark: int, sequence: int) -> None:
+    """Look for a sequence above the watermark that no live change file holds.
+
+    Raises:
+        Corruption: one is missing.
+    """
+    numbered: dict[int, bool] = {}
+    for file in files:
+        number = int(file.partition[SEQ] or 0)
+        if number > watermark:
+            numbered[number] = numbered.get(number, False) or is_squashed(file.path)
+    expected = watermark + 1
+    for number in sorted(numbered):
+        if number > expected and not numbered[number]:
+            raise _missing(name, expected, number - 1)
+        expected = number + 1
+    if expected <= sequence:
+        raise _missing(name, expected, sequence)
+    if numbered and expected - 1 > sequence:
+        raise Corruption(
+            f"Dataset {name}: changes hold sequence {expected - 1}, and the last one that their log says is {sequence}. A log "
+            "entry was lost in part. Nothing was read or written. Restore the dataset's folder from a backup."
+        )
+
+
+def _missing(name: DatasetName, first: int, last: int) -> Corruption:
+    which = f"sequence {first} is" if first == last else f"sequences {first} to {last} are"
+    return Corruption(
+        f"Dataset {name}: {which} missing from changes, although later ones are there or were acknowledged. A log entry or "
+        "checkpoint was lost. Nothing was read or written. Restore the dataset's folder from a backup."
+    )

@@ -1,0 +1,116 @@
+"""What is wrong with the two tables of one dataset as a whole, and its repair.
+
+| damage | repair |
+|---|---|
+| `changes` is older than `base` | one commit raises the sequence of `changes` to the watermark: base holds all that is missing |
+| another program committed to a table | one commit undoes what it did (`storage.undo`) |
+| `base` is older than what was pruned, or a sequence is missing | none: rows are lost, a backup has them |
+
+Looking changes nothing. A repair is one commit: a crash leaves the damage or the repaired dataset.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from siltstone.dataset.store import Store
+from siltstone.delta.foreign_commits import plan_undo
+from siltstone.delta.table import Parent, Table
+from siltstone.errors import Conflict, Corruption
+from siltstone.model.columns import APP_FOLD, APP_PRUNE, APP_SEQ
+from siltstone.model.files import Commit, CommitKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreDamage:
+    """Why a dataset is refused, and what a repair would do."""
+
+    found: str
+    remedy: str
+    repairable: bool
+
+
+def damage_of(store: Store) -> StoreDamage | None:
+    """Return why readers and writers refuse the dataset; None if they do not.
+
+    Raises:
+        Gone: the dataset was dropped.
+    """
+    try:
+        store.snapshot()
+    except Corruption as error:
+        found = str(error)
+    else:
+        return None
+    if _is_behind(store):
+        return StoreDamage(found=found, remedy="Raise the sequence of changes to base's watermark.", repairable=True)
+    for table in (store.base, store.changes):
+        with suppress(Conflict):
+            return foreign_damage(table, found)
+    return StoreDamage(found=found, remedy="Restore the dataset's folder from a backup.", repairable=False)
+
+
+def repair(store: Store) -> None:
+    """Repair what `damage_of` has found.
+
+    Raises:
+        Conflict: it cannot be repaired, or is not damaged any more. Nothing was changed.
+    """
+    if _is_behind(store):
+        raise_sequence(store)
+        return
+    undone = 0
+    for table in (store.base, store.changes):
+        with suppress(Conflict):
+            table.undo_foreign()
+            undone += 1
+    if not undone:
+        raise Conflict(f"Dataset {store.name}: there is no damage that can be repaired; nothing was changed.")
+
+
+def foreign_damage(table: Table, found: str) -> StoreDamage:
+    """Say whether what another program did to a table can be undone.
+
+    Raises:
+        Conflict: it did nothing.
+    """
+    try:
+        plan = plan_undo(table.path, now_ms=0)
+    except Corruption as error:
+        return StoreDamage(found=found, remedy=str(error), repairable=False)
+    remedy = f"Undo versions {plan.good + 1} to {plan.version} of {table.path.name}: what that program wrote is lost."
+    return StoreDamage(found=found, remedy=remedy, repairable=True)
+
+
+def _is_behind(store: Store) -> bool:
+    """True if the watermark is above the sequence, and that alone is wrong."""
+    try:
+        pruned, sequence = store.changes.newest(APP_PRUNE) or 0, store.changes.newest(APP_SEQ) or 0
+        watermark = store.base.newest(APP_FOLD) or 0
+    except Corruption:
+        return False
+    return max(pruned, sequence) < watermark
+
+
+def raise_sequence(store: Store) -> int:
+    """Raise the sequence of `changes` to base's watermark, so that the next write is visible; return the watermark.
+
+    Raises:
+        Conflict: the dataset is not damaged in this way. Nothing was changed.
+    """
+    watermark = store.base.newest(APP_FOLD) or 0
+
+    def build(parent: Parent) -> Commit:
+        sequence, pruned = parent.transaction(APP_SEQ) or 0, parent.transaction(APP_PRUNE) or 0
+        if max(pruned, sequence) >= watermark:
+            raise Conflict(
+                f"Dataset {store.name}: its sequence {sequence} is not below the watermark {watermark}; nothing was changed."
+            )
+        return Commit(
+            kind=CommitKind.REPAIR,
+            plan_version=parent.version,
+            transactions={APP_SEQ: watermark},
+            depends=frozenset({APP_SEQ, APP_PRUNE}),
+        )
+
+    store.changes.commit(build)
+    return watermark

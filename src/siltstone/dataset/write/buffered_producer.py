@@ -1,0 +1,223 @@
+"""A buffered producer: rows come one by one from many threads, and are appended to a log in batches.
+
+Terms. What `insert` was given is a *parcel*; parcels *wait* until a *flush* writes all that wait as one batch.
+
+Flow:
+
+1. `insert` puts a parcel into the buffer and returns a future. The thread that fills the buffer (by rows or bytes) flushes it,
+   and so waits for the disk: nobody can insert faster than is written for long.
+2. A background thread flushes what has waited too long.
+3. When the batch is durable, the future of each of its parcels gets the acknowledgement: the sequence, how many of its rows
+   were written, and which were refused, by their place in the parcel.
+
+A bad row is refused by itself. If a batch fails as a whole, the futures of all its parcels fail with that error, and the next
+`flush` or `close` raises it: nobody who never looks at a future takes lost rows for written ones. Such rows may be inserted again
+by whoever knows that they were not written.
+A crash loses what waits and was not acknowledged. `close` writes what waits; a closed producer has lost nothing.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Final
+
+from siltstone.clock import Clock
+from siltstone.errors import InvalidRequest
+from siltstone.model.reports import AppendAck
+
+VALUE_BYTES: Final = 8
+"""What a value is taken to weigh that is neither text nor bytes nor a collection."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """When a batch is written: by rows, bytes or the age of the oldest row that waits."""
+
+    rows: int
+    seconds: float
+    size_bytes: int
+
+    def check(self, dataset: str) -> None:
+        """Refuse limits that would flush never, or always.
+
+        Raises:
+            InvalidRequest: one of them is not a positive number.
+        """
+        given: dict[str, object] = {"rows": self.rows, "seconds": self.seconds, "bytes": self.size_bytes}
+        for name, value in given.items():
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < threading.TIMEOUT_MAX:
+                raise InvalidRequest(
+                    f"Dataset {dataset}: {name} of a producer must be a positive number, not {value!r}."
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class _Parcel:
+    rows: Sequence[Any]
+    future: "Future[AppendAck]"
+
+
+class Producer:
+    """Takes rows for one log and appends them in batches. Safe to share between threads."""
+
+    def __init__(self, append: Callable[[list[Any]], AppendAck], limits: Limits, *, clock: Clock) -> None:
+        """Start with an empty buffer, and a thread that watches how old it gets."""
+        self._append = append
+        self._limits = limits
+        self._clock = clock
+        self._changed = threading.Condition()  # guards all that follows
+        self._waiting: list[_Parcel] = []
+        self._rows = 0
+        self._bytes = 0
+        self._oldest_seconds = 0.0
+        self._failure: BaseException | None = None
+        self._closed = False
+        self._flushing = threading.Lock()  # one batch at a time, in the order of insertion
+        self._watcher = threading.Thread(target=self._watch, name="siltstone-producer", daemon=True)
+        self._watcher.start()
+
+    def insert(self, rows: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> "Future[AppendAck]":
+        """Take one row, or several that are acknowledged together.
+
+        Returns:
+            A future. Its result means that the rows are durable, but for those it names as refused.
+
+        Raises:
+            InvalidRequest: the producer is closed, or there is no row.
+        """
+        given = [rows] if isinstance(rows, Mapping) else list(rows)
+        if not given:
+            raise InvalidRequest("There is no row to insert.")
+        parcel = _Parcel(given, Future())
+        parcel.future.set_running_or_notify_cancel()  # what was taken is written: nobody can take it back
+        size = sum(_weight(row) for row in given)
+        with self._changed:
+            if self._closed:
+                raise InvalidRequest("This producer is closed. Make another one.")
+            if not self._waiting:
+                self._oldest_seconds = self._clock.monotonic_seconds()
+            self._waiting.append(parcel)
+            self._rows += len(given)
+            self._bytes += size
+            full = self._rows >= self._limits.rows or self._bytes >= self._limits.size_bytes
+            self._changed.notify_all()
+        if full:
+            self._write()
+        return parcel.future
+
+    def flush(self) -> None:
+        """Write what waits, and return when it is durable.
+
+        Raises:
+            SiltstoneError: a batch, this one or one before, was not written.
+        """
+        self._write()
+        with self._changed:
+            failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def close(self) -> None:
+        """Write what waits, and take no more; safe to repeat.
+
+        Raises:
+            SiltstoneError: a batch, this one or one before, was not written.
+        """
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._watcher.join()
+        self.flush()
+
+    def __enter__(self) -> "Producer":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- writing -------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Flush what has waited too long, until the producer is closed."""
+        while True:
+            with self._changed:
+                if self._closed:
+                    return
+                left = self._seconds_left()
+                if left is None or left > 0:
+                    self._changed.wait(left)
+                    continue
+            self._write()
+
+    def _seconds_left(self) -> float | None:
+        if not self._waiting:
+            return None
+        return self._oldest_seconds + self._limits.seconds - self._clock.monotonic_seconds()
+
+    def _write(self) -> None:
+        """Append all that waits; whatever goes wrong is told to the futures, and kept for whoever flushes or closes.
+
+        Futures are told without a lock: who listens to one may insert again.
+        """
+        ack: AppendAck | None = None
+        failure: BaseException | None = None
+        with self._flushing:
+            with self._changed:
+                taken, self._waiting = self._waiting, []
+                self._rows = self._bytes = 0
+            if not taken:
+                return
+            try:
+                ack = self._append([row for parcel in taken for row in parcel.rows])
+            except BaseException as error:  # noqa: BLE001  # raised below, or by whoever flushes
+                failure = error
+                with self._changed:
+                    self._failure = self._failure or error
+        if ack is not None:
+            _acknowledge(taken, ack)
+        if failure is not None:
+            for parcel in taken:
+                parcel.future.set_exception(failure)
+            if not isinstance(failure, Exception):
+                raise failure
+
+
+def _acknowledge(taken: Sequence[_Parcel], ack: AppendAck) -> None:
+    """Give each parcel its share of a batch's acknowledgement."""
+    refused = list(ack.refused)
+    start = 0
+    for parcel in taken:
+        count = len(parcel.rows)
+        own = tuple(replace(found, row=found.row - start) for found in refused if start <= found.row < start + count)
+        refused = refused[len(own) :]  # they come in order
+        written = count - len(own)
+        start += count
+        parcel.future.set_result(
+            AppendAck(
+                sequence=ack.sequence if written else None,
+                rows=written,
+                applied=ack.applied and written > 0,
+                refused=own,
+            )
+        )
+
+
+def _weight(value: Any) -> int:  # noqa: ANN401
+    """Return about how many bytes a value takes.
+
+    >>> _weight({"at": 7, "page": "/shop", "tags": ["a", "b"]})
+    15
+    """
+    match value:
+        case str() | bytes():
+            return len(value)
+        case Mapping():
+            return sum(_weight(inner) for inner in value.values())
+        case list() | tuple():
+            return sum(_weight(inner) for inner in value)
+        case _:
+            return VALUE_BYTES

@@ -1,0 +1,305 @@
+"""Writing changes: stage a Parquet file, then commit it with the next sequence, grouped with whatever else is waiting.
+
+Flow of a batch:
+
+1. stage: the rows become the file ``changes/data/<batch>.parquet``, and ``<batch>.1.parquet`` and so on for a large batch (or
+   files written by Spark's executors); ``_pos`` counts on through the files of a batch;
+2. verify: the footer is read back and the file synced, beside other writers;
+3. queue: the leader of the round reads n = "siltstone.seq" and commits k files with sequences n+1..n+k, setting that
+   transaction to n+k; a lost race reads n again and rewrites nothing, because the number lives in the log.
+
+A crash in 1 or 2 leaves files that no log names, whose owner is dead: the sweep takes them. A crash in 3 leaves the whole
+round, or nothing of it.
+"""
+
+import json
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from siltstone.dataset.read.arrow_view import read_file
+from siltstone.dataset.store import Store, sequence_of
+from siltstone.dataset.table_invariants import check_pruned, check_watermark
+from siltstone.dataset.write.idempotency_marks import ACK as _ACK
+from siltstone.dataset.write.idempotency_marks import loaded_marks
+from siltstone.delta.group_commit import WriterQueue
+from siltstone.delta.layout import DATA
+from siltstone.delta.parquet import write_file
+from siltstone.delta.table import Parent
+from siltstone.errors import Conflict, Corruption, Gone, InvalidRequest, SiltstoneError, Unavailable
+from siltstone.failpoints import reach
+from siltstone.model.columns import APP_FOLD, APP_PRODUCER, APP_PRUNE, APP_SEQ, OP, SEQ, TOMBSTONES, Op
+from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.model.reports import Ack
+
+MAX_SEQUENCE: Final = 2**63 - 1
+MAX_PRODUCER_CHARS: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """A staged batch: its files, and what it must not be applied twice for: a producer's sequence, or the files it is of."""
+
+    files: tuple[DataFile, ...]
+    rows: int
+    tombstones: int = 0
+    producer: str | None = None
+    producer_sequence: int = 0
+    loaded: frozenset[str] = frozenset()
+    planned_at: int | None = None
+    """The sequence up to which its rows were looked at: a key that was changed since must not be in it."""
+
+
+class ChangedMeanwhile(Exception):  # noqa: N818
+    """A key of a batch was changed since the batch was planned; nothing was written. Look again."""
+
+
+class _AllApplied(Exception):  # noqa: N818
+    """Every batch of the round was applied before; there is nothing to commit."""
+
+
+class _PrunedMeanwhile(Exception):  # noqa: N818
+    """Changes were pruned above the watermark that was read: base was folded since, or is older than `changes`."""
+
+    def __init__(self, sequence: int) -> None:
+        """Take the sequence up to which changes were pruned."""
+        super().__init__(sequence)
+        self.sequence = sequence
+
+
+class ChangeWriter:
+    """The write side of one dataset in one process."""
+
+    def __init__(self, store: Store) -> None:
+        """Start with an empty queue."""
+        self._store = store
+        self._queue: WriterQueue[Batch, Ack | InvalidRequest] = WriterQueue(
+            self._commit, bound=store.settings.writer_queue_batches, wait_seconds=store.settings.commit_timeout_seconds
+        )
+
+    def write(
+        self,
+        parts: Iterable[pa.Table],
+        *,
+        batch_id: str,
+        producer: str | None = None,
+        sequence: int | None = None,
+        planned_at: int | None = None,
+    ) -> Ack:
+        """Stage each part of one batch as a file, and commit the files with one sequence; return when they are durable.
+
+        Raises:
+            ChangedMeanwhile: a key of the batch was changed above the sequence `planned_at`; nothing was written.
+        """
+        number = check_producer(producer, sequence)
+        self._store.changes.check_there()  # a dropped dataset is Gone before a file is written
+        with self._store.presence(batch_id):
+            staged = self._staged(parts, batch_id)
+            batch = replace(staged, producer=producer, producer_sequence=number or 0, planned_at=planned_at)
+            return self.submit(batch)
+
+    def _staged(self, parts: Iterable[pa.Table], batch_id: str) -> Batch:
+        """Write the files of a batch. On failure the files that exist are removed; a crash leaves them to the sweep."""
+        batch = Batch(files=(), rows=0)
+        try:
+            for number, rows in enumerate(parts):
+                suffix = f".{number}" if number else ""
+                file = self._stage(rows, f"{DATA}/{batch_id}{suffix}.parquet")
+                hidden = pc.sum(pc.equal(rows.column(OP), Op.TOMBSTONE.value)).as_py() or 0
+                batch = replace(
+                    batch,
+                    files=(*batch.files, file),
+                    rows=batch.rows + file.rows,
+                    tombstones=batch.tombstones + hidden,
+                )
+                reach("upsert.after_stage")
+        except (SiltstoneError, OSError):
+            self._discard(batch)
+            raise
+        return batch
+
+    def _stage(self, rows: pa.Table, relative: str) -> DataFile:
+        path = self._store.changes.path / relative
+        try:
+            path.parent.mkdir(exist_ok=True)
+            write_file(rows, path, key=self._store.spec.found_by)
+            size = path.stat().st_size
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            self._store.changes.check_there()
+            raise Unavailable(
+                f"Dataset {self._store.name}: {path.parent} cannot be written ({error}); nothing was changed."
+            ) from error
+        stats = json.dumps({"numRecords": rows.num_rows})
+        return DataFile(path=relative, size_bytes=size, rows=rows.num_rows, stats=stats)
+
+    def submit(self, batch: Batch) -> Ack:
+        """Commit a staged batch; if that fails for certain, its files are removed."""
+        try:
+            self._store.changes.verify(batch.files, expected=self._store.change_schema)
+            ack = self._queue.submit(batch)
+            if isinstance(ack, InvalidRequest):
+                raise ack
+        except (Conflict, Corruption, Gone, InvalidRequest, Unavailable):
+            self._discard(batch)
+            raise
+        reach("upsert.after_commit")
+        if not ack.applied:
+            self._discard(batch)
+        if ack is _CHANGED:
+            raise ChangedMeanwhile
+        return ack
+
+    def note(self, producer: str | None, sequence: int | None) -> None:
+        """Record the sequence of a producer's write that has no rows, so that its next sequence leaves no gap."""
+        number = check_producer(producer, sequence)
+        if producer is not None:
+            self.submit(Batch(files=(), rows=0, producer=producer, producer_sequence=number or 0))
+
+    def _discard(self, batch: Batch) -> None:
+        for file in batch.files:
+            Path(self._store.changes.path / file.path).unlink(missing_ok=True)
+
+    def _commit(self, batches: Sequence[Batch]) -> list[Ack | InvalidRequest]:
+        acks: list[Ack | InvalidRequest] = []
+        watermark = self._store.base.newest(APP_FOLD) or 0
+
+        def build(parent: Parent) -> Commit:
+            acks.clear()
+            self._check_relation(parent, watermark)
+            return self._round(parent, batches, acks)
+
+        try:
+            committed = self._store.changes.commit(build)
+        except _AllApplied:
+            return acks
+        except _PrunedMeanwhile as pruned:
+            check_pruned(self._store.name, pruned=pruned.sequence, watermark=self._store.base.newest(APP_FOLD) or 0)
+            return self._commit(batches)
+        self._store.note_commit(self._store.changes, committed.version)
+        return acks
+
+    def _check_relation(self, parent: Parent, watermark: int) -> None:
+        """Refuse a parent that is older than base, whose watermark was read before; and a base older than what was pruned.
+
+        Raises:
+            Corruption: the next sequence would be invisible.
+            _PrunedMeanwhile: base has to be read again to tell.
+        """
+        check_watermark(self._store.name, sequence=parent.transaction(APP_SEQ) or 0, watermark=watermark)
+        pruned = parent.transaction(APP_PRUNE) or 0
+        if pruned > watermark:
+            raise _PrunedMeanwhile(pruned)
+
+    def _changed_since(self, parent: Parent, batch: Batch, planned_at: int, *, before: Sequence[DataFile]) -> bool:
+        """True if a key of the batch was changed above a sequence, or if that cannot be seen any more.
+
+        `before` are the files of batches that come before it in the same commit.
+        """
+        if (parent.transaction(APP_PRUNE) or 0) > planned_at:
+            return True
+        key = list(self._store.spec.key)
+        newer = [*(file for file in parent.files() if sequence_of(file) > planned_at), *before]
+        if not newer:
+            return False
+        changed, own = (self._keys(files, key) for files in (newer, batch.files))
+        return bool(own.join(changed, key, join_type="left semi").num_rows)
+
+    def _keys(self, files: Sequence[DataFile], key: list[str]) -> pa.Table:
+        wanted = pa.schema([self._store.schema.field(name).with_nullable(True) for name in key])  # noqa: FBT003
+        folder, verify = self._store.changes.path, self._store.settings.verify_checksums
+        tables = [read_file(folder / file.path, wanted, key, verify=verify) for file in files]
+        return pa.concat_tables(tables).combine_chunks()
+
+    def _round(self, parent: Parent, batches: Sequence[Batch], acks: list[Ack | InvalidRequest]) -> Commit:
+        """Give each batch its sequence on this parent; a repeat of a producer's last gets its first acknowledgement back.
+
+        A producer's sequence that is neither the last nor the next is refused, and the others of the round are not. A batch
+        of which any file was loaded meanwhile is not applied: its loader plans anew.
+        """
+        sequence = parent.transaction(APP_SEQ) or 0
+        adds: list[DataFile] = []
+        tombstones = 0
+        transactions: dict[str, int] = {}
+        remembered = loaded_marks(self._store.changes) if any(batch.loaded for batch in batches) else set()
+        for batch in batches:
+            planned_at = batch.planned_at
+            if planned_at is not None and self._changed_since(parent, batch, planned_at, before=adds):
+                acks.append(_CHANGED)
+                continue
+            if batch.loaded & (remembered | transactions.keys()):
+                acks.append(Ack(sequence=None, rows=batch.rows, applied=False))
+                continue
+            app = f"{APP_PRODUCER}{batch.producer}"
+            if batch.producer is not None:
+                last = transactions.get(app, parent.transaction(app))
+                if last == batch.producer_sequence:
+                    first = transactions.get(app + _ACK, parent.transaction(app + _ACK))
+                    acks.append(Ack(sequence=first, rows=batch.rows, applied=False))
+                    continue
+                if last is not None and batch.producer_sequence != last + 1:
+                    acks.append(self._out_of_order(batch, last))
+                    continue
+            if batch.files:  # every sequence has a file: a missing one is a lost one
+                sequence += 1
+            if batch.producer is not None:
+                transactions |= {app: batch.producer_sequence, app + _ACK: sequence}
+            transactions |= dict.fromkeys(batch.loaded, sequence)
+            adds += [replace(file, partition={SEQ: str(sequence)}) for file in batch.files]
+            tombstones += batch.tombstones
+            acks.append(Ack(sequence=sequence if batch.files else None, rows=batch.rows, applied=bool(batch.files)))
+        if not adds and not transactions:
+            raise _AllApplied
+        return Commit(
+            kind=CommitKind.APPEND,
+            plan_version=parent.version,
+            adds=tuple(adds),
+            transactions=transactions | ({APP_SEQ: sequence} if adds else {}),
+            info={TOMBSTONES: str(tombstones)} if tombstones else {},
+        )
+
+    def _out_of_order(self, batch: Batch, last: int) -> InvalidRequest:
+        """Return the error for a producer's sequence that is neither its last nor its next."""
+        given = batch.producer_sequence
+        why = "is older: whether it was ever written is not known" if given < last else f"leaves a gap after {last}"
+        following = (
+            f"Send {last + 1} next" if last < MAX_SEQUENCE else "There is no next sequence: choose another producer"
+        )
+        return InvalidRequest(
+            f"Dataset {self._store.name}: sequence {given} of producer {batch.producer!r} {why}. The last one that was written "
+            f"is {last}. Nothing was written. {following}, or repeat {last} for its first acknowledgement."
+        )
+
+
+_CHANGED: Final = Ack(sequence=None, rows=0, applied=False)
+"""Says of a batch that it was not written because of `ChangedMeanwhile`."""
+
+
+def check_producer(producer: str | None, sequence: int | None) -> int | None:
+    """Refuse half of an idempotent write; return the sequence, if there is one, as the log can hold it.
+
+    Raises:
+        InvalidRequest: only one of the two was given, or one is out of range.
+    """
+    if (producer is None) != (sequence is None):
+        raise InvalidRequest("An idempotent write needs both a producer and its sequence.")
+    if producer is not None and (not producer or len(producer) > MAX_PRODUCER_CHARS or producer.endswith(_ACK)):
+        raise InvalidRequest(f"A producer must be 1 to {MAX_PRODUCER_CHARS} characters and not end with {_ACK!r}.")
+    if producer is not None and not producer.isprintable():
+        raise InvalidRequest("A producer must not have characters that cannot be printed.")
+    if sequence is None:
+        return None
+    try:
+        number = operator.index(sequence)
+    except TypeError:
+        number = -1
+    if isinstance(sequence, bool) or not 0 <= number <= MAX_SEQUENCE:
+        raise InvalidRequest(
+            f"A producer's sequence must be a whole number from 0 to {MAX_SEQUENCE}, not {sequence!r}."
+        )
+    return number

@@ -1,0 +1,62 @@
+"""Marks of what was applied, and how the oldest are forgotten.
+
+A mark is an app transaction on `changes` that is set in the commit it stands for: ``producer/<id>`` with the producer's last
+sequence, beside ``producer/<id>/ack`` with the sequence of that write, or ``loaded/<sha256>`` with the sequence of a load.
+Whether a write was applied is read from its mark, so no clock may drop one: a mark has no time and never expires.
+
+To keep logs small, a dataset remembers only the newest marks (setting `idempotence_marks`). The newest are those with the highest
+sequence of their last write. The others are forgotten by one commit, which depends on each of them: a producer that writes
+meanwhile makes it a Conflict, and nothing is forgotten. A forgotten mark carries a time of long ago, and the next checkpoint
+drops it.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from siltstone.delta.table import Table
+from siltstone.errors import Conflict
+from siltstone.model.columns import APP_LOADED, APP_PRODUCER
+from siltstone.model.files import Commit, CommitKind
+
+ACK: Final = "/ack"
+"""Suffix of a producer's second mark: the sequence of its last write."""
+REMAINING_SHARE: Final = 0.9
+"""Share of the limit that is left after forgetting, so that not every checkpoint is followed by it."""
+
+
+def loaded_marks(table: Table) -> set[str]:
+    """Return the marks of the files that were loaded, as the newest version of a table has them."""
+    return set(table.marks(APP_LOADED))
+
+
+def forget_oldest(table: Table, *, most: int) -> int:
+    """Forget the oldest marks of a table that has more than `most`; return how many producers and files.
+
+    A crash leaves all of them or the commit.
+    """
+    found = table.marks(APP_PRODUCER, APP_LOADED)
+    oldest = _oldest(found, most=most)
+    if not oldest:
+        return 0
+    doomed = {app: found[app] for mark in oldest for app in (mark, mark + ACK) if app in found}
+    version = table.version()
+    commit = Commit(kind=CommitKind.FORGET, plan_version=version, forgets=doomed, depends=frozenset(doomed))
+    if table.marks(APP_PRODUCER, APP_LOADED) != found:  # one moved before the plan's version
+        raise Conflict(f"{table.label}: a producer wrote while the oldest marks were chosen; none was forgotten.")
+    table.commit(lambda _: commit)
+    return len(oldest)
+
+
+def _oldest(found: Mapping[str, int], *, most: int) -> list[str]:
+    """Choose the marks that are beyond the limit, the lowest sequence first.
+
+    >>> _oldest({"producer/a": 9, "producer/a/ack": 3, "loaded/x": 1, "loaded/y": 2}, most=2)
+    ['loaded/x', 'loaded/y']
+    >>> _oldest({"loaded/x": 1, "loaded/y": 2}, most=2)
+    []
+    """
+    sequences = {app: found.get(app + ACK, number) for app, number in found.items() if not app.endswith(ACK)}
+    if len(sequences) <= most:
+        return []
+    ordered = sorted(sequences, key=lambda app: (sequences[app], app))
+    return ordered[: len(sequences) - int(most * REMAINING_SHARE)]

@@ -1,0 +1,363 @@
+"""From what people pass in (dicts, Arrow, pandas) to the rows of a change file; whatever does not fit is refused by name.
+
+Nothing here writes. A refusal names the row, the column, the value and the rule, and changes nothing.
+"""
+
+import datetime
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from siltstone.dataset.schema_compat import fits
+from siltstone.errors import InvalidRequest, one_line
+from siltstone.model.columns import Op
+from siltstone.model.schema import MAX_KEY_BYTES, a_type, type_name
+from siltstone.spark_tasks.values import MISFITS, accepted, outside_years, reader, shown
+
+MAX_FILE_BYTES: Final = 512 * 1024 * 1024
+"""Arrow bytes of the rows in one change file. A reader holds a file in memory, and Arrow's offsets end at 2 GiB."""
+MAX_CAST_BYTES: Final = 1024 * 1024 * 1024
+"""Arrow bytes that are cast at once. Text beyond 2 GiB does not fit one array with 32-bit offsets."""
+
+
+class BadRow(InvalidRequest):
+    """A row that does not fit. `detail` says what is wrong with it, without the dataset and the number of the row."""
+
+    def __init__(self, message: str, *, detail: str) -> None:
+        """Keep the detail."""
+        super().__init__(message)
+        self.detail = one_line(detail)
+
+
+def to_table(rows: Any, schema: pa.Schema, *, dataset: str, any_year: bool = False) -> pa.Table:  # noqa: ANN401
+    """Return the rows as an Arrow table with exactly the schema's columns.
+
+    Missing columns become null where they may. Values are cast only where nothing is lost. Dates and times are in the years 1
+    to 9999; keys may have `any_year`, so that rows of earlier versions can be found and hidden.
+
+    Raises:
+        InvalidRequest: unknown or missing columns, or a value that does not fit.
+    """
+    try:
+        given = _as_arrow(rows, schema, dataset)
+        given.validate(full=True)  # text that is not UTF-8 could be written and never be read
+    except MISFITS as error:
+        raise InvalidRequest(f"Dataset {dataset}: the rows cannot be read as columns of one type: {error}") from error
+    if len(set(given.column_names)) != len(given.column_names):
+        raise InvalidRequest(f"Dataset {dataset}: a column is given twice ({', '.join(given.column_names)}).")
+    known = set(schema.names)
+    unknown = [name for name in given.column_names if name not in known]
+    if unknown:
+        raise InvalidRequest(
+            f"Dataset {dataset} has no column {', '.join(map(repr, unknown))}. It has {', '.join(schema.names)}."
+        )
+    have = dict(zip(given.column_names, given.columns, strict=True))
+    columns = [_column(have.get(field.name), field, dataset, rows=given.num_rows) for field in schema]
+    table = pa.Table.from_arrays(columns, schema=schema)
+    for field, column in zip(schema, table.columns, strict=True):
+        if not field.nullable and column.null_count:
+            row = pc.index(column.is_null(), value=True).as_py()
+            what = f"column {field.name!r} must not be null, but is"
+            raise BadRow(f"Dataset {dataset}: {what} in row {row}.", detail=f"{what}.")
+        if not any_year and outside_years(column):
+            row = _first_row(column, outside_years)
+            what = f"column {field.name!r} has a time that is not in the years 1 to 9999"
+            raise BadRow(f"Dataset {dataset}: {what} in row {row}.", detail=f"{what}.")
+        if has_repeated_keys(column):
+            row = _first_row(column, has_repeated_keys)
+            what = f"column {field.name!r} has a map with a key twice"
+            raise BadRow(f"Dataset {dataset}: {what} in row {row}. Each key may be there once.", detail=f"{what}.")
+    return table
+
+
+def _as_arrow(rows: Any, schema: pa.Schema, dataset: str) -> pa.Table:  # noqa: ANN401
+    if isinstance(rows, pa.Table):
+        return rows
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    if isinstance(rows, Mapping):
+        rows = [rows]
+    if isinstance(rows, Sequence) and not isinstance(rows, str | bytes):
+        return _from_dicts(rows, schema, dataset)
+    if hasattr(rows, "iloc") and hasattr(rows, "columns"):
+        return _from_pandas(rows, schema, dataset)
+    if hasattr(rows, "__arrow_c_stream__"):
+        return pa.table(rows)
+    raise InvalidRequest(
+        f"Dataset {dataset}: rows must be a list of dicts, an Arrow table, a pandas or a Spark frame, not "
+        f"{type(rows).__name__}."
+    )
+
+
+def _from_pandas(frame: Any, schema: pa.Schema, dataset: str) -> pa.Table:  # noqa: ANN401
+    """Return a pandas frame as an Arrow table.
+
+    Columns of Python objects whose type Arrow would guess wrong are read value by value: Arrow gives every dict of a column the
+    keys of all of them, and cuts times to dates.
+    """
+    objects = {name for name, kind in zip(frame.columns, frame.dtypes, strict=True) if str(kind) == "object"}
+    own = [f for f in schema if f.name in objects and (pa.types.is_nested(f.type) or pa.types.is_date(f.type))]
+    if not own or not frame.columns.is_unique:
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    rest = pa.Table.from_pandas(frame.drop(columns=[f.name for f in own]), preserve_index=False)
+    read = {f.name: _array([_not_nan(value) for value in frame[f.name]], f, dataset) for f in own}
+    return pa.table(dict(zip(rest.column_names, rest.columns, strict=True)) | read)
+
+
+def _not_nan(value: Any) -> Any:  # noqa: ANN401
+    """Return a value of a column of objects, where pandas writes NaN for null."""
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _from_dicts(rows: Sequence[Any], schema: pa.Schema, dataset: str) -> pa.Table:
+    names: dict[str, None] = {}
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            what = f"is of type {type(row).__name__}, not a dict (an object, in JSON)."
+            raise BadRow(f"Dataset {dataset}: row {number} {what}", detail=f"it {what}")
+        names |= dict.fromkeys(row)
+    known = set(schema.names)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise InvalidRequest(
+            f"Dataset {dataset} has no column {', '.join(map(repr, unknown))}. It has {', '.join(schema.names)}."
+        )
+    arrays = {name: _array([row.get(name) for row in rows], schema.field(name), dataset) for name in names}
+    return pa.table(arrays) if arrays else pa.table({schema.names[0]: pa.nulls(len(rows), schema.field(0).type)})
+
+
+def _array(values: list[Any], field: pa.Field, dataset: str) -> pa.Array:
+    """Build one column; text is read as a date, a time, a decimal or bytes, because JSON has no such values."""
+    read = reader(field.type)
+    try:
+        return pa.array([read(value) for value in values], field.type)
+    except MISFITS as error:
+        raise _misfit(values, field, dataset, error) from error
+
+
+def _misfit(values: Sequence[Any], field: pa.Field, dataset: str, error: Exception) -> InvalidRequest:
+    read = reader(field.type)
+    for row, value in enumerate(values):
+        try:
+            pa.array([read(value)], field.type)
+        except MISFITS:
+            return _refused(row, shown(value), field, dataset)
+    return InvalidRequest(f"Dataset {dataset}: column {field.name!r} does not fit {type_name(field.type)}: {error}")
+
+
+def _refused(row: int, value: str, field: pa.Field, dataset: str) -> InvalidRequest:
+    """Return the refusal of one value, with the rule that it breaks."""
+    what = f"column {field.name!r}: {value} is not {a_type(field.type)}. Accepted: {accepted(field.type)}."
+    return BadRow(f"Dataset {dataset}: row {row}, {what}", detail=what)
+
+
+def _column(column: pa.ChunkedArray | None, field: pa.Field, dataset: str, *, rows: int) -> pa.ChunkedArray:
+    """Return a column in the dataset's type; a value that would lose something is refused."""
+    if column is None:
+        return pa.chunked_array([pa.nulls(rows, field.type)])
+    if column.type == field.type:
+        return column
+    if pa.types.is_nested(column.type) and pa.types.is_nested(field.type) and not fits(column.type, field.type):
+        return _rebuilt(column, field, dataset)
+    if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(field.type):
+        if (column.type.tz is None) != (field.type.tz is None):
+            raise InvalidRequest(
+                f"Dataset {dataset}: column {field.name!r} is {a_type(field.type)}; the given times "
+                f"{'have no' if column.type.tz is None else 'have a'} time zone."
+            )
+    elif _loses_meaning(column.type, field.type):
+        raise InvalidRequest(
+            f"Dataset {dataset}: column {field.name!r} is {a_type(field.type)}, the given column is {column.type}."
+        )
+    try:
+        return _cast(_divided(column), field.type)
+    except MISFITS as error:
+        if not len(column):
+            raise InvalidRequest(
+                f"Dataset {dataset}: column {field.name!r} is {a_type(field.type)}, the given column is {column.type}."
+            ) from error
+        row = _first_row(column, lambda part: not _can_cast(part, field.type))
+        raise _refused(row, _shown(column[row]), field, dataset) from error
+
+
+def _rebuilt(column: pa.ChunkedArray, field: pa.Field, dataset: str) -> pa.ChunkedArray:
+    """Return a nested column, read value by value in the dataset's type."""
+    if _has_struct_for_map(column.type, field.type):
+        raise InvalidRequest(
+            f"Dataset {dataset}: column {field.name!r} is {a_type(field.type)}, the given column is {column.type}. A struct has "
+            "every field in every row, so it does not say which keys a row has. Give a map, or lists of [key, value] pairs."
+        )
+    try:
+        values = column.to_pylist()
+    except MISFITS as error:  # a field twice, or a time that Python cannot hold
+        raise InvalidRequest(f"Dataset {dataset}: column {field.name!r} cannot be read: {error}.") from error
+    return pa.chunked_array([_array(values, field, dataset)])
+
+
+def _has_struct_for_map(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """True if a type has, however deep inside, a struct where the other has a map."""
+    if pa.types.is_map(wanted):
+        return bool(pa.types.is_struct(given)) or (
+            pa.types.is_map(given)
+            and (
+                _has_struct_for_map(given.key_type, wanted.key_type)
+                or _has_struct_for_map(given.item_type, wanted.item_type)
+            )
+        )
+    if pa.types.is_struct(wanted) and pa.types.is_struct(given):
+        kinds = {field.name: field.type for field in wanted.fields}
+        return any(_has_struct_for_map(f.type, kinds[f.name]) for f in given.fields if f.name in kinds)
+    if pa.types.is_list(wanted) and pa.types.is_nested(given) and given.num_fields == 1:
+        return _has_struct_for_map(given.field(0).type, wanted.value_type)
+    return False
+
+
+def _shown(value: pa.Scalar) -> str:
+    try:
+        return shown(value.as_py())
+    except MISFITS:  # a time that Python cannot hold
+        return f"the given {value.type}"
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Cast a column if nothing is lost; Arrow would turn what a float of 4 bytes cannot hold into infinity."""
+    found = column.cast(kind, safe=True)
+    if pa.types.is_float32(kind) and pc.any(pc.and_(pc.is_inf(found), pc.is_finite(column.cast(pa.float64())))).as_py():
+        raise OverflowError(kind)
+    return found
+
+
+def _can_cast(column: pa.ChunkedArray, kind: pa.DataType) -> bool:
+    try:
+        _cast(column, kind)
+    except MISFITS:
+        return False
+    return True
+
+
+def has_repeated_keys(column: pa.Array | pa.ChunkedArray) -> bool:
+    """True if a map of a column, however deep inside, has a key twice."""
+    if isinstance(column, pa.ChunkedArray):
+        return any(has_repeated_keys(chunk) for chunk in column.chunks)
+    if pa.types.is_struct(column.type):
+        return any(has_repeated_keys(part) for part in column.flatten())
+    if pa.types.is_map(column.type):
+        offsets = column.offsets.to_numpy()
+        keys, items = (part.slice(offsets[0], offsets[-1] - offsets[0]) for part in (column.keys, column.items))
+        rows = np.repeat(np.arange(len(column)), np.diff(offsets))
+        return _has_repeated(rows, keys) or has_repeated_keys(keys) or has_repeated_keys(items)
+    return pa.types.is_nested(column.type) and has_repeated_keys(column.flatten())
+
+
+def _has_repeated(rows: "np.ndarray[Any, Any]", keys: pa.Array) -> bool:
+    if pa.types.is_nested(keys.type):  # Arrow groups by plain values alone
+        pairs = list(zip(rows.tolist(), map(repr, keys.to_pylist()), strict=True))
+        return len(set(pairs)) < len(pairs)
+    pairs = pa.table({"row": rows, "key": keys})
+    return bool(pairs.group_by(["row", "key"], use_threads=False).aggregate([]).num_rows < pairs.num_rows)
+
+
+def _first_row(column: pa.ChunkedArray, is_bad: Callable[[pa.ChunkedArray], bool]) -> int:
+    """Return the number of the first bad row of a column that has one, by halves."""
+    first, count = 0, len(column)
+    while count > 1:
+        if is_bad(column.slice(first, count // 2)):
+            count //= 2
+        else:
+            first, count = first + count // 2, count - count // 2
+    return first
+
+
+def _divided(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the column in chunks that a cast to 32-bit offsets can hold."""
+    if column.nbytes <= MAX_CAST_BYTES:
+        return column
+    step = max(1, len(column) * MAX_CAST_BYTES // column.nbytes)
+    parts = [column.slice(first, step) for first in range(0, len(column), step)]
+    return pa.chunked_array([chunk for part in parts for chunk in part.chunks], column.type)
+
+
+def _loses_meaning(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return whether Arrow would turn values of one kind into another kind.
+
+    Text is not a number, a number not a time, a time not a date, and a float not an exact decimal.
+    """
+    if pa.types.is_null(given):
+        return False
+    if pa.types.is_dictionary(given):
+        return _loses_meaning(given.value_type, wanted)
+    if isinstance(given, pa.BaseExtensionType) and pa.types.is_integer(given.storage_type):
+        return True  # a period of pandas, for example, which is no number
+    kinds = (_is_text, pa.types.is_boolean, pa.types.is_temporal, pa.types.is_date, pa.types.is_nested)
+    return any(is_kind(given) != is_kind(wanted) for is_kind in kinds) or (
+        pa.types.is_floating(given) and pa.types.is_decimal(wanted)
+    )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def check_keys(table: pa.Table, key: Sequence[str], *, dataset: str) -> None:
+    """Refuse null and oversized keys.
+
+    Raises:
+        InvalidRequest: a key column is null or longer than 1 KB somewhere.
+    """
+    for name in key:
+        column = table.column(name)
+        if column.null_count:
+            row = pc.index(column.is_null(), value=True).as_py()
+            what = f"key column {name!r} is missing or null"
+            raise BadRow(f"Dataset {dataset}: {what} in row {row}.", detail=f"{what}.")
+        if pa.types.is_string(column.type):
+            longest = pc.max(pc.binary_length(column)).as_py() or 0
+            if longest > MAX_KEY_BYTES:
+                raise InvalidRequest(
+                    f"Dataset {dataset}: a value of key column {name!r} takes {longest} bytes; {MAX_KEY_BYTES} at most."
+                )
+
+
+def file_parts(table: pa.Table, *, max_rows: int) -> Iterator[tuple[int, pa.Table]]:
+    """Yield the rows in parts for one file each, with the position of each part's first row in the batch.
+
+    A part has at most `max_rows` rows, and about `MAX_FILE_BYTES` bytes at most.
+    """
+    by_size = table.num_rows * MAX_FILE_BYTES // max(1, table.nbytes)
+    step = max(1, min(max_rows, by_size))
+    for first in range(0, table.num_rows, step):
+        yield first, table.slice(first, step)
+
+
+def change_rows(
+    table: pa.Table,
+    *,
+    op: Op,
+    schema: pa.Schema,
+    batch_id: str,
+    written_at: datetime.datetime,
+    first_position: int = 0,
+    actor: str | None = None,
+    reason: str | None = None,
+) -> pa.Table:
+    """Return the rows as a change file stores them; what a tombstone does not carry is null.
+
+    `first_position` is the position of the first row in its batch.
+    """
+    rows = table.num_rows
+    ours: dict[str, Any] = {
+        "_op": pa.repeat(pa.scalar(op.value), rows),
+        "_pos": pa.arange(first_position, first_position + rows),
+        "_row_seq": pa.nulls(rows, pa.int64()),
+        "_batch_id": pa.repeat(pa.scalar(batch_id), rows),
+        "_written_at": pa.repeat(pa.scalar(written_at, pa.timestamp("us", tz="UTC")), rows),
+        "_actor": pa.repeat(pa.scalar(actor, pa.string()), rows),
+        "_reason": pa.repeat(pa.scalar(reason, pa.string()), rows),
+    }
+    have = dict(zip(table.column_names, table.columns, strict=True)) | ours
+    arrays = [have[f.name] if f.name in have else pa.nulls(rows, f.type) for f in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)

@@ -1,0 +1,125 @@
+"""Checksums of checkpoints: delta-rs writes these files without any, and reads a flipped bit as another mark or path.
+
+Beside checkpoint V lies ``_siltstone.<V>.crc32``: the CRC-32 of its bytes, twice. One whose two halves differ is itself
+damaged, and ignored. A checkpoint without a checksum was written by another program, or its writer crashed; it is read as it is.
+
+Writers hold `checkpoint_lock` and work in this order, so that a crash leaves no checksum that does not fit:
+
+1. delete the checksum of this version, if the same checkpoint was written before;
+2. write the checkpoint;
+3. write its checksum.
+
+A reader beside a writer may see the checksum of one and the bytes of the other. It looks again until the checksum stands still.
+"""
+
+import fcntl
+import os
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from siltstone.clock import SystemClock
+from siltstone.delta.layout import LOG
+from siltstone.errors import Unavailable
+from siltstone.host.fork_safety import close, own
+
+NAME: Final = re.compile(r"_siltstone\.(\d{20})\.crc32\Z")
+LOCK_SECONDS: Final = 60.0
+"""Longest wait for another process that writes a checkpoint of the same table. A large one takes seconds."""
+_POLL_SECONDS: Final = 0.01
+_LOOKS: Final = 5
+"""How often a reader looks at a checksum that changes while it reads."""
+_CHUNK_BYTES: Final = 1 << 20
+_CONTENT: Final = re.compile(rb"([0-9a-f]{8}) ([0-9a-f]{8})\n\Z")
+
+
+def checksum_name(version: int) -> str:
+    """Return the name of a checkpoint's checksum.
+
+    >>> checksum_name(7)
+    '_siltstone.00000000000000000007.crc32'
+    """
+    return f"_siltstone.{version:020d}.crc32"
+
+
+@contextmanager
+def checkpoint_lock(table: Path) -> Iterator[None]:
+    """Let one process at a time write checkpoints of a table. A crash releases the lock.
+
+    Raises:
+        FileNotFoundError: there is no log.
+        Unavailable: another process holds it for too long.
+    """
+    clock = SystemClock()
+    handle = own(os.open(table / LOG, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    try:
+        deadline = clock.monotonic_seconds() + LOCK_SECONDS
+        while not _is_locked(handle):
+            if clock.monotonic_seconds() > deadline:
+                raise Unavailable(f"{table}: another process has been writing a checkpoint for {LOCK_SECONDS:g} s.")
+            clock.sleep(_POLL_SECONDS)
+        yield
+    finally:
+        close(handle)
+
+
+def _is_locked(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def remove_checksum(table: Path, version: int) -> None:
+    """Delete the checksum of a checkpoint, if there is one."""
+    (table / LOG / checksum_name(version)).unlink(missing_ok=True)
+
+
+def write_checksum(table: Path, version: int, names: Sequence[str]) -> Path:
+    """Write the checksum of a checkpoint that consists of these files; return its path.
+
+    Raises:
+        FileNotFoundError: the checkpoint is gone.
+    """
+    path = table / LOG / checksum_name(version)
+    text = f"{_crc(table, names):08x}"
+    path.write_text(f"{text} {text}\n")
+    return path
+
+
+def matches(table: Path, version: int, names: Sequence[str]) -> bool:
+    """Return whether a checkpoint is as it was written; True if it has no checksum.
+
+    Raises:
+        FileNotFoundError: the checkpoint is gone.
+        OSError: the operating system does not let this process read it.
+    """
+    for _ in range(_LOOKS):
+        expected = _read(table, version)
+        if expected is None or _crc(table, names) == expected:
+            return True
+        if _read(table, version) == expected:
+            return False
+    return True
+
+
+def _read(table: Path, version: int) -> int | None:
+    """Return the stored checksum; None if there is none, or it is itself damaged."""
+    try:
+        found = _CONTENT.match((table / LOG / checksum_name(version)).read_bytes())
+    except FileNotFoundError:
+        return None
+    return int(found[1], 16) if found and found[1] == found[2] else None
+
+
+def _crc(table: Path, names: Sequence[str]) -> int:
+    crc = 0
+    for name in names:
+        with open(table / LOG / name, "rb", buffering=0) as file:  # noqa: PTH123
+            while chunk := file.read(_CHUNK_BYTES):
+                crc = zlib.crc32(chunk, crc)
+    return crc

@@ -1,0 +1,237 @@
+"""Checkpoints and log cleaning: what keeps a log short, done after the acknowledgement, and healing a broken checkpoint.
+
+Flow of `tidy_log`, each step safe to crash after:
+
+1. write a checkpoint (delta-rs also points ``_last_checkpoint`` at it) and its checksum;
+2. fsync the checkpoint, its checksum, the pointer and the directory;
+3. delete expired entries and checkpoints older than one kept checkpoint, oldest first.
+
+The cost of opening a table grows with the entries in ``_delta_log``, so a busy table keeps few of them: an entry is expired
+by age or, where `max_entries` is set, by number. The entry of the kept checkpoint's own version always stays: nobody, delta-rs
+included, commits on top of a version whose entry is gone. Entries above the last commit of Siltstone stay, too: they prove that
+another program, as by a vacuum, has changed nothing since.
+
+A power cut between 1 and 2 can leave a checkpoint that is not readable. Nothing was cleaned on its account, so
+`heal_checkpoint` deletes it, and the entries it stood for are read again.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from siltstone.clock import Clock
+from siltstone.delta.checkpoint_checksums import (
+    checkpoint_lock,
+    checksum_name,
+    matches,
+    remove_checksum,
+    write_checksum,
+)
+from siltstone.delta.fsync import sync_directory, sync_file
+from siltstone.delta.layout import LOG, entry_name
+from siltstone.delta.log_reader import (
+    LAST_CHECKPOINT,
+    LogListing,
+    check_checkpoint,
+    check_entries,
+    list_log,
+    since_own,
+)
+from siltstone.errors import Corruption, Reason, SiltstoneError, Unavailable
+from siltstone.failpoints import reach
+from siltstone.host.system_errors import is_panic
+
+CHECKPOINT_TRIES: Final = 5
+"""Each needs somebody who cleans the log in the moment between two looks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How long a table keeps its history: log entries by age and number, removed files by age."""
+
+    hours: float
+    max_entries: int | None = None
+
+
+def tidy_log(table: Path, *, retention: Retention, durable: bool, clock: Clock) -> int:
+    """Write a checkpoint at the newest version and clean what is expired; return the number of deleted log files."""
+    write_checkpoint(table, durable=durable)
+    return clean_log(table, retention=retention, clock=clock)
+
+
+def write_checkpoint(table: Path, *, durable: bool) -> int:
+    """Write and sync a checkpoint of the newest version; return that version.
+
+    Raises:
+        Unavailable: it cannot be written.
+    """
+    try:
+        with checkpoint_lock(table):
+            return _write_checkpoint(table, durable=durable)
+    except OSError as error:
+        raise Unavailable(f"{table}: a checkpoint cannot be written ({error}).") from error
+
+
+def _write_checkpoint(table: Path, *, durable: bool) -> int:
+    version = _checkpointed(table).version()
+    reach("checkpoint.after_write")
+    names = list_log(table).checkpoints.get(version, ())
+    if names:
+        write_checksum(table, version, names)
+    reach("checkpoint.after_checksum")
+    if durable:
+        for name in (*names, *([checksum_name(version)] if names else ()), LAST_CHECKPOINT):
+            sync_file(table / LOG / name)
+        sync_directory(table / LOG)
+    return version
+
+
+def _checkpointed(table: Path) -> DeltaTable:
+    """Write a checkpoint; where somebody cleaned the log meanwhile, that on which delta-rs builds may be gone: look again."""
+    failure: Exception | None = None
+    for _ in range(CHECKPOINT_TRIES):
+        try:
+            handle = DeltaTable(table)
+            check_entries(table)  # delta-rs would bake a damaged entry into the checkpoint, and so hide it
+            check_checkpoint(table, list_log(table), until=handle.version())  # likewise
+            reach("checkpoint.before_write")
+            remove_checksum(table, handle.version())
+            handle.create_checkpoint()
+        except (DeltaError, FileNotFoundError) as error:
+            failure = error
+        except BaseException as error:
+            if not is_panic(error):
+                raise
+            raise Unavailable(f"{table}: a checkpoint cannot be written ({error}).") from error
+        else:
+            return handle
+    raise Unavailable(f"{table}: a checkpoint cannot be written ({failure}). Try again.") from failure
+
+
+def clean_log(table: Path, *, retention: Retention, clock: Clock) -> int:
+    """Delete expired entries and checkpoints below the newest checkpoint that allows it."""
+    listing = list_log(table)
+    floor = _floor(table, listing, retention=retention, clock=clock)
+    return _delete_below(table, listing, floor)
+
+
+def forget_history(table: Path) -> int:
+    """Delete every entry and checkpoint below the newest checkpoint, whatever its age. For a purge alone.
+
+    Entries of other programs above the last commit of Siltstone stay; they hold no rows.
+    """
+    listing = list_log(table)
+    for name in listing.drafts:
+        if int(name[:20]) == listing.newest_checkpoint:  # that version is taken, so this is nobody's next entry
+            (table / LOG / name).unlink(missing_ok=True)
+    return _delete_below(table, listing, listing.newest_checkpoint)
+
+
+def _floor(table: Path, listing: LogListing, *, retention: Retention, clock: Clock) -> int:
+    """Return the newest checkpoint below which everything is expired, -1 if there is none."""
+    newest = max(listing.entries, default=-1)
+    cut_seconds = clock.now().timestamp() - retention.hours * 3600
+    for version in sorted(listing.checkpoints, reverse=True):
+        too_many = retention.max_entries is not None and version <= newest - retention.max_entries
+        below = [v for v in listing.entries if v < version]
+        if too_many or not below or _modified(table, below[-1]) < cut_seconds:
+            return version
+    return -1
+
+
+def _modified(table: Path, version: int) -> float:
+    try:
+        return (table / LOG / entry_name(version)).stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _delete_below(table: Path, listing: LogListing, floor: int) -> int:
+    """Delete entries, oldest first, then checkpoints, then the drafts that crashed writers left.
+
+    The order is relied on: who finds the entry of its own version still there knows that none above it was cleaned.
+    """
+    until = min(floor, since_own(table, listing, until=max(listing.entries, default=floor)))
+    names = [entry_name(v) for v in listing.entries if v < until]
+    names += [name for v in sorted(listing.checkpoints) if v < floor for name in listing.checkpoints[v]]
+    names += [checksum_name(v) for v in listing.checksums if v < floor]
+    names += [name for name in listing.drafts if int(name[:20]) < floor]
+    for name in names:
+        (table / LOG / name).unlink(missing_ok=True)
+    return len(names)
+
+
+def heal_checkpoint(table: Path) -> bool:
+    """Delete an unreadable newest checkpoint whose entries are all still there; return whether that was done.
+
+    Raises:
+        Corruption: the checkpoint is unreadable and the entries it stands for were cleaned.
+    """
+    listing = list_log(table)
+    hinted = (table / LOG / LAST_CHECKPOINT).exists()
+    broken = [v for v in listing.checkpoints if not _is_sound(table, listing, v)]
+    if not broken:
+        return _drop_dangling_hint(table, listing) if hinted else False
+    sound = max((v for v in listing.checkpoints if v not in broken), default=-1)
+    if missing := _missing(listing, sound, newest=max(*broken, *listing.entries, -1)):
+        raise Corruption(
+            f"A checkpoint of {table} is unreadable and log entry {entry_name(missing[0])} was cleaned. "
+            "Restore the checkpoint from a copy.",
+            reason=Reason.DAMAGED_FILE,
+        )
+    (table / LOG / LAST_CHECKPOINT).unlink(missing_ok=True)
+    for version in broken:
+        for name in (*listing.checkpoints[version], checksum_name(version)):
+            (table / LOG / name).unlink(missing_ok=True)
+    return True
+
+
+def _is_sound(table: Path, listing: LogListing, version: int) -> bool:
+    """True if a checkpoint can be read and is as it was written, or is gone by now."""
+    names = listing.checkpoints[version]
+    try:
+        return all(_readable(table / LOG / name) for name in names) and matches(table, version, names)
+    except FileNotFoundError:
+        return True
+
+
+def _missing(listing: LogListing, checkpoint: int, *, newest: int) -> list[int]:
+    """Return the entries above a checkpoint that are needed to reach the newest version and are not there."""
+    return sorted(set(range(checkpoint + 1, newest + 1)) - set(listing.entries))
+
+
+def _drop_dangling_hint(table: Path, listing: LogListing) -> bool:
+    """A pointer to a checkpoint that is not there may go if the entries reach back to one that is, or to the first."""
+    newest = max(listing.entries, default=-1)
+    if newest < 0 or _missing(listing, listing.newest_checkpoint, newest=newest):
+        return False
+    (table / LOG / LAST_CHECKPOINT).unlink(missing_ok=True)
+    return True
+
+
+def _readable(path: Path) -> bool:
+    """True if a checkpoint is a Parquet file with rows. One that the system does not let this process read raises.
+
+    One that is gone raises, too: another process has cleaned it since it was listed.
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            return bool(file.metadata.num_rows > 0)
+    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno is not None and not isinstance(error, IsADirectoryError):
+            raise
+        return False
+
+
+def try_tidy_log(table: Path, *, retention: Retention, durable: bool, clock: Clock) -> str | None:
+    """Tidy, and return what went wrong instead of raising: a failed checkpoint never fails a write."""
+    try:
+        tidy_log(table, retention=retention, durable=durable, clock=clock)
+    except (DeltaError, OSError, SiltstoneError) as error:
+        return str(error)
+    return None

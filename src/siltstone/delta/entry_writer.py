@@ -1,0 +1,143 @@
+"""Writing a log entry: the one moment that counts.
+
+An entry is written whole under a name of its own, its *draft*, and then linked to its place. A local file system makes a
+link or refuses it in one step, whoever asks. So an entry is there whole or not at all, and of all who try to write one version
+exactly one succeeds. These are the system calls of delta-rs on a local disk; what it does around them, listing and replaying
+the log twice, took most of the time of a small commit.
+
+Each entry can be checked as whole. Its first line ends with the CRC-32 of all its bytes, and its last line is the transaction
+`APP_COMMITTED`, the entry's own version. A commit is checked against that of its parent, so a commit of another program is
+noticed even after a checkpoint has swallowed its entry.
+
+A crash leaves a draft. Nobody takes its name for an entry (delta-rs names its own the same way), and whoever cleans the log
+removes it.
+"""
+
+import contextlib
+import getpass
+import json
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from siltstone.delta.fsync import sync_beside
+from siltstone.delta.layout import entry_name, in_log
+from siltstone.failpoints import reach
+from siltstone.model.columns import (
+    APP_COMMITTED,
+    COMMIT_CRC,
+    COMMIT_ID,
+    COMMIT_KIND,
+    COMMIT_PID,
+    FORGOTTEN_MS,
+    ROWS_REMOVED,
+)
+from siltstone.model.files import Commit, DataFile
+
+ENGINE: Final = "siltstone"
+
+
+def put_entry(
+    table: Path, version: int, content: bytes, *, draft_id: str, durable: bool, beside: Sequence[str] = ()
+) -> None:
+    """Write the entry of a version that nobody has written yet. The draft's id must be fresh.
+
+    A durable draft is synced before it is linked: a power cut can take the entry back, but not leave a part of it. What it
+    names and is not on disk yet is synced `beside` it.
+
+    Raises:
+        FileExistsError: the version is taken.
+        OSError: the disk refused. The entry may be there all the same, as after a lost answer of a network disk.
+    """
+    path = in_log(table, entry_name(version))
+    draft = f"{path}#{int(draft_id, 16)}"
+    try:
+        with open(draft, "xb") as file:  # noqa: PTH123
+            file.write(content)
+            if durable:
+                file.flush()
+                sync_beside(file.fileno(), beside)
+        reach("commit.after_draft")
+        os.link(draft, path)
+    finally:
+        with contextlib.suppress(OSError):  # what is left over is cleaned with the log
+            os.unlink(draft)  # noqa: PTH108
+
+
+def entry_content(commit: Commit, *, version: int, commit_id: str, now_ms: int) -> bytes:
+    """Return a commit as the lines of its entry, sealed with their checksum."""
+    actions = _actions(commit, version, commit_id, now_ms)
+    return sealed(b"".join(_as_json(action).encode() + b"\n" for action in actions))
+
+
+def sealed(content: bytes) -> bytes:
+    """Add the checksum of an entry to its first line, which must be its ``commitInfo``."""
+    end = content.index(b"}}\n")
+    return b'%b,"%b":"%08x"%b' % (content[:end], COMMIT_CRC.encode(), zlib.crc32(content), content[end:])
+
+
+_as_json: Final = json.JSONEncoder(separators=(",", ":")).encode
+"""The encoder is made once: that takes longer than to use it."""
+
+
+def _actions(commit: Commit, version: int, commit_id: str, now_ms: int) -> Iterator[dict[str, Any]]:
+    yield {
+        "commitInfo": {
+            "timestamp": now_ms,
+            "operation": "WRITE",
+            "operationParameters": {"mode": "Append"},
+            "engineInfo": ENGINE,
+            "userName": _user(),
+            COMMIT_PID: str(os.getpid()),
+            COMMIT_ID: commit_id,
+            COMMIT_KIND: commit.kind.value,
+            **({ROWS_REMOVED: str(sum(file.rows for file in commit.removes))} if commit.removes else {}),
+            **commit.info,
+        }
+    }
+    yield from (dict(action) for action in commit.table_actions)
+    data_change = not commit.kind.moves_rows_only
+    for file in commit.adds:
+        yield {"add": _added(file, now_ms, data_change=data_change)}
+    for file in commit.removes:
+        yield {"remove": _removed(file, now_ms, data_change=data_change)}
+    for app, number in sorted(commit.transactions.items()):
+        yield {"txn": {"appId": app, "version": number}}
+    for app, number in sorted(commit.forgets.items()):
+        yield {"txn": {"appId": app, "version": number, "lastUpdated": FORGOTTEN_MS}}
+    yield {"txn": {"appId": APP_COMMITTED, "version": version}}
+
+
+@cache
+def _user() -> str:
+    """Return the name of the system user whose process this is; nothing else is written of who commits."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in a container
+        return str(os.getuid())
+
+
+def _added(file: DataFile, now_ms: int, *, data_change: bool) -> dict[str, Any]:
+    stats = {"stats": file.stats} if file.stats else {}
+    return {
+        "path": quote(file.path),
+        "partitionValues": dict(file.partition),
+        "size": file.size_bytes,
+        "modificationTime": now_ms,
+        "dataChange": data_change,
+    } | stats
+
+
+def _removed(file: DataFile, now_ms: int, *, data_change: bool) -> dict[str, Any]:
+    return {
+        "path": quote(file.path),
+        "deletionTimestamp": now_ms,
+        "dataChange": data_change,
+        "extendedFileMetadata": True,
+        "partitionValues": dict(file.partition),
+        "size": file.size_bytes,
+    }

@@ -1,0 +1,144 @@
+"""A small table as its log entries say it, from the first one on, without delta-rs.
+
+delta-rs takes milliseconds to open a table, and again for each question that is put to it. A log without a checkpoint is a few
+lines of JSON, so a lake of many small tables is read twenty times faster here. A table with a checkpoint is left to delta-rs.
+
+`Replayed` answers what `follow` and `table` ask of a `DeltaTable` that was just opened.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from siltstone.delta.layout import entry_name, in_log
+from siltstone.delta.log_reader import LAST_CHECKPOINT, LogEntry, file_mark, list_log, read_entry
+from siltstone.errors import Corruption, Reason
+from siltstone.model.files import DataFile
+
+MAX_ENTRIES: Final = 64
+"""Entries that are replayed at most. Checkpoints come every ten commits, so a log with more is unusual."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protocol:
+    """What a table asks of its readers and writers."""
+
+    min_reader_version: int
+    min_writer_version: int
+    reader_features: list[str] | None
+    writer_features: list[str] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """What a table is: the fields of its metadata action."""
+
+    id: str
+    name: str | None
+    description: str | None
+    partition_columns: list[str]
+    created_time: int | None
+    configuration: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A table's columns as Delta writes them."""
+
+    text: str
+
+    def to_json(self) -> str:
+        """Return the struct type as JSON."""
+        return self.text
+
+
+@dataclass(slots=True)
+class Replayed:
+    """A table at the version of its newest entry."""
+
+    newest: int = -1
+    files: dict[str, DataFile] = field(default_factory=dict)
+    transactions: dict[str, int] = field(default_factory=dict)
+    protocol_action: Mapping[str, Any] | None = None
+    metadata_action: Mapping[str, Any] | None = None
+
+    def version(self) -> int:
+        """Return the version."""
+        return self.newest
+
+    def protocol(self) -> Protocol:
+        """Return the protocol."""
+        action = self.protocol_action or {}
+        return Protocol(
+            min_reader_version=int(action["minReaderVersion"]),
+            min_writer_version=int(action["minWriterVersion"]),
+            reader_features=action.get("readerFeatures"),
+            writer_features=action.get("writerFeatures"),
+        )
+
+    def metadata(self) -> Metadata:
+        """Return the metadata."""
+        action = self.metadata_action or {}
+        return Metadata(
+            id=str(action["id"]),
+            name=action.get("name"),
+            description=action.get("description"),
+            partition_columns=list(action.get("partitionColumns") or ()),
+            created_time=action.get("createdTime"),
+            configuration=dict(action.get("configuration") or {}),
+        )
+
+    def schema(self) -> Schema:
+        """Return the columns."""
+        return Schema(str((self.metadata_action or {})["schemaString"]))
+
+    def transaction_version(self, app: str) -> int | None:
+        """Return an app transaction."""
+        return self.transactions.get(app)
+
+    def live_files(self) -> tuple[DataFile, ...]:
+        """Return the live files."""
+        return tuple(self.files.values())
+
+    def lay(self, entry: LogEntry) -> None:
+        """Apply the next entry."""
+        for path in entry.removes:
+            self.files.pop(path, None)
+        self.files.update((file.path, file) for file in entry.files)
+        self.transactions.update(entry.transactions)
+        for app in entry.forgotten:
+            self.transactions.pop(app, None)
+        if entry.protocol is not None:
+            self.protocol_action = entry.protocol
+        if entry.metadata is not None:
+            self.metadata_action = entry.metadata
+        self.newest = entry.version
+
+
+def replay(table: Path) -> Replayed | None:
+    """Replay a log that has no checkpoint; None if it has one, is long or foreign in part, is not there, or was cleaned.
+
+    Raises:
+        Corruption: an entry is damaged or missing.
+    """
+    found = Replayed()
+    try:
+        listing = list_log(table)
+        if listing.checkpoints or not 0 < len(listing.entries) <= MAX_ENTRIES:
+            return None
+        if file_mark(in_log(table, LAST_CHECKPOINT)):  # it points to nothing: opening by delta-rs heals that
+            return None
+        if missing := listing.missing():
+            raise Corruption(
+                f"Log entry {entry_name(missing[0])} of {table} is missing. Restore it from a copy.",
+                reason=Reason.MISSING_FILE,
+            )
+        for version in listing.entries:
+            entry = read_entry(table, version)
+            if entry.is_foreign:  # opening by delta-rs tells whether it was undone
+                return None
+            found.lay(entry)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found if found.protocol_action and found.metadata_action else None

@@ -1,0 +1,439 @@
+"""A Delta table in an object store: small commits by conditional puts.
+
+The store creates an object only if none of that name is there, so of all who write the entry of one version exactly one
+succeeds; no lock is needed, and a put that was acknowledged is durable. delta-rs makes and opens the table and writes its
+checkpoints; entries are written here, in the same form as on a disk (`entry`).
+
+Flow of a commit:
+
+1. list the entries above the newest version that is known;
+2. build the commit for that version;
+3. put its entry, if there is none; another writer's makes us start over;
+4. after any failure look for our commit id in that entry.
+
+A put whose answer was lost may land later: that is CommitUnknown, and whoever repeats the same events is told that they are
+there. Staged files of crashed writers are swept by age.
+Deliberately absent: compactions. Whatever is added stays live.
+"""
+
+import contextlib
+import datetime
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, Final
+
+import obstore
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Schema
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+from obstore.store import AzureStore, S3Store
+
+from siltstone.clock import Clock, epoch_ms
+from siltstone.config import Settings
+from siltstone.delta.background import Background
+from siltstone.delta.entry_writer import entry_content
+from siltstone.delta.layout import DATA, LOG, entry_name
+from siltstone.delta.log_reader import LogEntry, check_own, entry_version, parse_entry
+from siltstone.delta.log_replay import LogMoved, live_files
+from siltstone.delta.parquet import READ_ERRORS, small_file
+from siltstone.delta.table import declare_invariants
+from siltstone.errors import CommitUnknown, Conflict, Corruption, NotFound, SiltstoneError, Unavailable
+from siltstone.failpoints import reach
+from siltstone.host import fork_safety as forks
+from siltstone.host.system_errors import read_failure
+from siltstone.model.columns import COMMIT_KIND
+from siltstone.model.files import Added, Commit, CommitKind, Committed, Live
+from siltstone.spark_tasks.parquet_checksums import parse_file
+
+CHECKPOINT_COMMITS: Final = 100
+"""Commits between checkpoints: each lists and writes all live files, over a network."""
+SWEPT_AFTER: Final = datetime.timedelta(days=1)
+STALE_AFTER: Final = datetime.timedelta(hours=1)
+"""A commit that took so long may have landed below entries that were cleaned meanwhile."""
+BACKOFF_SECONDS: Final = 0.02
+BACKOFF_MAX_SECONDS: Final = 1.0
+RETRIES: Final = 3
+ALTER_TRIES: Final = 20
+TIMEOUT_SECONDS: Final = 30
+CONNECT_SECONDS: Final = 5
+_NO_HOOKS: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+_ONCE: Final = CommitProperties(max_commit_retries=0, custom_metadata={COMMIT_KIND: CommitKind.METADATA.value})
+
+
+class Objects:
+    """The objects below one prefix of a bucket or container."""
+
+    def __init__(self, kind: str, bucket: str, prefix: str, options: Mapping[str, str]) -> None:
+        """Reach the store with these options; what they do not say comes from the environment."""
+        settings = dict(options)
+        allow_http = settings.pop("allow_http", "false").lower() == "true"
+        store: Any = S3Store if kind == "s3" else AzureStore
+        self.uri = f"{'s3' if kind == 's3' else 'az'}://{bucket}/{prefix}"
+        self.options = {
+            **options,
+            "aws_conditional_put": "etag",
+            "max_retries": str(RETRIES),
+            "timeout": f"{TIMEOUT_SECONDS}s",
+            "connect_timeout": f"{CONNECT_SECONDS}s",
+        }
+        """What delta-rs needs to know."""
+        self._store = store(
+            bucket,
+            prefix=prefix,
+            config=settings,
+            client_options={
+                "allow_http": allow_http,
+                "timeout": f"{TIMEOUT_SECONDS}s",
+                "connect_timeout": f"{CONNECT_SECONDS}s",
+            },
+            retry_config={"max_retries": RETRIES, "retry_timeout": datetime.timedelta(seconds=TIMEOUT_SECONDS)},
+        )
+
+    def put(self, path: str, content: bytes, *, anew: bool = False) -> None:
+        """Write an object; `anew`, only if there is none of that name.
+
+        Raises:
+            FileExistsError: there is one.
+            OSError: the store refused or cannot be reached.
+        """
+        with _as_os_errors():
+            obstore.put(self._store, path, content, mode="create" if anew else "overwrite")
+
+    def get(self, path: str) -> bytes:
+        """Read an object.
+
+        Raises:
+            FileNotFoundError: there is none.
+            OSError: the store refused or cannot be reached.
+        """
+        with _as_os_errors():
+            return bytes(obstore.get(self._store, path).bytes())
+
+    def names(self, folder: str, *, after: str = "") -> Iterator[tuple[str, datetime.datetime]]:
+        """Yield the names in a folder that come after one, in order, with the times of their last change."""
+        offset = f"{folder}/{after}" if after else None
+        with _as_os_errors():
+            for found in obstore.list(self._store, prefix=f"{folder}/", offset=offset):
+                for one in found:
+                    yield str(one["path"]).rsplit("/", 1)[-1], one["last_modified"]
+
+    def delete(self, path: str) -> None:
+        """Delete an object; one that is not there is no error."""
+        with _as_os_errors(), contextlib.suppress(FileNotFoundError):
+            obstore.delete(self._store, path)
+
+
+@contextlib.contextmanager
+def _as_os_errors() -> Iterator[None]:
+    try:
+        yield
+    except (AlreadyExistsError, PreconditionError) as error:
+        raise FileExistsError(_told(error)) from error
+    except FileNotFoundError:
+        raise
+    except BaseError as error:
+        raise OSError(_told(error)) from error
+
+
+def _told(error: Exception) -> str:
+    """Return the last line that says something: the cause, without the request."""
+    lines = [line.strip(" ↳│") for line in str(error).splitlines() if line.strip(" ↳│")]
+    return lines[0][:300] if lines else type(error).__name__
+
+
+class ObjectTable:
+    """One Delta table in an object store. Safe to share between threads."""
+
+    def __init__(self, objects: Objects, *, settings: Settings, clock: Clock, label: str) -> None:
+        """Open a table that is there.
+
+        Raises:
+            NotFound: there is none.
+            Unavailable: the store cannot be reached.
+        """
+        self._objects = objects
+        self._label = label
+        self._settings = settings
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._background = Background()
+        opened = self._open()
+        self._id = str(opened.metadata().id)
+        self._version = opened.version()
+        self._tidied = self._version
+
+    @property
+    def _mutex(self) -> "threading.RLock":
+        """The lock of this object; a forked child is refused."""
+        forks.check()
+        return self._lock
+
+    @staticmethod
+    def create(objects: Objects, schema: pa.Schema, *, partition_by: list[str], properties: Mapping[str, str]) -> None:
+        """Make a table at version 0; of many that try at once exactly one succeeds.
+
+        Raises:
+            Conflict: a table is already there.
+            Unavailable: the store refused.
+        """
+        try:
+            made = DeltaTable.create(
+                objects.uri,
+                schema,
+                partition_by=partition_by,
+                configuration={**properties, "delta.logRetentionDuration": "interval 1 days"},
+                storage_options=objects.options,
+                raise_if_key_not_exists=False,
+                commit_properties=_ONCE,
+                post_commithook_properties=_NO_HOOKS,
+            )
+            declare_invariants(made)
+        except DeltaError as error:
+            with contextlib.suppress(OSError):
+                objects.get(f"{LOG}/{entry_name(0)}")
+                raise Conflict(f"A Delta table already exists at {objects.uri}.") from error
+            raise Unavailable(f"The Delta table at {objects.uri} could not be created: {_told(error)}") from error
+        except OSError as error:
+            raise Unavailable(f"The Delta table at {objects.uri} could not be created: {_told(error)}") from error
+
+    def _open(self) -> DeltaTable:
+        try:
+            return DeltaTable(self._objects.uri, storage_options=self._objects.options)
+        except TableNotFoundError as error:
+            raise NotFound(f"There is no Delta table at {self._objects.uri}.") from error
+        except (DeltaError, OSError) as error:
+            raise Unavailable(f"{self.label} cannot be reached: {_told(error)}") from error
+
+    @property
+    def id(self) -> str:
+        """The table's id."""
+        return self._id
+
+    @property
+    def label(self) -> str:
+        """How it is called in messages."""
+        return self._label
+
+    # ---- reading -------------------------------------------------------------------------------------------------
+
+    def version(self) -> int:
+        """Return the newest version."""
+        with self._mutex:
+            try:
+                for name, _ in self._objects.names(LOG, after=entry_name(self._version)):
+                    self._version = max(self._version, entry_version(name) or 0)
+            except OSError as error:
+                raise Unavailable(f"{self.label} cannot be reached: {error}") from error
+            return self._version
+
+    def properties(self) -> Mapping[str, str]:
+        """Return the table's properties."""
+        return dict(self._open().metadata().configuration)
+
+    def transaction(self, app: str) -> int | None:
+        """Return nothing: that is not known without opening the table."""
+        del app
+        return None
+
+    def exists(self, path: str) -> bool:
+        """Tell whether a file is there."""
+        try:
+            self._objects.get(path)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise Unavailable(f"{self.label} cannot be reached: {error}") from error
+        return True
+
+    def added(self, version: int) -> Added:
+        """Return the files that a version has added."""
+        try:
+            entry = self._entry(version)
+            return Added(files=entry.files, commit_id=entry.commit_id)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise Unavailable(f"{self.label} cannot be reached: {error}") from error
+
+    def _entry(self, version: int) -> LogEntry:
+        name = entry_name(version)
+        content = self._objects.get(f"{LOG}/{name}")
+        entry = parse_entry(content, version, where=f"{self._objects.uri}/{LOG}/{name}")
+        check_own(self._objects.uri, entry)
+        return entry
+
+    def live(self) -> Live:
+        """Return the newest version's files."""
+        opened = self._open()
+        return Live(version=opened.version(), files=live_files(opened))
+
+    def read(self, path: str) -> pa.Table:
+        """Read a file.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            Unavailable: the store cannot be reached.
+        """
+        try:
+            content = self._objects.get(path)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise Unavailable(f"{self.label} cannot be reached: {error}") from error
+        try:
+            return parse_file(content)
+        except READ_ERRORS as error:
+            raise read_failure(path, error) from error
+
+    # ---- committing ----------------------------------------------------------------------------------------------
+
+    def commit(self, build: Callable[[int], Commit]) -> Committed:
+        """Land one commit exactly once; `build` is called for each version it is tried on.
+
+        Raises:
+            CommitUnknown: whether it landed cannot be known.
+            Unavailable: other writers kept winning for longer than the time limit, or the store refused.
+        """
+        commit_id = self._clock.new_id()
+        deadline = self._clock.monotonic_seconds() + self._settings.commit_timeout_seconds
+        tries = 0
+        with self._mutex:
+            while True:
+                started = self._clock.now()
+                tried = self._tried(build, commit_id)
+                if tried is not None and self._put_entry(tried):
+                    self._version = tried.version
+                    if self._clock.now() - started > STALE_AFTER:
+                        raise self._unknown(tried.version, "it took so long that its entry may have been overtaken")
+                    return tried
+                tries += 1
+                if self._clock.monotonic_seconds() > deadline:
+                    raise Unavailable(
+                        f"{self.label}: other writers won {tries} times in a row; nothing was written. Try again later."
+                    )
+                limit = min(BACKOFF_MAX_SECONDS, BACKOFF_SECONDS * 2 ** min(tries, 10))
+                self._clock.sleep(limit * (0.5 + self._clock.jitter() / 2))
+
+    def _tried(self, build: Callable[[int], Commit], commit_id: str) -> Committed | None:
+        """Build the commit for the newest version; None if that is not the newest one any more."""
+        version = self.version()
+        try:
+            return Committed(version=version + 1, commit_id=commit_id, commit=build(version))
+        except LogMoved:
+            return None
+
+    def _put_entry(self, tried: Committed) -> bool:
+        """Put the entry once; True if it landed, False if another commit took its place."""
+        content = entry_content(
+            tried.commit, version=tried.version, commit_id=tried.commit_id, now_ms=epoch_ms(self._clock.now())
+        )
+        reach("commit.before_entry")
+        try:
+            self._objects.put(f"{LOG}/{entry_name(tried.version)}", content, anew=True)
+        except OSError as error:
+            return self._landed_after_failure(error, tried)
+        reach("commit.after_entry")
+        return True
+
+    def _landed_after_failure(self, error: OSError, tried: Committed) -> bool:
+        """Decide by the entry: a put that was repeated meets itself."""
+        try:
+            return self._entry(tried.version).commit_id == tried.commit_id
+        except (Corruption, OSError):  # also if another entry is said to be there: it may be ours, put twice
+            raise self._unknown(tried.version, str(error)) from error
+
+    def _unknown(self, version: int, why: str) -> CommitUnknown:
+        return CommitUnknown(
+            f"{self.label}: whether version {version} is there cannot be known ({why}). Write the same again: what is "
+            "there is not written twice."
+        )
+
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Change some of the table's properties."""
+        self._alter(
+            lambda table: table.alter.set_table_properties(
+                dict(properties),
+                raise_if_not_exists=False,
+                commit_properties=_ONCE,
+                post_commithook_properties=_NO_HOOKS,
+            )
+        )
+
+    def add_columns(self, wanted: pa.Schema) -> None:
+        """Give the table the columns that it lacks."""
+
+        def add(table: DeltaTable) -> None:
+            known = {field.name for field in table.schema().fields}
+            fields: list[Field] = [field for field in Schema.from_arrow(wanted).fields if field.name not in known]
+            if fields:
+                table.alter.add_columns(fields, commit_properties=_ONCE, post_commithook_properties=_NO_HOOKS)
+
+        self._alter(add)
+
+    def _alter(self, change: Callable[[DeltaTable], None]) -> None:
+        """Change the table itself, again and again if other writers are quicker."""
+        failure: DeltaError | None = None
+        for _ in range(ALTER_TRIES):
+            try:
+                change(self._open())
+            except DeltaError as error:
+                failure = error
+                continue
+            return
+        raise Unavailable(f"{self.label}: its columns cannot be changed: {failure}") from failure
+
+    # ---- files ---------------------------------------------------------------------------------------------------
+
+    def staging(self, owner: str) -> AbstractContextManager[object]:
+        """Do nothing: what crashed writers leave is swept by its age."""
+        del owner
+        return nullcontext()
+
+    def stage(self, path: str, rows: pa.Table) -> int:
+        """Write a file that no log names yet, and return its size."""
+        content = small_file(rows)
+        try:
+            self._objects.put(path, content)
+        except OSError as error:
+            raise Unavailable(f"{self.label}: {path} cannot be written ({error}).") from error
+        return len(content)
+
+    def discard(self, paths: Iterable[str]) -> None:
+        """Delete files that no log names; those that cannot be are swept later."""
+        for path in paths:
+            with contextlib.suppress(OSError):
+                self._objects.delete(path)
+
+    # ---- upkeep --------------------------------------------------------------------------------------------------
+
+    def notice(self, version: int) -> None:
+        """Tidy the log and sweep, every so many commits."""
+        if version - self._tidied >= CHECKPOINT_COMMITS and self._background.start("tidy", Path(LOG), self._tidy):
+            self._tidied = version
+
+    def _tidy(self) -> str | None:
+        try:
+            opened = self._open()
+            opened.create_checkpoint()
+            opened.cleanup_metadata()
+            self.sweep()
+        except (DeltaError, OSError, SiltstoneError) as error:
+            return str(error)
+        return None
+
+    def sweep(self) -> int:
+        """Delete files that no log names and that are a day old; return how many."""
+        before = self._clock.now() - SWEPT_AFTER
+        found = [f"{DATA}/{name}" for name, changed in self._objects.names(DATA) if changed < before]
+        named = {file.path for file in self.live().files}  # after `found`: what was committed is named here
+        dead = [path for path in found if path not in named]
+        for path in dead:
+            self._objects.delete(path)
+        return len(dead)
+
+    def close(self) -> None:
+        """Wait for what is under way."""
+        self._background.close()

@@ -1,0 +1,197 @@
+"""Reading a few rows of a Parquet file that never changes: its footer, some columns of a row group, rows by their number.
+
+Footers and columns are kept (see `kept`), so a file's footer is parsed once. Rows by number: Arrow cannot jump to a page, but
+it reads lazily, so a row group is read no further than the last row that is wanted. With `keep` it is read whole, and kept.
+
+Bloom filters are not read: pyarrow says where they lie but cannot ask them. Files are sorted by key, so the ranges of their row
+groups tell as much. Missing statistics mean "may contain".
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from siltstone.delta.parquet import READ_ERRORS, key_ranges
+from siltstone.delta.read_cache import Visit
+from siltstone.host.system_errors import read_failure
+from siltstone.model.files import KeyRange
+from siltstone.model.schema import default_of, filled
+from siltstone.spark_tasks.parquet_checksums import batches, check_rows, open_parquet
+
+FOOTER_GROWTH: Final = 4
+"""How much larger a footer is in memory than on disk, roughly."""
+_FOOTER: Final = "footer"
+
+Numbers = np.ndarray[Any, Any]
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Name the file that cannot be read. A missing file is not damaged."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except READ_ERRORS as error:
+        raise read_failure(path, error) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedFile:
+    """A file's footer, and the ranges of the key columns in each row group."""
+
+    metadata: pq.FileMetaData
+    groups: tuple[tuple[KeyRange, ...], ...]
+
+    @cached_property
+    def whole(self) -> KeyRange:
+        """The range of the first key column in the whole file."""
+        firsts = [ranges[0] for ranges in self.groups]
+        if not all(found.known for found in firsts):
+            return KeyRange()
+        return KeyRange(min((r.low for r in firsts), default=None), max((r.high for r in firsts), default=None))
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """How large the rows are, decompressed."""
+        return sum(self.metadata.row_group(number).total_byte_size for number in range(self.metadata.num_row_groups))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileReader:
+    """One file as a visit reads it. `schema` has the columns as the dataset has them; `key` those whose ranges count.
+
+    Everything here raises FileNotFoundError if the file was removed since the snapshot, Corruption if it cannot be read.
+    """
+
+    root: Path
+    path: str
+    schema: pa.Schema
+    key: tuple[str, ...]
+    visit: Visit
+    verify: bool
+
+    def has_footer(self) -> bool:
+        """True if the footer is kept."""
+        return self.visit.has(self.path, _FOOTER)
+
+    def footer(self) -> GroupedFile:
+        """Return the footer, and keep it."""
+        found: GroupedFile | None = self.visit.find(self.path, _FOOTER)
+        if found is None:
+            with self._opened_with(None) as file:
+                metadata = file.metadata
+            found = GroupedFile(metadata=metadata, groups=_ranges(metadata, self.key))
+            self.visit.keep(self.path, _FOOTER, found, metadata.serialized_size * FOOTER_GROWTH)
+        return found
+
+    def has_columns(self, group: int, names: Sequence[str]) -> bool:
+        """True if these columns of a row group are kept."""
+        return any(self.visit.has(self.path, (group, tuple(kept))) for kept in (names, self.schema.names))
+
+    def _kept_columns(self, group: int, names: Sequence[str]) -> pa.Table | None:
+        found: pa.Table | None = self.visit.find(self.path, (group, tuple(names)))
+        if found is None:
+            whole: pa.Table | None = self.visit.find(self.path, (group, tuple(self.schema.names)))
+            found = whole.select(list(names)) if whole is not None else None
+        return found
+
+    def columns(self, group: int, names: Sequence[str], *, keep: bool = True) -> pa.Table:
+        """Return columns of a row group, and keep them."""
+        found = self._kept_columns(group, names)
+        if found is None:
+            with self._opened() as file:
+                found = file.read_row_group(group, columns=list(names), use_threads=False)
+                check_rows(found.num_rows, file.metadata.row_group(group).num_rows)
+            found = self._typed(found, names).combine_chunks()
+            if keep:
+                self.visit.keep(self.path, (group, tuple(names)), found, found.nbytes)
+        return found
+
+    def rows(
+        self, group: int, rows: Numbers, names: Sequence[str], *, keep: bool, known: pa.Table | None = None
+    ) -> pa.Table:
+        """Return rows of a row group by their ascending numbers; with `keep` the whole row group is read and kept.
+
+        Columns of the row group that are `known` need not be read again.
+        """
+        table = self._kept_columns(group, names)
+        if table is None and keep:
+            table = self.columns(group, self.schema.names).select(list(names))
+        if table is not None:
+            return _picked(table, rows)
+        table = known if known is not None else pa.table({})
+        stored = set(table.column_names)
+        there = [name for name in names if name in stored]
+        table = table.select(there)
+        parts = [table.take(pa.array(rows))] if there else []
+        missing = [name for name in names if name not in there]
+        stored = set(self.footer().metadata.schema.to_arrow_schema().names) if missing else set()
+        if read := [name for name in missing if name in stored]:
+            parts.append(self._typed(self._first_rows(group, rows, read), read))
+        columns = {name: part.column(name) for part in parts for name in part.column_names}
+        for name in missing:  # a column that is younger than the file shows its default
+            if name not in columns:
+                columns[name] = pa.repeat(default_of(self.schema.field(name)), len(rows))
+        return pa.table([columns[name] for name in names], schema=self._schema_of(names))
+
+    def _first_rows(self, group: int, rows: Numbers, names: Sequence[str]) -> pa.Table:
+        """Read as far as the last row."""
+        last = int(rows[-1])
+        parts: list[pa.Table] = []
+        start = 0
+        with self._opened() as file:
+            for batch in batches(file, last + 1, columns=names, groups=[group], use_threads=False):
+                here = rows[(rows >= start) & (rows < start + batch.num_rows)] - start
+                table = pa.Table.from_batches([batch])
+                parts.append(table.take(pa.array(here)))
+                start += batch.num_rows
+                if start > last:
+                    break
+        return pa.concat_tables(parts)
+
+    def _opened(self) -> AbstractContextManager[pq.ParquetFile]:
+        return self._opened_with(self.footer().metadata)
+
+    @contextmanager
+    def _opened_with(self, metadata: pq.FileMetaData | None) -> Iterator[pq.ParquetFile]:
+        full = self.root / self.path
+        with (
+            readable(full),
+            open_parquet(full, verify=self.verify, metadata=metadata, pre_buffer=False) as file,
+        ):
+            yield file
+
+    def _typed(self, table: pa.Table, names: Sequence[str]) -> pa.Table:
+        return filled(table, self._schema_of(names))
+
+    def _schema_of(self, names: Sequence[str]) -> pa.Schema:
+        return pa.schema([self.schema.field(name) for name in names])
+
+
+def _picked(table: pa.Table, rows: Numbers) -> pa.Table:
+    """Return rows by their ascending numbers, each once; of more than 2 GiB of text, chunk by chunk."""
+    try:
+        return table.take(pa.array(rows))
+    except pa.ArrowInvalid:  # the chunks of a column are concatenated first, and do not fit
+        chosen = np.zeros(table.num_rows, dtype=bool)
+        chosen[rows] = True
+        return table.filter(pa.array(chosen))
+
+
+def _ranges(metadata: pq.FileMetaData, key: Sequence[str]) -> tuple[tuple[KeyRange, ...], ...]:
+    """Return for each row group the range of each key column."""
+    columns: list[list[KeyRange]] = []
+    for name in key:
+        try:
+            columns.append(key_ranges(metadata, name))
+        except OverflowError:  # a date that Python cannot hold
+            columns.append([KeyRange()] * metadata.num_row_groups)
+    return tuple(zip(*columns, strict=True))

@@ -1,0 +1,398 @@
+"""A Delta table as a reader holds it: opened on first use, brought to the newest version before each use.
+
+Refreshing costs a few stats when nothing has happened, and the reading of the new entries when something has (see `follow`).
+The table is opened, by delta-rs or where there is no checkpoint yet by `replay`, only
+
+* the first time, and after whatever the entries cannot tell: new metadata, a new protocol;
+* when the entry of our version is gone or is another one: the log was cleaned past us, or another table lies here;
+* when a new checkpoint is above the last entry that was found: the same, if somebody else cleans in an order of his own;
+* when it was opened a minute ago: so nothing rests on our own reading for long.
+
+Invariants: a table with another id, or marked dropped, is Gone; a table of a newer format is refused. A damaged log entry, a
+commit of another program and table features that Siltstone does not write are Corruption, although delta-rs would open them.
+"""
+
+import contextlib
+import math
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from siltstone.clock import Clock, epoch_ms
+from siltstone.delta.checkpoints import heal_checkpoint
+from siltstone.delta.full_replay import Replayed, replay
+from siltstone.delta.layout import LOG, in_log
+from siltstone.delta.log_reader import (
+    LAST_CHECKPOINT,
+    Mark,
+    check_chain,
+    check_checkpoint,
+    check_entries,
+    file_mark,
+    list_log,
+    removals,
+    transactions,
+)
+from siltstone.delta.log_replay import Followed, LogMoved, late_reads
+from siltstone.errors import Corruption, Gone, NotFound, Reason, Unavailable
+from siltstone.host import fork_safety as forks
+from siltstone.host.system_errors import log_errors
+from siltstone.model.columns import APP_COMMITTED
+from siltstone.model.files import DataFile
+from siltstone.model.spec import PROPERTY_DROPPED, check_properties
+
+__all__ = ["LogMoved", "Pinned", "TableHandle"]
+
+OPEN_TRIES: Final = 5
+"""An open can meet a log that is being cleaned; the next listing is whole again."""
+FREE_READER_VERSION: Final = 1
+FREE_WRITER_VERSION: Final = 2
+"""Up to these versions a protocol asks nothing that Siltstone does not do."""
+READER_FEATURES: Final = frozenset({"timestampNtz"})
+WRITER_FEATURES: Final = frozenset({"appendOnly", "invariants", "timestampNtz"})
+"""Features that a protocol which lists them may ask for."""
+MS_PER_HOUR: Final = 3_600_000
+FOLLOW_SECONDS: Final = 60.0
+"""How long entries are laid over what delta-rs read before it reads the table again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pinned:
+    """A table at one version: its live files, transactions and properties."""
+
+    version: int
+    files: tuple[DataFile, ...]
+    transactions: Mapping[str, int]
+    schema: pa.Schema
+
+    @property
+    def rows(self) -> int:
+        """How many rows the live files hold."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes the live files take."""
+        return sum(file.size_bytes for file in self.files)
+
+
+class TableHandle:
+    """One Delta table, for reading. Safe to share between threads."""
+
+    def __init__(self, path: Path, *, clock: Clock, label: str, must_exist: bool = False) -> None:
+        """Remember where the table is; it is opened on first use. One that `must_exist` is Gone where it is not there."""
+        self.path = path
+        self.label = label
+        self._clock = clock
+        self._must_exist = must_exist
+        self._lock = threading.RLock()
+        self._followed: Followed | None = None
+        self._id: str | None = None
+        self._hint: Mark = ()
+
+    @property
+    def _mutex(self) -> "threading.RLock":
+        """The lock of this object. A forked child is refused: the thread that holds it may not be there."""
+        forks.check()
+        return self._lock
+
+    # ---- reading -------------------------------------------------------------------------------------------------
+
+    def pin(self, *apps: str) -> Pinned:
+        """Return the newest version with its live files and the named app transactions, read at once."""
+        with self._mutex:
+            for _ in range(OPEN_TRIES):
+                with contextlib.suppress(LogMoved):
+                    return self._pin(self._refresh(), apps)
+        raise self._not_still()
+
+    def _pin(self, version: int, apps: tuple[str, ...]) -> Pinned:
+        current = self._current()
+        with self._trusted():
+            found = {app: number for app in apps if (number := current.transaction(app)) is not None}
+            return Pinned(version=version, files=current.files(), transactions=found, schema=current.schema)
+
+    def at(self, version: int, *apps: str) -> Pinned:
+        """Return an older version with the files that were live then, which may be gone, and the named app transactions.
+
+        Raises:
+            LogMoved: the log does not reach back to it any more.
+        """
+        with late_reads(), log_errors(self.path / LOG):
+            opened = DeltaTable(self.path, version=version)
+            try:
+                check_checkpoint(self.path, list_log(self.path), until=version)
+            except FileNotFoundError as error:
+                raise LogMoved(str(error)) from error
+            past = Followed(self.path, opened, opened_seconds=0.0)
+        found = {app: number for app in apps if (number := past.transaction(app)) is not None}
+        return Pinned(version=version, files=past.files(), transactions=found, schema=past.schema)
+
+    def check_there(self) -> None:
+        """Look, without waiting for anybody, whether the table's log is still there.
+
+        Raises:
+            Gone: it is not.
+        """
+        if not (self.path / LOG).is_dir():
+            raise self._gone()
+
+    def _gone(self) -> Gone:
+        return Gone(f"{self.label} is no longer there: it was dropped. Open the dataset anew.")
+
+    def version(self) -> int:
+        """Return the newest version."""
+        with self._mutex:
+            return self._refresh()
+
+    def files(self) -> tuple[DataFile, ...]:
+        """Return the live files of the version that was refreshed last; `pin` and `commit` refresh it first."""
+        with self._mutex, self._trusted():
+            return self._current().files()
+
+    def transaction(self, app: str) -> int | None:
+        """Return an app transaction of the version that was refreshed last."""
+        with self._mutex, self._trusted():
+            return self._current().transaction(app)
+
+    def newest(self, app: str) -> int | None:
+        """Return an app transaction of the newest version, without listing its files."""
+        with self._mutex:
+            for _ in range(OPEN_TRIES):
+                with contextlib.suppress(LogMoved):
+                    self._refresh()
+                    return self.transaction(app)
+        raise self._not_still()
+
+    def _not_still(self) -> Unavailable:
+        """Return the error of a log that could not be read although it was opened anew each time.
+
+        Raises:
+            Corruption: its checkpoint is damaged.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            transactions(self.path)
+        return Unavailable(f"{self.label}: its log was cleaned again and again while it was read. Try again.")
+
+    def schema(self) -> pa.Schema:
+        """Return the schema of the version that was refreshed last."""
+        with self._mutex:
+            return self._current().schema
+
+    def columns(self) -> pa.Schema:
+        """Return the schema of the newest version."""
+        with self._mutex:
+            self._refresh()
+            return self._current().schema
+
+    @property
+    def id(self) -> str:
+        """The id that Delta gave the table when it was made."""
+        with self._mutex:
+            self._current()
+            assert self._id is not None  # noqa: S101  # a table that was opened has one
+            return self._id
+
+    def properties(self) -> dict[str, str]:
+        """Return the table's properties at the newest version."""
+        with self._mutex:
+            self._refresh()
+            return dict(self._current().opened.metadata().configuration)
+
+    def delta(self) -> DeltaTable:
+        """Return a fresh delta-rs handle for reading; nobody may commit through it."""
+        return _open(self.path)
+
+    def removed(self, *, within_hours: float = math.inf) -> set[str]:
+        """Return the files that the log names as removed, at most so long ago; a clock that was set back makes none older.
+
+        Raises:
+            Unavailable: they cannot be listed.
+        """
+        cut_ms = epoch_ms(self._clock.now()) - within_hours * MS_PER_HOUR
+        return {path for path, at_ms in self.removals().items() if at_ms > cut_ms}
+
+    def removals(self) -> dict[str, int]:
+        """Return every removed file that the log still knows, with the time of its removal in milliseconds.
+
+        Raises:
+            Unavailable: they cannot be listed.
+        """
+        for _ in range(OPEN_TRIES):
+            with contextlib.suppress(FileNotFoundError), log_errors(self.path / LOG):
+                return removals(self.path)
+        raise Unavailable(f"{self.label}: its log was cleaned again and again while it was read. Try again.")
+
+    def marks(self, *prefixes: str) -> dict[str, int]:
+        """Return the app transactions whose name has one of these prefixes, read from the newest log.
+
+        Raises:
+            Unavailable: they cannot be listed.
+        """
+        for _ in range(OPEN_TRIES):
+            with contextlib.suppress(FileNotFoundError):
+                return transactions(self.path, *prefixes)
+        raise Unavailable(f"{self.label}: its log was cleaned again and again while it was read. Try again.")
+
+    # ---- following -----------------------------------------------------------------------------------------------
+
+    def _current(self) -> Followed:
+        if self._followed is None:
+            self._refresh()
+        assert self._followed is not None  # noqa: S101  # a refresh leaves one or raises
+        return self._followed
+
+    @contextlib.contextmanager
+    def _trusted(self) -> Iterator[None]:
+        """Use what was followed; if it turns out to be of no more use, the next refresh opens the table anew."""
+        try:
+            with log_errors(self.path / LOG):
+                yield
+        except LogMoved:
+            self._followed = None
+            raise
+
+    def _refresh(self) -> int:
+        """Bring what is known to the newest version, and return that."""
+        with log_errors(self.path / LOG):
+            hint = file_mark(in_log(self.path, LAST_CHECKPOINT))  # first: a commit asks whether it has changed since
+            if not self._follow(hint):
+                self._open_again()
+        self._hint = hint
+        return self._current().version
+
+    def _follow(self, hint: Mark) -> bool:
+        """Read the entries above the version that is known; False if the table has to be opened anew."""
+        found = self._followed
+        if found is None or self._clock.monotonic_seconds() - found.opened_seconds > FOLLOW_SECONDS:
+            return False
+        if not found.is_in_place():
+            return False
+        try:
+            found.follow()
+        except LogMoved:
+            return False
+        return hint == self._hint or list_log(self.path).newest_checkpoint <= found.version
+
+    def _open_again(self) -> None:
+        for _ in range(OPEN_TRIES):
+            with contextlib.suppress(LogMoved):
+                return self._adopt(self._reopen())
+        raise self._not_still()
+
+    def _reopen(self) -> DeltaTable | Replayed:
+        try:
+            return _opened(self.path)
+        except NotFound as error:
+            if self._id is None and not self._must_exist:
+                raise
+            raise self._gone() from error
+
+    def _adopt(self, opened: DeltaTable | Replayed) -> None:
+        """Take a table that was just opened; metadata that cannot be understood is Corruption."""
+        try:
+            self._take(opened)
+        except (KeyError, TypeError, ValueError) as error:
+            raise Corruption(
+                f"{self.label}: the metadata of {self.path} cannot be understood ({error!r}). Restore it from a copy.",
+                reason=Reason.DAMAGED_FILE,
+            ) from error
+
+    def _take(self, opened: DeltaTable | Replayed) -> None:
+        """Take a table that was just opened; refuse it if it is not the one we had, was dropped or is too new."""
+        self._followed = None
+        metadata = opened.metadata()
+        if self._id is None:
+            self._id = str(metadata.id)
+        if str(metadata.id) != self._id or PROPERTY_DROPPED in metadata.configuration:
+            raise Gone(f"{self.label} was dropped or re-created. Open the dataset anew.")
+        check_properties(metadata.configuration)
+        found = Followed(self.path, opened, opened_seconds=self._clock.monotonic_seconds())
+        self._check_features(found)
+        check_chain(self.path, committed=found.transaction(APP_COMMITTED), version=found.version)
+        self._followed = found
+
+    def _check_features(self, found: Followed) -> None:
+        """Refuse table features that Siltstone does not write: rows would be shown that are hidden, or values be lost.
+
+        Deletion vectors, column mapping, change data feed and the like all raise the protocol.
+        """
+        protocol = found.protocol
+        reader = protocol.min_reader_version <= FREE_READER_VERSION or (
+            protocol.reader_features is not None and READER_FEATURES.issuperset(protocol.reader_features)
+        )
+        writer = protocol.min_writer_version <= FREE_WRITER_VERSION or (
+            protocol.writer_features is not None and WRITER_FEATURES.issuperset(protocol.writer_features)
+        )
+        if reader and writer:
+            return
+        features = sorted({*(protocol.reader_features or ()), *(protocol.writer_features or ())})
+        raise Corruption(
+            f"{self.label}: another program has raised {self.path} to reader version {protocol.min_reader_version} and writer "
+            f"version {protocol.min_writer_version} ({', '.join(features) or 'no features'}), which Siltstone does not "
+            "support. It is neither read nor written until that is undone: silt doctor --repair does it, silt history shows it.",
+            reason=Reason.FOREIGN_COMMIT,
+        )
+
+
+def _opened(path: Path) -> DeltaTable | Replayed:
+    return replay(path) or _open(path)
+
+
+def _open(path: Path) -> DeltaTable:
+    """Open a table, checking what delta-rs does not: empty entries; and healing what can be healed.
+
+    Raises:
+        NotFound: there is no table.
+        Corruption: the log is broken.
+    """
+    failure: DeltaError | None = None
+    for _ in range(OPEN_TRIES):
+        try:
+            handle = DeltaTable(path)
+            check_entries(path)
+        except TableNotFoundError as error:
+            raise NotFound(f"There is no Delta table at {path}.") from error
+        except FileNotFoundError as error:
+            raise NotFound(f"There is no Delta table at {path}.") from error
+        except DeltaError as error:
+            failure = error
+            if not (path / LOG).is_dir():
+                raise NotFound(f"There is no Delta table at {path}.") from error
+            if not heal_checkpoint(path):
+                check_entries(path)
+        else:
+            if _has_sound_checkpoint(path, handle):
+                return handle
+    if failure is None:
+        raise Unavailable(f"The log of {path} was cleaned again and again while it was opened. Try again.")
+    raise Corruption(
+        f"The log of {path} cannot be read: {_first_line(failure)}. Restore it from a copy.", reason=Reason.DAMAGED_FILE
+    ) from failure
+
+
+def _has_sound_checkpoint(path: Path, handle: DeltaTable) -> bool:
+    """Return whether the checkpoint behind a handle is as it was written. If not, or if it is gone, open the table again.
+
+    Raises:
+        Corruption: the checkpoint is damaged, and the entries it stands for were cleaned.
+    """
+    try:
+        check_checkpoint(path, list_log(path), until=handle.version())
+    except FileNotFoundError:  # cleaned since the table was opened
+        return False
+    except Corruption:
+        if not heal_checkpoint(path):  # else another process has replaced it
+            check_entries(path)
+        return False
+    return True
+
+
+def _first_line(error: BaseException | None) -> str:
+    return str(error).splitlines()[0] if error is not None and str(error) else "unknown error"

@@ -1,0 +1,144 @@
+"""Events as rows of a Delta table: one column for each kind of payload, a struct, of which one is not null.
+
+A file that an append writes has its events in order (`pos`), and the index of the first one as a partition value, which is given
+when the commit lands: an event's index is ``first_index + pos``. Files that hold events of several appends have each event's
+own index in `idx`.
+"""
+
+import datetime
+import json
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from siltstone.errors import Corruption, InvalidRequest, Reason
+from siltstone.eventlog.event_json import read_event
+from siltstone.eventlog.events import Event, EventType, Indexed, payload_values
+
+DAY: Final = "day"
+FIRST_INDEX: Final = "first_index"
+IDX: Final = "idx"
+POS: Final = "pos"
+APPENDED_AT: Final = "appended_at"
+"""Since version 2."""
+NS_PER_DAY: Final = 24 * 3600 * 1_000_000_000
+_EPOCH: Final = datetime.date(1970, 1, 1)
+
+_STATUS: Final = [pa.field("status_code", pa.int32()), pa.field("status_name", pa.string())]
+_MESSAGE: Final = pa.field("message", pa.string())
+_REASON: Final = pa.field("reason", pa.string())
+
+
+def _texts(name: str) -> pa.Field:
+    return pa.field(name, pa.list_(pa.string()))
+
+
+def _text(name: str) -> pa.Field:
+    return pa.field(name, pa.string())
+
+
+PAYLOAD_FIELDS: Final[dict[EventType, list[pa.Field]]] = {
+    EventType.BUILD_REQUEST: [*_STATUS, _texts("requested_partitions"), _MESSAGE],
+    EventType.PARTITION: [_text("partition_ref"), *_STATUS, _MESSAGE, _text("job_run_id")],
+    EventType.JOB: [
+        *(_text("job_run_id"), _text("job_label"), _texts("target_partitions")),
+        *_STATUS,
+        *(_MESSAGE, _text("config"), _text("manifests")),
+    ],
+    EventType.DELEGATION: [_text("partition_ref"), _text("delegated_to_build_request_id"), _MESSAGE],
+    EventType.JOB_GRAPH: [_text("job_graph"), _MESSAGE],
+    EventType.PARTITION_INVALIDATION: [_text("partition_ref"), _REASON],
+    EventType.TASK_CANCEL: [_text("job_run_id"), _REASON],
+    EventType.BUILD_CANCEL: [_REASON],
+}
+FILE_SCHEMA: Final = pa.schema(
+    [
+        pa.field(IDX, pa.int64()),
+        pa.field(POS, pa.int64(), nullable=False),
+        pa.field("event_id", pa.string(), nullable=False),
+        pa.field("timestamp", pa.int64(), nullable=False),
+        pa.field("build_request_id", pa.string(), nullable=False),
+        pa.field("event_type", pa.string(), nullable=False),
+        *[pa.field(kind.column, pa.struct(fields)) for kind, fields in PAYLOAD_FIELDS.items()],
+        pa.field(APPENDED_AT, pa.int64()),
+    ]
+)
+"""What a file may hold; the table has the partition columns before it."""
+TABLE_SCHEMA: Final = pa.schema([pa.field(DAY, pa.date32()), pa.field(FIRST_INDEX, pa.int64()), *FILE_SCHEMA])
+
+
+def day_of(event: Event) -> str:
+    """Return the day of an event in UTC, as a partition value."""
+    return _day(event.timestamp // NS_PER_DAY)
+
+
+@lru_cache(maxsize=64)
+def _day(number: int) -> str:
+    return (_EPOCH + datetime.timedelta(days=number)).isoformat()
+
+
+def to_rows(events: Sequence[Indexed], *, first_index: int) -> pa.Table:
+    """Return events, each with its position in the append, as rows of a file; kinds of payloads that none has are left out."""
+    plain = [one.event for one in events]
+    columns: dict[str, list[Any]] = {
+        POS: [one.index - first_index for one in events],
+        "event_id": [event.event_id for event in plain],
+        "timestamp": [event.timestamp for event in plain],
+        "build_request_id": [event.build_request_id for event in plain],
+        "event_type": [event.payload.type._value_ for event in plain],
+        APPENDED_AT: [one.appended_at for one in events],
+    }
+    for kind in dict.fromkeys(columns["event_type"]):
+        columns[EventType(kind).column] = [
+            payload_values(event.payload) if event.payload.type._value_ == kind else None for event in plain
+        ]
+    schema = _schema_of(frozenset(columns))
+    return pa.table([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
+
+
+@lru_cache(maxsize=256)
+def _schema_of(names: frozenset[str]) -> pa.Schema:
+    return pa.schema([field for field in FILE_SCHEMA if field.name in names])
+
+
+def with_indexes(rows: pa.Table, *, first_index: int | None) -> pa.Table:
+    """Return the rows of a file with each event's own index in `idx`."""
+    own = rows.column(IDX) if IDX in rows.column_names else pa.nulls(rows.num_rows, pa.int64())
+    if first_index is not None:
+        own = pc.coalesce(own, pc.add(rows.column(POS), first_index))
+    kept = rows.drop_columns([IDX]) if IDX in rows.column_names else rows
+    return kept.append_column(pa.field(IDX, pa.int64()), own)
+
+
+def from_rows(table: pa.Table, *, first_index: int | None, where: str, known: int = 1) -> Iterator[Indexed]:
+    """Yield the events of a file with their indexes, those from `known` on.
+
+    Raises:
+        Corruption: a row is no event.
+    """
+    table = with_indexes(table, first_index=first_index)
+    for row in table.filter(pc.fill_null(pc.greater_equal(table.column(IDX), known), True)).to_pylist():  # noqa: FBT003
+        index, appended_at = row.pop(IDX), row.pop(APPENDED_AT, None)
+        del row[POS]
+        if index is None:
+            raise Corruption(
+                f"{where} holds an event without an index. Restore the log from a copy.", reason=Reason.DAMAGED_FILE
+            )
+        try:
+            yield Indexed(
+                index=index, event=read_event(_without_nulls(row), where=f"Event {index}"), appended_at=appended_at
+            )
+        except (ValueError, KeyError, InvalidRequest) as error:
+            raise Corruption(f"{where}: {error} Restore the log from a copy.", reason=Reason.DAMAGED_FILE) from error
+
+
+def _without_nulls(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def stats_of(count: int) -> str:
+    """Return what the log says of a file: how many events it has, and nothing that is in them."""
+    return json.dumps({"numRecords": count})

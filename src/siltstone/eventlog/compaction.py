@@ -1,0 +1,139 @@
+"""Bringing the small files of a log on Delta together: every append adds one, and whoever opens the table pays for each.
+
+Which files come together is said in `small_files`: for the log itself, which does it in the background as appends come, and
+for the planner of a lake, to whose own log it is work like any other. Every row keeps its own index in `idx`, so it does not
+matter which files come together, nor in which order.
+
+One commit takes the files away and adds the new ones. It moves rows only: followers skip it, and appends beside it do not
+notice. A crash before it leaves files that no log names, after it files that the sweep takes, an hour later at the earliest: who
+is reading them goes on.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from siltstone.clock import Clock
+from siltstone.coordination.liveness import Presence
+from siltstone.delta.layout import DATA
+from siltstone.delta.parquet import write_file
+from siltstone.delta.table import Table
+from siltstone.errors import Conflict, Corruption, Gone, Unavailable
+from siltstone.eventlog import compaction_policy as small_files
+from siltstone.eventlog.arrow_rows import DAY, FIRST_INDEX, IDX, with_indexes
+from siltstone.failpoints import reach
+from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.spark_tasks.parquet_checksums import open_parquet
+
+KEY: Final = ("build_request_id", "event_id")
+_NONE: Final[Mapping[str, pa.Table]] = {}
+
+
+def chosen(files: Iterable[DataFile], *, many: int) -> list[DataFile]:
+    """Return the files to bring together, if there are so many of a class; none otherwise."""
+    return small_files.chosen(
+        files,
+        many=many,
+        events=lambda file: file.rows,
+        day=lambda file: file.partition[DAY],
+        path=lambda file: file.path,
+    )
+
+
+def squash(table: Table, *, presence: str, clock: Clock, many: int, recent: Mapping[str, pa.Table] = _NONE) -> int:
+    """Bring small files together where there are so many; return how many files there are less.
+
+    Files whose rows are in `recent`, by their paths, are not read again.
+
+    Raises:
+        Conflict: another process was first; nothing was changed.
+        Unavailable: the disk refused; nothing was changed.
+    """
+    pinned = table.pin()
+    taken = chosen(pinned.files, many=many)
+    if not taken:
+        return 0
+    made = squash_files(table, pinned.version, taken, presence=presence, clock=clock, recent=recent)
+    return len(taken) - len(made)
+
+
+def squash_files(
+    table: Table,
+    version: int,
+    taken: Sequence[DataFile],
+    *,
+    presence: str,
+    clock: Clock,
+    recent: Mapping[str, pa.Table] = _NONE,
+) -> list[DataFile]:
+    """Bring exactly these files of a version together; return those that have taken their place.
+
+    Raises:
+        Conflict: another process was first; nothing was changed.
+        Unavailable: the disk refused; nothing was changed.
+    """
+    owner = clock.new_id()
+    with Presence(table.path / presence, owner):
+        try:
+            written = _written(table, taken, owner, recent)
+            reach("eventlog.after_squash_write")
+            commit = Commit(kind=CommitKind.SQUASH, plan_version=version, adds=tuple(written), removes=tuple(taken))
+            table.commit(lambda _: commit)
+        except (Conflict, Corruption, Gone, Unavailable):  # for certain not there
+            _discard(table, owner)
+            raise
+        except FileNotFoundError as error:
+            _discard(table, owner)
+            raise Conflict(f"{table.label}: files of the squash are gone; another one was first.") from error
+        except (OSError, pa.ArrowException) as error:
+            _discard(table, owner)
+            raise Unavailable(f"{table.label}: its files cannot be brought together ({error}).") from error
+    reach("eventlog.after_squash")
+    return written
+
+
+def _written(table: Table, taken: Sequence[DataFile], owner: str, recent: Mapping[str, pa.Table]) -> list[DataFile]:
+    """Write the events of the taken files, one file a day, in the order of their indexes."""
+    days: dict[str | None, list[DataFile]] = {}
+    for file in taken:
+        days.setdefault(file.partition[DAY], []).append(file)
+    found: list[DataFile] = []
+    for number, (day, files) in enumerate(days.items()):
+        parts = [_rows(table, file, recent) for file in files]
+        rows = pa.concat_tables(parts, promote_options="default").sort_by([(IDX, "ascending")])
+        rows = _in_order(rows, table)
+        path = f"{DATA}/{owner}.{number}.parquet"
+        write_file(rows, table.path / path, key=KEY)
+        size = (table.path / path).stat().st_size
+        made = DataFile(
+            path=path,
+            size_bytes=size,
+            rows=rows.num_rows,
+            partition={DAY: day, FIRST_INDEX: None},
+            stats=f'{{"numRecords":{rows.num_rows}}}',
+        )
+        table.verify((made,), expected=rows.schema)
+        found.append(made)
+    return found
+
+
+def _rows(table: Table, file: DataFile, recent: Mapping[str, pa.Table]) -> pa.Table:
+    first = file.partition.get(FIRST_INDEX)
+    rows = recent.get(file.path)
+    if rows is None:
+        with open_parquet(table.path / file.path, pre_buffer=False) as opened:
+            rows = opened.read(use_threads=False)
+    return with_indexes(rows, first_index=None if first is None else int(first))
+
+
+def _in_order(rows: pa.Table, table: Table) -> pa.Table:
+    """Return the columns in the table's order and types: files differ in which they have."""
+    have = set(rows.column_names)
+    schema = pa.schema([field for field in table.schema() if field.name in have])
+    return rows.select(schema.names).cast(schema)
+
+
+def _discard(table: Table, owner: str) -> None:
+    for path in (table.path / DATA).glob(f"{owner}.*.parquet"):
+        path.unlink(missing_ok=True)

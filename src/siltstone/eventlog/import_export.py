@@ -1,0 +1,64 @@
+"""Events on their way in and out: as lines of JSON, so that a log moves from one backend to another byte for byte."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from siltstone.errors import Conflict, InvalidRequest
+from siltstone.eventlog.event_json import parse_event
+from siltstone.eventlog.events import Event, event_json
+from siltstone.eventlog.log import EventLog
+from siltstone.eventlog.queries import Filter
+
+AT_ONCE: Final = 1000
+"""Lines that are appended together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """How many events were read, and how many of them the log did not have."""
+
+    events: int
+    new: int
+
+
+def export_lines(log: EventLog, *, wanted: Filter | None = None) -> Iterator[str]:
+    """Yield every event as a line, in order."""
+    for one in log.events(wanted=wanted, at_once=AT_ONCE):
+        yield event_json(one.event)
+
+
+def parse_lines(lines: Iterable[str | bytes]) -> Iterator[Event]:
+    """Read events from lines; empty ones say nothing.
+
+    Raises:
+        InvalidRequest: a line is no event; the message names it.
+    """
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            yield parse_event(line, where=f"Line {number}")
+
+
+def import_lines(log: EventLog, lines: Iterable[str | bytes]) -> Imported:
+    """Append the events of these lines, some hundred at a time; what is there already is left as it is, so it can be repeated.
+
+    Raises:
+        InvalidRequest: a line is no event. What stood before its group was appended.
+        Conflict: an event cannot follow what the log says.
+    """
+    events = parse_lines(lines)
+    read = new = 0
+    while True:
+        try:
+            group = list(islice(events, AT_ONCE))
+            new += sum(one.is_new for one in log.append(*group))
+        except (InvalidRequest, Conflict) as error:
+            raise type(error)(f"{error} {_done(read)}", reason=error.reason) from error
+        read += len(group)
+        if len(group) < AT_ONCE:
+            return Imported(events=read, new=new)
+
+
+def _done(read: int) -> str:
+    return f"The first {read:,} events are in the log." if read else "Nothing was appended."

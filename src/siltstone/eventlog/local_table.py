@@ -1,0 +1,219 @@
+"""A log on Delta in a folder of this machine: through the lake's own commit path."""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import pyarrow as pa
+
+from siltstone.clock import Clock
+from siltstone.config import Settings
+from siltstone.coordination.liveness import Presence, is_live
+from siltstone.delta.background import Background, Tidying
+from siltstone.delta.checkpoints import Retention
+from siltstone.delta.layout import DATA, has_versions
+from siltstone.delta.log_reader import read_entry
+from siltstone.delta.parquet import small_file
+from siltstone.delta.table import Table
+from siltstone.errors import Conflict, NotFound, SiltstoneError, Unavailable
+from siltstone.eventlog.address import Address
+from siltstone.eventlog.arrow_rows import DAY, FIRST_INDEX, TABLE_SCHEMA
+from siltstone.eventlog.compaction import squash
+from siltstone.eventlog.event_table import NEW_PROPERTIES
+from siltstone.model.files import Added, Commit, Committed, DataFile, Live
+from siltstone.spark_tasks.parquet_checksums import open_parquet
+
+KEPT_ENTRIES: Final = 100
+KEPT_HOURS: Final = 24.0
+PRESENCE: Final = "_presence"
+SWEPT_AFTER_HOURS: Final = 1.0
+"""How long files stay whose events are in another one."""
+SWEEP_EVERY_SECONDS: Final = 600.0
+RECENT_FILES: Final = 256
+"""Files of this process whose rows stay in memory, so that bringing them together need not read them."""
+RECENT_BYTES: Final = 32 * 1024
+"""The rows of larger files do not stay."""
+
+
+class LocalPlace:
+    """A log in a folder."""
+
+    def __init__(self, table: Table, *, settings: Settings, clock: Clock) -> None:
+        """Use `open_local`."""
+        self._table = table
+        self._clock = clock
+        self._many = settings.event_log_files
+        self._swept_at: float | None = None
+        self._recent: dict[str, pa.Table] = {}
+        self._background = Background()
+        self._tidying = Tidying(self._background, settings=settings, clock=clock)
+
+    @property
+    def id(self) -> str:
+        """The table's id."""
+        return self._table.id
+
+    @property
+    def label(self) -> str:
+        """How it is called in messages."""
+        return self._table.label
+
+    def version(self) -> int:
+        """Return the newest version."""
+        return self._table.version()
+
+    def properties(self) -> Mapping[str, str]:
+        """Return the table's properties."""
+        return self._table.properties()
+
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Change some of the table's properties."""
+        self._table.set_properties(properties)
+
+    def add_columns(self, wanted: pa.Schema) -> None:
+        """Give the table the columns that it lacks."""
+        self._table.evolve(lambda _: wanted)
+
+    def commit(self, build: Callable[[int], Commit]) -> Committed:
+        """Land one commit by the one commit path."""
+        return self._table.commit(lambda parent: build(parent.version))
+
+    def added(self, version: int) -> Added:
+        """Return the files that a version has added; those that only hold what was there before are none."""
+        entry = read_entry(self._table.path, version)
+        return Added(files=() if entry.moves_rows_only else entry.files, commit_id=entry.commit_id)
+
+    def transaction(self, app: str) -> int | None:
+        """Return an app transaction of the version that was looked at last."""
+        return self._table.transaction(app)
+
+    def exists(self, path: str) -> bool:
+        """Tell whether a file is there."""
+        return (self._table.path / path).exists()
+
+    def live(self) -> Live:
+        """Return the newest version's files."""
+        pinned = self._table.pin()
+        return Live(version=pinned.version, files=pinned.files)
+
+    def staging(self, owner: str) -> AbstractContextManager[object]:
+        """Hold a lock while the owner works."""
+        return Presence(self._table.path / PRESENCE, owner)
+
+    def stage(self, path: str, rows: pa.Table) -> int:
+        """Write a file that no log names yet, and return its size."""
+        full = self._table.path / path
+        content = small_file(rows)
+        size = len(content)
+        try:
+            with _opened(full) as file:
+                file.write(content)
+            self._table.take_whole(DataFile(path=path, size_bytes=size, rows=rows.num_rows))
+        except OSError as error:
+            full.unlink(missing_ok=True)
+            raise Unavailable(f"{self.label}: {full.parent} cannot be written ({error}).") from error
+        if size <= RECENT_BYTES:
+            self._keep_rows(path, rows)
+        return size
+
+    def _keep_rows(self, path: str, rows: pa.Table) -> None:
+        self._recent[path] = rows
+        while len(self._recent) > RECENT_FILES:
+            del self._recent[next(iter(self._recent))]
+
+    def read(self, path: str) -> pa.Table:
+        """Read a file."""
+        with open_parquet(self._table.path / path, pre_buffer=False) as opened:
+            return opened.read(use_threads=False)
+
+    def discard(self, paths: Iterable[str]) -> None:
+        """Delete files that no log names."""
+        for path in paths:
+            (self._table.path / path).unlink(missing_ok=True)
+            self._recent.pop(path, None)
+
+    def notice(self, version: int) -> None:
+        """Tidy and sweep every so many commits."""
+        self._tidying.notice(self._table, version, then=self._keep_small)
+
+    def _keep_small(self, table: Table) -> None:
+        with suppress(SiltstoneError):  # the next time is soon
+            while self._many and self._squash(table):
+                pass
+            now = self._clock.monotonic_seconds()
+            if self._swept_at is None or now > self._swept_at + SWEEP_EVERY_SECONDS:
+                self._swept_at = now
+                sweep(table)
+
+    def _squash(self, table: Table) -> int:
+        return squash(table, presence=PRESENCE, clock=self._clock, many=self._many, recent=self._recent)
+
+    def close(self) -> None:
+        """Wait for the background thread."""
+        self._background.close()
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Make a file that is not there yet, and its folder."""
+    try:
+        return path.open("xb")
+    except FileNotFoundError:
+        path.parent.mkdir(exist_ok=True)
+        return path.open("xb")
+
+
+def sweep(table: Table) -> int:
+    """Delete files that no log names and whose writers are dead; return how many."""
+    folder = table.path / DATA
+    if folder.is_symlink() or table.path.is_symlink():
+        return 0  # what lies behind a link is not ours to delete
+    owned: dict[str, list[Path]] = {}
+    for path in folder.glob("*.parquet"):
+        owned.setdefault(path.name.split(".")[0], []).append(path)
+    found = [path for owner, paths in owned.items() if not is_live(table.path / PRESENCE, owner) for path in paths]
+    kept = {file.path for file in table.pin().files}  # after `found`: what was committed is named here
+    kept |= table.removed(within_hours=SWEPT_AFTER_HOURS)  # who is reading them goes on
+    dead = [path for path in found if f"{DATA}/{path.name}" not in kept]
+    for path in dead:
+        path.unlink(missing_ok=True)
+    return len(dead)
+
+
+def open_local(address: Address, *, create: bool, settings: Settings, clock: Clock) -> LocalPlace:
+    """Open the table in a folder, and make it if there is none.
+
+    Raises:
+        NotFound: there is none, and none is to be made.
+    """
+    path = Path(address.path)
+    if not has_versions(path):
+        if not create:
+            raise NotFound(f"There is no event log at {address.shown}.")
+        _create(path, settings)
+    table = open_table(path, settings=settings, clock=clock, label=f"Event log {address.shown}")
+    table.version()
+    return LocalPlace(table, settings=settings, clock=clock)
+
+
+def open_table(path: Path, *, settings: Settings, clock: Clock, label: str | None = None) -> Table:
+    """Return the table of a log, as whoever brings its files together needs it; it is opened on first use."""
+    return Table(
+        path,
+        settings=settings,
+        clock=clock,
+        retention=Retention(hours=KEPT_HOURS, max_entries=KEPT_ENTRIES),
+        label=label or f"Event log {path}",
+        must_exist=True,
+    )
+
+
+def _create(path: Path, settings: Settings) -> None:
+    try:
+        Table.create(
+            path, TABLE_SCHEMA, partition_by=[DAY, FIRST_INDEX], properties=NEW_PROPERTIES, durable=settings.durable
+        )
+    except Conflict:
+        return  # another process was quicker
+    except OSError as error:
+        raise Unavailable(f"No event log can be made at {path}: {error}") from error

@@ -1,0 +1,131 @@
+"""A log on Delta as Spark sees it: every event with its index, and a report of how builds and jobs went.
+
+Spark reads the Delta table itself, at its newest version; the projection is not asked. What comes back to the driver is a few
+rows of each kind.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from siltstone.delta.parquet import PAGE_CHECKSUMS
+from siltstone.errors import InvalidRequest
+from siltstone.eventlog.arrow_rows import FIRST_INDEX, IDX, POS
+from siltstone.eventlog.events import EventType, JobStatus
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+INDEX: Final = "index"
+MAX_SHOWN: Final = 1000
+NS_PER_SECOND: Final = 1_000_000_000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """How it went: builds by outcome, jobs with their failure rates, and the slowest partitions; times are in seconds."""
+
+    builds: list[dict[str, Any]]
+    jobs: list[dict[str, Any]]
+    partitions: list[dict[str, Any]]
+
+
+def read_events(spark: "SparkSession", path: str) -> "DataFrame":
+    """Return every event of a log on Delta as a Spark frame, with its index, in no order."""
+    from pyspark.sql import functions as F
+
+    spark.conf.set(PAGE_CHECKSUMS, "true")  # Delta hands options of a read to no scan, but those of the session
+    rows = spark.read.format("delta").load(path)
+    index = F.coalesce(F.col(IDX), F.col(FIRST_INDEX) + F.col(POS)).alias(INDEX)
+    return rows.select(index, *[name for name in rows.columns if name not in (IDX, POS, FIRST_INDEX)])
+
+
+def report(events: "DataFrame", *, limit: int) -> Report:
+    """Compute how builds, jobs and partitions went; at most `limit` jobs and partitions, those that took longest first.
+
+    Raises:
+        InvalidRequest: the limit is out of range.
+    """
+    if not 1 <= limit <= MAX_SHOWN:
+        raise InvalidRequest(f"A report shows 1 to {MAX_SHOWN:,} jobs and partitions at most, not {limit:,}.")
+    return Report(
+        builds=_shown(_by_outcome(_spans(events, EventType.BUILD_REQUEST, ["build_request_id"]), []), MAX_SHOWN),
+        jobs=_shown(_by_job(_spans(events, EventType.JOB, ["job_run_id"], "job_label")), limit),
+        partitions=_shown(
+            _by_partition(_spans(events, EventType.PARTITION, ["build_request_id", "partition_ref"])), limit
+        ),
+    )
+
+
+def _spans(events: "DataFrame", kind: EventType, key: Sequence[str], *more: str) -> "DataFrame":
+    """Return, for each thing, its first and last event's time and its last status."""
+    from pyspark.sql import functions as F
+
+    payload = kind.column
+    inner = [name for name in (*key, *more) if name != "build_request_id"]
+    found = events.where(F.col(payload).isNotNull()).select(
+        INDEX,
+        "timestamp",
+        "build_request_id",
+        F.col(f"{payload}.status_name").alias("status"),
+        *[F.col(f"{payload}.{name}").alias(name) for name in inner],
+    )
+    return found.groupBy(*key).agg(
+        F.min("timestamp").alias("first"),
+        F.max("timestamp").alias("last"),
+        F.max_by("status", INDEX).alias("status"),
+        *[F.max_by(name, INDEX).alias(name) for name in more],
+    )
+
+
+def _seconds() -> "Column":
+    from pyspark.sql import functions as F
+
+    return (F.col("last") - F.col("first")) / F.lit(NS_PER_SECOND)
+
+
+def _by_outcome(spans: "DataFrame", key: Sequence[str]) -> "DataFrame":
+    from pyspark.sql import functions as F
+
+    seconds = _seconds()
+    return (
+        spans.groupBy(*key, "status")
+        .agg(
+            F.count(F.lit(1)).alias("count"),
+            F.avg(seconds).alias("mean_seconds"),
+            F.max(seconds).alias("longest_seconds"),
+        )
+        .orderBy("status")
+    )
+
+
+def _by_job(spans: "DataFrame") -> "DataFrame":
+    from pyspark.sql import functions as F
+
+    seconds = _seconds()
+    failed = F.sum(F.when(F.col("status") == JobStatus.FAILED.name, 1).otherwise(0))
+    return (
+        spans.groupBy("job_label")
+        .agg(
+            F.count(F.lit(1)).alias("runs"),
+            failed.alias("failed"),
+            (failed / F.count(F.lit(1))).alias("failure_rate"),
+            F.avg(seconds).alias("mean_seconds"),
+            F.max(seconds).alias("longest_seconds"),
+        )
+        .orderBy(F.col("longest_seconds").desc(), "job_label")
+    )
+
+
+def _by_partition(spans: "DataFrame") -> "DataFrame":
+    from pyspark.sql import functions as F
+
+    seconds = _seconds().alias("seconds")
+    return spans.select("partition_ref", "build_request_id", "status", seconds).orderBy(
+        F.col("seconds").desc(), "partition_ref", "build_request_id"
+    )
+
+
+def _shown(rows: "DataFrame", limit: int) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = rows.limit(limit).toArrow().to_pylist()
+    return found

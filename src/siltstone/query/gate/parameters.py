@@ -1,0 +1,171 @@
+"""Values of a query's parameters: which Python values there are, and that each placeholder has one.
+
+A value never becomes part of the text that is read: the text is read and checked first, and only in the tree does each
+placeholder get its value, as a literal of the value's own type. Spark's own way (``sql(text, args=)``) does the same, but
+Delta's parser loses the values on the way: on Connect sessions they do not arrive.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Final
+
+from siltstone.errors import InvalidRequest
+from siltstone.query.gate.sql_writer import string
+from siltstone.query.gate.tokenizer import Place
+
+MAX_DIGITS: Final = 38
+_SMALLEST: Final = -(2**63)
+_LARGEST: Final = 2**63 - 1
+_SMALL: Final = 2**31
+"""Below this a whole number is an INT, as it is where it is written in a query."""
+_FLOATS: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+MAX_LIST: Final = 10_000
+"""The longest list that is bound as one value."""
+
+
+def check_parameters(named: Mapping[str, Place], given: Mapping[str, object]) -> dict[str, object]:
+    """Return the values of a query's placeholders, each in its plain class; refuse what does not fit them.
+
+    A class that is derived from another one may have a text of its own: only the value counts, never what it says of itself.
+
+    Raises:
+        InvalidRequest: a value is missing, is for no placeholder, or is of a type that cannot be bound.
+    """
+    missing = [f":{name} at {place}" for name, place in named.items() if name not in given]
+    if missing:
+        raise InvalidRequest(
+            f"The query has no value for {', '.join(missing)}. Give each parameter a value by its name."
+        )
+    extra = sorted(str(name) for name in given if name not in named)
+    if extra:
+        known = ", ".join(f":{name}" for name in named) or "none"
+        raise InvalidRequest(f"The query has no parameter {', '.join(extra)}; it has {known}.")
+    return {name: _plain(name, value) for name, value in given.items()}
+
+
+def _plain(name: str, value: object) -> object:  # noqa: C901  # one for each class
+    match value:
+        case None | bool():
+            return value
+        case float():
+            return float.__pos__(value)
+        case bytes():
+            return bytes.__getitem__(value, slice(None))
+        case str():
+            if not _is_unicode(value):
+                raise InvalidRequest(f"Parameter :{name} has half a character in it; it cannot be sent.")
+            return str.__str__(value)
+        case int():
+            whole = int.__pos__(value)
+            if not _SMALLEST <= whole <= _LARGEST:
+                raise InvalidRequest(f"Parameter :{name} is beyond 64 bits. Give it as a Decimal.")
+            return whole
+        case Decimal():
+            _check_decimal(name, value)
+            return Decimal(value)
+        case date():
+            return _plain_time(name, value)
+        case list() | tuple():
+            return _plain_list(name, list(value))
+        case _:
+            raise InvalidRequest(
+                f"Parameter :{name} is a {type(value).__name__}, which cannot be bound. Values are None, bool, int, float, "
+                "str, bytes, Decimal, date, datetime and lists of bool, int, float or str."
+            )
+
+
+def _plain_time(name: str, value: date) -> date:
+    """Return a date or a time; one with a zone in UTC, since a zone is no part of its value."""
+    try:
+        if not isinstance(value, datetime):
+            return date(value.year, value.month, value.day)
+        clock = (value.hour, value.minute, value.second, value.microsecond, value.tzinfo)
+        at = datetime(value.year, value.month, value.day, *clock, fold=value.fold)  # noqa: DTZ001  # it may have none
+        moment = at if at.utcoffset() is None else at.astimezone(UTC)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequest(f"Parameter :{name} is no time between the years 1 and 9999 in UTC.") from error
+    if getattr(value, "nanosecond", 0):
+        raise InvalidRequest(f"Parameter :{name} is finer than a microsecond, which no column is. Round it.")
+    return moment.replace(tzinfo=None) if at.utcoffset() is None else moment
+
+
+def _is_unicode(value: str) -> bool:
+    return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
+def _check_decimal(name: str, value: Decimal) -> None:
+    if not value.is_finite() or max(decimal_size(value)) > MAX_DIGITS:
+        raise InvalidRequest(f"Parameter :{name} must be a number of at most {MAX_DIGITS} digits, not {value}.")
+
+
+def _plain_list(name: str, values: list[object]) -> list[object]:
+    if not 1 <= len(values) <= MAX_LIST:
+        raise InvalidRequest(f"Parameter :{name} is a list of {len(values)} values; bound are 1 to {MAX_LIST:,}.")
+    plain = [_plain(name, value) for value in values]
+    kinds = {type(value) for value in plain}
+    if len(kinds) > 1 or not kinds <= {bool, int, float, str}:
+        raise InvalidRequest(
+            f"Parameter :{name} is a list of {', '.join(sorted(kind.__name__ for kind in kinds))}; a list has values of one "
+            "kind, which is bool, int, float or str."
+        )
+    return plain
+
+
+def decimal_size(value: Decimal) -> tuple[int, int]:
+    """Return the digits of a decimal: all of them, and those after the point.
+
+    >>> decimal_size(Decimal("12.50")), decimal_size(Decimal("1E+3")), decimal_size(Decimal("0.001"))
+    ((4, 2), (4, 0), (3, 3))
+    """
+    _, digits, exponent = value.as_tuple()
+    scale = max(0, -int(exponent))
+    return max(len(digits) + max(0, int(exponent)), scale, 1), scale
+
+
+def literal(value: object) -> str:
+    r"""Return a value as Spark's literal of its type; it is made by type, and read in one way only.
+
+    >>> literal(5), literal(2**40), literal("it's"), literal(None), literal([True, False])
+    ('5', "CAST('1099511627776' AS BIGINT)", "'it\\'s'", 'NULL', 'array(TRUE, FALSE)')
+    """
+    match value:
+        case None:
+            return "NULL"
+        case bool():
+            return "TRUE" if value else "FALSE"
+        case str():
+            return string(value)
+        case bytes():
+            return f"X'{value.hex()}'"
+        case datetime() | date():
+            return _time(value)
+        case list() | tuple():
+            return f"array({', '.join(map(literal, value))})"
+        case _:
+            return _number(value)
+
+
+def _number(value: object) -> str:
+    match value:
+        case int():
+            kind = "INT" if -_SMALL <= value < _SMALL else "BIGINT"
+            return str(value) if 0 <= value < _SMALL else _cast(str(value), kind)
+        case float():
+            return _cast(_FLOATS.get(str(value), repr(value)), "DOUBLE")
+        case Decimal():
+            precision, scale = decimal_size(value)
+            return _cast(f"{value:f}", f"DECIMAL({precision}, {scale})")
+        case _:
+            raise InvalidRequest(f"A {type(value).__name__} cannot be bound.")
+
+
+def _time(value: date) -> str:
+    if not isinstance(value, datetime):
+        return _cast(value.isoformat(), "DATE")
+    at = value.astimezone(UTC) if value.tzinfo else value
+    return _cast(at.isoformat(sep=" "), "TIMESTAMP" if value.tzinfo else "TIMESTAMP_NTZ")
+
+
+def _cast(text: str, kind: str) -> str:
+    return f"CAST({string(text)} AS {kind})"

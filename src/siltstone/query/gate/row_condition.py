@@ -1,0 +1,115 @@
+"""Conditions on one row, as after WHERE: the same words, functions and types that a query may have, and no more than a row.
+
+The text takes the way of a query through the gate: tokens by Spark's rules, a tree, and the tree written anew. Spark gets what
+was written.
+"""
+
+from collections.abc import Collection, Iterator
+from typing import Final, NoReturn
+
+from sqlglot import exp
+from sqlglot.tokenizer_core import Token, TokenType
+
+from siltstone.errors import InvalidRequest
+from siltstone.query.gate.admit import PARSER_ERRORS
+from siltstone.query.gate.allowlist import FUNCTIONS_BY_GROUP, GENERATORS
+from siltstone.query.gate.parser import tree_of
+from siltstone.query.gate.round_trip import check_nothing_is_lost
+from siltstone.query.gate.sql_writer import Writer, located
+from siltstone.query.gate.tokenizer import tokens_of
+from siltstone.query.gate.tree_comparison import check_same
+
+MAX_CONDITION_CHARS: Final = 10_000
+_NOT_OF_A_ROW: Final = (
+    exp.Alias,
+    exp.Query,
+    exp.Exists,
+    exp.Window,
+    exp.WithinGroup,
+    exp.Filter,
+    exp.Placeholder,
+    exp.Star,
+)
+_OF_MANY_ROWS: Final = GENERATORS.union(*(FUNCTIONS_BY_GROUP[group].split() for group in ("Aggregates", "Windows")))
+_OF_CHANCE: Final = frozenset(FUNCTIONS_BY_GROUP["Chance"].split())
+_BEFORE: Final = "SELECT 1 FROM t WHERE ("
+
+
+def condition_of(text: str, columns: Collection[str]) -> str:
+    """Return a condition as Spark is to get it, if it can be answered from one row alone.
+
+    >>> condition_of("city = 'Bern' AND n>3", ["city", "n"])
+    "`city` = 'Bern' AND `n` > 3"
+
+    Raises:
+        InvalidRequest: it cannot be read, has something that no query may have, asks for more than a row, or names a column that
+            is not there.
+    """
+    tokens, condition = _read(text)
+    for node in condition.walk():
+        if isinstance(node, _NOT_OF_A_ROW) or (isinstance(node, exp.Anonymous) and node.name.lower() in _OF_MANY_ROWS):
+            shown = node.name if isinstance(node, exp.Anonymous) else node.key.upper()
+            raise InvalidRequest(f"A condition is about one row; {shown}{located(node)} cannot be in it.")
+        if isinstance(node, exp.Anonymous) and node.name.lower() in _OF_CHANCE:
+            raise InvalidRequest(f"A condition holds or not; {node.name}{located(node)} is another one each time.")
+    _check_columns(condition, columns)
+    writer = Writer(table=_no_table, common_table=_no_table, columns=frozenset(name.lower() for name in columns))
+    written = writer.write(condition)
+    again = tokens_of(written)
+    check_nothing_is_lost(tokens, again, ())
+    check_same(condition, _inside(again, written), table=_no_table)
+    return written
+
+
+def named_columns(text: str) -> set[str]:
+    """Return the columns that a condition names, as they are written in it."""
+    return {column.parts[0].name for column in _read(text)[1].find_all(exp.Column)}
+
+
+def _check_columns(condition: exp.Expr, columns: Collection[str]) -> None:
+    known = {name.lower() for name in columns}
+    named = [
+        column.parts[0].name for column in condition.find_all(exp.Column)
+    ]  # after a point comes a field of a struct
+    for first in named:
+        if first.lower() not in known:
+            raise InvalidRequest(f"There is no column {first!r}; there are {', '.join(columns)}.")
+    if not named:
+        raise InvalidRequest("A condition names at least one column; this one would be the same for every row.")
+
+
+def _read(text: str) -> tuple[list[Token], exp.Expr]:
+    """Return the tokens of a condition and its tree."""
+    tokens: list[Token] = []
+    try:
+        tokens = tokens_of(text) if len(text) <= MAX_CONDITION_CHARS else []
+        condition = _inside(tokens, text) if tokens else None
+    except InvalidRequest as error:
+        raise InvalidRequest(f"The condition cannot be read. {error}") from error
+    except (*PARSER_ERRORS, RecursionError):
+        condition = None
+    if condition is None:
+        raise InvalidRequest(
+            "The condition cannot be read. Write one expression, as after WHERE: city = 'Bern' AND n > 3."
+        )
+    return tokens, condition
+
+
+def _inside(tokens: list[Token], text: str) -> exp.Expr | None:
+    """Return the tree of what stands in the parentheses of a WHERE; nothing, if it reaches out of them."""
+    select = tree_of(list(_within_a_query(tokens)), text)
+    parts = {name for name, part in select.args.items() if part} if isinstance(select, exp.Select) else set()
+    if parts != {"expressions", "from_", "where"} or not isinstance(select, exp.Select):
+        return None
+    where: exp.Expr = select.args["where"].this
+    return where.this if isinstance(where, exp.Paren) and "joins" not in select.args["from_"].this.args else None
+
+
+def _within_a_query(tokens: list[Token]) -> Iterator[Token]:
+    yield from tokens_of(_BEFORE)
+    yield from tokens
+    yield Token(TokenType.R_PAREN, ")", tokens[-1].line, tokens[-1].col)
+
+
+def _no_table(node: exp.Expr) -> NoReturn:
+    raise InvalidRequest(f"A condition is about one row; {node.key.upper()}{located(node)} cannot be in it.")

@@ -1,0 +1,173 @@
+"""A rewritten query means what was read: its tree is compared with the tree of the original text.
+
+The rewrite may change the spelling of keywords, functions and units, the qualification of tables and columns, and parentheses
+that do not group. Every other difference is a defect of the writer, for example a NOT in another place. Such a query is refused.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Final
+
+from sqlglot import exp
+
+from siltstone.errors import InvalidRequest
+from siltstone.query.gate.parser import Quantified
+from siltstone.query.gate.sql_writer import UNITS_OF_TIME, WITH_UNIT
+
+Path = tuple[str, ...]
+Resolve = Callable[[exp.Table], Path]
+"""Returns the name under which the rewrite reads a table."""
+_EXACT: Final = (exp.Identifier, exp.Literal, exp.HexString, exp.Placeholder)
+"""Nodes whose text keeps its letter case."""
+_IGNORED: Final = frozenset({"quoted", "_type", "typed", "safe", "nested"})
+"""Arguments that say how the parser got to a node, and nothing about the query. `safe` of a cast is compared."""
+_COUNTED: Final = (
+    exp.Not,
+    exp.Connector,
+    exp.EQ,
+    exp.NEQ,
+    exp.GT,
+    exp.GTE,
+    exp.LT,
+    exp.LTE,
+    exp.NullSafeEQ,
+    exp.NullSafeNEQ,
+    exp.Like,
+    exp.ILike,
+    exp.Is,
+    exp.In,
+    exp.Between,
+    exp.Exists,
+    exp.Query,
+    exp.Join,
+    exp.Where,
+    exp.Group,
+    exp.Having,
+    exp.Distinct,
+    exp.Ordered,
+    exp.Limit,
+    exp.Offset,
+    Quantified,
+)
+"""What decides which rows are in a result; no function reads as one of these."""
+
+
+def check_same(
+    read: exp.Expr, written: exp.Expr | None, *, table: Resolve, datasets: frozenset[Path] = frozenset()
+) -> None:
+    """Refuse a rewrite whose tree differs from the tree of the original.
+
+    Args:
+        read: the tree of the original text.
+        written: the tree of the rewritten text, None if it cannot be read.
+        table: the name under which the rewrite reads a table of the original.
+        datasets: names that the rewrite leaves out before a column, except for their last part.
+
+    Raises:
+        InvalidRequest: they differ. Nothing was run.
+    """
+    pairs: list[tuple[object, object]] = [(read, written)]
+    while pairs:
+        one, other = pairs.pop()
+        one, other = _bare(one), _bare(other)
+        if isinstance(one, exp.Expr) and isinstance(other, exp.Expr):
+            found = _parts(one, other, table, datasets)
+            if found is None:
+                raise _changed()
+            pairs += found
+        elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+            pairs += zip(one, other, strict=True)
+        elif one != other:
+            raise _changed()
+
+
+def decides_alike(one: exp.Expr, other: exp.Expr) -> bool:
+    """True if two readings of one text have the same conditions, negations, joins and clauses, whatever their functions."""
+    return Counter(_deciding(one)) == Counter(_deciding(other))
+
+
+def _deciding(tree: exp.Expr) -> Iterator[tuple[str, bool]]:
+    for node in tree.walk():
+        if isinstance(node, _COUNTED):
+            yield node.key, bool(node.args.get("negate") or node.args.get("desc"))
+
+
+def _changed() -> InvalidRequest:
+    return InvalidRequest(
+        "The query was not run: its rewritten form would not mean the same. Please report it with its text. Parentheses "
+        "around conditions, as in NOT (a LIKE b), usually help."
+    )
+
+
+def _bare(node: object) -> object:
+    """Return what stands inside of parentheses that only group."""
+    while isinstance(node, exp.Paren) or (isinstance(node, exp.Subquery) and not _beside(node)):
+        node = node.this
+    return node
+
+
+def _beside(node: exp.Subquery) -> bool:
+    """True if a subquery has an alias or a clause, or is a table in parentheses."""
+    return not isinstance(node.this, exp.Query) or any(value for name, value in node.args.items() if name != "this")
+
+
+def _parts(
+    one: exp.Expr, other: exp.Expr, table: Resolve, datasets: frozenset[Path]
+) -> list[tuple[object, object]] | None:
+    """Return what is to be compared of two nodes; None if they differ."""
+    if (path := _path(one)) is not None:
+        same = _shortened(path, datasets) == _path(other) or _is_unit(one, other)
+        return _stars(one, other) if same else None
+    if type(one) is not type(other):
+        return None
+    mine, others = _arguments(one), _arguments(other)
+    if isinstance(one, exp.Table) and isinstance(other, exp.Table) and isinstance(one.this, exp.Identifier):
+        if table(one) != tuple(part.name for part in other.parts) or one.alias_or_name != other.alias_or_name:
+            return None
+        mine["alias"], others["alias"] = one.alias_column_names, other.alias_column_names
+        mine, others = ({k: v for k, v in each.items() if k not in _NAMES} for each in (mine, others))
+    if mine.keys() != others.keys():
+        return None
+    return [(_text(one, mine[name]), _text(other, others[name])) for name in mine]
+
+
+_NAMES: Final = frozenset({"this", "db", "catalog"})
+
+
+def _arguments(node: exp.Expr) -> dict[str, object]:
+    ignored = _IGNORED - {"safe"} if isinstance(node, exp.Cast) else _IGNORED
+    return {name: value for name, value in node.args.items() if value and name not in ignored}
+
+
+def _text(node: exp.Expr, value: object) -> object:
+    if isinstance(value, str) and not isinstance(value, Enum) and not isinstance(node, _EXACT):
+        return value.upper()
+    return value
+
+
+def _path(node: exp.Expr) -> Path | None:
+    """Return the names of a column and its fields, from the left; None for anything else."""
+    fields: list[str] = []
+    while isinstance(node, exp.Dot) and isinstance(node.expression, exp.Identifier):
+        fields.append(node.expression.name)
+        node = node.this
+    return (*(part.name for part in node.parts), *reversed(fields)) if isinstance(node, exp.Column) else None
+
+
+def _stars(one: exp.Expr, other: exp.Expr) -> list[tuple[object, object]]:
+    """Return the stars of two columns, which may leave columns out."""
+    return [(one.this, other.this)] if isinstance(one.this, exp.Star) else []
+
+
+def _shortened(path: Path, datasets: frozenset[Path]) -> Path:
+    """Leave catalog and schema out before a column."""
+    named = next((name for name in datasets if path[: len(name)] == name and len(path) > len(name)), ())
+    return path[len(named) - 1 :] if named else path
+
+
+def _is_unit(one: exp.Expr, other: exp.Expr) -> bool:
+    """True for two spellings of a unit, as in ``dateadd(day, 1, d)``."""
+    if not isinstance(one, exp.Column) or not isinstance(one.parent, exp.Anonymous):
+        return False
+    return one.name.upper() in UNITS_OF_TIME and one.parent.name.lower() in WITH_UNIT and other.name == one.name.upper()

@@ -1,0 +1,234 @@
+"""What is wished of the hot caches of a lake, below ``_system/hot``, and what each says of itself.
+
+A cache belongs to a process, and a command's process ends at once. So commands leave wishes, and every process that lasts does
+them before its next answer: a look at the folder's time, and no more if nothing has come.
+
+| file | says | written by |
+|---|---|---|
+| ``wishes/<dataset>.json`` | whether it is pinned, and the ids of the last warming and eviction that were asked for | commands |
+| ``processes/<id>.json`` | what one process holds, with its figures | that process, every few seconds of use |
+
+A pin lasts until it is taken away, also for processes that start later. A warming and an eviction are for processes that run when
+they are asked for. No value of a user is in these files. A crash leaves a wish as before or as after.
+"""
+
+import contextlib
+import os
+import socket
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from siltstone.clock import Clock
+from siltstone.config import Settings
+from siltstone.coordination.host_identity import installation, machine, process_space
+from siltstone.coordination.state_files import Notes
+from siltstone.delta.layout import Layout
+from siltstone.delta.log_reader import Mark, file_mark
+from siltstone.errors import SiltstoneError
+from siltstone.model.roles import check_may_compact, may_compact
+from siltstone.query.hot.fill_queue import Filler
+from siltstone.query.hot.residents import Residents
+from siltstone.query.hot.slot import Slot
+from siltstone.query.hot.stats import CacheStats
+
+TELL_SECONDS: Final = 2.0
+"""A process says what it holds at most this often."""
+SILENCE: Final = timedelta(days=1)
+"""So long a process is believed to live of which nothing else is known."""
+SUFFIX: Final = ".json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What is wished of one dataset."""
+
+    name: str
+    pinned: bool = False
+    warm: str | None = None
+    evict: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {"dataset": self.name, "pinned": self.pinned, "warm": self.warm, "evict": self.evict}
+
+
+class Wishes:
+    """The wishes of one lake."""
+
+    def __init__(self, layout: Layout, *, settings: Settings, clock: Clock) -> None:
+        """Remember where they are; nothing is read or written yet."""
+        self._layout = layout
+        self._role = settings.role
+        self._notes = Notes(layout, durable=settings.durable, folder=layout.hot / "wishes")
+        self._told = Notes(layout, durable=False, folder=layout.hot / "processes")
+        self._clock = clock
+
+    def mark(self) -> Mark:
+        """Return what changes whenever a wish does; wishes that this process may not see are none."""
+        try:
+            return file_mark(self._notes.folder)
+        except OSError:
+            return ()
+
+    def all(self) -> list[Wish]:
+        """Return every wish, by name.
+
+        Raises:
+            Corruption, Unavailable: one cannot be read.
+        """
+        names = sorted(path.name.removesuffix(SUFFIX) for path in _files(self._notes.folder))
+        return [self.of(name) for name in names]
+
+    def readable(self) -> list[Wish]:
+        """Return the wishes that can be read; one that is damaged is nobody's trouble but that of whoever asks for it."""
+        found = []
+        for path in _files(self._notes.folder):
+            with contextlib.suppress(SiltstoneError):
+                found.append(self.of(path.name.removesuffix(SUFFIX)))
+        return found
+
+    def of(self, name: str) -> Wish:
+        """Return what is wished of a dataset."""
+        found = self._notes.read(name + SUFFIX) or {}
+        return Wish(name=name, pinned=bool(found.get("pinned")), warm=found.get("warm"), evict=found.get("evict"))
+
+    def pin(self, name: str) -> Wish:
+        """Wish that a dataset is always resident."""
+        before = self.of(name)
+        return self._write(Wish(name=name, pinned=True, warm=before.warm, evict=before.evict))
+
+    def warm(self, name: str) -> Wish:
+        """Wish that processes that run now fill a dataset."""
+        before = self.of(name)
+        return self._write(Wish(name=name, pinned=before.pinned, warm=self._clock.new_id(), evict=before.evict))
+
+    def evict(self, name: str) -> Wish:
+        """Wish that a dataset is not pinned any more, and that processes that run now let it go."""
+        return self._write(Wish(name=name, warm=self.of(name).warm, evict=self._clock.new_id()))
+
+    def _write(self, wish: Wish) -> Wish:
+        check_may_compact(self._role, doing="ask something of the hot cache")
+        self._notes.write(wish.name + SUFFIX, wish.to_dict() | {"at": self._clock.now().isoformat()})
+        return wish
+
+    # ---- what processes say --------------------------------------------------------------------------------------
+
+    def tell(self, process: str, stats: CacheStats) -> None:
+        """Say what a process holds; where it may not write, nobody learns it."""
+        if not may_compact(self._role) or not self._layout.is_lake():
+            return
+        about = _this_process() | {"at": self._clock.now().isoformat()}
+        with contextlib.suppress(SiltstoneError):
+            self._told.write(process + SUFFIX, about | stats.to_dict())
+
+    def silent(self, process: str) -> None:
+        """Take back what a process said: it ends."""
+        with contextlib.suppress(SiltstoneError):
+            self._told.remove(process + SUFFIX)
+
+    def told(self) -> list[dict[str, Any]]:
+        """Return what the processes that live say; what dead ones of this machine left is removed."""
+        found = []
+        for path in _files(self._told.folder):
+            with contextlib.suppress(SiltstoneError):
+                about = self._told.read(path.name)
+                if about is None:
+                    continue
+                if _is_dead(about, self._clock.now()):
+                    if may_compact(self._role):
+                        self._told.remove(path.name)
+                    continue
+                found.append(about)
+        return sorted(found, key=lambda about: (str(about.get("host")), int(about.get("pid") or 0)))
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        return [path for path in folder.iterdir() if path.name.endswith(SUFFIX) and not path.name.startswith(".")]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _this_process() -> dict[str, Any]:
+    where = {"machine": machine(), "installation": installation(), "space": process_space()}
+    return {"pid": os.getpid(), "host": socket.gethostname()} | where
+
+
+def _is_dead(about: dict[str, Any], now: datetime) -> bool:
+    """Tell whether a process is known to be dead: by its id where that means something, or its machine was started anew.
+
+    An older version did not say where its processes run; they are taken for dead when they have said nothing for long.
+    """
+    if about.keys().isdisjoint({"space", "machine"}):
+        return not isinstance(about.get("at"), str) or now - datetime.fromisoformat(about["at"]) > SILENCE
+    if about.get("space") == process_space():
+        return not _lives(about.get("pid"))
+    started_anew = about.get("machine") != machine() and about.get("installation") == installation()
+    return started_anew and installation() != ""
+
+
+def _lives(pid: object) -> bool:
+    if not isinstance(pid, int) or pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # it lives, and is somebody else's
+    return True
+
+
+class Following:
+    """Does in one process what is wished, and says what it holds. Everything that takes time is done in the background."""
+
+    def __init__(self, wishes: Wishes, residents: Residents, filler: Filler, *, clock: Clock) -> None:
+        """Start with what is pinned; warmings and evictions that were asked for earlier are not for this process."""
+        self._wishes = wishes
+        self._residents = residents
+        self._filler = filler
+        self._clock = clock
+        self._process = clock.new_id()
+        self._mark: Mark | None = None
+        self._done: dict[str, Wish] = {}
+        self._told_seconds = -TELL_SECONDS
+
+    def look(self) -> None:
+        """Look whether something new is wished; quick if not."""
+        mark = self._wishes.mark()
+        if mark != self._mark:
+            first, self._mark = self._mark is None, mark
+            self._residents.later(lambda: self._obey(first=first))
+        now = self._clock.monotonic_seconds()
+        if now - self._told_seconds >= TELL_SECONDS:
+            self._told_seconds = now
+            self._residents.later(self._tell)
+
+    def _obey(self, *, first: bool) -> None:
+        for wish in self._wishes.readable():
+            before = self._done.get(wish.name, Wish(name=wish.name))
+            self._done[wish.name] = wish
+            self._do(self._residents.slot(wish.name), wish, before, new=not first)
+        self._tell()
+
+    def _do(self, slot: Slot, wish: Wish, before: Wish, *, new: bool) -> None:
+        if new and wish.evict != before.evict:
+            with slot.lock:
+                slot.note(pinned=False)
+                self._residents.drop(slot, "Not resident: it was evicted by a command.")
+        if wish.pinned != before.pinned:
+            with slot.lock:
+                slot.note(pinned=wish.pinned)
+        if (wish.pinned and not before.pinned) or (new and wish.warm != before.warm):
+            slot.wanted = True
+            self._filler.behind(slot, by_name=True)
+
+    def _tell(self) -> None:
+        entries = tuple(slot.entry for slot in self._residents.all())
+        self._wishes.tell(self._process, CacheStats(budget_bytes=self._residents.budget_bytes, entries=entries))
+
+    def close(self) -> None:
+        """Say nothing any more."""
+        self._wishes.silent(self._process)

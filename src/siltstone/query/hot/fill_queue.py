@@ -1,0 +1,204 @@
+"""Bringing datasets in: whether one is admitted, who goes for it, and what is remembered of a fill that failed."""
+
+from collections.abc import Callable
+from typing import Final
+
+import pyarrow as pa
+
+from siltstone.clock import Clock
+from siltstone.dataset.store import Snapshot, Store, files_vanished
+from siltstone.errors import SiltstoneError
+from siltstone.query.hot.admission import Candidate, Decision, admit, size_text
+from siltstone.query.hot.duckdb_engine import give_back
+from siltstone.query.hot.duckdb_types import Unfit, columns_sql
+from siltstone.query.hot.fill import Allowed, Outgrown, Progress, estimate_bytes, fill
+from siltstone.query.hot.resident import Cold, Resident, has_columns_of
+from siltstone.query.hot.residents import Patience, Residents
+from siltstone.query.hot.slot import Slot
+from siltstone.query.hot.stats import Entry
+
+LOOKS: Final = 5
+"""A reader that meets a removed file looks again; five purges during one look mean that something else is wrong."""
+
+UNFIT_SECONDS: Final = 600.0
+"""So long after a fill met a value that DuckDB does not take, no question makes another try."""
+
+
+UNENDING: Final = Patience()
+
+
+class Moved(Exception):  # noqa: N818
+    """A dataset changed under a fill so that it has to begin anew."""
+
+
+class Filler:
+    """Fills slots, one at a time."""
+
+    def __init__(self, residents: Residents, *, store: Callable[[str], Store], clock: Clock) -> None:
+        """Fill these from the stores behind names."""
+        self._residents = residents
+        self._store = store
+        self._clock = clock
+
+    def admission(self, slot: Slot, store: Store, *, by_name: bool, snapshot: Snapshot | None = None) -> Decision:
+        """Decide whether a dataset may be filled, before anything but footers is read."""
+        unfit = _unfit(slot, store, self._clock.monotonic_seconds(), by_name=by_name)
+        if unfit is not None:
+            return Decision(resident=False, reason=f"Not resident: {unfit}")
+        candidate = Candidate(
+            name=slot.name,
+            estimate_bytes=_estimate(slot, store, snapshot),
+            missed_seconds=slot.missed_before_seconds,
+            by_name=by_name,
+        )
+        return admit(candidate, self._residents.held(), budget_bytes=self._residents.budget_bytes)
+
+    def behind(self, slot: Slot, *, by_name: bool = False) -> None:
+        """Fill a slot in the background: what goes wrong is the reason why it is not resident."""
+        import duckdb
+
+        try:
+            self.fill(slot, by_name=by_name)
+        except Cold:
+            pass  # the reason is noted already
+        except (SiltstoneError, OSError, duckdb.Error, pa.ArrowException) as error:
+            slot.note(reason=f"Not resident: it could not be filled ({error}).")
+        finally:
+            slot.wanted = False
+
+    def fill(
+        self, slot: Slot, *, by_name: bool, progress: Progress | None = None, patience: Patience = UNENDING
+    ) -> Entry:
+        """Fill a slot, unless it is resident.
+
+        Raises:
+            Cold: the dataset is not admitted, cannot be hot, has outgrown its room, or its turn did not come in time.
+            NotFound: there is no such dataset.
+        """
+        with self._residents.turn(slot, patience):
+            for _ in range(LOOKS):
+                store = self._store(slot.name)
+                if slot.is_resident(store.incarnation):
+                    return slot.entry
+                try:
+                    return self._filled(slot, store.current(), by_name=by_name, progress=progress, patience=patience)
+                except (FileNotFoundError, Moved):
+                    continue
+        raise files_vanished(self._store(slot.name))
+
+    def _filled(
+        self, slot: Slot, store: Store, *, by_name: bool, progress: Progress | None, patience: Patience
+    ) -> Entry:
+        forgets, slot.folder = slot.forgets, store.path
+        snapshot = store.snapshot()
+        if not has_columns_of(store, snapshot):
+            raise Moved(f"{slot.name} was altered meanwhile")
+        decision = self.admission(slot, store, by_name=by_name, snapshot=snapshot)
+        if not decision.admitted:
+            slot.note(reason=decision.reason)
+            raise Cold(f"Dataset {slot.name}: {decision.reason}")
+        self._make_room(decision.evict, slot)
+        started = self._clock.monotonic_seconds()
+        slot.note(filling=True)
+        try:
+            resident, size = self._table(slot, store, snapshot, progress, patience)
+        finally:
+            slot.note(filling=False)
+        with slot.lock:
+            if slot.forgets != forgets:  # a purge took from disk what this fill has read
+                resident.close()
+                raise Moved(f"{slot.name} was purged while it was filled")
+            return self._published(slot, resident, size, started)
+
+    def _make_room(self, names: tuple[str, ...], slot: Slot) -> None:
+        with slot.lock:  # one of an earlier incarnation
+            self._residents.drop(slot, "Not resident: it was dropped and created anew.")
+        for name in names:
+            going = self._residents.slot(name)
+            with going.lock:
+                self._residents.drop(going, f"Not resident: {slot.name} took its room.")
+
+    def _table(
+        self, slot: Slot, store: Store, snapshot: Snapshot, progress: Progress | None, patience: Patience
+    ) -> tuple[Resident, int]:
+        """Fill a table, and return it with the bytes that it takes."""
+        engine = self._residents.engine
+        room = self._residents.budget_bytes - self._residents.size_bytes
+        before = engine.table_bytes()
+        database = engine.attach()
+        try:
+            allowed = Allowed(size_bytes=room, progress=progress, stopping=lambda: self._stops(patience))
+            rows = fill(engine, database, store, snapshot, allowed)
+        except BaseException as error:
+            engine.detach(database)
+            give_back()
+            _blame(slot, store, error, room)
+            raise
+        return Resident(engine, database, store, snapshot, rows=rows), max(engine.table_bytes() - before, 0)
+
+    def _stops(self, patience: Patience) -> bool:
+        patience.check()
+        return self._residents.closing.is_set()
+
+    def _published(self, slot: Slot, resident: Resident, size: int, started: float) -> Entry:
+        """Let others see a resident; the lock of its slot is held."""
+        now = self._clock.monotonic_seconds()
+        slot.resident = resident
+        slot.used_seconds = now
+        slot.went = slot.came = slot.least_bytes = 0
+        self._residents.later(give_back)
+        return slot.note(
+            resident=True,
+            rows=resident.rows,
+            size_bytes=size,
+            fills=slot.entry.fills + 1,
+            fill_seconds=now - started,
+            sequence=resident.state.sequence,
+            checked_at=self._clock.now(),
+            reason="",
+        )
+
+
+def _blame(slot: Slot, store: Store, error: BaseException, room: int) -> None:
+    """Remember why a fill failed.
+
+    Raises:
+        Cold: if that is a reason for which a dataset is not resident.
+    """
+    match error:
+        case Unfit():
+            slot.unfit = (store.incarnation, str(error), store.clock.monotonic_seconds())
+            reason = f"Not resident: {error}"
+        case Outgrown():
+            slot.least_bytes = max(slot.least_bytes, error.size_bytes)
+            reason = f"Not resident: it outgrew the {size_text(room)} that were free when it was filled."
+        case _:
+            return
+    slot.note(reason=reason)
+    raise Cold(f"Dataset {slot.name}: {reason}") from error
+
+
+def _unfit(slot: Slot, store: Store, now: float, *, by_name: bool) -> str | None:
+    """Say why a dataset cannot be hot; None if nothing is known against it. A value that was in the way may have gone."""
+    if slot.unfit is not None and not by_name:
+        incarnation, reason, seen = slot.unfit
+        if incarnation == store.incarnation and now - seen < UNFIT_SECONDS:
+            return reason
+    try:
+        columns_sql(store.schema)
+    except Unfit as error:
+        return str(error)
+    return None
+
+
+def _estimate(slot: Slot, store: Store, snapshot: Snapshot | None) -> int:
+    snapshot = snapshot or store.snapshot()
+    for _ in range(LOOKS):
+        version = snapshot.base.version
+        if slot.estimate is not None and slot.estimate[0] == version:
+            break
+        try:
+            slot.estimate = (version, estimate_bytes(store, snapshot))
+        except FileNotFoundError:
+            snapshot = store.snapshot()
+    return max(slot.estimate[1] if slot.estimate else 0, slot.least_bytes)

@@ -1,0 +1,231 @@
+"""Answering a query on the hot engine: translated once, run inside a reader's transaction, in Spark's types.
+
+What rows raise while it runs (an overflow, a division by zero, letters that the engines treat differently) is no answer:
+`HotFailed` says so, and whoever asked of either engine gets Spark's word instead.
+"""
+
+import datetime
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from sqlglot import exp
+
+from siltstone.errors import Reason
+from siltstone.query.gate.checked_query import Admitted, Source
+from siltstone.query.result import answered_schema, in_form
+from siltstone.query.translate import Outside, Relation, Translated, translate
+from siltstone.query.translate.typed_sql import GUARD
+
+if TYPE_CHECKING:
+    from siltstone.query.hot.cache import Pinned
+    from siltstone.query.hot.read_transactions import Reader
+    from siltstone.query.running import Run
+
+KEPT_TRANSLATIONS: Final = 256
+_MARK: Final = f"silt_{secrets.token_hex(8)}_"
+"""Stands for a table's name in a translation, which outlives the names; nobody can write it into a text by chance."""
+_ODD_TREES: Final = (AttributeError, KeyError, IndexError, TypeError, ValueError, RecursionError)
+"""What a rule stumbles over in a tree of a form that it was not made for."""
+
+
+class HotFailed(Exception):  # noqa: N818
+    """The hot engine began and could not answer; the message is a phrase that says why."""
+
+    def __init__(self, message: str, *, reason: Reason | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HotPlan:
+    """A translated question, before it is known where its tables are."""
+
+    translated: Translated
+    sources: tuple[Source, ...]
+    schema: pa.Schema
+    """The columns of the answer, in the form that answers have."""
+
+    def sql(self, tables: Mapping[str, str]) -> str:
+        """Return the SQL with the names that the tables have now."""
+        text = self.translated.sql
+        for number, source in enumerate(self.sources):
+            text = text.replace(f"{_MARK}{number}_", tables[str(source.name)])
+        return text
+
+
+class Translations:
+    """Translated questions, kept by what they depend on. Safe to share between threads."""
+
+    def __init__(self) -> None:
+        """Nothing was translated yet."""
+        self._kept: OrderedDict[tuple[object, ...], HotPlan | str] = OrderedDict()
+        self._mutex = threading.Lock()
+
+    def plan(self, admitted: Admitted, schemas: Mapping[str, pa.Schema], *, max_rows: int) -> HotPlan:
+        """Translate a question over datasets with these columns.
+
+        Raises:
+            Outside: it is not in the subset.
+        """
+        key = (admitted.text, admitted.normalised, max_rows, _kinds(admitted.parameters), *schemas.items())
+        with self._mutex:
+            found = self._kept.get(key)
+        if found is None:
+            found = _planned(admitted, schemas, max_rows=max_rows)
+            with self._mutex:
+                self._kept[key] = found
+                while len(self._kept) > KEPT_TRANSLATIONS:
+                    self._kept.popitem(last=False)
+        if isinstance(found, str):
+            raise Outside(found)
+        return found
+
+
+def _planned(admitted: Admitted, schemas: Mapping[str, pa.Schema], *, max_rows: int) -> HotPlan | str:
+    """Translate, or return the reason why not."""
+    sources = admitted.references
+    numbers = {_key(s.name.catalog, s.name.schema, s.table): n for n, s in enumerate(sources)}
+
+    def relation(table: exp.Table) -> Relation:
+        number = numbers[_key(*(part.name for part in table.parts))]
+        return Relation(sql=f"{_MARK}{number}_", schema=schemas[str(sources[number].name)])
+
+    try:
+        done = translate(admitted.tree, tables=relation, parameters=admitted.parameters, limit=max_rows + 1)
+    except Outside as outside:
+        return str(outside)
+    except _ODD_TREES:
+        return "a form that it does not know"
+    return HotPlan(translated=done, sources=sources, schema=answered_schema(done.schema))
+
+
+def _key(*parts: str) -> tuple[str, ...]:
+    return parts
+
+
+def _kinds(parameters: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
+    """Return what a translation depends on of its parameters: their types, and of a whole number or decimal its size."""
+    return tuple((name, _kind(value)) for name, value in sorted(parameters.items()))
+
+
+def _kind(value: object) -> object:
+    match value:
+        case bool():
+            return bool
+        case int():
+            return (int, -(2**31) <= value < 2**31)
+        case Decimal():
+            return (Decimal, value.as_tuple().exponent, len(value.as_tuple().digits))
+        case datetime.datetime():
+            return (datetime.datetime, value.tzinfo is not None)
+        case _:
+            return type(value)
+
+
+def bound(value: object) -> object:
+    """Return what is bound for a value; times and decimals travel as text that the SQL casts."""
+    match value:
+        case datetime.datetime():
+            return (value.astimezone(datetime.UTC) if value.tzinfo else value).isoformat(sep=" ")
+        case datetime.date():
+            return value.isoformat()
+        case Decimal():
+            return f"{value:f}"
+        case _:
+            return value
+
+
+def answer(plan: HotPlan, parameters: Mapping[str, object], view: "Pinned", run: "Run") -> pa.Table:
+    """Run a translated question in a reader's transaction.
+
+    Raises:
+        HotFailed: the engine, or a guard against what the engines treat differently, refused.
+        Unavailable: its time was up, or it was cancelled.
+    """
+    import duckdb
+
+    values = {name: bound(parameters[name]) for name in plan.translated.parameters}
+    sql = plan.sql(view.tables)
+    try:
+        with run.watched(view.cursor.interrupt):
+            table = _fetched(view.reader, sql, values)
+    except duckdb.InterruptException as error:
+        if run.was_ended:
+            raise run.ended() from error
+        raise KeyboardInterrupt from error
+    except duckdb.OutOfMemoryException as error:
+        raise HotFailed(
+            "it would take more memory than hot queries have (the setting hot_query_mb)", reason=Reason.MEMORY
+        ) from error
+    except (duckdb.Error, pa.ArrowException) as error:
+        if run.was_ended:
+            raise run.ended() from error
+        raise HotFailed(_why(error)) from error
+    return in_form(table, plan.schema)
+
+
+def _fetched(reader: "Reader", sql: str, values: Mapping[str, object]) -> pa.Table:
+    found = reader.cursor.sql(sql, params=values) if values else reader.prepared(sql)
+    return found.to_arrow_table()
+
+
+def explained(plan: HotPlan, parameters: Mapping[str, object], view: "Pinned") -> str:
+    """Return the engine's plan, with the datasets by their own names."""
+    import duckdb
+
+    values = {name: bound(parameters[name]) for name in plan.translated.parameters}
+    sql = f"EXPLAIN {plan.sql(view.tables)}"
+    try:
+        found = view.cursor.execute(sql, values) if values else view.cursor.execute(sql)
+        text = "\n".join(str(row[1]) for row in found.fetchall())
+    except duckdb.Error as error:
+        raise HotFailed(_why(error)) from error
+    for name, table in view.tables.items():
+        database, _, inner = table.rpartition(".")
+        for shown in (table, f'{database}."{inner}"'):
+            text = text.replace(shown, name)
+    return text
+
+
+@contextmanager
+def registered(view: "Pinned", tables: Mapping[str, pa.Table]) -> Iterator["Pinned"]:
+    """Give a view that reads datasets from Arrow tables, for the length of a block: raw rows are never resident.
+
+    Raises:
+        HotFailed: a column has values that DuckDB does not hold exactly.
+    """
+    import duckdb
+
+    from siltstone.query.hot.duckdb_types import Unfit, check_values, duck_type
+    from siltstone.query.hot.read_transactions import Reader
+
+    reader = Reader(view.cursor.cursor())  # of its own: what it prepares holds the rows
+    names = {name: f"silt_raw_{number}" for number, name in enumerate(tables)}
+    try:
+        for name, table in tables.items():
+            for column in table.schema:
+                duck_type(column.type, column=column.name)
+            check_values(table)
+            reader.cursor.register(names[name], table)
+        schemas = {name: table.schema for name, table in tables.items()}
+        yield replace(view, reader=reader, tables=names, schemas=schemas)
+    except Unfit as unfit:
+        raise HotFailed(str(unfit).rstrip(".")) from unfit
+    finally:
+        for name in names.values():
+            with suppress(duckdb.Error):
+                reader.cursor.unregister(name)
+        reader.end()
+
+
+def _why(error: Exception) -> str:
+    line = str(error).splitlines()[0] if str(error) else type(error).__name__
+    at = line.find(GUARD)
+    return f"a row has {line[at + len(GUARD) :]}" if at >= 0 else line

@@ -1,0 +1,355 @@
+"""Answering a query on Spark.
+
+1. Every dataset is pinned once; its frame becomes a view with a name that nobody can guess, for the duration of the query.
+2. The text that the gate wrote is sent.
+3. At most `max_rows` rows come back at once, or all of them as a stream, a few thousand at a time.
+
+A query carries a tag, by which it is ended when its time is up or when another thread asks for that (`Cancellation`).
+"""
+
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import pyarrow as pa
+from sqlglot import exp
+
+from siltstone.dataset.dataset import SNAPSHOT_TRIES, Dataset
+from siltstone.errors import Corruption, InvalidRequest, Reason, SiltstoneError, Unavailable
+from siltstone.query.gate.admit import source_of, spark_text
+from siltstone.query.gate.checked_query import Admitted, Source
+from siltstone.query.gate.column_check import check_names
+from siltstone.query.gate.cross_join_guard import Known, check_expansion, check_product, has_products
+from siltstone.query.result import QueryResult, answered_schema, as_answered_batch
+from siltstone.query.running import Cancellation
+from siltstone.query.stream import as_batches, batches_of
+from siltstone.spark.errors import (
+    away,
+    damage,
+    error_line,
+    is_away,
+    is_missing_file,
+    leaves_end_unknown,
+    names_data_file,
+    out_of_memory,
+    says_out_of_memory,
+    spark_errors,
+)
+from siltstone.spark.job_tags import add_tag, interrupt_tag, remove_tag, stop_tasks_when_ended
+from siltstone.spark.session import answering, ended_out_of_memory, suspect, was_ended
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MAX_ROWS: Final = 100_000
+NO_PLAN: Final = "Error occurred during query planning"
+"""How Spark's plan of a query begins that it cannot plan."""
+_PLACE: Final = re.compile(r"\b(?:file|s3a?|abfss?|gs|hdfs|dbfs|wasbs?):/[^\s,\]\)]*|(?<![\w.])/(?:[\w.=-]+/)+[\w.=-]*")
+"""Addresses and paths, as plans show them."""
+INTERRUPT_SECONDS: Final = 0.5
+"""How often a query that is to end is interrupted: Spark forgets an interrupt that comes between two jobs."""
+
+
+SERVER_ENDED: Final = (
+    "The shared Spark server for queries was ended, because another query on it could not be stopped. Nothing was changed. "
+    "Try again: the next query starts another server."
+)
+_T = TypeVar("_T")
+
+
+class _ServerEndedError(Unavailable):
+    """The server was ended because of another query."""
+
+
+class SparkQuery:
+    """One admitted query, to be answered by Spark."""
+
+    def __init__(
+        self,
+        admitted: Admitted,
+        *,
+        spark: "Callable[[], SparkSession]",
+        dataset: Callable[[str], Dataset],
+        cancellation: Cancellation,
+        most_pairs: int = 0,
+    ) -> None:
+        """Say what is asked of whom; `most_pairs` is the limit of `query/gate/cross_join_guard.py`, 0 for none."""
+        self._admitted, self._spark, self._dataset = admitted, spark, dataset
+        self._most_pairs, self._cancellation = most_pairs, cancellation
+        self._session_used: SparkSession | None = None
+
+    def answer(self, max_rows: int) -> QueryResult:
+        """Return at most so many rows.
+
+        Raises:
+            InvalidRequest: Spark refuses the query, or `max_rows` is out of bounds.
+            NotFound: it names a dataset that does not exist.
+            Corruption: a live file is lost; the message names it.
+            Unavailable: Spark went away, the time is up, or the query was cancelled.
+        """
+        check_max_rows(max_rows)
+        return self._asked_again(lambda: self._answer(max_rows))
+
+    def _answer(self, max_rows: int) -> QueryResult:
+        started = time.monotonic()
+        opened = self._opened()
+        self._check_product(opened)
+        session = self._session()
+        failure: Exception | None = None
+        for _ in range(SNAPSHOT_TRIES):
+            try:
+                with self._running(session), self._asked(session, opened) as frame:
+                    table = _rows(frame, max_rows + 1)
+            except _failures() as error:
+                failure = self._missing_file(error)
+                continue
+            return QueryResult(
+                table=table.slice(0, max_rows),
+                engine="spark",
+                truncated=table.num_rows > max_rows,
+                seconds=time.monotonic() - started,
+            )
+        raise _vanished(opened, "Files kept disappearing while the query ran. Try again.") from failure
+
+    def batches(self) -> Iterator[pa.Schema | pa.RecordBatch]:
+        """Yield the schema, then all rows as record batches as they are read; memory holds a few of them at a time.
+
+        All of it belongs on one thread: the tag of a query is that of its thread.
+
+        Raises:
+            InvalidRequest: Spark refuses the query.
+            NotFound: it names a dataset that does not exist.
+            Corruption: a live file is lost; the message names it.
+            Unavailable: Spark went away, the time is up, the query was cancelled, or a file disappeared: ask again.
+        """
+        opened = self._opened()
+        self._check_product(opened)
+        yield from self._batches(self._session(), opened)
+
+    def explain(self, *, start: bool = True) -> str:
+        """Return Spark's plan of the query, without the places of files; no rows are read.
+
+        Without `start`, it is checked and returned as Spark would get it, and Spark is not asked.
+
+        Raises:
+            InvalidRequest: Spark refuses the query, or it would be refused as a product of too many rows.
+            NotFound: it names a dataset that does not exist.
+            Corruption: a live file is lost; the message names it.
+            Unavailable: Spark went away, the time is up, or the query was cancelled.
+        """
+        return self._asked_again(lambda: self._explain(start=start))
+
+    def _explain(self, *, start: bool) -> str:
+        opened = self._opened()
+        self._check_product(opened)
+        if not start:
+            return f"Spark is not running, so there is no plan yet. It would get:\n{self._admitted.normalised}"
+        session = self._session()
+        try:
+            with self._running(session), self._asked(session, opened, before="EXPLAIN FORMATTED ") as frame:
+                plan = str(_rows(frame, 1).column(0)[0])
+            if plan.startswith(NO_PLAN):  # what is wrong is said only to who asks the query itself
+                with self._running(session), self._asked(session, opened) as frame:
+                    _rows(frame, 0)
+            return _without_places(plan)
+        except _failures() as error:
+            failure = self._missing_file(error)
+            raise _vanished(opened, "A file disappeared while the query was planned. Ask again.") from failure
+
+    @staticmethod
+    def _asked_again(ask: Callable[[], _T]) -> _T:
+        """Ask, and once more if the server was ended because of another query: a read changes nothing."""
+        try:
+            return ask()
+        except _ServerEndedError:
+            return ask()
+
+    def _batches(self, session: "SparkSession", opened: Mapping[str, Dataset]) -> Iterator[pa.Schema | pa.RecordBatch]:
+        try:
+            with self._running(session), self._asked(session, opened) as frame:
+                schema = _rows(frame, 0).schema
+                yield answered_schema(schema)
+                for batch in batches_of(as_batches(frame), schema):
+                    self._check_ended()
+                    yield as_answered_batch(batch)
+        except _failures() as error:
+            failure = self._missing_file(error)
+            raise _vanished(opened, "A file disappeared while the rows were read. Ask again.") from failure
+
+    def _session(self) -> "SparkSession":
+        """Return the session that answers the query.
+
+        Raises:
+            Unavailable: it cannot be started or reached, or the query was ended meanwhile.
+        """
+        self._check_ended()
+        self._session_used = found = self._spark()
+        try:
+            self._session_used = answering(found, subqueries=_has_subqueries(self._admitted.checked))
+        except _failures() as error:
+            raise self._missing_file(error) from error
+        return self._session_used
+
+    def _opened(self) -> dict[str, Dataset]:
+        return {str(source.name): self._dataset(str(source.name)) for source in self._admitted.references}
+
+    def _check_product(self, opened: Mapping[str, Dataset]) -> None:
+        """Refuse, before Spark is asked for, what Spark could not be stopped from."""
+        check_expansion(self._admitted.checked)
+        check_names(self._admitted.checked, lambda table: self._columns(opened, table))
+        if not self._most_pairs or not has_products(self._admitted.checked):
+            return
+        known = {name: _known(found) for name, found in opened.items()}
+
+        def dataset(table: exp.Table) -> Known:
+            return known[str(source_of(self._admitted, table).name)]
+
+        check_product(self._admitted.checked, dataset, most=self._most_pairs)
+
+    def _columns(self, opened: Mapping[str, Dataset], table: exp.Table) -> tuple[str, ...]:
+        return tuple(opened[str(source_of(self._admitted, table).name)].schema.names)
+
+    def _located(self, damaged: Corruption) -> Corruption:
+        """Name the damaged file: Spark names none where several tasks fail at once."""
+        for name, dataset in self._opened().items():
+            if file := dataset.damaged_file():
+                return Corruption(f"Dataset {name}, file {file}: {damaged}", reason=Reason.DAMAGED_FILE)
+        return damaged
+
+    def _missing_file(self, error: Exception) -> Exception:
+        """Return the error if it means that a file is gone; raise what any other one means."""
+        if self._cancellation.asked:
+            raise self._cancellation.error() from error
+        if isinstance(error, FileNotFoundError) or is_missing_file(error):
+            return error
+        if says_out_of_memory(str(error)) or (is_away(error) and ended_out_of_memory()):
+            raise out_of_memory() from error
+        if is_away(error):
+            ended = self._session_used is not None and was_ended(self._session_used)
+            raise _ServerEndedError(SERVER_ENDED, reason=Reason.SPARK_LOST) if ended else away(error) from error
+        if isinstance(error, ValueError):
+            raise error
+        if damaged := damage(error):
+            raise (damaged if names_data_file(error) else self._located(damaged)) from error
+        raise InvalidRequest(f"Spark refused the query: {error_line(error)}") from error
+
+    @contextmanager
+    def _asked(
+        self, session: "SparkSession", opened: Mapping[str, Dataset], *, before: str = ""
+    ) -> Iterator["DataFrame"]:
+        """Give the frame of the query, over views that are there as long as it is; `before` is put before its text."""
+        pinned = {name: found.snapshot() for name, found in opened.items()}
+        views: dict[Source, str] = {}
+        mark = uuid.uuid4().hex  # noqa: TID251
+        try:
+            for number, source in enumerate(self._admitted.references):
+                name = str(source.name)
+                frame = opened[name].read_at(pinned[name], raw=source.raw, once=True, session=session)
+                views[source] = f"silt_{mark}_{number}"
+                frame.createOrReplaceTempView(views[source])
+            text = before + spark_text(self._admitted, views, common=f"silt_{mark}_with_{{}}".format)
+            yield session.sql(text)
+        finally:
+            _drop(session, views)
+
+    @contextmanager
+    def _running(self, session: "SparkSession") -> Iterator[None]:
+        """Let what this thread asks of Spark end when the query is to end."""
+        self._check_ended()
+        tag, done, unknown = f"silt-query-{uuid.uuid4().hex}", Event(), Event()  # noqa: TID251
+        watcher = Thread(target=self._watch, args=(session, tag, done, unknown), name=tag, daemon=True)
+        stop_tasks_when_ended(session)
+        add_tag(session, tag)
+        watcher.start()
+        try:
+            yield
+        except Exception as error:
+            if leaves_end_unknown(error):
+                unknown.set()
+            raise
+        finally:
+            done.set()
+            remove_tag(session, tag)
+
+    def _watch(self, session: "SparkSession", tag: str, done: Event, unknown: Event) -> None:
+        """Interrupt the query on Spark, again and again, once it is to end and until it has.
+
+        Reports to the keeper stay if it is unknown how the query ended: a process that ends closes its session, and Spark then
+        answers at once although the query may still be at work.
+        """
+        while not done.is_set() and not self._cancellation.wait(INTERRUPT_SECONDS / 10):
+            pass
+        with ExitStack() as reports:
+            while not done.is_set():
+                operations = interrupt_tag(session, tag)
+                if operations:
+                    reports.callback(suspect(session, operations))
+                done.wait(INTERRUPT_SECONDS)
+            if unknown.is_set():
+                reports.pop_all()
+
+    def _check_ended(self) -> None:
+        if self._cancellation.asked:
+            raise self._cancellation.error()
+
+
+def check_max_rows(max_rows: object) -> None:
+    """Refuse a number of rows that is out of bounds.
+
+    Raises:
+        InvalidRequest: it is.
+    """
+    if not isinstance(max_rows, int) or isinstance(max_rows, bool) or not 1 <= max_rows <= MAX_ROWS:
+        raise InvalidRequest(
+            f"A query returns 1 to {MAX_ROWS:,} rows at most, not {max_rows!r} (--max-rows or max_rows=)."
+        )
+
+
+def _has_subqueries(query: exp.Query) -> bool:
+    """True if a subquery stands in an expression: EXISTS, IN or a value."""
+    return any(
+        isinstance(node, exp.Exists)
+        or (isinstance(node, exp.In) and node.args.get("query"))
+        or (isinstance(node, exp.Subquery) and not isinstance(node.parent, _RELATIONS))
+        for node in query.walk()
+    )
+
+
+_RELATIONS: Final = (exp.From, exp.Join, exp.Lateral, exp.Query, exp.CTE)
+"""What reads a subquery as a table, or puts it into parentheses."""
+
+
+def _known(dataset: Dataset) -> Known:
+    snapshot = dataset.snapshot()
+    rows = sum(file.rows for file in snapshot.base.files) + snapshot.unfolded_rows
+    return Known(rows=rows, columns=frozenset(name.lower() for name in dataset.schema.names))
+
+
+def _vanished(opened: Mapping[str, Dataset], otherwise: str) -> SiltstoneError:
+    """Return what names a live file that is lost; Unavailable with these words if none is."""
+    found = [dataset.files_vanished() for dataset in opened.values()]
+    return next((error for error in found if isinstance(error, Corruption)), Unavailable(otherwise))
+
+
+def _without_places(plan: str) -> str:
+    """Hide where files lie: a plan is for whoever may ask, the place of a lake is not."""
+    return _PLACE.sub("<files>", plan)
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    return (FileNotFoundError, ValueError, *spark_errors())
+
+
+def _rows(frame: "DataFrame", most: int) -> pa.Table:
+    return frame.limit(most).toArrow()
+
+
+def _drop(session: "SparkSession", views: Mapping[Source, str]) -> None:
+    """Drop the query's views; where Spark is gone, so are they."""
+    for view in views.values():
+        with suppress(*spark_errors()):
+            session.catalog.dropTempView(view)

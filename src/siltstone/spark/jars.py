@@ -1,0 +1,206 @@
+"""The jars that Spark needs beside its own, Delta's and a database driver: fetched once, kept in the user's cache.
+
+Terms:
+
+* *jars*: Delta's own jars and those of their dependencies that PySpark does not ship already. What PySpark ships wins:
+  two versions of one library in a class path are a fault that shows late.
+* *driver*: PostgreSQL's, for loads over JDBC. It is used where it is there, and fetched when it is first needed.
+* *cache*: ``$XDG_CACHE_HOME/siltstone`` or ``~/.cache/siltstone``; the jars are in ``jars/delta-<v>-spark-<v>`` and
+  ``jars/postgresql-<v>``.
+
+Flow of `delta_jars`:
+
+1. The folder that the setting `spark_jars` names, if it names one. No network is ever tried then.
+2. None, if the Spark installation has Delta among its own jars.
+3. The cache.
+4. Spark's own dependency resolver downloads into a temporary folder beside the cache's, which is then renamed. A crash
+   leaves a temporary folder that nobody reads; of two processes at once, one wins and both find the same jars.
+
+`main` does this ahead of time, for ``make setup``.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from siltstone.config import Settings
+from siltstone.errors import Unavailable
+from siltstone.host.private_folders import private_folder
+from siltstone.spark.jvm import find_java
+
+DELTA_VERSION: Final = "4.4.0"
+SCALA_VERSION: Final = "2.13"
+NEEDED: Final = ("delta-spark", "delta-storage")
+POSTGRES_VERSION: Final = "42.7.7"
+POSTGRES: Final = f"org.postgresql:postgresql:{POSTGRES_VERSION}"
+SHIPPED_BY_SPARK: Final = ("org.apache.hadoop:hadoop-client-api", "org.apache.hadoop:hadoop-client-runtime")
+"""Large jars that are not worth the download; smaller ones that Spark ships are dropped after it."""
+FETCH_TIMEOUT_SECONDS: Final = 600.0
+RESOLVER_SETTINGS: Final = ("spark.jars.repositories", "spark.jars.ivySettings")
+"""Where a user names a mirror; handed on to the resolver from the setting `spark`."""
+
+
+def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
+    """Return the folder for what can always be made again."""
+    environment = os.environ if environment is None else environment
+    root = environment.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "siltstone"
+
+
+def private_cache(name: str) -> Path:
+    """Return a folder of the cache that only its owner can enter, for what holds data of users.
+
+    Raises:
+        Unavailable: it belongs to another user, or cannot be made.
+    """
+    return private_folder(cache_folder() / name, remedy="Set XDG_CACHE_HOME to a folder of your own.")
+
+
+def spark_home() -> Path:
+    """Return the Spark installation in use, found without importing PySpark."""
+    named = os.environ.get("SPARK_HOME")
+    if named:
+        return Path(named)
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise Unavailable("PySpark is not installed here. Install it with: pip install 'pyspark[connect]'.")
+    return Path(spec.origin).parent
+
+
+def coordinate(spark_version: str) -> str:
+    """Return the artifact that fits: Delta publishes one for each minor version of Spark."""
+    minor = ".".join(spark_version.split(".")[:2])
+    return f"io.delta:delta-spark_{minor}_{SCALA_VERSION}:{DELTA_VERSION}"
+
+
+def delta_jars(settings: Settings) -> tuple[Path, ...]:
+    """Return the jars to add to Spark's class path, sorted; empty if Spark has Delta already.
+
+    Raises:
+        Unavailable: the folder that was set lacks them, or they are not in the cache and could not be fetched.
+    """
+    if settings.spark_jars:
+        return _from_folder(Path(settings.spark_jars))
+    home = spark_home()
+    if any((home / "jars").glob("delta-spark_*.jar")):
+        return ()
+    spark_version = version("pyspark")
+    folder = cache_folder() / "jars" / f"delta-{DELTA_VERSION}-spark-{spark_version}"
+    if not folder.is_dir():
+        _fetch(settings, coordinate(spark_version), home=home, folder=folder, check=_from_folder)
+    return _from_folder(folder)
+
+
+def driver_jars(settings: Settings) -> tuple[Path, ...]:
+    """Return the database driver's jars if they are in the cache. A folder that was set holds whatever there is to use."""
+    return () if settings.spark_jars else tuple(sorted(_driver_folder().glob("*.jar")))
+
+
+def fetch_driver(settings: Settings) -> tuple[Path, ...]:
+    """Return the database driver's jars, and fetch them if they are not in the cache; a session that runs does not get them.
+
+    Raises:
+        Unavailable: they could not be fetched.
+    """
+    if not settings.spark_jars and not _driver_folder().is_dir():
+        _fetch(settings, POSTGRES, home=spark_home(), folder=_driver_folder())
+    return driver_jars(settings)
+
+
+def _driver_folder() -> Path:
+    return cache_folder() / "jars" / f"postgresql-{POSTGRES_VERSION}"
+
+
+def _from_folder(folder: Path) -> tuple[Path, ...]:
+    jars = tuple(sorted(folder.glob("*.jar"))) if folder.is_dir() else ()
+    missing = [name for name in NEEDED if not any(jar.name.startswith(name) for jar in jars)]
+    if missing:
+        raise Unavailable(
+            f"{folder} has no {' and no '.join(missing)} jar. Point the setting spark_jars to a folder with the jars "
+            f"of {coordinate(version('pyspark'))} and its dependencies, or unset it to have them fetched."
+        )
+    return jars
+
+
+def _fetch(
+    settings: Settings,
+    package: str,
+    *,
+    home: Path,
+    folder: Path,
+    check: Callable[[Path], object] = lambda _: None,
+) -> None:
+    """Download into a temporary folder, keep what Spark does not ship, and give the folder its name."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=".fetch-", dir=folder.parent))
+    except OSError as error:
+        raise Unavailable(f"The cache {folder.parent} cannot be written: {error}. Set XDG_CACHE_HOME.") from error
+    try:
+        _resolve(settings, package, home=home, work=work)
+        (work / "kept").mkdir()
+        shipped = {_artifact(jar.name) for jar in (home / "jars").glob("*.jar")}
+        for jar in (work / "jars").glob("*.jar"):
+            name = jar.name.split("_", 1)[1]  # the resolver writes group_artifact-version.jar
+            if _artifact(name) not in shipped:
+                jar.rename(work / "kept" / name)
+        check(work / "kept")
+        with suppress(OSError):  # another process was first
+            (work / "kept").rename(folder)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _artifact(jar: str) -> str:
+    """Return the name of a jar without its version: ``jackson-core-2.21.2.jar`` is ``jackson-core``."""
+    return re.sub(r"-\d[^/]*\.jar$", "", jar)
+
+
+def _resolve(settings: Settings, package: str, *, home: Path, work: Path) -> None:
+    """Run Spark's resolver once: spark-submit with packages, and a main class that ends at once."""
+    given = [f"{name}={settings.spark[name]}" for name in RESOLVER_SETTINGS if name in settings.spark]
+    command = [
+        str(home / "bin" / "spark-submit"),
+        *("--packages", package, "--exclude-packages", ",".join(SHIPPED_BY_SPARK)),
+        *("--conf", f"spark.jars.ivy={work}", "--master", "local[1]"),
+        *(word for setting in given for word in ("--conf", setting)),
+        *("--class", "org.apache.ivy.Main", "spark-internal", "-version"),
+    ]
+    environment = os.environ | {"JAVA_HOME": str(find_java().home)}
+    try:
+        done = subprocess.run(  # noqa: S603
+            command, env=environment, capture_output=True, text=True, timeout=FETCH_TIMEOUT_SECONDS, check=False
+        )
+        said = done.stdout + done.stderr
+    except subprocess.TimeoutExpired:
+        said = f"no answer within {FETCH_TIMEOUT_SECONDS:.0f} seconds"
+    if not (work / "jars").is_dir():
+        telling = re.compile(r"ERROR|not found|Exception|no answer")
+        reasons = [line.strip() for line in said.splitlines() if telling.search(line)][:3] or [said[-300:]]
+        raise Unavailable(
+            f"The jars of {package} could not be fetched: {'; '.join(reasons)}. "
+            "Try again with a network, name a mirror in the setting spark (spark.jars.repositories), "
+            "or put the jars into a folder and name it in the setting spark_jars."
+        )
+
+
+def main() -> None:
+    """Fetch the jars ahead of time and say where they are; exit 5 if that cannot be done."""
+    try:
+        settings = Settings.load()
+        found = delta_jars(settings)
+        fetch_driver(settings)
+    except Unavailable as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(error.exit_code)
+    where = f"{len(found)} Delta jars in {found[0].parent}" if found else "Spark has Delta among its jars"
+    sys.stdout.write(f"{where}\n")

@@ -1,0 +1,201 @@
+"""What a JVM that we start is told: its memory, its class path, its Spark options and its log, as plain data.
+
+`launch_options` looks at this machine (fetches jars, records or uses a class archive); `options` only computes. Whatever
+the setting `spark` names wins over ours.
+"""
+
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from siltstone.config import Settings
+from siltstone.spark.jars import cache_folder, delta_jars, driver_jars, spark_home
+from siltstone.spark.jvm import Java, archive_key, archive_options, fitted_memory_mb, machine_memory_mb
+
+APP_NAME: Final = "siltstone"
+
+SESSION_OPTIONS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.datetime.java8API.enabled": "true",  # a pushed-down filter would go through a calendar without ten days of 1582
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.parquet.columnarReaderBatchSize": "1024",  # after so many rows a task looks whether it is to end
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "512",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.variable.substitute": "false",  # no query reads ${env:...}; the gate writes none either
+}
+"""What every session that we make has, a remote one too."""
+
+GUARDED_OPTIONS: Final = {
+    "spark.authenticate": "true",
+    "spark.io.encryption.enabled": "true",
+}
+"""What keeps other users of this machine from Spark's ports and blocks. A local Spark makes its secrets itself, in its memory:
+no command line, variable or file holds them. Shuffle files of a killed Spark cannot be read without them. Traffic is not
+encrypted, because it stays on the loopback interface. With `spark.network.crypto.enabled`, tasks of Connect sessions sometimes
+failed: a request for a class got no answer for 120 s, and then a closed connection."""
+
+SERVER_OPTIONS: Final = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.hadoop.parquet.compression.codec.zstd.level": "3",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+"""What can be set only where the JVM starts."""
+
+LOCAL_DIRS: Final = "SPARK_LOCAL_DIRS"
+"""A variable that wins over the option ``spark.local.dir``."""
+
+PAGE_SIZE: Final = f"{4 * 1024 * 1024 - 16}b"
+"""What each join, sort and sum takes of a small heap at once; Spark's own pages are up to 64 MB. With its header an array
+of so many bytes fills whole regions of the collector's."""
+
+JOINED_OPTIONS: Final = {"spark.driver.extraJavaOptions": " ", "spark.driver.extraClassPath": os.pathsep}
+"""Settings of the user's that come after ours instead of in their place, and what separates the two."""
+
+LOG_SETTINGS: Final = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+"""
+"""The gateway takes the level of its own logger for the whole log, and says so, unless the two agree."""
+EXECUTOR_LOG_SETTINGS: Final = """\
+logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.level = error
+logger.executor.filter.stuck.type = RegexFilter
+logger.executor.filter.stuck.regex = Killed task.*could not be stopped within.*
+logger.executor.filter.stuck.onMatch = ACCEPT
+logger.executor.filter.stuck.onMismatch = DENY
+"""
+"""An executor logs every failed task, which the caller gets as an exception anyway. `connect.STUCK_TASK` is what is left."""
+REPEATED_BY_THE_EXCEPTION: Final = (
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.util.Utils",
+    "org.apache.spark.sql.execution.datasources.FileFormatWriter",
+    "org.apache.spark.sql.delta.files",
+    "org.apache.spark.util.ShutdownHookManager",
+    "org.apache.spark.sql.connect.utils.ErrorUtils",
+)
+"""Loggers that print as an error what the caller gets as an exception anyway."""
+
+
+def launch_options(settings: Settings, *, java: Java, role: str, scratch: Path) -> dict[str, str]:
+    """Compute the options for a JVM that starts now on this machine: fetches jars, records or uses an archive.
+
+    The role is `connect` for a server, `worker` for that of a job's process, `classic` for any other. Whatever the JVM
+    writes beside a lake is in the folder `scratch`.
+    """
+    jars = _jars(settings)
+    cache = cache_folder()
+    java_options = [
+        *_archive(java, role=role, jars=jars),
+        *(["-XX:TieredStopAtLevel=1"] if settings.spark_short_run else []),
+        *(["-XX:+ExitOnOutOfMemoryError"] if role != "classic" else []),  # what others rely on is sound or gone
+        *("-XX:-UsePerfData", "-Xlog:disable", "-Xlog:all=error:stderr"),
+        *_log_options(cache, settings),
+    ]
+    return options(settings, jars=jars, java_options=java_options, machine_mb=machine_memory_mb(), scratch=scratch)
+
+
+def would_record(settings: Settings, *, java: Java, role: str) -> bool:
+    """Tell whether a JVM of this role would record a class archive: there is none that fits, and there can be one."""
+    return any("ArchiveClassesAtExit" in option for option in _archive(java, role=role, jars=_jars(settings)))
+
+
+def _jars(settings: Settings) -> tuple[Path, ...]:
+    return tuple(
+        jar.resolve() for jar in (*delta_jars(settings), *driver_jars(settings))
+    )  # an archive knows them by name
+
+
+def _archive(java: Java, *, role: str, jars: Sequence[Path]) -> list[str]:
+    kind = "connect" if role == "connect" else "classic"
+    key = archive_key(java, role=kind, class_path=jars, spark=f"{spark_home()} {version('pyspark')}")
+    return archive_options(cache_folder() / "appcds", key)
+
+
+def options(
+    settings: Settings, *, jars: Sequence[Path], java_options: Sequence[str], machine_mb: int, scratch: Path
+) -> dict[str, str]:
+    """Return every Spark setting of a session that we start, as plain data."""
+    cores = local_cores(settings.spark_master)
+    chosen = SESSION_OPTIONS | SERVER_OPTIONS
+    chosen["spark.driver.memory"] = f"{settings.spark_memory_mb or fitted_memory_mb(machine_mb)}m"
+    java_options = [f"-Djava.io.tmpdir={scratch}", *java_options]
+    chosen["spark.driver.extraJavaOptions"] = " ".join(_quoted(option) for option in java_options)
+    chosen["spark.sql.warehouse.dir"] = str(scratch / "warehouse")
+    if cores:
+        chosen |= _local_options(cores) | GUARDED_OPTIONS
+        chosen["spark.local.dir"] = str(scratch)
+        chosen["spark.driver.extraClassPath"] = os.pathsep.join(map(str, jars))  # only these an archive can hold
+    else:
+        chosen["spark.jars"] = ",".join(map(str, jars))  # shipped to the executors
+    for name, value in settings.spark.items():
+        ours = chosen.get(name)
+        chosen[name] = JOINED_OPTIONS[name].join([ours, value]) if ours and name in JOINED_OPTIONS else value
+    return {name: value for name, value in chosen.items() if value}
+
+
+def ui_options(port: int) -> dict[str, str]:
+    """Return what shows Spark's UI at a port; nothing for port 0: it is off unless asked for."""
+    return {"spark.ui.enabled": "true", "spark.ui.port": str(port)} if port else {}
+
+
+def local_cores(master: str) -> int:
+    """Return how many cores a local master uses: ``local[2]`` is 2; 0 for a cluster."""
+    if master == "local":
+        return 1
+    found = re.fullmatch(r"local\[(\*|\d+)(?:,\s*\d+)?\]", master)
+    if not found:
+        return 0
+    return (os.cpu_count() or 1) if found[1] == "*" else int(found[1])
+
+
+def _local_options(cores: int) -> dict[str, str]:
+    """Return what fits one machine, where a partition more than there are cores is only overhead."""
+    return {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": str(cores),
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(cores),
+        "spark.databricks.delta.snapshotPartitions": str(cores),
+        "spark.buffer.pageSize": PAGE_SIZE,
+    }
+
+
+def _quoted(option: str) -> str:
+    return f'"{option}"' if " " in option else option
+
+
+def _log_options(cache: Path, settings: Settings) -> list[str]:
+    """Quieten Spark's log, unless the user chose a level: then Spark's own ways apply."""
+    if "spark.log.level" in settings.spark:
+        return []
+    text = LOG_SETTINGS + EXECUTOR_LOG_SETTINGS
+    for number, name in enumerate(REPEATED_BY_THE_EXCEPTION):
+        text += f"logger.repeated{number}.name = {name}\nlogger.repeated{number}.level = off\n"
+    path = cache / "log4j2.properties"
+    try:
+        if not path.is_file() or path.read_text() != text:
+            cache.mkdir(parents=True, exist_ok=True)
+            descriptor, fresh = tempfile.mkstemp(dir=cache, prefix=".log4j2-")
+            with os.fdopen(descriptor, "w") as file:
+                file.write(text)
+            Path(fresh).rename(path)
+    except OSError:
+        return []
+    return [f"-Dlog4j2.configurationFile={path.as_uri()}"]

@@ -1,0 +1,471 @@
+"""One local Spark server that a user's commands share: finding, joining, starting and stopping it.
+
+Terms:
+
+* *server*: a Spark Connect server on 127.0.0.1 that serves whoever shows its token.
+* *keeper*: the process in the background that started the server, and ends it when nobody has used it for a while
+  (`keeper.py`). The server ends with its keeper, however that ends.
+* *client*: a process that uses the server.
+* *role*: what a server is for. SQL texts run on one for ``queries``, everything else (loads, folds, exports, frames) on one for
+  ``jobs``: a query that cannot be stopped holds up no job, and its server can be ended without ending one.
+* *place*: a folder in the user's cache, readable by its owner only. A role, or settings, that need another JVM have another
+  place.
+* *suspect*: an operation of Spark Connect that was interrupted and has not ended. The keeper ends a server whose suspects do
+  not end.
+
+A place has six files, and one for each suspect. Locks are file locks (`flock`): whoever dies lets go of them.
+
+| file | says | locked by |
+|---|---|---|
+| ``server.json`` | port, token and the rest of `Running`; there while the server serves | |
+| ``clients.lock`` | | each client, shared, for its life |
+| ``keeper.lock`` | the keeper's process id | the keeper, for its life |
+| ``start.lock`` | | whoever starts a server, until it serves |
+| ``server.log`` | what keeper and server wrote; ``previous.log`` is that of the one before | |
+| ``ended.json`` | the port of the last server that was ended because a query on it was not | |
+| ``suspect-<id>.json`` | operations that a client has interrupted in vain, and on which server | |
+
+Joining:
+
+1. lock ``clients.lock`` (shared): from now on the keeper sees that somebody is there;
+2. read ``server.json``; join if the keeper lives and the port answers;
+3. otherwise lock ``start.lock``, look again, wait for a keeper that is just starting or ending, and start one.
+
+The keeper removes ``server.json`` only while it holds ``clients.lock`` alone, so a client that has read the file after
+step 1 is never left without its server. Nothing here loads PySpark.
+"""
+
+import datetime
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import secrets
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final, Self
+
+from siltstone.clock import Clock, SystemClock
+from siltstone.config import Settings
+from siltstone.coordination.liveness import is_locked
+from siltstone.errors import Conflict, Reason, Unavailable
+from siltstone.host.fork_safety import close, own
+from siltstone.host.private_folders import OTHERS, private_folder
+from siltstone.spark.connect_server import (
+    SERVER_START_SECONDS,
+    SERVER_STOP_SECONDS,
+    TOKEN_VARIABLE,
+    last_lines,
+    listens,
+)
+from siltstone.spark.jars import DELTA_VERSION, cache_folder
+
+FORMAT: Final = 1
+"""Part of a place's name: a version that writes other files has other places."""
+STATE_FILE: Final = "server.json"
+CLIENTS_LOCK: Final = "clients.lock"
+KEEPER_LOCK: Final = "keeper.lock"
+START_LOCK: Final = "start.lock"
+LOG_FILE: Final = "server.log"
+PREVIOUS_LOG: Final = "previous.log"
+POLL_SECONDS: Final = 0.05
+LAST_LINES: Final = 10
+START_SECONDS: Final = SERVER_START_SECONDS + 30.0
+"""A server's own time to start, and some for its keeper's Python."""
+END_SECONDS: Final = SERVER_STOP_SECONDS + 15.0
+SUSPECTS: Final = "suspect-*.json"
+ENDED_FILE: Final = "ended.json"
+DECIDING_SETTINGS: Final = ("spark_master", "spark_memory_mb", "spark_jars", "spark_short_run", "scratch_dir", "spark")
+DECIDING_VARIABLES: Final = (
+    "JAVA_HOME",
+    "SPARK_HOME",
+    "SPARK_CONF_DIR",
+    "HADOOP_CONF_DIR",
+    "YARN_CONF_DIR",
+    "PYSPARK_PYTHON",
+)
+DETACH: Final = 'exec 3<&0; "$@" <&3 3<&- &'
+"""Run a command that nobody waits for: the shell ends at once, and leaves it to the system."""
+
+
+class ServerRole(StrEnum):
+    """What a shared server is for."""
+
+    QUERIES = "queries"
+    JOBS = "jobs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A server that serves. The token is a secret: whoever has it runs code as this user."""
+
+    port: int
+    token: str = field(repr=False)
+    started_at: str
+    idle_minutes: float
+    ui_port: int = 0
+
+    @property
+    def address(self) -> str:
+        """Where it is, for people."""
+        return f"sc://localhost:{self.port}"
+
+    @property
+    def connection(self) -> str:
+        """Where it is and what to show there; a token is sent without TLS to ``localhost`` by this name only."""
+        return f"{self.address}/;token={self.token}"
+
+    @property
+    def ui(self) -> str | None:
+        """Where Spark's UI is, if it is on."""
+        return f"http://127.0.0.1:{self.ui_port}" if self.ui_port else None
+
+
+def place_of(
+    settings: Settings, environment: Mapping[str, str] | None = None, *, role: ServerRole = ServerRole.JOBS
+) -> Path:
+    """Return the folder of the server that fits: its role and what decides about its JVM are part of its name."""
+    environment = os.environ if environment is None else environment
+    parts: dict[str, Any] = {name: getattr(settings, name) for name in DECIDING_SETTINGS}
+    parts["spark"] = sorted(settings.spark.items())
+    parts |= {name: environment.get(name, "") for name in DECIDING_VARIABLES}
+    parts |= {"format": FORMAT, "role": role, "python": sys.executable, "user": os.getuid(), "host": platform.node()}
+    parts |= {"pyspark": version("pyspark"), "delta": DELTA_VERSION}
+    digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+    return cache_folder(environment) / "connect" / digest
+
+
+class Membership:
+    """A client's hold on the server: while it lasts, the server does not end for want of use."""
+
+    def __init__(self, handle: int, running: Running, folder: Path) -> None:
+        self._handle: int | None = handle
+        self._folder = folder
+        self.running: Final = running
+
+    def alive(self) -> bool:
+        """Tell whether the server that was joined still serves."""
+        return keeper_lives(self._folder) and read_state(self._folder) == self.running
+
+    def last_words(self) -> list[str]:
+        """Return the end of the server's log."""
+        return last_lines(self._folder / LOG_FILE, LAST_LINES)
+
+    def was_ended(self) -> bool:
+        """True if the keeper has ended the server because a query on it could not be stopped."""
+        return ended_port(self._folder) == self.running.port
+
+    def suspect(self, operations: Sequence[str]) -> Path | None:
+        """Report operations that were interrupted and have not ended; the keeper looks at them after a while."""
+        with suppress(OSError):  # the place is gone, and its server with it
+            return write_suspect(self._folder, Suspect(port=self.running.port, operations=tuple(operations)))
+        return None
+
+    def leave(self) -> None:
+        """Let go; the end of the process does the same."""
+        if self._handle is not None:
+            close(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_failure: object) -> None:
+        self.leave()
+
+
+class SharedSpark:
+    """The shared server of one place, running or not."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        role: ServerRole = ServerRole.JOBS,
+        folder: Path | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._settings = settings
+        self._clock = SystemClock() if clock is None else clock
+        self.role: Final = role
+        self.folder: Final = place_of(settings, role=role) if folder is None else folder
+
+    @property
+    def log(self) -> Path:
+        """The log of keeper and server."""
+        return self.folder / LOG_FILE
+
+    def last_words(self) -> list[str]:
+        """Return the end of the log."""
+        return last_lines(self.log, LAST_LINES)
+
+    def running(self) -> Running | None:
+        """Return the server if it serves now."""
+        found = read_state(self.folder)
+        return found if found is not None and keeper_lives(self.folder) and listens(found.port) else None
+
+    def keeper_pid(self) -> int | None:
+        """Return the keeper's process id, if it lives."""
+        return _keeper_pid(self.folder) if keeper_lives(self.folder) else None
+
+    def uptime_seconds(self) -> int | None:
+        """Return for how long the server has served."""
+        found = read_state(self.folder)
+        if found is None:
+            return None
+        return int((self._clock.now() - datetime.datetime.fromisoformat(found.started_at)).total_seconds())
+
+    def in_use(self) -> bool:
+        """Tell whether a client is there."""
+        return is_locked(self.folder / CLIENTS_LOCK, fcntl.LOCK_EX)
+
+    def join(self, *, ui: bool = False) -> Membership:
+        """Return a hold on the server, which is started if it does not run; `ui` asks for one with Spark's UI.
+
+        Raises:
+            Unavailable: it did not start, or the cache cannot be used.
+        """
+        with _cache_trouble(self.folder):
+            prepare(self.folder)
+            handle = lock(self.folder / CLIENTS_LOCK, fcntl.LOCK_SH)
+            try:
+                running = self.running() or self._started(ui=ui)
+            except BaseException:
+                close(handle)
+                raise
+        return Membership(handle, running, self.folder)
+
+    def stop(self, *, force: bool = False) -> bool:
+        """End the server and wait until it is gone; return False if there was none.
+
+        Raises:
+            Conflict: a client is there, and no `force`.
+            Unavailable: it does not end.
+        """
+        if not keeper_lives(self.folder):
+            return False
+        if self.in_use() and not force:
+            raise Conflict(
+                "Another process uses the shared Spark server. Wait for it, or end the server anyway with "
+                "silt spark stop --force; what runs there fails and changes nothing."
+            )
+        deadline = self._clock.monotonic_seconds() + END_SECONDS
+        asked = False
+        while keeper_lives(self.folder):
+            pid = _keeper_pid(self.folder)
+            if pid is not None and not asked:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
+                asked = True
+            if self._clock.monotonic_seconds() > deadline:
+                raise Unavailable(
+                    f"The keeper of the shared Spark server (process {pid}) does not end. Log: {self.log}"
+                )
+            self._clock.sleep(POLL_SECONDS)
+        return True
+
+    def _started(self, *, ui: bool) -> Running:
+        """Return the server once it serves: one that another process starts at this moment, or our own."""
+        with _held(self.folder / START_LOCK):
+            deadline = self._clock.monotonic_seconds() + START_SECONDS
+            while keeper_lives(self.folder):
+                found = self.running()
+                if found is not None:
+                    return found
+                if self._clock.monotonic_seconds() > deadline:
+                    raise Unavailable(
+                        f"The shared Spark server neither answers nor ends; end it with silt spark stop --force. Log: {self.log}",
+                        reason=Reason.SPARK_LOST,
+                    )
+                self._clock.sleep(POLL_SECONDS)
+            return self._launch(ui=ui)
+
+    def _launch(self, *, ui: bool) -> Running:
+        """Start a keeper and wait for its word; a killed caller leaves it to start for the next one."""
+        (self.folder / STATE_FILE).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            self.log.replace(self.folder / PREVIOUS_LOG)
+        order = json.dumps({"settings": asdict(self._settings), "ui": ui, "role": self.role})
+        command = [
+            "/bin/sh",
+            "-c",
+            DETACH,
+            "sh",
+            sys.executable,
+            "-m",
+            "siltstone.spark.server_daemon",
+            str(self.folder),
+        ]
+        environment = {name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE}
+        with os.fdopen(os.open(self.log, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as log:
+            started = subprocess.Popen(  # noqa: S603
+                command,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                text=True,
+            )
+        said, failure = "", ""
+        try:
+            said = started.communicate(order, timeout=START_SECONDS)[0]
+            failure = json.loads(said)["failure"] if said else " ".join(self.last_words())
+        except (subprocess.TimeoutExpired, OSError, ValueError) as error:
+            failure = str(error)
+        running = self.running()
+        if running is None:
+            raise Unavailable(
+                f"The shared Spark server did not start: {failure} Log: {self.log}", reason=Reason.SPARK_LOST
+            )
+        return running
+
+
+def every_place() -> list[Path]:
+    """Return the places of all servers of this user, running or not."""
+    root = cache_folder() / "connect"
+    return sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+
+
+# ---- a place's files ---------------------------------------------------------------------------------------------
+
+
+def prepare(folder: Path) -> None:
+    """Make the folder, for its owner only.
+
+    Raises:
+        Unavailable: it belongs to somebody else.
+    """
+    for path in (folder.parent, folder):
+        private_folder(path, remedy="Set XDG_CACHE_HOME to a folder of your own, or the setting spark_shared to false.")
+
+
+def read_state(folder: Path) -> Running | None:
+    """Return what the keeper wrote; None if there is nothing, or nothing that can be trusted."""
+    try:
+        descriptor = os.open(folder / STATE_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.fdopen(descriptor) as file:
+            found = os.fstat(descriptor)
+            if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & OTHERS:
+                return None
+            return _parsed(json.load(file))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _parsed(data: Any) -> Running | None:  # noqa: ANN401
+    running = Running(**data)
+    numbers = (running.port, running.ui_port, running.idle_minutes)
+    texts = (running.token, running.started_at)
+    good = all(isinstance(one, int | float) for one in numbers) and all(isinstance(one, str) for one in texts)
+    datetime.datetime.fromisoformat(running.started_at)
+    return running if good else None
+
+
+def write_state(folder: Path, running: Running) -> None:
+    """Let clients find the server; they see all of the file or nothing."""
+    fresh = folder / f".{STATE_FILE}.{os.getpid()}"
+    fresh.unlink(missing_ok=True)
+    with os.fdopen(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "w") as file:
+        json.dump(asdict(running), file)
+    fresh.replace(folder / STATE_FILE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """Operations of one server, named by its port, that were interrupted and have not ended."""
+
+    port: int
+    operations: tuple[str, ...]
+
+
+def write_suspect(folder: Path, suspect: Suspect) -> Path:
+    """Leave word for the keeper, and return the file; the keeper sees all of it or nothing."""
+    name = secrets.token_hex(8)
+    fresh = folder / f".suspect.{name}"
+    with os.fdopen(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "w") as file:
+        json.dump(asdict(suspect), file)
+    return fresh.replace(folder / SUSPECTS.replace("*", name))
+
+
+def write_ended(folder: Path, running: Running) -> None:
+    """Let clients know why their server ends."""
+    flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    with suppress(OSError), os.fdopen(os.open(folder / ENDED_FILE, flags, 0o600), "w") as file:
+        json.dump({"port": running.port}, file)
+
+
+def ended_port(folder: Path) -> int | None:
+    """Return the port of the last server that was ended because a query on it was not."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        return int(json.loads((folder / ENDED_FILE).read_text())["port"])
+    return None
+
+
+def take_suspects(folder: Path, *, port: int, older_seconds: float) -> list[str]:
+    """Return the suspects of a server that were reported long enough ago, and forget them; those of other servers, too."""
+    found: list[str] = []
+    for path in sorted(folder.glob(SUSPECTS)):
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            if time.time() - path.stat().st_mtime < older_seconds:  # noqa: TID251  # the time that files have
+                continue
+            data = json.loads(path.read_text())
+            if data["port"] == port:
+                found += map(str, data["operations"])
+            path.unlink()
+    return found
+
+
+def _keeper_pid(folder: Path) -> int | None:
+    with suppress(OSError, ValueError):
+        return int((folder / KEEPER_LOCK).read_text())
+    return None
+
+
+def keeper_lives(folder: Path) -> bool:
+    """Tell whether a keeper holds its lock: no process id can lie about that."""
+    return is_locked(folder / KEEPER_LOCK, fcntl.LOCK_EX)
+
+
+# ---- locks -------------------------------------------------------------------------------------------------------
+
+
+def lock(path: Path, how: int) -> int:
+    """Open a lock file, lock it and return its handle; closing that, or dying, lets go."""
+    handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, how)
+    except BaseException:
+        os.close(handle)
+        raise
+    return own(handle)
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[None]:
+    handle = lock(path, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        close(handle)
+
+
+@contextmanager
+def _cache_trouble(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(
+            f"The shared Spark server needs the cache folder {folder}: {error}. "
+            "Set XDG_CACHE_HOME, or the setting spark_shared to false."
+        ) from error

@@ -1,0 +1,93 @@
+"""What a roll-up does inside Spark's Python workers: read small files, sort their rows, write one file.
+
+`press` sends this module and `task_files` to the workers by value: it imports nothing else but pyarrow, numpy and the standard
+library. A task holds all its rows in memory; how many that may be is decided by whoever gives it work.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from siltstone.spark_tasks.io import Output, Target
+from siltstone.spark_tasks.parquet_checksums import check_rows, open_parquet
+
+READ_THREADS: Final = 4
+"""Small files cost their opening; a few at once hide it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Press:
+    """One task: the rows of these files from `low` on and below `high` by the first sort column; None is no bound.
+
+    Rows without a value belong to the lowest range.
+    """
+
+    inputs: tuple[str, ...]
+    low: Any
+    high: Any
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pressing:
+    """What all tasks of one job have in common."""
+
+    root: str
+    target: Target
+    defaults: Mapping[str, pa.Scalar]
+    order: tuple[str, ...]
+
+
+def presser(work: Sequence[Press], job: Pressing) -> Callable[[int], bytes]:
+    """Return the work that writes one file, sorted: its name, nothing if there was no row."""
+
+    def press(number: int) -> bytes:
+        rows = gathered(work[number], job)
+        output = Output(
+            target=job.target, rows_per_file=max(1, rows.num_rows), prefix=f"{number:05d}-{os.urandom(8).hex()}"
+        )
+        if rows.num_rows:
+            output.add(rows.sort_by([(name, "ascending") for name in job.order]))
+        output.close()
+        return "\n".join(output.names).encode()
+
+    return press
+
+
+def gathered(task: Press, job: Pressing) -> pa.Table:
+    """Return the rows of a task, in today's columns."""
+    with ThreadPoolExecutor(READ_THREADS) as pool:
+        parts = list(pool.map(lambda path: _read(path, task, job), task.inputs))
+    return pa.concat_tables([job.target.schema.empty_table(), *parts]).combine_chunks()
+
+
+def _read(path: str, task: Press, job: Pressing) -> pa.Table:
+    with open_parquet(os.path.join(job.root, path), verify=job.target.verify) as file:  # noqa: PTH118
+        rows = file.read(use_threads=False)
+        check_rows(rows.num_rows, file.metadata.num_rows)
+    have = set(rows.column_names)
+    columns = [
+        rows.column(field.name).cast(field.type)
+        if field.name in have
+        else pa.repeat(job.defaults[field.name], rows.num_rows)
+        for field in job.target.schema
+    ]
+    return _within(pa.Table.from_arrays(columns, schema=job.target.schema), task, job.order[0])
+
+
+def _within(rows: pa.Table, task: Press, name: str) -> pa.Table:
+    column, kind = rows.column(name), rows.schema.field(name).type
+    kept = None
+    if task.low is not None:
+        kept = pc.greater_equal(column, pa.scalar(task.low, kind))
+    if task.high is not None:
+        below = pc.less(column, pa.scalar(task.high, kind))
+        kept = below if kept is None else pc.and_(kept, below)
+    if kept is None:
+        return rows
+    return rows.filter(pc.fill_null(kept, task.low is None))

@@ -1,0 +1,302 @@
+"""What a sorted load does inside Spark's Python workers: sample keys, spread rows over ranges of keys, gather each range.
+
+`arrange` sends this module, `task_files` and `values` to the workers by value: it imports nothing else but pyarrow, numpy and the
+standard library. Rows come from Spark, or a task reads its parts of Parquet files itself. A spreading task writes one *run*:
+an Arrow file with a batch for each range of keys, as many times over as its rows filled its memory. A gathering task reads
+its ranges, one after the other, from all runs, and sorts each in memory.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from siltstone.spark_tasks.io import (
+    PIECE_BYTES,
+    Output,
+    Target,
+    comparable,
+    differs_from_next,
+    has_plain_key,
+    packed,
+    piece_rows,
+    unpacked,
+)
+from siltstone.spark_tasks.parquet_checksums import batches, open_parquet
+from siltstone.spark_tasks.values import outside_years
+
+SAMPLE_KEYS: Final = 8192
+"""A task keeps no more keys than this."""
+SPREAD_ROWS: Final = 1_048_576
+SAMPLED: Final = "rows long, keys binary"
+SPREAD: Final = "name string, counts binary, bytes long, clean boolean"
+
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+Batches = Iterator[pa.RecordBatch]
+
+
+# ---- reading -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One of several equal parts of a Parquet file, by its row groups."""
+
+    path: str
+    number: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How files are read: the columns that are wanted, all of them nullable, and what a good row has."""
+
+    schema: pa.Schema
+    required: tuple[str, ...]
+    key: tuple[str, ...]
+    max_key_bytes: int
+    bad: str | None
+    """The column that says that a row is bad; without it nobody asks."""
+
+
+def over_files(
+    work: Callable[[Batches], Batches], tasks: Sequence[Sequence[Part]], reading: Reading
+) -> Callable[[Batches], Batches]:
+    """Return the work that reads the parts of the tasks whose numbers Spark gives it, and does the same to their rows."""
+
+    def run(numbers: Batches) -> Batches:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from work(rows for part in tasks[number] for rows in _read(part, reading))
+
+    return run
+
+
+def _read(part: Part, reading: Reading) -> Batches:
+    with open_parquet(part.path) as file:
+        groups = range(file.num_row_groups * part.number // part.of, file.num_row_groups * (part.number + 1) // part.of)
+        stored = file.schema_arrow.names
+        wanted = [name for name in reading.schema.names if name in stored]
+        columns = None if len(wanted) == len(stored) else wanted
+        if groups:
+            rows = piece_rows(file) // 2
+            for batch in batches(file, max(1, rows), columns=columns, groups=groups, use_threads=False):
+                yield _fitted(batch, reading)
+
+
+def _fitted(batch: pa.RecordBatch, reading: Reading) -> pa.RecordBatch:
+    """Return rows with the wanted columns, and whether they are bad: one of them or all, Spark finds out which."""
+    have = set(batch.schema.names)
+    try:
+        columns = [
+            batch.column(field.name).cast(field.type) if field.name in have else pa.nulls(batch.num_rows, field.type)
+            for field in reading.schema
+        ]
+        rows = pa.RecordBatch.from_arrays(columns, schema=reading.schema)
+        bad = reading.bad is not None and not _all_good(rows, reading)
+    except pa.ArrowInvalid:
+        rows, bad = pa.RecordBatch.from_pylist([{}], schema=reading.schema), True
+    if reading.bad is None:
+        return rows
+    return rows.append_column(reading.bad, pa.repeat(pa.scalar(bad), rows.num_rows))
+
+
+def _all_good(rows: pa.RecordBatch, reading: Reading) -> bool:
+    if any(rows.column(name).null_count for name in reading.required):
+        return False
+    for column in rows.columns:
+        column.validate(full=True)  # raises where text is not UTF-8, inside of structs and lists, too
+        if outside_years(column):
+            return False
+    keys = [rows.column(name) for name in reading.key if pa.types.is_string(reading.schema.field(name).type)]
+    return all((pc.max(pc.binary_length(column)).as_py() or 0) <= reading.max_key_bytes for column in keys)
+
+
+# ---- sampling ----------------------------------------------------------------------------------------------------
+
+
+def sampler() -> Callable[[Batches], Batches]:
+    """Return the work that counts a task's rows, of key columns alone, and keeps some of them at random."""
+
+    def run(batches: Batches) -> Batches:
+        kept: list[pa.Table] = []
+        rows, share = 0, 1.0
+        random = np.random.default_rng(0)
+        for batch in batches:
+            rows += batch.num_rows
+            kept.append(_thinned(pa.Table.from_batches([batch]), share, random))
+            while sum(part.num_rows for part in kept) > SAMPLE_KEYS:
+                share /= 2
+                kept = [_thinned(pa.concat_tables(kept), 0.5, random)]
+        if kept:
+            keys = pa.concat_tables(kept).combine_chunks()
+            yield pa.RecordBatch.from_pydict({"rows": [rows], "keys": [packed(keys)]})
+
+    return run
+
+
+def _thinned(keys: pa.Table, share: float, random: np.random.Generator) -> pa.Table:
+    return keys if share == 1.0 else keys.filter(pa.array(random.random(keys.num_rows) < share))
+
+
+# ---- spreading ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spreading:
+    """How rows are spread: the first key of each range but the lowest, sorted, and the column that says a row is bad."""
+
+    folder: str
+    key: tuple[str, ...]
+    bounds: bytes
+    bad: str
+
+
+def spreader(job: Spreading) -> Callable[[Batches], Batches]:
+    """Return the work that writes a task's rows as one run, and says how many fell into each range, by and by.
+
+    A bad row ends it: nothing of the run counts then.
+    """
+
+    def run(batches: Batches) -> Batches:
+        bounds = unpacked(job.bounds)
+        name = f"{os.urandom(16).hex()}.arrow"
+        counts: list[Numbers] = []
+        size = 0
+        with _Run(Path(job.folder) / name) as out:
+            for part in _parts(batches):
+                if pc.any(part.column(job.bad)).as_py():
+                    yield _spread(name, counts, size, clean=False)
+                    for _ in batches:  # Spark wants them taken
+                        pass
+                    return
+                size += part.nbytes
+                counts.append(_write_part(part.drop_columns([job.bad]), bounds, job.key, out))
+        if counts:
+            yield _spread(name, counts, size, clean=True)
+
+    return run
+
+
+def _spread(name: str, counts: Sequence[Numbers], size: int, *, clean: bool) -> pa.RecordBatch:
+    total = sum(counts, start=np.zeros(1, np.int64)).astype("<i8").tobytes()
+    return pa.RecordBatch.from_pydict({"name": [name], "counts": [total], "bytes": [size], "clean": [clean]})
+
+
+class _Run:
+    """One Arrow file that is open while its task writes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._writer: pa.RecordBatchFileWriter | None = None
+
+    def __enter__(self) -> "_Run":
+        return self
+
+    def write(self, rows: pa.Table) -> None:
+        if self._writer is None:
+            self._writer = pa.ipc.new_file(self._path, rows.schema)
+        batches = rows.combine_chunks().to_batches()
+        self._writer.write_batch(batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema))
+
+    def __exit__(self, *_: object) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _parts(batches: Batches) -> Iterator[pa.Table]:
+    """Yield as many rows at a time as memory should hold."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= SPREAD_ROWS or size >= PIECE_BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting, rows, size = [], 0, 0
+    if rows:
+        yield pa.Table.from_batches(waiting)
+
+
+def _write_part(rows: pa.Table, bounds: pa.Table, key: Sequence[str], out: _Run) -> Numbers:
+    """Write a batch for each range and return how many rows each has."""
+    low, keys = comparable(bounds, rows, key)
+    at = pc.search_sorted(low, keys, side="right").to_numpy(zero_copy_only=False).astype(np.int64)
+    if (at[1:] < at[:-1]).any():
+        small = (
+            at.astype(np.uint16) if bounds.num_rows < np.iinfo(np.uint16).max else at
+        )  # sorted by counting, not comparing
+        rows = rows.take(pa.array(np.argsort(small, kind="stable")))
+    rows = rows.combine_chunks()
+    counts = np.bincount(at, minlength=bounds.num_rows + 1)
+    done = 0
+    for count in counts.tolist():
+        out.write(rows.slice(done, count))
+        done += count
+    return counts
+
+
+# ---- gathering ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathering:
+    """What all gathering tasks have in common: the runs, and how many ranges each has a batch for."""
+
+    target: Target
+    key: tuple[str, ...]
+    runs: tuple[str, ...]
+    ranges: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """One gathering task: these ranges become one file of so many rows."""
+
+    low: int
+    high: int
+    rows: int
+
+
+def gatherer(shares: Sequence[Share], job: Gathering) -> Callable[[int], bytes]:
+    """Return the work that writes the ranges of a share as one sorted file: its name, nothing if a key is repeated."""
+
+    def gather(number: int) -> bytes:
+        share = shares[number]
+        prefix = f"{number:05d}-{os.urandom(8).hex()}"
+        output = Output(target=job.target, rows_per_file=share.rows, prefix=prefix)
+        for each in range(share.low, share.high):
+            rows = _sorted(_gathered(job, each), job.key)
+            if rows is None:
+                output.close()
+                return b""
+            output.add(rows.select(job.target.schema.names).cast(job.target.schema))
+        output.close()
+        return "\n".join(output.names).encode()
+
+    return gather
+
+
+def _gathered(job: Gathering, number: int) -> pa.Table:
+    """Return the rows of one range from all runs; no more than one run is open at a time."""
+    batches: list[pa.RecordBatch] = []
+    for path in job.runs:
+        with pa.memory_map(path) as source, pa.ipc.open_file(source) as run:
+            batches += [run.get_batch(at) for at in range(number, run.num_record_batches, job.ranges)]
+    return pa.Table.from_batches(batches)
+
+
+def _sorted(rows: pa.Table, key: Sequence[str]) -> pa.Table | None:
+    """Sort rows by their key; None if two have the same."""
+    rows = rows.combine_chunks()
+    if has_plain_key(rows.schema, key):
+        column = rows.column(key[0])
+        if pc.all(pc.less(column.slice(0, max(0, len(column) - 1)), column.slice(1))).as_py():
+            return rows
+    ordered = rows.sort_by([(name, "ascending") for name in key])
+    return ordered if differs_from_next(ordered, key).all() else None

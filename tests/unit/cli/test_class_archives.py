@@ -1,0 +1,57 @@
+"""Which class archives are recorded ahead of time; that they are is seen in `tests/e2e/test_archives.py`."""
+
+from pathlib import Path
+
+import pytest
+
+from siltstone.cli import class_archives as archives
+from siltstone.cli.class_archives import RECORDED_BY, main, missing_kinds
+from siltstone.config import Settings
+from siltstone.errors import Unavailable
+from siltstone.spark import jvm
+from siltstone.spark import launch_options as launch
+from siltstone.spark.jvm import Java
+
+JAVA = Java(home=Path("/java"), version="17.0.1")
+
+
+@pytest.fixture(autouse=True)
+def _no_jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(launch, "delta_jars", lambda _: ())
+    monkeypatch.setattr(archives, "find_java", lambda: JAVA)
+    for name in ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def record(settings: Settings, kind: str) -> None:
+    """Do what a JVM of this kind does as it exits."""
+    (option,) = launch._archive(JAVA, role=kind, jars=launch._jars(settings))
+    Path(option.partition("=")[2]).write_bytes(jvm.ARCHIVE_MAGIC)
+
+
+def test_an_archive_that_is_there_is_not_recorded_again(capsys: pytest.CaptureFixture[str]):
+    assert missing_kinds(Settings(), JAVA) == ["connect", "classic"]
+    record(Settings(), "classic")
+    assert missing_kinds(Settings(), JAVA) == ["connect"]
+    record(Settings(), "connect")
+    assert missing_kinds(Settings(), JAVA) == []
+    main()
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    "settings", [Settings(spark_remote="sc://elsewhere"), Settings(spark_master="spark://elsewhere")]
+)
+def test_nothing_is_recorded_for_a_spark_elsewhere(settings: Settings):
+    assert missing_kinds(settings, JAVA) == []
+
+
+def test_what_goes_wrong_is_told_and_fails_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    def fail(_settings: Settings, _java: Java) -> None:
+        raise Unavailable("It did not work.")
+
+    for kind in RECORDED_BY:
+        monkeypatch.setitem(RECORDED_BY, kind, fail)
+    main()
+    assert "It did not work. Spark starts more slowly" in capsys.readouterr().out

@@ -1,0 +1,430 @@
+"""Recovery: what dead cycles left is rolled forward or abandoned by the commit log alone, and what nobody can tell stays told."""
+
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from siltstone import Lake
+from siltstone.compaction.execution.job import Inline, Job
+from siltstone.compaction.journal import journal as journals
+from siltstone.compaction.journal import owner_liveness as owners
+from siltstone.compaction.journal.journal import Journal
+from siltstone.compaction.journal.records import Owner
+from siltstone.compaction.journal.recovery import Quarantined, RecoveryReport
+from siltstone.compaction.operations.commit import job_info
+from siltstone.compaction.planning.model import Candidate, FileEntry, JobKind, Plan
+from siltstone.config import Role, Settings
+from siltstone.coordination import leases
+from siltstone.dataset.dataset_folder import Marker, write_marker
+from siltstone.delta.table import Parent
+from siltstone.errors import Corruption, InvalidRequest
+from siltstone.eventlog.events import BuildStatus, JobEvent, JobStatus, PartitionStatus
+from siltstone.model.columns import APP_FOLD, FOLDED_BYTES, FOLDED_FILES
+from siltstone.model.files import Commit, CommitKind
+from tests.support.clocks import FakeClock
+from tests.support.folds import stage
+from tests.support.leasing import leases_of, taken
+
+NAME = "shop.web.people"
+OTHER = "shop.web.others"
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def lake(tmp_path: Path, clock: FakeClock) -> Iterator[Lake]:
+    with opened(tmp_path, clock) as made:
+        for name in (NAME, OTHER):
+            dataset = made.create(name, "id STRING NOT NULL, note STRING", key="id")
+            for number in range(3):
+                dataset.upsert([{"id": f"p{number}", "note": "n"}])
+        yield made
+
+
+def opened(tmp_path: Path, clock: FakeClock) -> Lake:
+    return Lake.open(tmp_path / "lake", settings=Settings(durable=False), clock=clock)
+
+
+def begun(
+    lake: Lake,
+    *,
+    run: bool = True,
+    dies: bool = True,
+    names: tuple[str, ...] = (NAME, OTHER),
+    epoch: int | None = None,
+) -> list[Job]:
+    """Begin a cycle that squashes datasets, do the first job (or not), and die."""
+    journal = Journal(lake._layout, settings=lake.settings, clock=lake._clock, store=lake._store)
+    plan = lake.plan(names, only=["squash"], force=True)
+    jobs = [Job.of(planned, cycle=plan.cycle, epoch=epoch) for planned in plan.jobs]
+    journal.cycle_began(plan, jobs)
+    assert journal.trouble is None
+    journal.job_began(jobs[0])
+    if run:
+        Inline(lake._compactor, lake._store).run(jobs[0])
+    if dies:
+        end_owner(journal)
+    return jobs
+
+
+def end_owner(journal: Journal) -> None:
+    """Let go of the presence as a crash does."""
+    running = journal._running
+    assert running is not None
+    assert running.presence is not None
+    assert running.presence._handle is not None
+    fcntl.flock(running.presence._handle, fcntl.LOCK_UN)
+    os.close(running.presence._handle)
+    running.presence._handle = None
+
+
+def status_of(lake: Lake, job: Job) -> JobStatus:
+    return next(record.status for record in lake.jobs() if record.job == job.id)
+
+
+# ---- rolled forward or abandoned -------------------------------------------------------------------------------------
+
+
+def test_a_job_that_had_committed_is_rolled_forward_and_one_that_had_not_is_abandoned(lake: Lake) -> None:
+    first, second = begun(lake)
+    report = lake.recover()
+    assert (report.rolled_forward, report.abandoned, report.unfinished) == ((first.id,), (second.id,), ())
+    assert (status_of(lake, first), status_of(lake, second)) == (JobStatus.COMPLETED, JobStatus.FAILED)
+    done = next(record for record in lake.jobs() if record.job == first.id)
+    assert (done.recovered, done.done.files_before, done.done.files_after, done.done.rows) == (True, 3, 1, 3)
+    (cycle,) = lake.history()
+    assert (cycle.status, cycle.message) == ("failed", "its process died; 1 job rolled forward, 1 abandoned")
+    log = lake._journal.log()
+    assert log is not None
+    assert log.partition(first.planned.dataset).status is PartitionStatus.AVAILABLE
+    assert log.partition(second.planned.dataset).status is PartitionStatus.FAILED
+    assert lake.totals().all.recovered == 2
+    again = lake.recover()
+    assert not again.did_something
+
+
+def test_a_cycle_of_which_all_was_done_is_completed(lake: Lake) -> None:
+    begun(lake, names=(NAME,))
+    lake.recover()
+    assert lake.history()[0].status == "completed"
+
+
+def _given(commit: Commit, _parent: Parent) -> Commit:
+    return commit
+
+
+def died_in_a_halved_fold(lake: Lake, *, parts: int) -> Job:
+    """Begin a fold of three batches, which is halved; commit so many of its two parts, as a worker does, and die."""
+    journal = Journal(lake._layout, settings=lake.settings, clock=lake._clock, store=lake._store)
+    plan = lake.plan((NAME,), only=["fold"], force=True)
+    job = Job.of(plan.jobs[0], cycle=plan.cycle, epoch=None)
+    journal.cycle_began(plan, [job])
+    journal.job_began(job)
+    store, rows = lake._store(NAME), lake.dataset(NAME).to_arrow().sort_by("id")
+    for number, (low, high) in ((1, (0, 2)), (2, (2, 3)))[:parts]:
+        file = stage(store, store.base, rows.slice(low, high - low), {})
+        folded = {FOLDED_FILES: str(high - low), FOLDED_BYTES: "7"}
+        commit = Commit(
+            kind=CommitKind.FOLD,
+            plan_version=store.base.version(),
+            adds=(file,),
+            transactions={APP_FOLD: high},
+            info=job_info(f"{job.id}.{number}") | folded,
+        )
+        store.base.commit(partial(_given, commit))
+    end_owner(journal)
+    return job
+
+
+def test_of_a_halved_fold_whose_first_part_landed_the_journal_says_that_it_was_partly_done(lake: Lake) -> None:
+    job = died_in_a_halved_fold(lake, parts=1)
+    report = lake.recover()
+    assert (report.rolled_forward, report.partly, report.abandoned) == ((), (job.id,), ())
+    assert (report.did_something, report.told()) == (True, "1 jobs partly done")
+    (record,) = lake.jobs()
+    assert (record.status, record.recovered) == (JobStatus.FAILED, True)
+    assert record.message.startswith("2 files became 1; partly done: its process died before the other parts")
+    assert (record.done.bytes_folded, record.done.rows) == (7, 2), "what the part did is told"
+    (cycle,) = lake.history()
+    assert (cycle.status, cycle.message) == (
+        "failed",
+        "its process died; 0 jobs rolled forward, 1 partly done, 0 abandoned",
+    )
+    log = lake._journal.log()
+    assert log is not None
+    assert log.partition(NAME).status is PartitionStatus.FAILED
+    (left,) = lake.plan((NAME,), only=["fold"], force=True).jobs
+    assert [file.order for file in left.files] == [3], "the rest is free again"
+    assert sorted(lake.dataset(NAME).to_arrow()["id"].to_pylist()) == ["p0", "p1", "p2"]
+    assert not lake.recover().did_something
+
+
+def test_a_halved_fold_whose_last_part_landed_is_rolled_forward(lake: Lake) -> None:
+    job = died_in_a_halved_fold(lake, parts=2)
+    report = lake.recover()
+    assert (report.rolled_forward, report.partly, report.abandoned) == ((job.id,), (), ())
+    (record,) = lake.jobs()
+    assert (record.status, record.done.files_after, record.done.rows) == (JobStatus.COMPLETED, 2, 3)
+    assert lake.history()[0].status == "completed"
+
+
+def test_the_files_of_an_abandoned_job_are_free_again_and_the_next_cycle_takes_them(lake: Lake) -> None:
+    begun(lake, run=False)
+    report = lake.run_cycle(only=["squash"], force=True)
+    assert len(report.recovery.abandoned) == 2
+    assert [result.error for result in report] == [None, None]
+    assert report.cycle == 2
+
+
+def test_the_files_of_a_live_owner_are_left_alone(lake: Lake) -> None:
+    jobs = begun(lake, run=False, dies=False)
+    report = lake.run_cycle(only=["squash"], force=True)
+    assert len(report) == 0
+    assert {one.job for one in report.recovery.unfinished} == {job.id for job in jobs}
+    assert not report.recovery.did_something
+    reasons = {found.reason for found in lake.plan(only=["squash"], force=True).left_out}
+    assert reasons == {f"files of unfinished job {job.id}" for job in jobs}
+
+
+def test_of_two_that_recover_at_once_the_second_finds_it_done(lake: Lake, tmp_path: Path, clock: FakeClock) -> None:
+    begun(lake)
+    found = lake._journal.open_cycles()
+    with opened(tmp_path, clock) as other:
+        other.recover()
+    lake._journal.open_cycles = lambda: found  # type: ignore[method-assign]
+    assert lake.recover().rolled_forward == ()
+
+
+def test_a_dropped_dataset_has_no_commit_and_its_job_is_abandoned(lake: Lake) -> None:
+    (job,) = begun(lake, run=False, names=(NAME,))
+    lake.drop(NAME)
+    assert lake.recover().abandoned == (job.id,)
+
+
+# ---- owners on other machines ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is begun is begun on another machine."""
+    monkeypatch.setattr(
+        journals, "this_process", lambda owner: Owner(id=owner, machine="m", host="elsewhere", pid=os.getpid())
+    )
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_an_owner_on_another_machine_is_dead_after_a_day_of_silence(lake: Lake, clock: FakeClock) -> None:
+    jobs = begun(lake, run=False)
+    assert len(lake.recover().unfinished) == 2
+    clock.pass_time(hours=25)
+    assert set(lake.recover().abandoned) == {job.id for job in jobs}
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_an_owner_with_a_lower_epoch_is_dead(lake: Lake) -> None:
+    journal = Journal(lake._layout, settings=lake.settings, clock=lake._clock)
+    planned = Candidate(kind=JobKind.VACUUM, lane="vacuum", dataset=NAME)
+    journal.cycle_began(
+        Plan(cycle=1, budget_bytes=1, jobs=(planned,), left_out=()), [Job(id="j", cycle=1, planned=planned, epoch=4)]
+    )
+    assert len(lake.recover(epoch=4).unfinished) == 1
+    assert lake.recover(epoch=5).abandoned == ("j",)
+
+
+def test_an_owner_that_hangs_keeps_its_files_from_nobody_who_has_taken_over_and_is_not_said_to_be_dead(
+    lake: Lake,
+) -> None:
+    journal = Journal(lake._layout, settings=lake.settings, clock=lake._clock, store=lake._store)
+    plan = lake.plan((NAME,), only=["squash"], force=True)
+    jobs = [Job.of(planned, cycle=plan.cycle, epoch=4) for planned in plan.jobs]
+    journal.cycle_began(plan, jobs)
+    journal.job_began(jobs[0])
+    assert [found.job for found in lake.recover(epoch=4).unfinished] == [jobs[0].id]
+    assert lake.recover(epoch=5) == RecoveryReport()
+    report = lake.run_cycle((NAME,), only=["squash"], force=True, epoch=5)
+    assert [result.outcome for result in report] == ["done"]
+    assert status_of(lake, jobs[0]) is JobStatus.RUNNING, "it may still say itself how it ended"
+    end_owner(journal)
+    assert lake.recover(epoch=5).abandoned == (jobs[0].id,)
+
+
+def test_a_cycle_whose_owner_lives_is_left_alone_however_old_it_is(lake: Lake, clock: FakeClock) -> None:
+    jobs = begun(lake, run=False, dies=False)
+    clock.pass_time(days=8)
+    report = lake.recover()
+    assert ({one.job for one in report.unfinished}, report.did_something) == ({job.id for job in jobs}, False)
+    assert [entry.status for entry in lake.history()] == ["executing"]
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_cycle_whose_owner_on_another_machine_renews_its_lease_is_left_alone_however_old_it_is(
+    lake: Lake, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as there:
+        there.setattr(leases, "machine", lambda: "m")
+        there.setattr(socket, "gethostname", lambda: "elsewhere")
+        lease = taken(leases_of(lake.path, clock=clock))
+    jobs = begun(lake, run=False, epoch=lease.epoch)
+    for hours in (25, 24 * 8):
+        clock.pass_time(hours=hours)
+        lease.renew()
+        report = lake.recover()
+        assert ({one.job for one in report.unfinished}, report.did_something) == ({job.id for job in jobs}, False)
+    lease.advance(above=lease.epoch)
+    lease.renew()
+    assert len(lake.recover().unfinished) == 2, "it has only raised its epoch"
+    clock.pass_time(hours=25)
+    assert set(lake.recover().expired) == {job.id for job in jobs}, "it is not renewed any more"
+
+
+def begun_on(monkeypatch: pytest.MonkeyPatch, lake: Lake, *, installation: str) -> None:
+    """Begin a cycle under another running kernel, with the host name of this machine, and die."""
+    now = journals.this_process
+    monkeypatch.setattr(owners, "installation", lambda: "this machine")
+    monkeypatch.setattr(
+        journals, "this_process", lambda owner: replace(now(owner), machine="another boot", installation=installation)
+    )
+    begun(lake, run=False)
+
+
+def test_whoever_ran_before_this_machine_was_started_anew_is_dead(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun_on(monkeypatch, lake, installation="this machine")
+    assert len(lake.recover().abandoned) == 2
+
+
+@pytest.mark.parametrize("installation", ["another machine", ""])
+def test_an_owner_on_another_machine_of_the_same_host_name_is_not_taken_for_dead(
+    lake: Lake, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, installation: str
+) -> None:
+    begun_on(monkeypatch, lake, installation=installation)
+    assert (len(lake.recover().unfinished), lake.recover().did_something) == (2, False)
+    clock.pass_time(hours=25)
+    assert len(lake.recover().abandoned) == 2
+
+
+# ---- what cannot be read ---------------------------------------------------------------------------------------------
+
+
+def break_log(lake: Lake, name: str, content: bytes = b"{") -> bytes:
+    path = max((lake.dataset(name).path / "changes" / "_delta_log").glob("*.json"))
+    kept = path.read_bytes()
+    path.write_bytes(content)
+    return kept
+
+
+TOO_DEEP = b"[" * 100_000
+"""No reader expects the error that Python raises over it."""
+
+
+@pytest.mark.parametrize("content", [b"{", TOO_DEEP], ids=["expected", "unexpected"])
+def test_a_job_whose_log_cannot_be_read_is_quarantined_until_it_can(
+    lake: Lake, tmp_path: Path, clock: FakeClock, content: bytes
+) -> None:
+    (job,) = begun(lake, names=(NAME,))
+    kept = break_log(lake, NAME, content)
+    with opened(tmp_path, clock) as again:
+        report = again.recover()
+        assert (report.rolled_forward, report.abandoned) == ((), ())
+        assert [one.job for one in report.unfinished] == [job.id]
+        assert {one.what for one in report.quarantined} == {f"job {job.id}", f"dataset {NAME}"}
+        assert again.history()[0].status == "executing"
+    path = max((lake.dataset(NAME).path / "changes" / "_delta_log").glob("*.json"))
+    path.write_bytes(kept)
+    with opened(tmp_path, clock) as again:
+        assert again.recover().rolled_forward == (job.id,)
+
+
+def test_what_nobody_could_settle_for_a_week_is_reported_and_ended(
+    lake: Lake, tmp_path: Path, clock: FakeClock
+) -> None:
+    (job,) = begun(lake, names=(NAME,))
+    break_log(lake, NAME)
+    clock.pass_time(days=8)
+    with opened(tmp_path, clock) as again:
+        report = again.recover()
+        assert report.expired == (job.id,)
+        assert report.unfinished == ()
+        assert again.jobs()[0].message.startswith("not settled for 7 days")
+        assert again.recover().expired == ()
+
+
+def test_a_record_that_cannot_be_read_is_reported_and_after_a_week_ended(lake: Lake, clock: FakeClock) -> None:
+    begun(lake, names=(NAME,))
+    journal = lake._journal
+    build = journal.open_cycles()[0].build.build_request_id
+    journal.append(build, [JobEvent(job_run_id="strange", job_label="x", status=JobStatus.SCHEDULED)])
+    report = lake.recover()
+    assert len(report.rolled_forward) == 1
+    assert [one.what for one in report.quarantined] == ["record of job strange"]
+    assert journal.cycles(1)[0].status is BuildStatus.EXECUTING
+    clock.pass_time(days=8)
+    assert lake.recover().expired == ("strange",)
+    assert journal.cycles(1)[0].status is BuildStatus.FAILED
+    assert not lake.recover().did_something
+
+
+def test_a_journal_that_cannot_be_read_is_no_empty_journal(lake: Lake, tmp_path: Path, clock: FakeClock) -> None:
+    begun(lake)
+    max((lake.path / "_system" / "events" / "_delta_log").glob("*.json")).write_bytes(b"")
+    with opened(tmp_path, clock) as again, pytest.raises(Corruption):
+        again.recover()
+
+
+# ---- sweeping --------------------------------------------------------------------------------------------------------
+
+
+def test_files_of_dead_owners_are_swept_at_the_start_and_then_every_hour(lake: Lake, clock: FakeClock) -> None:
+    stray = lake.dataset(NAME).path / "changes" / "data" / ("a" * 32 + ".parquet")
+    stray.write_bytes(b"x")
+    assert lake.recover().files_swept == 1
+    stray.write_bytes(b"x")
+    assert lake.recover().files_swept == 0
+    clock.pass_time(hours=1)
+    assert lake.recover().files_swept == 1
+    folder = lake.path / "shop" / "web" / "gone" / ("b" * 32)
+    folder.mkdir(parents=True)
+    write_marker(folder, Marker(dataset="shop.web.gone", incarnation=folder.name), durable=False)
+    clock.pass_time(hours=1)
+    assert lake.recover().folders_swept == 1
+    assert not folder.exists()
+
+
+def test_presences_of_the_dead_are_swept(lake: Lake) -> None:
+    begun(lake, run=False)
+    presences = lake.path / "_system" / "events" / "_presence"
+    (presences / "dead").write_text("")
+    lake.recover()
+    assert not (presences / "dead").exists()
+    assert list((lake.path / "_system" / "work").iterdir()) == []
+
+
+def test_a_reader_recovers_nothing(lake: Lake) -> None:
+    with Lake.open(lake.path, settings=Settings(role=Role.READER)) as reader, pytest.raises(InvalidRequest):
+        reader.run_cycle()
+
+
+def test_a_report_becomes_plain_data() -> None:
+    report = RecoveryReport(quarantined=(Quarantined(what="dataset x", why="broken"),))
+    assert report.did_something
+    assert report.to_dict()["quarantined"][0]["why"] == "broken"
+
+
+def test_an_unfinished_job_names_its_files(lake: Lake) -> None:
+    (job, _) = begun(lake, run=False, dies=False)
+    (found, _) = lake.recover().unfinished
+    assert set(found.files) == {file.path for file in job.planned.files}
+    assert isinstance(job.planned.files[0], FileEntry)

@@ -1,0 +1,138 @@
+"""A squash brings change files together and changes nothing that anybody can see, also in the middle of its range."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from siltstone import Conflict, Dataset, Lake
+from siltstone.config import Settings
+from siltstone.dataset.read.arrow_view import latest_per_key, unfolded_rows
+from siltstone.dataset.store import Snapshot
+from siltstone.failpoints import arm
+from siltstone.model.columns import OP, SEQ
+
+QUIET = Settings(durable=False, squash_files=0)
+SCHEMA = "id BIGINT NOT NULL, n BIGINT, note STRING"
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Dataset:
+    return Lake.open(tmp_path / "lake", settings=QUIET).create("a.b.c", SCHEMA, key="id")
+
+
+def write(dataset: Dataset, batches: int, *, seed: int = 1, keys: int = 12) -> None:
+    """Write batches of upserts and tombstones with repeated keys."""
+    rng = random.Random(seed)
+    for number in range(batches):
+        chosen = rng.choices(range(keys), k=rng.randrange(1, 6))
+        if rng.random() < 0.3:
+            dataset.tombstone(chosen, actor="dpo", reason=f"request {number}")
+        else:
+            dataset.upsert([{"id": key, "n": rng.randrange(100), "note": f"batch {number}"} for key in chosen])
+
+
+def seen(dataset: Dataset) -> list[Any]:
+    """Everything a reader can ask for."""
+    return [
+        by_id(dataset.to_arrow()),
+        by_id(dataset.to_arrow(raw=True)),
+        by_id(dataset.head(100)),
+        sorted(dataset.tombstones(), key=lambda row: row["id"]),
+        dataset.status().sequence,
+        dataset.status().backlog_batches,
+    ]
+
+
+def by_id(table: pa.Table) -> list[dict[str, Any]]:
+    return list(table.sort_by("id").to_pylist())
+
+
+def live(dataset: Dataset) -> int:
+    return dataset.status().backlog_files
+
+
+def test_nothing_that_a_reader_sees_changes(dataset: Dataset):
+    write(dataset, 40)
+    before = seen(dataset)
+    report = dataset.squash()
+    assert (report.files_removed, report.files_added, live(dataset)) == (40, 1, 1)
+    assert report.rows_after < report.rows_before
+    assert seen(dataset) == before
+
+
+def test_squashed_files_are_squashed_again_with_later_ones(dataset: Dataset):
+    for turn in range(3):
+        write(dataset, 10, seed=turn)
+        before = seen(dataset)
+        dataset.squash()
+        assert live(dataset) == 1
+        assert seen(dataset) == before
+
+
+def at(dataset: Dataset, snapshot: Snapshot, watermark: int) -> pa.Table:
+    """The last change of each key above a watermark, as a fold that ended there would have left it."""
+    rows = unfolded_rows(dataset._store, replace(snapshot, watermark=watermark))
+    return latest_per_key(rows, dataset.key).select(["id", "n", "note", OP, SEQ]).sort_by("id")
+
+
+def test_a_watermark_in_the_middle_of_the_range_cuts_it_right(dataset: Dataset):
+    write(dataset, 20)
+    before = [at(dataset, dataset.snapshot(), watermark) for watermark in range(20)]
+    dataset.squash()
+    assert [at(dataset, dataset.snapshot(), watermark) for watermark in range(20)] == before
+
+
+def test_a_reader_of_an_older_snapshot_is_right(dataset: Dataset):
+    write(dataset, 10)
+    old = dataset.snapshot()
+    before = at(dataset, old, 0)
+    dataset.squash()
+    assert at(dataset, old, 0) == before
+
+
+def test_of_two_squashes_at_once_one_commits(dataset: Dataset, tmp_path: Path):
+    write(dataset, 10)
+    before = seen(dataset)
+    other = Lake.open(tmp_path / "lake", settings=QUIET).dataset("a.b.c")
+
+    def squash_first(_: str) -> None:
+        assert other.squash().files_removed == 10
+
+    with arm("squash.after_write", squash_first), pytest.raises(Conflict):
+        dataset.squash()
+    assert live(dataset) == 1
+    assert seen(dataset) == before
+    assert len(list(dataset.path.glob("changes/data/*/squashed-*.parquet"))) == 1
+
+
+def test_a_large_batch_is_left_for_the_fold_and_nothing_is_squashed_across_it(tmp_path: Path):
+    settings = replace(QUIET, squash_bytes=40_000)
+    dataset = Lake.open(tmp_path / "lake", settings=settings).create("a.b.c", SCHEMA, key="id")
+    write(dataset, 3)
+    dataset.upsert([{"id": i, "n": i * i, "note": random.Random(i).randbytes(8).hex()} for i in range(5000)])
+    write(dataset, 5, seed=2)
+    before = seen(dataset)
+    assert dataset.squash().files_removed == 5
+    assert live(dataset) == 5
+    assert dataset.squash().files_removed == 3
+    assert seen(dataset) == before
+
+
+def test_a_writer_squashes_by_itself_when_there_are_many(tmp_path: Path):
+    with Lake.open(tmp_path / "lake", settings=replace(QUIET, squash_files=8)) as lake:
+        dataset = lake.create("a.b.c", SCHEMA, key="id")
+        write(dataset, 64)
+        before = seen(dataset)
+    assert live(dataset) < 30
+    assert seen(dataset) == before
+
+
+def test_one_file_or_none_is_not_worth_it(dataset: Dataset):
+    assert dataset.squash().files_removed == 0
+    write(dataset, 1)
+    assert dataset.squash().files_removed == 0
+    assert live(dataset) == 1

@@ -1,0 +1,46 @@
+"""Where a process runs: what is the same for whom."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from siltstone.coordination import host_identity as machines
+from tests.support.children import Child
+
+
+@pytest.fixture
+def ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A file in the place of the system's id."""
+    monkeypatch.setattr(machines, "MACHINE_IDS", (tmp_path / "none", tmp_path / "id"))
+    machines.installation.cache_clear()
+    yield tmp_path / "id"
+    machines.installation.cache_clear()
+
+
+def test_an_installation_is_told_by_the_systems_id_and_does_not_show_it(ids: Path) -> None:
+    ids.write_text("3d1219c7c4c5404aaa1f6d2a48adfda4\n")
+    first = machines.installation()
+    assert len(first) == 32
+    assert "3d1219c7" not in first
+    machines.installation.cache_clear()
+    ids.write_text("another\n")
+    assert machines.installation() != first
+
+
+def test_without_an_id_of_the_system_nothing_tells_one_installation_from_another(ids: Path) -> None:
+    ids.write_text("")
+    assert machines.installation() == ""
+
+
+def name_of_process() -> list[str]:
+    return [machines.machine(), machines.process_space(), machines.process_name()]
+
+
+def test_processes_of_one_machine_share_its_name_and_none_has_the_name_of_another() -> None:
+    other = Child("tests.unit.coordination.test_host_identity:name_of_process", {}).wait().value
+    mine = name_of_process()
+    assert other[:2] == mine[:2]
+    assert other[2] != mine[2]
+    assert mine[2].endswith(f"-{os.getpid()}")

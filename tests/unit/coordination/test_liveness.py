@@ -1,0 +1,95 @@
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from siltstone.coordination.liveness import Presence, is_live, sweep_dead
+
+CHILD = """
+import sys
+from pathlib import Path
+from siltstone.coordination.liveness import Presence
+owner = Presence(Path(sys.argv[1]), "child")
+print("here", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_an_owner_is_live_until_it_lets_go(tmp_path: Path):
+    assert not is_live(tmp_path, "a")
+    with Presence(tmp_path / "work", "a"):
+        assert is_live(tmp_path / "work", "a")
+        assert not is_live(tmp_path / "work", "b")
+    assert not is_live(tmp_path / "work", "a")
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_letting_go_twice_is_harmless(tmp_path: Path):
+    owner = Presence(tmp_path, "a")
+    owner.close()
+    owner.close()
+    assert not is_live(tmp_path, "a")
+
+
+def test_looking_does_not_take_the_lock(tmp_path: Path):
+    with Presence(tmp_path, "a"):
+        assert [is_live(tmp_path, "a") for _ in range(3)] == [True, True, True]
+
+
+def test_an_owner_in_another_process_is_live_until_it_is_killed(tmp_path: Path):
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "here\n"
+        assert is_live(tmp_path, "child")
+        assert sweep_dead(tmp_path) == 0
+        child.send_signal(signal.SIGKILL)
+        child.wait(10)
+        assert not is_live(tmp_path, "child")
+    assert (tmp_path / "child").exists(), "a crash leaves the empty file for the sweep"
+    assert sweep_dead(tmp_path) == 1
+    assert not (tmp_path / "child").exists()
+
+
+def test_a_sweep_takes_the_dead_and_leaves_the_living(tmp_path: Path):
+    (tmp_path / "dead").touch()
+    with Presence(tmp_path, "living"):
+        assert sweep_dead(tmp_path) == 1
+        assert is_live(tmp_path, "living")
+    assert sweep_dead(tmp_path / "nothing") == 0
+
+
+def test_a_sweep_between_the_making_and_the_locking_of_a_file_does_not_hide_its_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The file exists for a moment without its lock, and looks dead."""
+    real = fcntl.flock
+    swept: list[int] = []
+
+    def flock(handle: int, operation: int) -> None:
+        if operation == fcntl.LOCK_EX and not swept:
+            swept.append(0)
+            swept[0] = sweep_dead(tmp_path)
+        real(handle, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with Presence(tmp_path, "a"):
+        assert swept == [1]
+        assert is_live(tmp_path, "a")
+
+
+def test_no_descriptor_is_left_open(tmp_path: Path):
+    def ours() -> list[str]:  # other threads of this process open and close files of their own meanwhile
+        found = [os.path.realpath(path) for path in Path("/proc/self/fd").iterdir()]
+        return [path for path in found if path.startswith(str(tmp_path.resolve()))]
+
+    for number in range(20):
+        with Presence(tmp_path, str(number)):
+            is_live(tmp_path, str(number))
+            assert ours()
+    assert ours() == []

@@ -1,0 +1,64 @@
+"""Notes: small files beside the lease, which people may have edited."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from siltstone.coordination.state_files import CYCLES, Notes
+from siltstone.delta.layout import Layout
+from siltstone.errors import Corruption, Reason
+from tests.support.refusals import refused
+
+CYCLE = {"cycle": 7, "started": "2026-11-16T10:00:00+00:00", "jobs": 1, "failed": 0, "errors": [], "seconds": 1.5}
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Notes:
+    return Notes(Layout.at(tmp_path), durable=False)
+
+
+def test_no_number_is_given_twice_however_many_ask_at_once(notes: Notes) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        found = list(
+            pool.map(lambda _: Notes(Layout.at(notes.folder.parents[1]), durable=False).next_cycle(), range(80))
+        )
+    assert sorted(found) == list(range(1, 81))
+
+
+def test_numbers_go_on_and_what_ran_is_remembered(notes: Notes) -> None:
+    assert notes.cycles() == {}
+    assert (notes.next_cycle(), notes.next_cycle(at_least=7)) == (1, 7)
+    notes.ended(CYCLE, settled={"fold": "2026-11-16T10:00:00+00:00"})
+    assert notes.next_cycle() == 8
+    assert notes.cycles() == {"last": 8, "ended": CYCLE, "settled": {"fold": "2026-11-16T10:00:00+00:00"}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"last": "x"}',
+        '{"last": -1}',
+        '{"last": 1e999}',
+        '{"last": 1.5}',
+        '{"last": 1' + "0" * 30 + "}",
+        '{"last": 1, "settled": []}',
+        '{"last": 1, "settled": {"fold": 5}}',
+        '{"last": 1, "settled": {"fold": "yesterday"}}',
+        '{"last": 1, "settled": {"fold": "2026-11-16T10:00:00"}}',
+        '{"last": 1, "ended": 7}',
+        '{"last": 1, "ended": {"cycle": 7}}',
+        "[]",
+        "[" * 200_000,
+        "",
+    ],
+    ids=lambda text: text[:60],
+)
+def test_a_note_of_cycles_that_makes_no_sense_is_named_and_left_as_it_is(notes: Notes, text: str) -> None:
+    notes.folder.mkdir(parents=True)
+    path = notes.folder / CYCLES
+    path.write_text(text)
+    for doing in (notes.cycles, notes.next_cycle, lambda: notes.ended(CYCLE)):
+        with refused(Corruption, Reason.DAMAGED_FILE, CYCLES):
+            doing()
+    assert path.read_text() == text

@@ -1,0 +1,196 @@
+"""The buffered producer: what is acknowledged is durable, bad rows stand alone, errors reach the caller."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from siltstone import Dataset, Gone, InvalidRequest, Lake
+from siltstone.clock import SystemClock
+from siltstone.dataset.write.buffered_producer import Limits, Producer
+from siltstone.errors import Unavailable
+from siltstone.model.reports import AppendAck
+from tests.support.clicks import NAME, as_counter, click, clicks, create
+
+SOON_SECONDS = 30.0
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    with Lake.open(tmp_path / "lake") as opened:
+        yield opened
+
+
+@pytest.fixture
+def log(lake: Lake) -> Dataset:
+    return create(lake)
+
+
+def test_rows_wait_until_a_flush_and_are_one_batch(log: Dataset):
+    with log.producer() as producer:
+        futures = [producer.insert(row) for row in clicks(3)]
+        assert not any(future.done() for future in futures)
+        assert log.to_arrow().num_rows == 0
+        producer.flush()
+        assert [future.result().sequence for future in futures] == [1, 1, 1]
+        assert [future.result().rows for future in futures] == [1, 1, 1]
+        producer.flush()
+    assert as_counter(log.to_arrow()) == as_counter(clicks(3))
+    assert log.status().sequence == 1
+
+
+def test_a_full_buffer_is_written_at_once(log: Dataset):
+    with log.producer(rows=4) as producer:
+        early = [producer.insert(row) for row in clicks(3)]
+        last = producer.insert(click(3))
+        assert all(future.done() for future in [*early, last])
+        assert not producer.insert(click(4)).done()
+    assert log.status().sequence == 2
+
+
+def test_many_bytes_are_written_at_once(log: Dataset):
+    with log.producer(bytes=1000) as producer:
+        assert not producer.insert(click(0)).done()
+        assert producer.insert(click(1, visitor="V" * 1000)).done()
+
+
+def test_what_waits_too_long_is_written_by_itself(log: Dataset):
+    with log.producer(seconds=0.01) as producer:
+        for turn in range(2):
+            assert producer.insert(click(turn)).result(SOON_SECONDS).sequence == turn + 1
+    assert log.to_arrow().num_rows == 2
+
+
+def test_a_bad_row_is_refused_by_itself_and_named_to_whoever_gave_it(log: Dataset):
+    with log.producer() as producer:
+        good = producer.insert(click(0))
+        mixed = producer.insert([click(1), click(2, n="x"), click(3)])
+        bad = producer.insert(click(4, at=None))
+        last = producer.insert(click(5))
+    assert (good.result().rows, good.result().refused) == (1, ())
+    assert (mixed.result().rows, [found.row for found in mixed.result().refused]) == (2, [1])
+    assert (bad.result().applied, bad.result().sequence, bad.result().refused[0].row) == (False, None, 0)
+    assert last.result().applied
+    assert as_counter(log.to_arrow()) == as_counter([click(0), click(1), click(3), click(5)])
+
+
+def test_however_many_rows_are_bad_the_rest_go_in(log: Dataset):
+    with log.producer() as producer:
+        futures = [producer.insert(click(n, n=n if n == 700 else "x")) for n in range(1200)]
+    assert [number for number, future in enumerate(futures) if future.result().applied] == [700]
+    assert log.to_arrow().num_rows == 1
+
+
+def test_if_every_row_is_bad_nothing_is_written(log: Dataset):
+    with log.producer() as producer:
+        bad = producer.insert(click(0, at=None))
+    assert not bad.result().applied
+    assert log.status().sequence == 0
+
+
+def test_close_writes_what_waits_and_takes_no_more(log: Dataset):
+    producer = log.producer()
+    future = producer.insert(clicks(5))
+    producer.close()
+    producer.close()
+    assert future.result().rows == 5
+    with pytest.raises(InvalidRequest, match="closed"):
+        producer.insert(click(1))
+
+
+def test_an_error_reaches_the_future_and_whoever_closes(lake: Lake, log: Dataset):
+    producer = log.producer()
+    future = producer.insert(click(0))
+    lake.drop(NAME)
+    with pytest.raises(Gone):
+        producer.close()
+    with pytest.raises(Gone):
+        future.result()
+
+
+def test_an_error_of_a_full_buffer_is_raised_by_the_next_flush_once(lake: Lake, log: Dataset):
+    producer = log.producer(rows=1)
+    lake.drop(NAME)
+    failed = producer.insert(click(0))
+    assert isinstance(failed.exception(), Gone)
+    with pytest.raises(Gone):
+        producer.flush()
+    producer.flush()
+    producer.close()
+
+
+def test_many_threads_lose_and_double_nothing(log: Dataset):
+    start = threading.Barrier(4)
+
+    def insert(writer: int) -> int:
+        start.wait()
+        futures = [producer.insert(click(writer * 100 + n)) for n in range(100)]
+        producer.flush()
+        return sum(future.result(SOON_SECONDS).rows for future in futures)
+
+    with log.producer(rows=37, seconds=0.02) as producer, ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(insert, range(4))) == [100] * 4
+    assert as_counter(log.to_arrow()) == as_counter(clicks(400))
+
+
+@pytest.mark.parametrize("given", [{"rows": 0}, {"seconds": -1}, {"bytes": 0}, {"rows": "many"}, {"seconds": True}])
+def test_limits_must_be_positive(log: Dataset, given: dict[str, Any]):
+    with pytest.raises(InvalidRequest, match="positive number"):
+        log.producer(**given)
+
+
+def test_only_logs_have_a_producer_and_nothing_is_no_row(lake: Lake, log: Dataset):
+    with pytest.raises(InvalidRequest, match="has no producer"):
+        lake.create("a.b.keyed", "id STRING", key="id").producer()
+    with log.producer() as producer, pytest.raises(InvalidRequest, match="no row"):
+        producer.insert([])
+
+
+def test_a_process_that_closes_loses_nothing_and_one_that_does_not_can_end(log: Dataset):
+    script = (
+        "import sys; from siltstone import Lake; from tests.support.clicks import NAME, click\n"
+        "log = Lake.open(sys.argv[1]).dataset(NAME)\n"
+        "first, second = log.producer(), log.producer()\n"
+        "first.insert(click(1)); second.insert(click(2)); first.close()\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(log.path.parents[3])], check=True, timeout=60)
+    assert log.to_arrow().column("n").to_pylist() == [1]
+
+
+def ack_of(rows: list[Any]) -> AppendAck:
+    return AppendAck(sequence=1, rows=len(rows), applied=True, refused=())
+
+
+def test_a_future_that_somebody_gives_up_keeps_nobody_else_from_being_told() -> None:
+    """A time limit of asyncio cancels what it waited for."""
+    with Producer(ack_of, Limits(rows=2, seconds=600, size_bytes=1000), clock=SystemClock()) as producer:
+        first = producer.insert({"a": 1})
+        assert not first.cancel(), "its row is written whatever becomes of the future"
+        second = producer.insert({"a": 2})
+        assert (first.result(timeout=5).rows, second.result(timeout=5).rows) == (1, 1)
+
+
+def test_who_is_told_of_a_failure_may_insert_the_rows_again() -> None:
+    calls: list[int] = []
+
+    def fails_once(rows: list[Any]) -> AppendAck:
+        calls.append(len(rows))
+        if len(calls) == 1:
+            raise Unavailable("The disk is full.")
+        return ack_of(rows)
+
+    producer = Producer(fails_once, Limits(rows=2, seconds=600, size_bytes=1000), clock=SystemClock())
+    again: list[Future[AppendAck]] = []
+    producer.insert({"a": 1}).add_done_callback(lambda _: again.append(producer.insert([{"a": 1}, {"a": 2}])))
+    filling = threading.Thread(target=producer.insert, args=({"a": 2},), daemon=True)
+    filling.start()
+    filling.join(SOON_SECONDS / 10)
+    assert not filling.is_alive(), "it waits for itself"
+    assert (again[0].result(timeout=1).rows, calls) == (2, [2, 2])
+    with pytest.raises(Unavailable):
+        producer.close()

@@ -1,0 +1,145 @@
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from siltstone.delta.group_commit import WriterQueue, _Ticket
+from siltstone.errors import Conflict, Unavailable
+
+
+class Gate:
+    """A commit that waits until it is told to go on, and remembers its groups."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.entered = threading.Event()
+        self.groups: list[list[int]] = []
+        self.error: Exception | None = None
+
+    def commit(self, batches: Sequence[int]) -> list[str]:
+        self.groups.append(list(batches))
+        self.entered.set()
+        assert self.open.wait(10)
+        if self.error is not None:
+            raise self.error
+        return [f"ack {batch}" for batch in batches]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.001)
+
+
+def submit_behind(gate: Gate, queue: WriterQueue[int, str], pool: ThreadPoolExecutor, count: int) -> list[Future[str]]:
+    """Let one batch be in its commit, then let the others wait for it."""
+    first = pool.submit(queue.submit, 0)
+    assert gate.entered.wait(10)
+    return [first, *[pool.submit(queue.submit, number) for number in range(1, count)]]
+
+
+def ten_in_two_rounds(gate: Gate, queue: WriterQueue[int, str], pool: ThreadPoolExecutor) -> None:
+    """Let one batch be committed, and then nine together that have waited for it."""
+    running = submit_behind(gate, queue, pool, 10)
+    until(lambda: len(queue._waiting) == 9)
+    gate.open.set()
+    assert [task.result(10) for task in running] == [f"ack {number}" for number in range(10)]
+
+
+def test_a_quiet_queue_commits_each_batch_alone():
+    gate = Gate()
+    gate.open.set()
+    queue = WriterQueue(gate.commit, bound=50, wait_seconds=1)
+    assert [queue.submit(number) for number in range(3)] == ["ack 0", "ack 1", "ack 2"]
+    assert gate.groups == [[0], [1], [2]]
+
+
+def test_what_waits_behind_a_commit_goes_together_into_the_next():
+    gate = Gate()
+    queue = WriterQueue(gate.commit, bound=50, wait_seconds=10)
+    with ThreadPoolExecutor(10) as pool:
+        ten_in_two_rounds(gate, queue, pool)
+    assert [len(group) for group in gate.groups] == [1, 9]
+    assert sorted(gate.groups[1]) == list(range(1, 10))
+
+
+def test_an_error_reaches_everybody_in_the_group_and_nobody_after_it():
+    gate = Gate()
+    queue = WriterQueue(gate.commit, bound=50, wait_seconds=10)
+    gate.error = Conflict("refused")
+    with ThreadPoolExecutor(5) as pool:
+        running = submit_behind(gate, queue, pool, 5)
+        until(lambda: len(queue._waiting) == 4)
+        gate.open.set()
+        for task in running:
+            with pytest.raises(Conflict, match="refused"):
+                task.result(10)
+    gate.error = None
+    assert queue.submit(7) == "ack 7"
+    assert gate.groups[-1] == [7]
+
+
+def test_no_more_than_the_bound_wait_and_the_next_one_waits_outside():
+    gate = Gate()
+    queue = WriterQueue(gate.commit, bound=50, wait_seconds=10)
+    with ThreadPoolExecutor(51) as pool:
+        running = submit_behind(gate, queue, pool, 50)
+        until(lambda: len(queue._waiting) == 49)
+        late = pool.submit(queue.submit, 50)
+        time.sleep(0.05)
+        assert len(queue._waiting) == 49, "the 51st has no place yet"
+        gate.open.set()
+        assert [task.result(10) for task in [*running, late]] == [f"ack {number}" for number in range(51)]
+    assert max(len(group) for group in gate.groups) <= 50
+
+
+def test_a_queue_that_stays_full_is_unavailable_and_the_batch_is_not_committed():
+    gate = Gate()
+    queue = WriterQueue(gate.commit, bound=2, wait_seconds=0.05)
+    with ThreadPoolExecutor(2) as pool:
+        running = submit_behind(gate, queue, pool, 2)
+        until(lambda: len(queue._waiting) == 1)
+        with pytest.raises(Unavailable, match="nothing was written"):
+            queue.submit(99)
+        gate.open.set()
+        assert [task.result(10) for task in running] == ["ack 0", "ack 1"]
+    assert gate.groups == [[0], [1]]
+
+
+def test_a_place_is_free_again_after_an_error():
+    gate = Gate()
+    gate.open.set()
+    gate.error = Conflict("refused")
+    queue = WriterQueue(gate.commit, bound=1, wait_seconds=0.05)
+    for _ in range(3):
+        with pytest.raises(Conflict):
+            queue.submit(1)
+    gate.error = None
+    assert queue.submit(1) == "ack 1"
+
+
+def test_callers_wake_each_other_past_those_that_left():
+    queue: WriterQueue[int, str] = WriterQueue(lambda batches: [str(one) for one in batches], bound=50, wait_seconds=1)
+    tickets: list[_Ticket[int, str]] = [_Ticket(number) for number in range(6)]
+    own, left, *_ = tickets
+    queue._leave(left, leads=False)  # before the round is told
+    queue._tell(tickets, own)
+    queue._leave(tickets[3], leads=False)  # after it, while it waits for its turn to be woken
+    for ticket in (tickets[2], tickets[4], tickets[5]):
+        assert ticket.is_rung
+        ticket.wait()
+    assert all(ticket.is_done for ticket in tickets)
+
+
+def test_who_comes_back_does_not_wait_for_those_that_do_not(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("siltstone.delta.group_commit.LULL_SECONDS", 60.0)
+    monkeypatch.setattr("siltstone.delta.group_commit.PATIENCE", 1e9)
+    gate = Gate()
+    queue = WriterQueue(gate.commit, bound=50, wait_seconds=10)
+    with ThreadPoolExecutor(10) as pool:
+        ten_in_two_rounds(gate, queue, pool)
+        assert pool.submit(queue.submit, 10).result(10) == "ack 10"  # eight others of the round have gone
+    assert gate.groups[-1] == [10]

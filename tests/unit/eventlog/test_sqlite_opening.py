@@ -1,0 +1,68 @@
+"""Opening a SQLite log or projection while somebody else has it."""
+
+import sqlite3
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, Engine, create_engine
+
+from siltstone.errors import Unavailable
+from siltstone.eventlog import sql_backend as database
+from siltstone.eventlog.sql_backend import open_projection
+
+
+def without_waiting(url: URL, *, connect_args: dict[str, object], **options: Any) -> Engine:  # noqa: ANN401
+    return create_engine(url, connect_args=connect_args | {"timeout": 0}, **options)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "projection.db"
+
+
+@pytest.fixture
+def holder(path: Path) -> sqlite3.Connection:
+    """Somebody who is making the database, and holds it for himself meanwhile."""
+    held = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    held.execute("CREATE TABLE made (x)")
+    held.execute("BEGIN EXCLUSIVE")
+    return held
+
+
+def test_who_opens_a_database_waits_for_who_is_making_it(
+    path: Path, holder: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = threading.Event()
+    sleep = time.sleep
+
+    def pause(seconds: float) -> None:
+        refused.set()
+        sleep(seconds)
+
+    monkeypatch.setattr(time, "sleep", pause)
+
+    def let_go() -> None:
+        refused.wait(30)
+        holder.close()
+
+    threading.Thread(target=let_go).start()
+    monkeypatch.setattr(database, "create_engine", without_waiting)  # as SQLite itself does not wait at this place
+    opened = open_projection(path)
+    with opened.reading() as connection:
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+    opened.close()
+    assert refused.is_set()
+
+
+def test_a_database_that_stays_taken_is_unavailable(
+    path: Path, holder: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0)
+    opened = open_projection(path)
+    with pytest.raises(Unavailable, match="locked"), opened.reading():
+        pass
+    opened.close()
+    holder.close()

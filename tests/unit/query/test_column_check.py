@@ -1,0 +1,78 @@
+"""Misspelt columns are found from schemas alone; a name that might mean something is left to the engine."""
+
+import pytest
+from sqlglot import exp
+
+from siltstone.errors import InvalidRequest
+from siltstone.query.gate.admit import admit
+from siltstone.query.gate.column_check import check_names
+
+TABLES = {"people": ("id", "name", "city", "Score", "address"), "orders": ("id", "customer", "amount")}
+
+
+def check(text: str) -> None:
+    def columns(table: exp.Table) -> tuple[str, ...]:
+        return TABLES[table.name]
+
+    admitted = admit(text, catalog="crm", schema="sales")
+    check_names(admitted.checked, columns)
+
+
+KNOWN = [
+    "SELECT city, count(*) FROM people GROUP BY city ORDER BY `count(1)`",
+    "SELECT address.street FROM people ORDER BY street",
+    "SELECT people.address.geo.lat.degrees FROM people ORDER BY degrees",
+    "SELECT explode(address) FROM people ORDER BY col",
+    "SELECT explode(address) AS (k, v) FROM people ORDER BY k, v",
+    "SELECT stack(2, 'a', id, 'b', name) AS (label, value) FROM people ORDER BY label",
+    "SELECT 'x' FROM people ORDER BY x",
+    "SELECT name AS n, (SELECT max(amount) FROM orders WHERE customer = n) FROM people",
+    "SELECT id, NAME, people.city, crm.sales.people.score, p.x FROM people, (SELECT 1 AS x) p",
+    "SELECT address.street, people.address.street, crm.sales.people.address.street FROM people",
+    "SELECT score * 2 AS twice, twice + 1 FROM people WHERE score > 1 ORDER BY twice",
+    "SELECT city, count(*) AS n FROM people GROUP BY city HAVING n > 1",
+    "SELECT name FROM people p WHERE EXISTS (SELECT 1 FROM orders o WHERE o.customer = p.id AND city = 'x')",
+    "WITH w AS (SELECT id AS key, city FROM people) SELECT key, w.city FROM w",
+    "WITH w(a, b) AS (SELECT id, city FROM people) SELECT a, b FROM w",
+    "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 9) SELECT n FROM t",
+    "SELECT `max(id)` FROM (SELECT max(id) FROM people)",
+    "SELECT anything FROM people LATERAL VIEW explode(address) e AS anything",
+    "SELECT col1 FROM VALUES (1)",
+    "SELECT id FROM range(5)",
+    "SELECT yes FROM (SELECT id, city FROM people) PIVOT (count(*) FOR city IN ('x' AS yes))",
+    "SELECT transform(address, x -> x + score) FROM people",
+    "SELECT dateadd(DAY, 1, city), EXTRACT(YEAR FROM city), current_date FROM people",
+    "SELECT * EXCEPT (id) FROM people JOIN orders USING (id)",
+    "SELECT x.city FROM (people JOIN orders ON true) x",
+    "SELECT t.* FROM (SELECT * FROM people) t WHERE t.name = 'x'",
+    "SELECT id FROM people UNION SELECT amount FROM orders ORDER BY id",
+    "SELECT sum(score) OVER w AS s FROM people WINDOW w AS (PARTITION BY city)",
+]
+
+
+@pytest.mark.parametrize("text", KNOWN)
+def test_a_name_that_may_mean_something_passes(text: str):
+    check(text)
+
+
+UNKNOWN = {
+    "SELECT nmae FROM people": r"no column nmae at line 1, column 8\. Did you mean name\? Nothing was run",
+    "SELECT scroe FROM people": r"Did you mean Score\?",
+    "SELECT p.nmae FROM people p": r"no column p\.nmae .* Did you mean name",
+    "SELECT q.name FROM people people1": r"no column q\.name at .* Tables: people1",
+    "SELECT peopel.name FROM people": r"Did you mean people\.name\?",
+    "SELECT zzz FROM people": r"no column zzz .* Columns: id, name, city, Score, address\.",
+    "SELECT id FROM people WHERE citty = 'x'": r"citty at line 1, column 29",
+    "SELECT id FROM people GROUP BY id HAVING amount > 1": r"no column amount",
+    "SELECT 1 FROM people p JOIN orders o ON p.id = o.costumer": r"Did you mean customer\?",
+    "SELECT (SELECT max(amout) FROM orders) FROM people": r"Did you mean amount\?",
+    "WITH w AS (SELECT id FROM people) SELECT city FROM w": r"no column city .* Columns: id\.",
+    "SELECT x FROM (SELECT id AS y FROM people) q": r"no column x",
+    "SELECT a": r"no column a at line 1, column 8\. The query reads no table",
+}
+
+
+@pytest.mark.parametrize("text", UNKNOWN)
+def test_a_misspelt_column_is_named_with_those_like_it(text: str):
+    with pytest.raises(InvalidRequest, match=UNKNOWN[text]):
+        check(text)

@@ -1,0 +1,99 @@
+"""Products of tables: what could not be stopped is refused before it starts; ordinary joins never are."""
+
+import pytest
+
+from siltstone.errors import InvalidRequest
+from siltstone.query.gate.admit import admit
+from siltstone.query.gate.cross_join_guard import Known, check_product, has_products
+
+MOST = 5_000_000_000
+DATASETS = {
+    "small": Known(rows=1_000, columns=frozenset({"id", "n"})),
+    "mid": Known(rows=100_000, columns=frozenset({"mid_id", "n"})),
+    "large": Known(rows=50_000_000, columns=frozenset({"large_id", "small_id", "info"})),
+    "none": Known(rows=0, columns=frozenset({"x"})),
+}
+
+ALLOWED = [
+    "SELECT * FROM a.b.small",
+    "SELECT * FROM a.b.large x, a.b.small y",
+    "SELECT * FROM a.b.large x JOIN a.b.mid y ON x.large_id > y.n",
+    "SELECT * FROM a.b.small a, a.b.small b, a.b.small c",
+    "SELECT * FROM a.b.large a JOIN a.b.large b ON a.large_id = b.large_id JOIN a.b.large c ON b.large_id = c.large_id",
+    "SELECT * FROM a.b.large a, a.b.large b, a.b.mid c WHERE a.large_id = b.small_id AND c.mid_id + 1 = b.large_id",
+    "SELECT * FROM a.b.large, a.b.mid, a.b.small WHERE large_id = mid_id AND small_id = id",
+    "SELECT * FROM a.b.large a JOIN a.b.large b USING (large_id) NATURAL JOIN a.b.large c",
+    "SELECT * FROM a.b.large a, a.b.large b WHERE (a.large_id = b.large_id AND a.small_id = 1) OR (a.large_id = b.large_id)",
+    "SELECT * FROM a.b.large a, a.b.large b WHERE b.large_id IN (1, 2) AND a.small_id > b.small_id",
+    "SELECT * FROM a.b.large a, (SELECT small_id, count(*) n FROM a.b.large GROUP BY small_id) b WHERE a.large_id > b.n",
+    "SELECT * FROM a.b.large a, (SELECT max(large_id) m FROM a.b.large) b, (SELECT * FROM a.b.large LIMIT 5) c",
+    "SELECT * FROM a.b.large a LEFT ANTI JOIN a.b.large b ON a.large_id > b.small_id",
+    "SELECT * FROM a.b.large a WHERE EXISTS (SELECT 1 FROM a.b.large b WHERE b.small_id < a.small_id)",
+    "SELECT * FROM (SELECT explode(sequence(1, 5000)) x) a, (SELECT explode(sequence(1, 5000)) x) b",
+    "SELECT * FROM a.b.large LATERAL VIEW explode(array(1, 2, 3)) e AS x LATERAL VIEW explode(split('a', '')) f AS y",
+    "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 5) SELECT * FROM r, a.b.small",
+    "SELECT * FROM a.b.none a, a.b.none b, a.b.large c",
+    "WITH x AS (SELECT * FROM a.b.small) SELECT * FROM x a, x b, x c WHERE a.n > b.n",
+    "SELECT * FROM a.b.large a, a.b.large b WHERE a.info.id = b.info.id",
+    "SELECT * FROM a.b.large a, a.b.mid b WHERE info.id.x.y.z = b.n AND a.info.k[0].l = b.n",
+    "SELECT * FROM a.b.large, a.b.mid WHERE a.b.large.large_id = a.b.mid.n",
+    "WITH p(q) AS (SELECT large_id FROM a.b.large) SELECT * FROM p, a.b.large b WHERE q = b.large_id",
+    "WITH p(q) AS (SELECT large_id FROM a.b.large) SELECT * FROM p x, p y WHERE x.q = y.q",
+    "SELECT * FROM (SELECT large_id FROM a.b.large) p(q), a.b.large b WHERE q = large_id",
+    "SELECT * FROM a.b.large p(q, r, s), a.b.large b WHERE q = large_id",
+    "SELECT * FROM ((SELECT large_id FROM a.b.large)) p(q), a.b.large b WHERE q = large_id",
+    "SELECT * FROM (a.b.large a JOIN a.b.mid b ON a.large_id = b.n) x JOIN a.b.large c ON x.small_id = c.small_id",
+    "SELECT * FROM a.b.large a, LATERAL (SELECT * FROM a.b.large b WHERE b.large_id = a.small_id) l",
+    "SELECT * FROM a.b.large a JOIN LATERAL (SELECT * FROM a.b.mid b JOIN a.b.mid c USING (n) WHERE large_id = b.n) l(x)",
+    "SELECT * FROM a.b.large a, a.b.large b WHERE a.large_id = b.large_id" + " AND a.small_id > 1" * 490,
+    "SELECT * FROM a.b.large a, a.b.large b WHERE a.large_id = b.large_id" + " OR a.large_id = b.large_id" * 490,
+    "SELECT * FROM a.b.small a, (" + " UNION ALL ".join(["SELECT n FROM a.b.small"] * 490) + ") b",
+    "SELECT * FROM a.b.small a, (" + " UNION ".join(["SELECT n FROM a.b.small EXCEPT SELECT 1"] * 245) + ") b",
+]
+REFUSED = [
+    "SELECT count(*) FROM a.b.small a, a.b.small b, a.b.small c, a.b.small d, a.b.small e",
+    "SELECT * FROM a.b.large a JOIN a.b.large b ON a.large_id <> b.large_id",
+    "SELECT * FROM a.b.mid a, a.b.mid b, a.b.mid c WHERE a.n > b.n AND a.n = c.n OR a.n > c.n",
+    "SELECT * FROM a.b.mid a CROSS JOIN a.b.mid b CROSS JOIN a.b.mid c WHERE a.mid_id = a.n",
+    "SELECT * FROM (a.b.mid a CROSS JOIN a.b.mid b) CROSS JOIN a.b.mid c",
+    "SELECT * FROM (SELECT a.n FROM a.b.mid a, a.b.mid b) x, a.b.mid c",
+    "SELECT 1 FROM a.b.small WHERE n IN (SELECT a.n FROM a.b.mid a, a.b.mid b, a.b.mid c)",
+    "SELECT * FROM (SELECT explode(sequence(1, 1000000)) x) a, (SELECT explode(sequence(-1000000, 0)) x) b",
+    "SELECT * FROM a.b.mid LATERAL VIEW explode(sequence(1, 100000)) e AS x LATERAL VIEW explode(array_repeat(1, 100000)) f AS y",
+    "WITH x AS (SELECT * FROM a.b.mid) SELECT * FROM x a, x b, x c",
+    "SELECT * FROM a.b.large a, (SELECT * FROM a.b.large UNION ALL SELECT * FROM a.b.large) b",
+    "SELECT * FROM (a.b.mid a CROSS JOIN a.b.mid b CROSS JOIN a.b.mid c)",
+    "SELECT * FROM ((a.b.mid a CROSS JOIN a.b.mid b) CROSS JOIN a.b.mid c)",
+    "SELECT * FROM (((a.b.mid a CROSS JOIN (a.b.mid b)) x CROSS JOIN a.b.mid c)) y",
+    "SELECT explode(sequence(1, 1000000)), explode(sequence(1, 1000000))",
+    "SELECT explode(sequence(1, 1000000000000)) FROM a.b.small",
+    "SELECT * FROM a.b.large a, LATERAL (SELECT * FROM a.b.large b WHERE b.large_id > a.small_id) l",
+    "SELECT * FROM a.b.large a, LATERAL (SELECT * FROM a.b.large b WHERE b.large_id = small_id) l",
+    "SELECT * FROM a.b.large a, a.b.large b WHERE a.info.id = a.large_id",
+    "SELECT * FROM a.b.large a, a.b.large b WHERE a.large_id > b.large_id" + " AND a.small_id > 1" * 490,
+]
+
+
+SHOWN_CHARS = 100
+
+
+def check(text: str, most: int = MOST) -> None:
+    check_product(admit(text).checked, lambda table: DATASETS[table.name], most=most)
+
+
+@pytest.mark.parametrize("text", ALLOWED, ids=lambda text: text[:SHOWN_CHARS])
+def test_what_can_be_stopped_passes(text: str) -> None:
+    check(text)
+
+
+@pytest.mark.parametrize("text", REFUSED, ids=lambda text: text[:SHOWN_CHARS])
+def test_what_could_not_be_stopped_is_refused_by_name(text: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"Nothing equal connects .*10\^\d+ pairs .*query_pairs"):
+        check(text)
+    assert has_products(admit(text).checked)
+    check(text, most=0)
+
+
+def test_a_query_of_one_table_is_not_looked_at() -> None:
+    assert not has_products(admit("SELECT n FROM a.b.small WHERE n IN (SELECT n FROM a.b.mid)").checked)
+    assert has_products(admit("SELECT n FROM a.b.small WHERE n IN (SELECT a.n FROM a.b.mid a, a.b.mid b)").checked)

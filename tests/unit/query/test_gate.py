@@ -1,0 +1,366 @@
+"""What the gate lets through, and what Spark is asked then."""
+
+import pytest
+from sqlglot import exp
+
+from siltstone.errors import InvalidRequest
+from siltstone.query.gate.admit import MAX_QUERY_CHARS, MAX_QUERY_TOKENS, admit, spark_text
+from siltstone.query.gate.checked_query import Admitted, Source
+from siltstone.query.gate.parser import tree_of
+from siltstone.query.gate.sql_writer import MAX_TERMS, WRITERS
+from siltstone.query.gate.tokenizer import tokens_of
+from siltstone.query.gate.tree_comparison import check_same
+from tests.support.refusals import refused
+
+
+def named(text: str, *, catalog: str | None = None, schema: str | None = None) -> list[str]:
+    return [str(source) for source in admit(text, catalog=catalog, schema=schema).references]
+
+
+def for_spark(admitted: Admitted) -> str:
+    """Write the query over views v0, v1, ... and common table expressions w0, w1, ..."""
+    views: dict[Source, str] = {source: f"v{number}" for number, source in enumerate(admitted.references)}
+    return spark_text(admitted, views, common="w{}".format)
+
+
+WRITTEN = {
+    "SELECT * FROM crm.sales.t": "SELECT * FROM `v0` AS `t`",
+    "select a from crm.sales.t;": "SELECT `a` FROM `v0` AS `t`",
+    "SELECT x.a FROM crm.sales.t x": "SELECT `x`.`a` FROM `v0` AS `x`",
+    "SELECT t.a FROM `crm`.`sales`.`t`": "SELECT `t`.`a` FROM `v0` AS `t`",
+    "SELECT * FROM crm . sales . t": "SELECT * FROM `v0` AS `t`",
+    "SELECT * FROM crm./* c */sales.t": "SELECT * FROM `v0` AS `t`",
+    "SELECT 'größe' FROM crm.sales.t": "SELECT 'größe' FROM `v0` AS `t`",
+    "SELECT * FROM crm.sales.`a-b`": "SELECT * FROM `v0` AS `a-b`",
+    "FROM crm.sales.t SELECT a": "SELECT `a` FROM `v0` AS `t`",
+    "SELECT crm.sales.t.a FROM crm.sales.t": "SELECT `t`.`a` FROM `v0` AS `t`",
+    "SELECT * FROM crm.sales.__raw__t": "SELECT * FROM `v0` AS `__raw__t`",
+    "SELECT * FROM crm.sales.t JOIN crm.sales.u USING (a)": "SELECT * FROM `v0` AS `t` JOIN `v1` AS `u` USING (`a`)",
+    "SELECT * FROM crm.sales.t a, crm.sales.t b": "SELECT * FROM `v0` AS `a` CROSS JOIN `v0` AS `b`",
+    "SELECT * FROM crm.sales.t UNION ALL SELECT * FROM crm.sales.u": (
+        "SELECT * FROM `v0` AS `t` UNION ALL SELECT * FROM `v1` AS `u`"
+    ),
+    "SELECT (SELECT max(a) FROM crm.sales.u) FROM crm.sales.t": (
+        "SELECT (SELECT max(`a`) FROM `v0` AS `u`) FROM `v1` AS `t`"
+    ),
+    "SELECT * FROM crm.sales.t WHERE EXISTS (SELECT 1 FROM crm.sales.u u WHERE u.a = t.a)": (
+        "SELECT * FROM `v0` AS `t` WHERE EXISTS (SELECT 1 FROM `v1` AS `u` WHERE `u`.`a` = `t`.`a`)"
+    ),
+    "WITH x AS (SELECT * FROM crm.sales.t) SELECT * FROM x": (
+        "WITH `w0` AS (SELECT * FROM `v0` AS `t`) SELECT * FROM `w0` AS `x`"
+    ),
+    "WITH t AS (SELECT * FROM crm.sales.t) SELECT * FROM T": (
+        "WITH `w0` AS (SELECT * FROM `v0` AS `t`) SELECT * FROM `w0` AS `T`"
+    ),
+    "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 9) SELECT * FROM t": (
+        "WITH RECURSIVE `w0`(`n`) AS (SELECT 1 UNION ALL SELECT `n` + 1 FROM `w0` AS `t` WHERE `n` < 9) "
+        "SELECT * FROM `w0` AS `t`"
+    ),
+    "SELECT * FROM crm.sales.t LATERAL VIEW OUTER explode(x) e AS y": (
+        "SELECT * FROM `v0` AS `t` LATERAL VIEW OUTER explode(`x`) `e` AS `y`"
+    ),
+    "SELECT * FROM VALUES (1), (2) AS v(x)": "SELECT * FROM VALUES (1), (2) AS `v`(`x`)",
+    "SELECT 'a' \"b\" r'\\d' 'it''s' 'x\\n\\u0041'": "SELECT 'ab\\\\dit\\'sx\\u000aA'",
+    "SELECT '${env:HOME}'": "SELECT '\\u0024{env:HOME}'",
+    "SELECT - - 1, !a, 1.50BD, .5, 3L": "SELECT - - 1, NOT `a`, 1.50BD, .5, 3L",
+    "SELECT a::INT, TRY_CAST(a AS ARRAY<STRUCT<b: DECIMAL(10,2)>>)": (
+        "SELECT CAST(`a` AS INT), TRY_CAST(`a` AS ARRAY<STRUCT<`b`: DECIMAL(10, 2)>>)"
+    ),
+    "SELECT sum(a) FILTER (WHERE b) OVER (PARTITION BY c ORDER BY d DESC ROWS 1 PRECEDING)": (
+        "SELECT sum(`a`) FILTER (WHERE `b`) OVER (PARTITION BY `c` ORDER BY `d` DESC NULLS LAST ROWS 1 PRECEDING)"
+    ),
+    "SELECT a FROM crm.sales.t GROUP BY CUBE(a), GROUPING SETS ((a), ())": (
+        "SELECT `a` FROM `v0` AS `t` GROUP BY CUBE (`a`), GROUPING SETS ((`a`), ())"
+    ),
+    "SELECT transform(a, (x, i) -> x.b + i), filter(a, x -> x > 1)": (
+        "SELECT transform(`a`, (`x`, `i`) -> `x`.`b` + `i`), filter(`a`, `x` -> `x` > 1)"
+    ),
+    "SELECT /*+ BROADCAST(t) */ /* a /* nested */ comment */ 1 -- and \\\n more": "SELECT 1",
+    "SELECT 1 -- \\\nUNION SELECT 2\n": "SELECT 1",
+    "SELECT `group`, `select`, date, `order`.`by` FROM crm.sales.t `order`": (
+        "SELECT `group`, `select`, `date`, `order`.`by` FROM `v0` AS `order`"
+    ),
+    "SELECT a NOT IN (1), a IS NOT NULL, a NOT LIKE 'x' ESCAPE '!', NOT a BETWEEN 1 AND 2": (
+        "SELECT `a` NOT IN (1), `a` IS NOT NULL, `a` NOT LIKE 'x' ESCAPE '!', `a` NOT BETWEEN 1 AND 2"
+    ),
+    "SELECT * FROM (crm.sales.t JOIN crm.sales.u USING (a)) LEFT JOIN crm.sales.t x ON true": (
+        "SELECT * FROM (`v0` AS `t` JOIN `v1` AS `u` USING (`a`)) LEFT JOIN `v0` AS `x` ON TRUE"
+    ),
+    "SELECT NOT a LIKE ANY ('x', 'y'), a NOT LIKE ANY ('x', 'y'), NOT a NOT ILIKE SOME ('x'), !a LIKE ALL ('x')": (
+        "SELECT NOT `a` LIKE ANY ('x', 'y'), `a` NOT LIKE ANY ('x', 'y'), NOT `a` NOT ILIKE SOME ('x'), NOT `a` LIKE ALL ('x')"
+    ),
+    "SELECT NOT a IN (1), NOT a LIKE 'x', NOT a RLIKE 'x', NOT a IS NULL, NOT a IS DISTINCT FROM b": (
+        "SELECT `a` NOT IN (1), NOT `a` LIKE 'x', `a` NOT RLIKE 'x', `a` IS NOT NULL, NOT `a` IS DISTINCT FROM `b`"
+    ),
+    "SELECT a IS NOT DISTINCT FROM b = c, a = b IS NOT DISTINCT FROM c, a <=> b = c, a = b IS NULL": (
+        "SELECT `a` <=> (`b` = `c`), (`a` = `b`) <=> `c`, `a` <=> `b` = `c`, `a` = `b` IS NULL"
+    ),
+    "SELECT +'5', + a, a + + b": "SELECT + '5', + `a`, `a` + + `b`",
+    "SELECT a << 2 >> 1 >>> b, CAST(a AS ARRAY<ARRAY<INT>>)": (
+        "SELECT `a` << 2 >> 1 >>> `b`, CAST(`a` AS ARRAY<ARRAY<INT>>)"
+    ),
+    "SELECT 1 UNION DISTINCT SELECT 2 EXCEPT DISTINCT SELECT 3": "SELECT 1 UNION SELECT 2 EXCEPT SELECT 3",
+    "SELECT a FROM crm.sales.t GROUP BY a, b WITH ROLLUP": "SELECT `a` FROM `v0` AS `t` GROUP BY `a`, `b` WITH ROLLUP",
+    "SELECT a FROM crm.sales.t GROUP BY a WITH CUBE HAVING true": (
+        "SELECT `a` FROM `v0` AS `t` GROUP BY `a` WITH CUBE HAVING TRUE"
+    ),
+    "SELECT a FROM crm.sales.t GROUP BY a, b GROUPING SETS ((a), (a, b), ())": (
+        "SELECT `a` FROM `v0` AS `t` GROUP BY `a`, `b` GROUPING SETS ((`a`), (`a`, `b`), ())"
+    ),
+    "SELECT a FROM crm.sales.t GROUP BY a, b, GROUPING SETS ((a), ())": (
+        "SELECT `a` FROM `v0` AS `t` GROUP BY `a`, `b`, GROUPING SETS ((`a`), ())"
+    ),
+    "SELECT * FROM range(5), range(1, 9, -2) AS r(x)": "SELECT * FROM range(5) CROSS JOIN range(1, 9, - 2) AS `r`(`x`)",
+    "SELECT * FROM crm.sales.t x PIVOT (sum(a) AS s, max(b) FOR (c, d) IN ((1, 'x') AS one, (2, 'y')))": (
+        "SELECT * FROM `v0` AS `x` PIVOT (sum(`a`) AS `s`, max(`b`) FOR (`c`, `d`) IN ((1, 'x') AS `one`, (2, 'y')))"
+    ),
+    "SELECT * FROM (SELECT a, b FROM crm.sales.t) PIVOT (count(*) FOR b IN ('x' AS x, 'y')) WHERE x > 1": (
+        "SELECT * FROM (SELECT `a`, `b` FROM `v0` AS `t`) PIVOT (count(*) FOR `b` IN ('x' AS `x`, 'y')) WHERE `x` > 1"
+    ),
+    "SELECT * FROM crm.sales.t UNPIVOT INCLUDE NULLS (v FOR n IN (a, b AS bb)) AS u": (
+        "SELECT * FROM `v0` AS `t` UNPIVOT INCLUDE NULLS (`v` FOR `n` IN (`a`, `b` AS `bb`)) AS `u`"
+    ),
+    "SELECT * FROM crm.sales.t UNPIVOT ((v, w) FOR n IN ((a, b) AS ab, (c, d)))": (
+        "SELECT * FROM `v0` AS `t` UNPIVOT ((`v`, `w`) FOR `n` IN ((`a`, `b`) AS `ab`, (`c`, `d`)))"
+    ),
+    "SELECT `for`, for FROM crm.sales.t": "SELECT `for`, `for` FROM `v0` AS `t`",
+    "SELECT 1": "SELECT 1",
+}
+
+TREES = {
+    "a | b & c": "a | (b & c)",
+    "a ^ b & c": "a ^ (b & c)",
+    "a | b ^ c": "a | (b ^ c)",
+    "a & b << c + d": "a & (b << (c + d))",
+    "a || b + c": "(a || b) + c",
+    "a + b || c": "(a + b) || c",
+    "a - b * c % d": "a - ((b * c) % d)",
+    "a < b = c": "(a < b) = c",
+    "a = b IS NULL": "(a = b) IS NULL",
+    "a + b LIKE c || d": "(a + b) LIKE (c || d)",
+    "NOT a = b AND c": "(NOT (a = b)) AND c",
+    "NOT a LIKE b OR c": "(NOT (a LIKE b)) OR c",
+    "a BETWEEN b AND c AND d": "(a BETWEEN b AND c) AND d",
+    "a OR b AND NOT c": "a OR (b AND (NOT c))",
+    "- a * b": "(- a) * b",
+    "-1::STRING": "CAST(-1 AS STRING)",
+    "-a::STRING": "-(a::STRING)",
+}
+
+
+def is_same(one: str, other: str) -> bool:
+    """True if two expressions have trees of one meaning."""
+    trees = [tree_of(tokens_of(text), text) for text in (f"SELECT {one}", f"SELECT {other}")]
+    assert trees[0] is not None
+    try:
+        check_same(trees[0], trees[1], table=lambda table: (table.name,))
+    except InvalidRequest:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("text", TREES)
+def test_operators_bind_as_in_spark(text: str):
+    assert is_same(text, TREES[text])
+
+
+OTHERS = [
+    ("NOT a LIKE ANY ('x', 'y')", "a NOT LIKE ANY ('x', 'y')"),
+    ("a LIKE ANY ('x')", "a LIKE ALL ('x')"),
+    ("a NOT LIKE 'x'", "a LIKE 'x'"),
+    ("NOT a = b", "a = b"),
+    ("NOT (a AND b)", "NOT a AND b"),
+    ("a - (b - c)", "a - b - c"),
+    ("(a | b) & c", "a | b & c"),
+    ("a IS NOT DISTINCT FROM b = c", "a <=> b = c"),
+    ("a AND b", "a OR b"),
+    ("CAST(a AS INT)", "TRY_CAST(a AS INT)"),
+    ("a IN (1, 2)", "a IN (2, 1)"),
+    ("count(DISTINCT a)", "count(a)"),
+    ("x.a", "y.a"),
+    ("'A'", "'a'"),
+    ("a AS b", "a AS c"),
+    ("(SELECT 1 UNION SELECT 2)", "(SELECT 1 UNION ALL SELECT 2)"),
+    ("(SELECT 1 FROM t ORDER BY 1)", "(SELECT 1 FROM t ORDER BY 1 DESC)"),
+    ("(SELECT 1 FROM t LEFT JOIN u ON a)", "(SELECT 1 FROM t RIGHT JOIN u ON a)"),
+    ("sum(a) OVER (ORDER BY b ROWS 1 PRECEDING)", "sum(a) OVER (ORDER BY b ROWS 1 FOLLOWING)"),
+    ("t.* EXCEPT (a)", "t.* EXCEPT (b)"),
+    ("(SELECT a FROM t GROUP BY a WITH CUBE)", "(SELECT a FROM t GROUP BY a WITH ROLLUP)"),
+    ("(SELECT a FROM t GROUP BY a GROUPING SETS ((a)))", "(SELECT a FROM t GROUP BY a, GROUPING SETS ((a)))"),
+    ("(SELECT 1 FROM t PIVOT (sum(a) FOR b IN (1)))", "(SELECT 1 FROM t PIVOT (sum(a) FOR c IN (1)))"),
+    ("(SELECT 1 FROM range(5))", "(SELECT 1 FROM range(6))"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), OTHERS)
+def test_a_rewrite_with_another_meaning_is_found_by_its_tree(one: str, other: str):
+    assert is_same(one, one)
+    assert is_same(other, other)
+    assert not is_same(one, other)
+
+
+def test_a_query_is_refused_if_its_rewrite_would_mean_something_else(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(WRITERS, exp.Sub, lambda to, node: f"{to.write(node.expression)} - {to.write(node.this)}")
+    with pytest.raises(InvalidRequest, match="would not mean the same"):
+        admit("SELECT * FROM crm.sales.t WHERE (a - b) = 7001")
+
+
+@pytest.mark.parametrize("text", WRITTEN)
+def test_spark_is_asked_in_words_that_can_be_read_in_one_way_only(text: str):
+    assert for_spark(admit(text)) == WRITTEN[text]
+
+
+@pytest.mark.parametrize("text", WRITTEN)
+def test_what_was_normalised_is_admitted_again_and_stays_as_it_is(text: str):
+    once = admit(text)
+    again = admit(once.normalised)
+    assert again.normalised == once.normalised
+    assert again.references == once.references
+
+
+def test_spacing_comments_and_case_of_keywords_make_no_other_question():
+    plain = admit("SELECT a, count(*) FROM crm.sales.t WHERE b = 'X' GROUP BY a")
+    same = admit('select  a,COUNT( * )\n-- comment\nfrom crm . sales.`t` t where b == "X" group /* x */ by a ;')
+    other = admit("SELECT a, count(*) FROM crm.sales.t WHERE b = 'x' GROUP BY a")
+    assert same.normalised == plain.normalised != other.normalised
+
+
+def test_tables_without_a_catalog_get_the_default_one():
+    assert named("SELECT * FROM t JOIN o.u JOIN x.y.z", catalog="crm", schema="sales") == [
+        "crm.sales.t",
+        "crm.o.u",
+        "x.y.z",
+    ]
+    assert named("SELECT * FROM o.__raw__u", catalog="crm") == ["crm.o.__raw__u"]
+    assert named("WITH t AS (SELECT 1) SELECT * FROM t, s.t", catalog="crm", schema="sales") == ["crm.s.t"]
+    given = admit("SELECT * FROM t", catalog="crm", schema="sales")
+    assert given.normalised == admit("SELECT * FROM crm.sales.t").normalised
+    with refused(InvalidRequest, None, "sales.t", "line 1, column 15", "three parts"):
+        named("SELECT * FROM sales.t", schema="sales")
+
+
+def test_the_catalog_is_part_of_a_name():
+    assert named("SELECT * FROM prod.ml.t JOIN staging.ml.t") == ["prod.ml.t", "staging.ml.t"]
+
+
+def test_references_come_once_and_in_the_order_of_the_text():
+    assert named("SELECT (SELECT 1 FROM x.y.a) FROM x.y.b JOIN x.y.b c WHERE c IN (SELECT 1 FROM x.y.d)") == [
+        "x.y.a",
+        "x.y.b",
+        "x.y.d",
+    ]
+
+
+def test_a_tree_can_be_given_other_tables():
+    admitted = admit("WITH w AS (SELECT a FROM crm.sales.t) SELECT * FROM w JOIN crm.sales.__raw__t USING (a)")
+    names = {source: f"hot_{number}" for number, source in enumerate(admitted.references)}
+    assert admitted.with_tables(names).sql("duckdb") == (
+        'WITH "w" AS (SELECT "a" FROM "hot_0" AS "t") SELECT * FROM "w" AS "w" JOIN "hot_1" AS "__raw__t" USING ("a")'
+    )
+    assert "crm" in admitted.tree.sql("duckdb")
+
+
+def test_functions_and_what_changes_by_itself_are_named():
+    admitted = admit("SELECT COUNT(*), extract(YEAR FROM a), now(), CURRENT_DATE FROM crm.sales.t")
+    assert admitted.functions == {"count", "extract", "now", "current_date"}
+    assert admitted.volatile == {"now", "current_date"}
+    assert admit("SELECT `current_timestamp`").volatile == {"current_timestamp"}
+    assert not admit("SELECT count(*) FROM crm.sales.t").volatile
+
+
+SHADOWED = [
+    "SELECT * FROM secret JOIN (WITH secret AS (SELECT 1 AS a) SELECT * FROM secret) q",
+    "WITH secret AS (SELECT * FROM secret) SELECT * FROM secret",
+    "WITH a AS (SELECT * FROM b), b AS (SELECT 1) SELECT * FROM a",
+    "SELECT * FROM (WITH x AS (SELECT 1) SELECT * FROM x) q WHERE EXISTS (SELECT 1 FROM x)",
+    "SELECT 1 UNION (WITH x AS (SELECT 1) SELECT * FROM x) UNION SELECT * FROM x",
+]
+
+
+@pytest.mark.parametrize("text", SHADOWED)
+def test_a_name_is_a_common_table_expression_only_where_that_is_visible(text: str):
+    """Elsewhere the engine would look it up among its own tables and views."""
+    with pytest.raises(InvalidRequest, match="neither a dataset nor a common table expression"):
+        admit(text)
+
+
+def test_an_inner_common_table_expression_hides_an_outer_one():
+    text = "WITH x AS (SELECT 1 a) SELECT * FROM x, (WITH x AS (SELECT 2 a) SELECT * FROM x) y"
+    assert for_spark(admit(text)) == (
+        "WITH `w0` AS (SELECT 1 AS `a`) SELECT * FROM `w0` AS `x` CROSS JOIN "
+        "(WITH `w1` AS (SELECT 2 AS `a`) SELECT * FROM `w1` AS `x`) AS `y`"
+    )
+
+
+REFUSED = {
+    "SELECT *\nFROM": r"cannot be read at line 2, column 1, near 'FROM'",
+    "SELECT 'x": r"string that begins at line 1, column 8 is not closed",
+    "SELECT 1 /* x": r"comment that begins at line 1, column 10 is not closed",
+    "SELECT `x FROM y": r"name that begins at line 1, column 8 is not closed",
+    "SELECT nope(1)": r"Function nope at line 1, column 8 is not allowed",
+    "SELECT a,\n  nope(1)": r"Function nope at line 2, column 3",
+    "SELECT CAST(a AS VARIANT)": r"not allowed|cannot be read|not one that a query can cast to",
+    "SELECT user": r"t\.user",
+    "SELECT 1; SELECT 2": r"second statement begins at line 1, column 11",
+    "WITH x AS (SELECT 1), X AS (SELECT 2) SELECT * FROM x": r"two expressions named X; the second is at line 1, column 23",
+    "SELECT * FROM a.b.c TABLESAMPLE (10 PERCENT)": r"TABLESAMPLE at line 1, column 21 .*pmod\(xxhash64\(id\), 100\) < 10",
+    "SELECT * FROM a.b.c PIVOT (sum(x) FOR k IN (1)) JOIN a.b.d": r"PIVOT and UNPIVOT at .* one table or subquery",
+    "SELECT * FROM a.b.c UNPIVOT (v FOR n IN (a + 1, b))": r"UNPIVOT at line 1, column .* takes columns",
+    "SELECT * FROM range(10000001)": r"range at line 1, column 15 makes 10,000,001 rows; allowed are 10,000,000",
+    "SELECT * FROM range(a)": r"range at line 1, column 15 takes one to three whole numbers",
+    "SELECT * FROM range(1, 9, 0)": r"the step is not 0",
+    "INSERT INTO a.b.c VALUES (1)": r"INSERT at line 1, column 1 .* Dataset\.upsert, into a log with silt append",
+    "UPDATE a.b.c SET x = 1": r"UPDATE at line 1, column 1 .* silt upsert or Dataset\.upsert, which replaces",
+    "DELETE FROM a.b.c": r"DELETE at .* silt tombstone or Dataset\.tombstone",
+    "MERGE INTO a.b.c USING x": r"MERGE at .* silt upsert",
+    "CREATE TABLE a.b.c (x INT)": r"CREATE at .* silt create or Lake\.create",
+    "DROP TABLE a.b.c": r"DROP at .* silt drop or Lake\.drop",
+    "ALTER TABLE a.b.c ADD COLUMN x INT": r"ALTER at .* silt alter",
+    "TRUNCATE TABLE a.b.c": r"TRUNCATE at .* silt tombstone",
+    "SELECT a = b IN (c) FROM a.b.c": r"Two comparisons in a row at line 1, column 8 .*\(a = b\) = c",
+    "SELECT a BETWEEN 1 AND 2 = b FROM a.b.c": r"Two comparisons in a row",
+    "SELECT a = b < c FROM a.b.c": r"Two comparisons in a row",
+    "SELECT a = NOT b FROM a.b.c": r"Two comparisons in a row",
+    "SELECT 12abc": r"number at line 1, column 8 runs into a name",
+    "SELECT a\u00a0b": r"U\+00A0 NO-BREAK SPACE\) at line 1, column 9",
+    "SELECT (": r"cannot be read",
+    "SELECT * FROM a.b.c.d": r"a\.b\.c\.d at line 1, column 15",
+    "VALUES (1)": "begins with 'VALUES'",
+    "": "has none",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_a_refusal_says_what_and_where_in_plain_words(text: str, caplog: pytest.LogCaptureFixture):
+    with pytest.raises(InvalidRequest, match=REFUSED[text]) as refused:
+        admit(text)
+    said = str(refused.value)
+    assert not [word for word in ("sqlglot", "Token", "class ", "Required keyword", "Expr") if word in said]
+    assert said.endswith(".")
+    assert caplog.records == []
+
+
+def test_a_query_has_a_bounded_length_depth_and_number_of_terms():
+    with pytest.raises(InvalidRequest, match="at most 100,000 characters"):
+        admit("SELECT 1 " + " " * MAX_QUERY_CHARS)
+    with refused(InvalidRequest, None, "25,000 words", "has 25,00"):
+        admit("SELECT " + "a," * (MAX_QUERY_TOKENS // 2) + "a")
+    with pytest.raises(InvalidRequest, match="nested too deeply"):
+        admit(f"SELECT {'(' * 500}1{')' * 500}")
+    with pytest.raises(InvalidRequest, match="at most 500 operators"):
+        admit(f"SELECT 1{' + 1' * (MAX_TERMS + 1)}")
+    with pytest.raises(InvalidRequest, match="at most 500 set operations"):
+        admit(f"SELECT 1{' UNION SELECT 1' * (MAX_TERMS + 1)}")
+    assert admit(f"SELECT 1{' OR a' * MAX_TERMS}").normalised.count("OR") == MAX_TERMS
+    assert "8999" in admit(f"SELECT a IN ({', '.join(map(str, range(9_000)))})").normalised
+
+
+def test_half_a_character_is_refused_with_its_place():
+    with refused(InvalidRequest, None, "Character 9 "):
+        admit("SELECT '\ud800' AS x")
+
+
+def test_a_known_text_is_not_read_again():
+    first, second = admit("SELECT :a", parameters={"a": 1}), admit("SELECT :a", parameters={"a": 2})
+    assert second.tree is first.tree
+    assert (first.parameters, second.parameters) == ({"a": 1}, {"a": 2})

@@ -1,0 +1,77 @@
+"""A condition is one expression over a row's own columns, of what a query may have; whatever else is in the text is refused."""
+
+import pytest
+
+from siltstone.errors import InvalidRequest
+from siltstone.query.gate.allowlist import FUNCTIONS_BY_GROUP
+from siltstone.query.gate.row_condition import condition_of
+
+COLUMNS = ["id", "city", "n", "place", "At", "user", "l"]
+
+GOOD = {
+    "city = 'Bern'": "`city` = 'Bern'",
+    "n > 3 AND (city LIKE 'B%' OR city IS NULL)": "`n` > 3 AND (`city` LIKE 'B%' OR `city` IS NULL)",
+    "n IN (1, 2, 3) -- a comment": "`n` IN (1, 2, 3)",
+    "n = 1;": "`n` = 1",
+    "place.street = 'x'": "`place`.`street` = 'x'",
+    "at >= TIMESTAMP '2026-01-01 00:00:00'": "`at` >= CAST('2026-01-01 00:00:00' AS TIMESTAMP)",
+    "lower(city) = 'bern' and length(city) between 1 and 9": "lower(`city`) = 'bern' AND length(`city`) BETWEEN 1 AND 9",
+    "`city` = 'a''b; DROP TABLE x'": "`city` = 'a\\'b; DROP TABLE x'",
+    "CITY = '${env:HOME}'": "`CITY` = '\\u0024{env:HOME}'",
+    "user = 'x'": "`user` = 'x'",
+    "exists(l, x -> x > n)": "exists(`l`, `x` -> `x` > `n`)",
+    "at < now() - INTERVAL 30 DAYS": "`at` < now() - INTERVAL 30 DAYS",
+    "city IS NOT DISTINCT FROM NULL": "`city` <=> NULL",
+}
+BAD = {
+    "": "cannot be read",
+    "-- nothing": "cannot be read",
+    "city =": "cannot be read",
+    "1 = 1": "at least one column",
+    "colour = 'red'": "no column 'colour'",
+    "current_user = city": "no column 'current_user'",
+    "_metadata.file_path = city": "no column '_metadata'",
+    "n IN (SELECT n FROM a.b.c)": "about one row",
+    "EXISTS (SELECT 1 FROM a.b.c WHERE n = 1)": "about one row",
+    "n = (SELECT max(n) FROM a.b.c)": "about one row",
+    "n = max(n)": "max at line 1, column 5 cannot be in it",
+    "row_number() OVER (ORDER BY n) = 1": "about one row",
+    "explode(l) = n": "about one row",
+    "n = count(*)": "about one row",
+    "rand() < n": "another one each time",
+    "n = 1) OR (1 = 1": "cannot be read",
+    "n = 1) UNION SELECT (2": "cannot be read",
+    "n = 1); DROP TABLE t; --": "cannot be read.*second statement begins at line 1, column 9",
+    "n = 1; n = 2": "second statement begins at line 1, column 8",
+    "n = 1) LIMIT (1": "cannot be read",
+    "n = 1) AND (n = 2": "cannot be read",
+    "n = 1, n = 2": "cannot be read",
+    "n AS m": "about one row",
+    "java_method('java.lang.System', 'exit', n) = 1": "Function java_method .*is not allowed",
+    "reflect('java.lang.Runtime', city) = ''": "Function reflect .*is not allowed",
+    "input_file_name() = city": "Function input_file_name .*is not allowed",
+    "n = aes_decrypt(city, 'k')": "Function aes_decrypt .*is not allowed",
+    "CAST(n AS VARIANT) = 1": "VARIANT|cannot be read",
+    "n = :n": "about one row",
+    "city = 'x": "string that begins at line 1, column 8 is not closed",
+    "n = 1 " + "AND n = 1 " * 2000: "cannot be read",
+}
+
+
+@pytest.mark.parametrize("text", GOOD)
+def test_a_condition_over_columns_is_written_anew(text: str):
+    assert condition_of(text, COLUMNS) == GOOD[text]
+
+
+@pytest.mark.parametrize("text", BAD, ids=[text[:40] for text in BAD])
+def test_what_is_no_condition_of_a_row_is_refused(text: str):
+    with pytest.raises(InvalidRequest, match=BAD[text]):
+        condition_of(text, COLUMNS)
+
+
+@pytest.mark.parametrize(
+    "group", ["Strings", "Numbers", "Dates and times", "Hashes", "Conditions and nulls", "JSON in strings"]
+)
+def test_every_function_of_values_that_a_query_may_have_can_be_in_a_condition(group: str):
+    names = [name for name in FUNCTIONS_BY_GROUP[group].split() if name not in ("extract", "json_tuple")]
+    assert [name for name in names if condition_of(f"{name}(n) = 1", COLUMNS) != f"{name}(`n`) = 1"] == []
