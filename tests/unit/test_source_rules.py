@@ -95,7 +95,7 @@ def test_only_the_commit_path_commits() -> None:
     assert ("delta/entry_writer.py", "put_entry") in found
     entry = "from siltstone.delta.entry_writer import"
     writers = [path for path in SOURCE.rglob("*.py") if entry in path.read_text()]
-    assert sorted(writers) == [SOURCE / "storage" / name for name in ("object_table.py", "table.py")]
+    assert sorted(writers) == [SOURCE / "delta" / name for name in ("object_store_table.py", "table.py")]
 
 
 def test_nobody_reaches_into_the_jvm() -> None:

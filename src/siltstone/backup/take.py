@@ -6,7 +6,7 @@ its changes; a copy may not, because its next write would take a sequence that b
 only if all of this holds, and otherwise another pair is pinned:
 
 * the watermark of base@v is at most the last sequence of changes@c;
-* changes@c was pruned at most up to that watermark, which the order of pinning guarantees (`dataset.relation`);
+* changes@c was pruned at most up to that watermark, which the order of pinning guarantees (`dataset.table_invariants`);
 * the columns of base@v are not newer than those of changes@c.
 
 Flow:

@@ -137,7 +137,7 @@ def make_registry(layout: Layout, *, settings: Settings, clock: Clock) -> Regist
 
 
 def _check_dataset(one: BackedDataset, pinned: Mapping[str, Pinned]) -> None:
-    """Check how the copies of both tables stand to each other (`dataset.relation`)."""
+    """Check how the copies of both tables stand to each other (`dataset.table_invariants`)."""
     name = DatasetName.parse(one.name)
     folder = f"{name.catalog}/{name.schema}/{name.table}/{one.incarnation}"
     changes, base = pinned[f"{folder}/{CHANGES}"], pinned[f"{folder}/{BASE}"]

@@ -17,12 +17,22 @@ from typing import Annotated
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.commands import backups, cache, compactor, datasets, events, maintenance, spark, sql, tiers
-from siltstone.cli.commands import history as past
-from siltstone.cli.commands import read as reading
-from siltstone.cli.commands import status as standing
-from siltstone.cli.commands import system as environment
-from siltstone.cli.commands import write as writing
+from siltstone.cli.commands import (
+    backups,
+    cache,
+    compactor,
+    datasets,
+    events,
+    history,
+    maintenance,
+    read,
+    spark,
+    sql,
+    status,
+    system,
+    tiers,
+    write,
+)
 from siltstone.cli.context import Invocation
 from siltstone.cli.signals import INTERRUPTED, KIND, MESSAGE, Interrupts
 from siltstone.config import TRACE_VARIABLE
@@ -43,19 +53,19 @@ app = typer.Typer(
 )
 for group in (
     datasets,
-    writing,
-    reading,
+    write,
+    read,
     sql,
     cache,
-    past,
-    standing,
+    history,
+    status,
     maintenance,
     tiers,
     compactor,
     backups,
     events,
     spark,
-    environment,
+    system,
 ):
     group.register(app)
 

@@ -1,1 +1,5 @@
-"""Compactions: what keeps a dataset fast and makes it forget. Plan, run, verify, commit, prune, sweep, purge."""
+"""Compaction: what is rewritten, how jobs run, and the record of both.
+
+`planning` (pure: which jobs), `operations` (rewrites of data), `execution` (how jobs run), `journal` (the record, and recovery),
+`failures` (pure: classes of errors).
+"""

@@ -1,1 +1,5 @@
-"""TODO."""
+"""Coordination of the processes of a lake.
+
+`liveness` (file locks of live processes), `host_identity` (where a process runs), `leases` on `lease_table` (who may
+compact, with fencing epochs), `state_files` (small JSON files beside the lease).
+"""

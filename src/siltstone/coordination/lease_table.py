@@ -23,7 +23,7 @@ from siltstone.delta.parquet import small_file
 from siltstone.delta.table import Parent, Table
 from siltstone.errors import CommitUnknown, Conflict, Corruption, Gone, NotFound, Reason, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
-from siltstone.host import fork_safety as forks
+from siltstone.host import fork_safety
 from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.model.lease import LeaseRow
 from siltstone.model.spec import FIRST_FORMAT, PROPERTY_FORMAT
@@ -75,7 +75,7 @@ class LeaseTable:
     @property
     def _mutex(self) -> "threading.RLock":
         """The lock of this object; a forked child is refused."""
-        forks.check()
+        fork_safety.check()
         return self._lock
 
     def write(self, row: LeaseRow, *, allowed: Callable[[int, str | None], bool]) -> None:

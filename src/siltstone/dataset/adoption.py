@@ -1,7 +1,8 @@
 """Datasets on disk that the registry does not name: found, judged, and registered again.
 
 A registry that was restored from an older copy does not name datasets that were created since. Their folders are never swept
-(`dataset.folder`). Both tables carry the specification as a property, so that the row of the registry can be written again.
+(`dataset.dataset_folder`). Both tables carry the specification as a property, so that the row of the registry can be written
+again.
 """
 
 from dataclasses import asdict, dataclass

@@ -1,6 +1,6 @@
 """A dataset as a user holds it: write, read, ask, maintain.
 
-Everything here is a thin arrangement of the parts: `changes` writes, `view` reads, `ingest` loads, and the
+Everything here is a thin arrangement of the parts: `write` writes, `read` reads, `load` loads, and the
 maintenance object that `Lake` passes in folds, purges and vacuums. A handle stays usable until its dataset is dropped;
 then every call raises Gone.
 

@@ -9,7 +9,7 @@ with proof that it is ours and no longer needed:
 * checkpoints are all that it holds, and each says that its table is ours: one was being written while a drop removed the rest.
 
 Symbolic links are never followed. Every other folder stays, whatever its name. One that holds a dataset is reported
-(`dataset.adopt`). The marker is deleted last, so that an interrupted removal can be finished.
+(`dataset.adoption`). The marker is deleted last, so that an interrupted removal can be finished.
 """
 
 import contextlib

@@ -2,7 +2,7 @@
 
 The order of looking is the safety of it all: first the listing of the disk, then who is alive, then the registry's log. A folder
 or file that was on disk and whose owner was dead before the log was read is either named by that log or never will be.
-Which folder may be deleted, `folder` says: only one with proof that it is ours and no longer needed. No link is followed.
+Which folder may be deleted, `dataset_folder` says: only one with proof that it is ours and no longer needed. No link is followed.
 A crash on the way leaves less than before; the sweep can be run again.
 """
 

@@ -2,7 +2,7 @@
 
 A *snapshot* is (changes version c, base version v, watermark w), taken in this order: open `changes` at c, *then* `base`
 at v, then the watermark of that same v. Changes are pruned only after the fold that holds them has committed, so this
-order can never miss a change; the other order can. Tables that are not of one history are refused (`relation`).
+order can never miss a change; the other order can. Tables that are not of one history are refused (`table_invariants`).
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from siltstone.coordination.liveness import Presence
 from siltstone.dataset.table_invariants import check_gapless, check_pruned, check_watermark
 from siltstone.delta.checkpoints import Retention
 from siltstone.delta.layout import BASE, CHANGES, Layout
-from siltstone.delta.parquet import stat_columns
+from siltstone.delta.parquet import ROW_GROUP_ROWS, stat_columns, writer_options
 from siltstone.delta.read_cache import KeptReads
 from siltstone.delta.row_group_reader import readable
 from siltstone.delta.table import Pinned, Table
@@ -34,6 +34,7 @@ from siltstone.model.files import DataFile
 from siltstone.model.names import DatasetName
 from siltstone.model.schema import base_schema, change_schema, own_columns
 from siltstone.model.spec import Spec
+from siltstone.spark_tasks.io import Target
 from siltstone.spark_tasks.parquet_checksums import check_file, open_parquet
 
 
@@ -236,6 +237,17 @@ class Store:
         found = stat_columns(self.base_schema, sort=sort, subject=self.spec.subject)
         return [name for name in found if name not in self.spec.partition_by]
 
+    def task_target(self, schema: pa.Schema, folder: Path) -> Target:
+        """Return how Spark's tasks write files of this dataset into a folder."""
+        return Target(
+            schema=schema,
+            folder=str(folder),
+            options=writer_options(schema, self.spec.found_by),
+            row_group_rows=ROW_GROUP_ROWS,
+            durable=self.settings.durable,
+            verify=self.settings.verify_checksums,
+        )
+
     def current(self) -> "Store":
         """Return the store with the columns that the dataset has now: base's, which another process may have altered.
 
@@ -259,7 +271,7 @@ class Store:
         return snapshot
 
     def _check_relation(self, snapshot: Snapshot) -> None:
-        """Refuse tables of different moments (`relation`); files that were checked once are not checked again.
+        """Refuse tables of different moments (`table_invariants`); files that were checked once are not checked again.
 
         Raises:
             Corruption: they are.

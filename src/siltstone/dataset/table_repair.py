@@ -3,7 +3,7 @@
 | damage | repair |
 |---|---|
 | `changes` is older than `base` | one commit raises the sequence of `changes` to the watermark: base holds all that is missing |
-| another program committed to a table | one commit undoes what it did (`storage.undo`) |
+| another program committed to a table | one commit undoes what it did (`delta.foreign_commits`) |
 | `base` is older than what was pruned, or a sequence is missing | none: rows are lost, a backup has them |
 
 Looking changes nothing. A repair is one commit: a crash leaves the damage or the repaired dataset.

@@ -3,7 +3,7 @@
 delta-rs takes milliseconds to open a table, and again for each question that is put to it. A log without a checkpoint is a few
 lines of JSON, so a lake of many small tables is read twenty times faster here. A table with a checkpoint is left to delta-rs.
 
-`Replayed` answers what `follow` and `table` ask of a `DeltaTable` that was just opened.
+`Replayed` answers what `log_replay` and `table` ask of a `DeltaTable` that was just opened.
 """
 
 from collections.abc import Mapping

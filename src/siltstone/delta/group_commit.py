@@ -23,7 +23,7 @@ from itertools import pairwise
 from typing import Final, Generic, TypeVar
 
 from siltstone.errors import Unavailable
-from siltstone.host import fork_safety as forks
+from siltstone.host import fork_safety
 from siltstone.host.deferred_interrupts import Uninterrupted
 
 PATIENCE: Final = 2.0
@@ -153,7 +153,7 @@ class WriterQueue(Generic[B, R]):
         Raises:
             Unavailable: the queue stayed full for the whole time limit.
         """
-        forks.check()
+        fork_safety.check()
         ticket: _Ticket[B, R] = _Ticket(batch)
         try:
             if not self._enter(ticket):
@@ -179,7 +179,7 @@ class WriterQueue(Generic[B, R]):
         Raises:
             Unavailable: the queue stayed full for the whole time limit.
         """
-        forks.check()
+        fork_safety.check()
         ticket: _Soon[B, R] = _Soon(batch, lead=self._lead_soon)
         if self._enter(ticket):
             self._lead_soon()

@@ -3,7 +3,7 @@
 delta-rs opens a zero-length entry without an error and does not look for conflicts that matter to us, so each entry
 since a plan is read here, line by line. Terms: an *entry* is one ``<version>.json``; an entry is *cleaned* if it is
 gone but a checkpoint at or after its version exists, and *missing* otherwise. An entry is *sealed* if it carries its
-own checksum, as all of Siltstone do (`entry`); it is *foreign* if another program changed the table with it.
+own checksum, as all of Siltstone do (`entry_writer`); it is *foreign* if another program changed the table with it.
 """
 
 import json

@@ -5,8 +5,8 @@ few lines what has changed, so it is read once, here, and laid over what is know
 What an entry cannot say in these terms (new metadata, a new protocol, anything of another program) makes the whole useless:
 the table is opened anew, and checked.
 
-Terms. The *opened* version is the one that delta-rs or, for a small log, `replay` read. The *followed* one is the newest whose
-entry was laid over it.
+Terms. The *opened* version is the one that delta-rs or, for a small log, `full_replay` read. The *followed* one is the
+newest whose entry was laid over it.
 """
 
 import contextlib

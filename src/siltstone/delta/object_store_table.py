@@ -2,7 +2,7 @@
 
 The store creates an object only if none of that name is there, so of all who write the entry of one version exactly one
 succeeds; no lock is needed, and a put that was acknowledged is durable. delta-rs makes and opens the table and writes its
-checkpoints; entries are written here, in the same form as on a disk (`entry`).
+checkpoints; entries are written here, in the same form as on a disk (`entry_writer`).
 
 Flow of a commit:
 
@@ -42,7 +42,7 @@ from siltstone.delta.parquet import READ_ERRORS, small_file
 from siltstone.delta.table import declare_invariants
 from siltstone.errors import CommitUnknown, Conflict, Corruption, NotFound, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
-from siltstone.host import fork_safety as forks
+from siltstone.host import fork_safety
 from siltstone.host.system_errors import read_failure
 from siltstone.model.columns import COMMIT_KIND
 from siltstone.model.files import Added, Commit, CommitKind, Committed, Live
@@ -168,7 +168,7 @@ class ObjectTable:
     @property
     def _mutex(self) -> "threading.RLock":
         """The lock of this object; a forked child is refused."""
-        forks.check()
+        fork_safety.check()
         return self._lock
 
     @staticmethod

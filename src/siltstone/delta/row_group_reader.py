@@ -1,7 +1,8 @@
 """Reading a few rows of a Parquet file that never changes: its footer, some columns of a row group, rows by their number.
 
-Footers and columns are kept (see `kept`), so a file's footer is parsed once. Rows by number: Arrow cannot jump to a page, but
-it reads lazily, so a row group is read no further than the last row that is wanted. With `keep` it is read whole, and kept.
+Footers and columns are kept (see `read_cache`), so a file's footer is parsed once. Rows by number: Arrow cannot jump to a
+page, but it reads lazily, so a row group is read no further than the last row that is wanted. With `keep` it is read whole,
+and kept.
 
 Bloom filters are not read: pyarrow says where they lie but cannot ask them. Files are sorted by key, so the ranges of their row
 groups tell as much. Missing statistics mean "may contain".

@@ -13,10 +13,10 @@ Flow of one commit:
 6. after *any* failure look for that id in the child entry before trying again;
 7. sync the entry and every entry below it that was not known to be synced; only then acknowledge.
 
-Invariants. delta-rs' own conflict checker is not relied on. No app transaction decreases. A crash before 5 leaves files
-that no log names; after 5 the commit is there, whole, whether or not anybody was told.
-Deliberately absent: any other place that writes an entry (`entry`; in object stores `object_table` does) or calls a writing
-method of `DeltaTable`, checkpoints (see `upkeep`), rows.
+Invariants. delta-rs' own conflict checker is not relied on. No app transaction decreases. A crash before 5 leaves files that
+no log names; after 5 the commit is there, whole, whether or not anybody was told. Deliberately absent: any other place that
+writes an entry (`entry_writer`; in object stores `object_store_table` does) or calls a writing method of `DeltaTable`,
+checkpoints (see `checkpoints`), rows.
 """
 
 import contextlib

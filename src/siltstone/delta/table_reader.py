@@ -1,7 +1,7 @@
 """A Delta table as a reader holds it: opened on first use, brought to the newest version before each use.
 
-Refreshing costs a few stats when nothing has happened, and the reading of the new entries when something has (see `follow`).
-The table is opened, by delta-rs or where there is no checkpoint yet by `replay`, only
+Refreshing costs a few stats when nothing has happened, and the reading of the new entries when something has (see `log_replay`).
+The table is opened, by delta-rs or where there is no checkpoint yet by `full_replay`, only
 
 * the first time, and after whatever the entries cannot tell: new metadata, a new protocol;
 * when the entry of our version is gone or is another one: the log was cleaned past us, or another table lies here;
@@ -41,7 +41,7 @@ from siltstone.delta.log_reader import (
 )
 from siltstone.delta.log_replay import Followed, LogMoved, late_reads
 from siltstone.errors import Corruption, Gone, NotFound, Reason, Unavailable
-from siltstone.host import fork_safety as forks
+from siltstone.host import fork_safety
 from siltstone.host.system_errors import log_errors
 from siltstone.model.columns import APP_COMMITTED
 from siltstone.model.files import DataFile
@@ -99,7 +99,7 @@ class TableHandle:
     @property
     def _mutex(self) -> "threading.RLock":
         """The lock of this object. A forked child is refused: the thread that holds it may not be there."""
-        forks.check()
+        fork_safety.check()
         return self._lock
 
     # ---- reading -------------------------------------------------------------------------------------------------

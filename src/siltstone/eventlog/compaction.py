@@ -1,6 +1,6 @@
 """Bringing the small files of a log on Delta together: every append adds one, and whoever opens the table pays for each.
 
-Which files come together is said in `small_files`: for the log itself, which does it in the background as appends come, and
+Which files come together is said in `compaction_policy`: for the log itself, which does it in the background as appends come, and
 for the planner of a lake, to whose own log it is work like any other. Every row keeps its own index in `idx`, so it does not
 matter which files come together, nor in which order.
 
@@ -20,7 +20,7 @@ from siltstone.delta.layout import DATA
 from siltstone.delta.parquet import write_file
 from siltstone.delta.table import Table
 from siltstone.errors import Conflict, Corruption, Gone, Unavailable
-from siltstone.eventlog import compaction_policy as small_files
+from siltstone.eventlog import compaction_policy
 from siltstone.eventlog.arrow_rows import DAY, FIRST_INDEX, IDX, with_indexes
 from siltstone.failpoints import reach
 from siltstone.model.files import Commit, CommitKind, DataFile
@@ -32,7 +32,7 @@ _NONE: Final[Mapping[str, pa.Table]] = {}
 
 def chosen(files: Iterable[DataFile], *, many: int) -> list[DataFile]:
     """Return the files to bring together, if there are so many of a class; none otherwise."""
-    return small_files.chosen(
+    return compaction_policy.chosen(
         files,
         many=many,
         events=lambda file: file.rows,

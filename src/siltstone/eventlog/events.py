@@ -1,6 +1,6 @@
 """What an event is: who it is about (a build request), when, and one of eight payloads.
 
-Events are values. They are read from JSON in `reading`, where bytes from outside come in, and checked against what happened
+Events are values. They are read from JSON in `event_json`, where bytes from outside come in, and checked against what happened
 before in `transitions`; here is only what they are made of, and how they look as JSON: one line, always the same bytes.
 
 Terms:

@@ -1,9 +1,9 @@
 """What this process has appended to a log on Delta and the projection does not have yet.
 
-A *run* is a row of commits without a gap, oldest first: what this process has committed, and commits of others between that only
-moved rows. Appends are checked against the projection with the runs above it laid over, so who appends need not wait until they
-are folded; `delta` says how many may wait. A run that is being folded takes nothing in; it may be laid over a projection that
-has it already: each state it says is what the projection says, or a later run says it again.
+A *run* is a row of commits without a gap, oldest first: what this process has committed, and commits of others between that
+only moved rows. Appends are checked against the projection with the runs above it laid over, so who appends need not wait
+until they are folded; `delta_backend` says how many may wait. A run that is being folded takes nothing in; it may be laid
+over a projection that has it already: each state it says is what the projection says, or a later run says it again.
 """
 
 import threading

@@ -4,11 +4,11 @@ It is made from the Delta table and can be thrown away at any time. It knows up 
 before every question and every append it takes in what was committed since: from the entries of the Delta log one by one or,
 where those were cleaned, from the live files that can hold events it has not seen.
 
-All processes of a user on one machine share it: a file in the cache folder, named by the table's id and place, so
-that copies of a log do not share one. It remembers the commit of the version it has folded: where an older copy, or one that went
-another way, was put in the place of the log, it is made anew. Whoever catches up does so
-in transactions. What this process appends itself it remembers (`remembered`), and folds when somebody asks, or in the background
-when it has come to many commits; until then appends are checked against both.
+All processes of a user on one machine share it: a file in the cache folder, named by the table's id and place, so that
+copies of a log do not share one. It remembers the commit of the version it has folded: where an older copy, or one that went
+another way, was put in the place of the log, it is made anew. Whoever catches up does so in transactions. What this process
+appends itself it remembers (`pending_commits`), and folds when somebody asks, or in the background when it has come to many
+commits; until then appends are checked against both.
 
 A projection that is broken, or of another layout, is deleted and made anew.
 """

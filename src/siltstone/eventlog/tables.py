@@ -1,8 +1,8 @@
 """The tables of a log in SQL: the events in order, and what they add up to, so that every question is an index seek.
 
 `build_events` is the log: nothing else is ever asked for an event. The other tables are folded from it as events are
-appended (`ledger`): where builds, partitions and job runs stand, and which events are about which partition. They could be made
-anew from the events at any time.
+appended (`event_store`): where builds, partitions and job runs stand, and which events are about which partition. They could
+be made anew from the events at any time.
 
 Text compares by its bytes everywhere: in PostgreSQL by the collation "C".
 """

@@ -3,10 +3,10 @@
 | damage | repair |
 |---|---|
 | a folder with a dataset that the registry does not name | register it again |
-| commits of another program on the registry, the leases or the journal | undo them by one commit (`storage.undo`) |
+| commits of another program on the registry, the leases or the journal | undo them by one commit (`delta.foreign_commits`) |
 | a registered dataset without its folder | drop its name, only on request: the folder may be on a disk that is not mounted |
 | a journal that cannot be queried | rebuild its projection from the log |
-| tables of a dataset that its readers and writers refuse | see `dataset.mended` |
+| tables of a dataset that its readers and writers refuse | see `dataset.table_repair` |
 | data files of a dataset that are missing or cannot be read, as a status finds them | none: a backup has them |
 | a note of the compactor that cannot be read | delete it: the next cycle writes it again |
 
@@ -25,7 +25,7 @@ from siltstone.compaction.journal.journal import Journal
 from siltstone.compaction.operations.dataset_status import status
 from siltstone.config import Settings
 from siltstone.coordination.state_files import CYCLES, PAUSED, STATUS, Notes
-from siltstone.dataset import table_repair as mended
+from siltstone.dataset import table_repair
 from siltstone.dataset.adoption import Adoption
 from siltstone.dataset.registry import Registry
 from siltstone.delta.checkpoints import Retention
@@ -124,7 +124,7 @@ class Repairs:
                 if log is not None:
                     log.rebuild()
             case DamageKind.TABLES:
-                mended.repair(self._registry.store(self._registry.find(DatasetName.parse(name))))
+                table_repair.repair(self._registry.store(self._registry.find(DatasetName.parse(name))))
             case DamageKind.SYSTEM:
                 self._system[name].undo_foreign()
             case DamageKind.NOTE:
@@ -151,7 +151,7 @@ class Repairs:
                 table.pin()
             except Corruption as error:
                 with suppress(Conflict):
-                    one = mended.foreign_damage(table, str(error))
+                    one = table_repair.foreign_damage(table, str(error))
                     if one.repairable or subject != JOURNAL:  # a journal has another way out
                         yield Damage(
                             kind=DamageKind.SYSTEM,
@@ -188,7 +188,7 @@ class Repairs:
     def _refused_tables(self) -> Iterator[Damage]:
         for row in self._registry.all():
             with suppress(Gone, NotFound, Unavailable, InvalidRequest):
-                if self._registry.broken(row) is None and (one := mended.damage_of(self._registry.store(row))):
+                if self._registry.broken(row) is None and (one := table_repair.damage_of(self._registry.store(row))):
                     yield Damage(
                         kind=DamageKind.TABLES,
                         subject=str(row.name),

@@ -1,4 +1,4 @@
-"""What one process asks of the one that holds the lease, and what it is answered. Plain values; `storage.requests` keeps them."""
+"""What one process asks of the one that holds the lease, and what it is answered. Plain values."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Who holds a lease, and whether it can be taken. Pure; `storage.leases` keeps the rows and says what the rules are for."""
+"""Who holds a lease, and whether it can be taken. Pure; `coordination.leases` keeps the rows and says what the rules are for."""
 
 import datetime
 from dataclasses import dataclass

@@ -28,7 +28,7 @@ from siltstone.config import Settings
 from siltstone.dataset.dataset import Dataset
 from siltstone.dataset.store import Store
 from siltstone.errors import Gone, InvalidRequest, NotFound, Unavailable
-from siltstone.query import hot_executor as hot_query
+from siltstone.query import hot_executor
 from siltstone.query.aside import Aside, streamed
 from siltstone.query.gate.admit import admit
 from siltstone.query.gate.checked_query import Admitted
@@ -356,7 +356,7 @@ class Router:
         self._fill_cold(question, admitted, run)
         with self._pinned(question, admitted) as view:
             plan = self._plan(view.schemas, question, admitted)
-            return hot_query.explained(plan, admitted.parameters, view)
+            return hot_executor.explained(plan, admitted.parameters, view)
 
     @staticmethod
     def _check_asked(question: Question, admitted: Admitted) -> None:
@@ -375,7 +375,7 @@ class Router:
             found = self._found(key, admitted)
             if found is not None and (found.engine == Engine.HOT or question.engine is not Engine.HOT):
                 return replace(found, cached=True)
-            table = hot_query.answer(plan, admitted.parameters, view, run)
+            table = hot_executor.answer(plan, admitted.parameters, view, run)
         result = QueryResult(
             table=table.slice(0, question.max_rows),
             engine=Engine.HOT,
@@ -404,7 +404,7 @@ class Router:
         if sum(map(_rows, stores.values())) > self._settings.hot_at_once_rows:
             raise _Miss("Its raw rows are too many to be read at once (the setting hot_at_once_rows).")
         rows = {name: self._dataset(name).to_arrow(raw=True) for name in names}
-        with self._hot().pinned(()) as view, hot_query.registered(view, rows) as found:
+        with self._hot().pinned(()) as view, hot_executor.registered(view, rows) as found:
             yield found
 
     def _plan(self, schemas: Mapping[str, pa.Schema], question: Question, admitted: Admitted) -> HotPlan:

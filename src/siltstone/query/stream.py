@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from siltstone.spark_tasks import stream as stream_worker
+from siltstone.spark.arrow_tasks import send_by_value
+from siltstone.spark_tasks import stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -18,10 +19,8 @@ if TYPE_CHECKING:
 
 def as_batches(frame: "DataFrame") -> "DataFrame":
     """Return a frame with one row for each batch of the frame given, in its order."""
-    from pyspark import cloudpickle
-
-    cloudpickle.register_pickle_by_value(stream_worker)  # type: ignore[no-untyped-call]  # the tasks need nothing of ours
-    return frame.mapInArrow(stream_worker.packed, f"{stream_worker.COLUMN} binary")
+    send_by_value()
+    return frame.mapInArrow(stream.packed, f"{stream.COLUMN} binary")
 
 
 def batches_of(packed: "DataFrame", schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -3,7 +3,7 @@
 Flow of `Asking.ask`:
 
 1. take the lease: if it is free, do it here under it, with the next number, and let go;
-2. a compactor holds it: write a request (`storage.requests`) and follow what it tells until the answer is there;
+2. a compactor holds it: write a request (`coordination.request_queue`) and follow what it tells until the answer is there;
 3. another command holds it: wait until it is done, then 1. Two cycles at once are refused: "already running".
 
 The holder can die at any moment. A compactor that stands by takes over and does the request again; if nobody does, this process

@@ -4,8 +4,9 @@ Two threads. The scheduler's (`loop`) holds the lease and runs cycles. The *desk
 lease is ours, at what others want:
 
 1. ``paused.json``: nothing runs by the clock while it is there. It is of the lake, so a pause outlives the process;
-2. requests (`storage.requests`), oldest first: a cycle is refused if one still runs after a second ("already running"), any
-   single work waits for it. One that nobody follows any more is not begun; one that a dead holder had begun is done again;
+2. requests (`coordination.request_queue`), oldest first: a cycle is refused if one still runs after a second ("already
+   running"), any single work waits for it. One that nobody follows any more is not begun; one that a dead holder had begun
+   is done again;
 3. ``status.json``: written anew when something has changed.
 
 After each taking of the lease the recovery comes before the first cycle: the holder before may have died.

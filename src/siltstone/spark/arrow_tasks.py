@@ -4,19 +4,14 @@ Spark says which task works on what and where; rows that such a task reads and w
 format. Only small answers come back to the driver: names of files, counts, places.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from types import ModuleType
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from siltstone.dataset.store import Store
-from siltstone.delta.parquet import ROW_GROUP_ROWS, writer_options
+from siltstone import spark_tasks
 from siltstone.spark.errors import spark_errors
-from siltstone.spark_tasks import io as task_files
-from siltstone.spark_tasks import parquet_checksums as checksums
-from siltstone.spark_tasks.io import Target
+from siltstone.spark_tasks.io import UnsortedFile, in_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,7 +23,7 @@ _UNFIT: Final = (
     "PYTHON_VERSION_MISMATCH",
     "Python in worker has different version",
     "PACKAGE_NOT_INSTALLED",
-    task_files.UnsortedFile.__name__,
+    UnsortedFile.__name__,
     "offset overflow",
     "MemoryError",
     "Python worker exited unexpectedly",  # as the system ends one that takes too much memory
@@ -44,28 +39,21 @@ class WorkersUnfit(Exception):  # noqa: N818
     """Spark's tasks cannot do it: Python or pyarrow is missing there, rows are too wide, or a file is not sorted."""
 
 
-def store_target(store: Store, schema: pa.Schema, folder: Path) -> Target:
-    """Say how tasks write files of a dataset into a folder."""
-    return Target(
-        schema=schema,
-        folder=str(folder),
-        options=writer_options(schema, store.spec.found_by),
-        row_group_rows=ROW_GROUP_ROWS,
-        durable=store.settings.durable,
-        verify=store.settings.verify_checksums,
-    )
+def send_by_value() -> None:
+    """Have Spark send the functions of `spark_tasks` by value: its Python workers need pyarrow, and nothing of ours."""
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(spark_tasks)  # type: ignore[no-untyped-call]
 
 
-def in_numbered_tasks(
-    spark: "SparkSession", count: int, work: Callable[[int], bytes], *, modules: Sequence[ModuleType]
-) -> Iterator[tuple[int, bytes]]:
+def in_numbered_tasks(spark: "SparkSession", count: int, work: Callable[[int], bytes]) -> Iterator[tuple[int, bytes]]:
     """Run `work` on the numbers below `count`, one a task, and yield what comes back: a little for each.
 
     Raises:
         WorkersUnfit: Spark's tasks cannot do it.
     """
     numbers = spark.range(0, count, 1, numPartitions=count)
-    for row in answers(numbers, task_files.in_tasks(work), "id long, answer binary", modules=modules).to_pylist():
+    for row in answers(numbers, in_tasks(work), "id long, answer binary").to_pylist():
         yield row["id"], row["answer"]
 
 
@@ -73,18 +61,13 @@ def answers(
     frame: "DataFrame",
     work: Work,
     schema: str,
-    *,
-    modules: Sequence[ModuleType],
 ) -> pa.Table:
-    """Run `work` over the frame's partitions and return what it says; `modules` are sent along by value.
+    """Run `work` over the frame's partitions and return their small answers.
 
     Raises:
         WorkersUnfit: Spark's tasks cannot do it.
     """
-    from pyspark import cloudpickle
-
-    for module in (checksums, task_files, *modules):
-        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # the tasks need nothing of ours
+    send_by_value()
     try:
         return frame.mapInArrow(work, schema).toArrow()
     except spark_errors() as error:

@@ -4,8 +4,8 @@ A line is a row. Python's `csv` divides lines into fields, strictly: a quote tha
 refused. So is a quote inside a field that is not in quotes. Fields are read by the rules of `values`. Arrow casts whole columns
 where all fields have a form that it reads exactly as `values` does; the other columns are read field by field.
 
-`formats` sends this module to the workers by value: it imports only pyarrow, the standard library, `json_worker`,
-`quick_texts` and `values`.
+`dataset.load.file_formats` sends this module to the workers by value: it imports only pyarrow, the standard library, `json_rows`,
+`text_columns` and `values`.
 """
 
 import csv

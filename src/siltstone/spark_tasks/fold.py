@@ -1,9 +1,9 @@
 """What a fold does inside Spark's Python workers: find changed keys in base files, and write those files anew.
 
-`in_place` sends this module and `task_files` to the workers by value, so that they need pyarrow and nothing of ours: it
-imports nothing else but pyarrow, numpy and the standard library. Base files are sorted by key, and so are the changes: a
-changed key is found by binary search, a file is read, merged and written piece by piece, and its order stays. No more than a
-piece is in memory.
+`compaction.operations.fold_arrow` sends this module and `io` to the workers by value, so that they need pyarrow and nothing
+of ours: it imports nothing else but pyarrow, numpy and the standard library. Base files are sorted by key, and so are the
+changes: a changed key is found by binary search, a file is read, merged and written piece by piece, and its order stays. No
+more than a piece is in memory.
 """
 
 import os

@@ -1,7 +1,7 @@
 """What every job inside Spark's Python workers needs: Arrow tables as bytes, keys that can be searched, files of a given size.
 
-Driver modules send this one and `checksums` to the workers by value (see `tasks`), so that they need pyarrow and nothing of
-ours: it imports nothing else but pyarrow, numpy and the standard library.
+Driver modules send this one and `parquet_checksums` to the workers by value (see `spark.arrow_tasks`), so that they need
+pyarrow and nothing of ours: it imports nothing else but pyarrow, numpy and the standard library.
 """
 
 import os

@@ -1,9 +1,9 @@
 """What a load of JSON does inside Spark's Python workers: texts become rows of the dataset's types, or a reason why not.
 
-Values are read exactly as an upsert reads them (`values`). Arrow's own JSON parser is tried first on a batch of lines: what it
-accepts under the dataset's types means the same. Whatever it refuses is read again line by line, which also finds the lines at
-fault. `formats` sends this module to the workers by value: it imports only pyarrow, the standard library, `quick_texts`
-and `values`.
+Values are read exactly as an upsert reads them (`values`). Arrow's own JSON parser is tried first on a batch of lines: what
+it accepts under the dataset's types means the same. Whatever it refuses is read again line by line, which also finds the
+lines at fault. `dataset.load.file_formats` sends this module to the workers by value: it imports only pyarrow, the standard
+library, `text_columns` and `values`.
 
 Terms: a *text* is a line of NDJSON, or a whole JSON file (one array, one object, or one object a line).
 """

@@ -1,7 +1,8 @@
 """What a roll-up does inside Spark's Python workers: read small files, sort their rows, write one file.
 
-`press` sends this module and `task_files` to the workers by value: it imports nothing else but pyarrow, numpy and the standard
-library. A task holds all its rows in memory; how many that may be is decided by whoever gives it work.
+`compaction.operations.merge_small_files` sends this module and `io` to the workers by value: it imports nothing else but
+pyarrow, numpy and the standard library. A task holds all its rows in memory; how many that may be is decided by whoever
+gives it work.
 """
 
 import os

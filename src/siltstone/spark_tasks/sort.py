@@ -1,9 +1,9 @@
 """What a sorted load does inside Spark's Python workers: sample keys, spread rows over ranges of keys, gather each range.
 
-`arrange` sends this module, `task_files` and `values` to the workers by value: it imports nothing else but pyarrow, numpy and the
-standard library. Rows come from Spark, or a task reads its parts of Parquet files itself. A spreading task writes one *run*:
-an Arrow file with a batch for each range of keys, as many times over as its rows filled its memory. A gathering task reads
-its ranges, one after the other, from all runs, and sorts each in memory.
+`dataset.load.sorted_write` sends this module, `io` and `values` to the workers by value: it imports nothing else but
+pyarrow, numpy and the standard library. Rows come from Spark, or a task reads its parts of Parquet files itself. A spreading
+task writes one *run*: an Arrow file with a batch for each range of keys, as many times over as its rows filled its memory. A
+gathering task reads its ranges, one after the other, from all runs, and sorts each in memory.
 """
 
 import os

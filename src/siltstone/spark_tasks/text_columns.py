@@ -1,6 +1,6 @@
 """Whole columns of text as a type, by Arrow: where every text has a plain form, which Arrow reads exactly as `values` does.
 
-`csv_worker` and `json_worker` try this first, and read the other columns value by value. Spark's tasks get this module by
+`csv_rows` and `json_rows` try this first, and read the other columns value by value. Spark's tasks get this module by
 value, so it imports only pyarrow, the standard library and `values`.
 """
 

@@ -1,10 +1,11 @@
 """The rules by which one value fits a column: the same for every way in.
 
-`reader` reads Python and JSON values (dicts, `--row`, JSON and NDJSON files), `text_reader` reads text (CSV, folder names, keys).
-Both refuse what would be rounded, cut, shifted or guessed. `accepted` names the accepted forms, for messages.
-Arrow tables, Parquet files and Spark frames are judged by type (`rows`, `fits`), and by `outside_years`.
+`reader` reads Python and JSON values (dicts, `--row`, JSON and NDJSON files), `text_reader` reads text (CSV, folder names,
+keys). Both refuse what would be rounded, cut, shifted or guessed. `accepted` names the accepted forms, for messages. Arrow
+tables, Parquet files and Spark frames are judged by type (`dataset.write.row_conversion`, `dataset.schema_compat`), and by
+`outside_years`.
 
-Spark's tasks get this module by value (see `json_worker`), so it imports only pyarrow and the standard library.
+Spark's tasks get this module by value (see `json_rows`), so it imports only pyarrow and the standard library.
 """
 
 import base64

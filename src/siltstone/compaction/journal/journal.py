@@ -8,7 +8,7 @@
 3. The cycle ends.
 
 A cycle without a job is not written down: a lake that has nothing to do has nothing to tell. Its number is not given again
-(`storage.notes`), so numbers in the journal may have gaps.
+(`coordination.state_files`), so numbers in the journal may have gaps.
 
 The journal decides nothing about data: a commit is found in its table's log, whatever the journal says. So an event that cannot
 be written does not stop the work. It is kept and tried again with the next one, `trouble` says so, and what is missing in the

@@ -19,7 +19,7 @@ Records that nobody could settle for 7 days are reported once more and ended as 
 cycle whose owner lives is none of these, however old it is.
 
 Recovery can be run at any time, by any number of processes, and can itself crash anywhere: every step is one that the next
-recovery finds done or does. Who is dead, `owners` says.
+recovery finds done or does. Who is dead, `owner_liveness` says.
 """
 
 from collections.abc import Sequence

@@ -4,8 +4,8 @@ Flow (see `commit` for what a crash leaves behind at each step):
 
 1. plan: snapshot; the last change of each key; Spark finds them among base's keys and says, file by file, how many rows
    are replaced and dropped. Files without a match are not touched.
-2. run: Spark writes the touched files anew. Few changes are laid over them file by file (`in_place`); many are merged
-   by a shuffle on the key (`shuffled`).
+2. run: Spark writes the touched files anew. Few changes are laid over them file by file (`fold_arrow`); many are merged
+   by a shuffle on the key (`fold_shuffle`).
 3. verify: every footer is read back, counts must equal the plan's.
 4. commit, prune.
 """

@@ -21,8 +21,8 @@ from siltstone.dataset.store import Store
 from siltstone.model.columns import OP, Op
 from siltstone.model.files import DataFile, KeyRange
 from siltstone.model.schema import default_of
-from siltstone.spark.arrow_tasks import in_numbered_tasks, store_target
-from siltstone.spark_tasks import fold as worker
+from siltstone.spark.arrow_tasks import in_numbered_tasks
+from siltstone.spark_tasks import fold as fold_task
 from siltstone.spark_tasks.io import packed
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class InPlace:
             for file, (first, last) in zip(self.files, spans, strict=True)
         ]
         found: dict[str, Numbers] = {}
-        for number, data in self._each(len(sent), worker.finder(sent, verify=self.store.settings.verify_checksums)):
+        for number, data in self._each(len(sent), fold_task.finder(sent, verify=self.store.settings.verify_checksums)):
             numbers = np.frombuffer(data, dtype="<i8") + spans[number][0]
             if len(numbers):
                 found[self.files[number].path] = numbers
@@ -107,8 +107,8 @@ class InPlace:
         """
         target = self.store.base.path / folder
         target.mkdir(parents=True)
-        job = worker.Job(
-            target=store_target(self.store, self.store.schema, target),
+        job = fold_task.Job(
+            target=self.store.task_target(self.store.schema, target),
             defaults={field.name: default_of(field) for field in self.store.schema},
             key=tuple(self._key),
             op=OP,
@@ -116,10 +116,12 @@ class InPlace:
         )
         tasks = list(self._tasks(plan))
 
-        written = [data.decode().split("\n") for _, data in self._each(len(tasks), worker.rewriter(tasks, job)) if data]
+        written = [
+            data.decode().split("\n") for _, data in self._each(len(tasks), fold_task.rewriter(tasks, job)) if data
+        ]
         return [name for names in written for name in names]
 
-    def _tasks(self, plan: FoldPlan) -> Iterator[worker.Task]:
+    def _tasks(self, plan: FoldPlan) -> Iterator[fold_task.Task]:
         new = self._is_upsert.copy()
         for numbers in self._found.values():
             new[numbers] = False
@@ -134,13 +136,13 @@ class InPlace:
         if new.any():
             yield self._task((), np.flatnonzero(new))
 
-    def _task(self, files: Sequence[DataFile], numbers: Numbers) -> worker.Task:
+    def _task(self, files: Sequence[DataFile], numbers: Numbers) -> fold_task.Task:
         """Describe the rewrite of some files; a file that would grow far beyond the target is split."""
         rows_in = sum(file.rows for file in files)
         rows = rows_in + len(numbers)
         size = sum(file.size_bytes for file in files) * rows // max(1, rows_in)
         count = max(1, round(size / self.store.settings.target_file_bytes))
-        return worker.Task(
+        return fold_task.Task(
             inputs=tuple(str(self.store.base.path / file.path) for file in files),
             changes=packed(self.changes.take(pa.array(numbers))),
             rows_per_file=max(1, -(-rows // count)),
@@ -151,4 +153,4 @@ class InPlace:
     def _each(self, count: int, work: Callable[[int], bytes]) -> Iterator[tuple[int, bytes]]:
         """Run `work` on the numbers below `count`, one a task, and yield what comes back: a little for each."""
         if count:
-            yield from in_numbered_tasks(self.spark, count, work, modules=(worker,))
+            yield from in_numbered_tasks(self.spark, count, work)

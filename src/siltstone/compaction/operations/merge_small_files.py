@@ -21,8 +21,8 @@ from siltstone.delta.parquet import key_ranges
 from siltstone.delta.row_group_reader import readable
 from siltstone.model.files import DataFile, KeyRange
 from siltstone.model.schema import default_of
-from siltstone.spark.arrow_tasks import in_numbered_tasks, store_target
-from siltstone.spark_tasks import merge_files as press_worker
+from siltstone.spark.arrow_tasks import in_numbered_tasks
+from siltstone.spark_tasks import merge_files
 from siltstone.spark_tasks.merge_files import Press, Pressing
 
 if TYPE_CHECKING:
@@ -66,11 +66,11 @@ def pressed(
     target.mkdir(parents=True)
     job = Pressing(
         root=str(store.base.path),
-        target=store_target(store, store.base_schema, target),
+        target=store.task_target(store.base_schema, target),
         defaults={field.name: default_of(field) for field in store.base_schema},
         order=store.spec.sort_by,
     )
-    told = in_numbered_tasks(spark, len(work), press_worker.presser(work, job), modules=(press_worker,))
+    told = in_numbered_tasks(spark, len(work), merge_files.presser(work, job))
     return [name for _, data in told for name in data.decode().split("\n") if name]
 
 

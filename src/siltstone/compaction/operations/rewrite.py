@@ -1,6 +1,6 @@
 """An exact rewrite: planned files of a log's base become other files with the same rows. What roll-ups and clusterings share.
 
-Flow of a job (the planner has chosen its files, see `candidates`):
+Flow of a job (the planner has chosen its files, see `planning`):
 
 1. plan: the files must be live; a file that is not any more makes the job void: plan anew;
 2. run: exactly these files are read and their rows are written anew, into a folder that no log names. Those that cannot be

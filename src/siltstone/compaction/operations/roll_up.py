@@ -1,7 +1,7 @@
 """The roll-up: small files of a closed period of a log become few sorted ones, in the same period or a coarser one.
 
 `rewrite` says how a job is planned, verified and committed. Rows are written in the order of `sort_by`, into at most as many
-files as the plan says, by Arrow inside Spark's tasks (`press`) or, where that does not fit, by Spark's own shuffle.
+files as the plan says, by Arrow inside Spark's tasks (`merge_small_files`) or, where that does not fit, by Spark's own shuffle.
 Late rows are folded into their hour and picked up by a later roll-up.
 """
 

@@ -1,6 +1,6 @@
 """The planner: from file lists, backlogs and settings to the jobs of a cycle, each decision with its numbers. Pure.
 
-`plan` looks at every table by itself (`triggers`, `roll_up`), then chooses within the budget (`choice`). The same inputs,
+`plan` looks at every table by itself (`triggers`, `roll_up_policy`), then chooses within the budget (`budget`). The same inputs,
 settings and time give the same plan, in whatever order files are listed. Nothing here reads a table, a file or a clock.
 """
 

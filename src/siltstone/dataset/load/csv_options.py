@@ -1,4 +1,4 @@
-"""The options of CSV files as a caller gives them, checked; `csv_worker` reads by them."""
+"""The options of CSV files as a caller gives them, checked; `spark_tasks.csv_rows` reads by them."""
 
 import codecs
 import re

@@ -6,8 +6,8 @@ Flow:
 2. `read_files` makes one frame of the good ones.
 
 A frame has the dataset's columns and three marks: ``_unread``, why a row could not be read (null if it could), ``_text``, what
-stood there, and ``_file``. Rows of Parquet can always be read. Frames of JSON and CSV are parsed by `json_worker` and
-`csv_worker` in Spark's tasks, because Spark's own readers round, cast, guess and drop in silence.
+stood there, and ``_file``. Rows of Parquet can always be read. Frames of JSON and CSV are parsed by `json_rows` and
+`csv_rows` in Spark's tasks, because Spark's own readers round, cast, guess and drop in silence.
 """
 
 import csv
@@ -30,11 +30,8 @@ from siltstone.dataset.schema_compat import check_names, check_type, fitted
 from siltstone.errors import InvalidRequest
 from siltstone.model.evolution import WIDER
 from siltstone.model.schema import a_type
-from siltstone.spark.arrow_tasks import Work
-from siltstone.spark_tasks import csv_rows as csv_worker
-from siltstone.spark_tasks import json_rows as json_worker
-from siltstone.spark_tasks import text_columns as quick_texts
-from siltstone.spark_tasks import values
+from siltstone.spark.arrow_tasks import Work, send_by_value
+from siltstone.spark_tasks import csv_rows, json_rows, values
 from siltstone.spark_tasks.csv_rows import PLAIN, START, CsvForm
 from siltstone.spark_tasks.json_rows import FILE, TEXT, UNREAD
 
@@ -212,7 +209,7 @@ def csv_header(file: Path, form: CsvForm = PLAIN) -> list[str]:
         if not start:
             raise BadContent("is empty; a CSV file starts with its column names" if form.header else "is empty")
         line = _LINE_END.split(start, maxsplit=1)[0].decode(form.encoding)
-        return next(form.fields([line.removeprefix(csv_worker.BYTE_ORDER_MARK)]))
+        return next(form.fields([line.removeprefix(csv_rows.BYTE_ORDER_MARK)]))
     except UnicodeDecodeError as error:
         raise BadContent(
             f"is not {form.encoding.upper()}: {error.reason} at byte {error.start}. Say its encoding"
@@ -334,18 +331,16 @@ def _csv(spark: "SparkSession", checked: Checked, root: Path, files: Sequence[st
 
     start = F.col("_metadata.file_block_start").alias(START)
     texts = _texts(spark, checked, root, files, start)
-    job = csv_worker.CsvJob(
+    job = csv_rows.CsvJob(
         schema=checked.columns, rules=_rules(checked), form=checked.form, passed=checked.partition_names
     )
-    return _parsed(texts, csv_worker.in_tasks(job), checked)
+    return _parsed(texts, csv_rows.in_tasks(job), checked)
 
 
 def _json(spark: "SparkSession", checked: Checked, root: Path, files: Sequence[str]) -> "DataFrame":
     whole = checked.format is Format.JSON
-    job = json_worker.JsonJob(
-        schema=checked.columns, rules=_rules(checked), whole=whole, passed=checked.partition_names
-    )
-    return _parsed(_texts(spark, checked, root, files, whole=whole), json_worker.in_tasks(job), checked)
+    job = json_rows.JsonJob(schema=checked.columns, rules=_rules(checked), whole=whole, passed=checked.partition_names)
+    return _parsed(_texts(spark, checked, root, files, whole=whole), json_rows.in_tasks(job), checked)
 
 
 def _texts(
@@ -379,11 +374,8 @@ def _rules(checked: Checked) -> dict[str, str]:
 
 def _parsed(texts: "DataFrame", work: Work, checked: Checked) -> "DataFrame":
     """Return the rows that tasks make of texts."""
-    from pyspark import cloudpickle
-
-    for module in (csv_worker, json_worker, quick_texts, values):  # the tasks need pyarrow, and nothing of ours
-        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    columns = json_worker.output(checked.columns, checked.partition_names)
+    send_by_value()
+    columns = json_rows.output(checked.columns, checked.partition_names)
     return texts.mapInArrow(work, spark_schema(columns))
 
 

@@ -1,6 +1,6 @@
 """Which files were loaded before: by the SHA-256 of their bytes, remembered in the same commit that loads their rows.
 
-A loaded file has a mark ``loaded/<sha256>`` on `changes` or, of a first load, on `base` (`marks`). Both
+A loaded file has a mark ``loaded/<sha256>`` on `changes` or, of a first load, on `base` (`idempotency_marks`). Both
 tables are looked up before a load, and `changes` again
 inside the commit, so of two processes that load one file at the same time one becomes a no-op. One window of milliseconds
 stays for keyed datasets: a first load and a load as changes that commit at the same moment do not see each other, and the rows

@@ -7,7 +7,7 @@ Flow:
 3. bad counts refuse the load with examples, and the files are removed; with a quarantine, bad rows are left out and written
    there instead, but for repeated keys, of which nobody can say which one is bad;
 4. first load: one commit on base that depends on "siltstone.fold", so only one can win; the files are sorted by key, those of
-   a log divided into its groups (`groups`). A loser, and a load into a dataset that has rows, becomes one change batch.
+   a log divided into its groups (`partition_groups`). A loser, and a load into a dataset that has rows, becomes one change batch.
 
 A log keeps all rows, so a file must not be loaded both straight to base and as changes. Whoever loads files as changes first says
 so on base ("siltstone.loads") and then looks whether base has them; a first load is refused on top of such a commit.
@@ -101,7 +101,7 @@ class Tombstone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """One load: the frame with the dataset's columns and marks (see `formats`), and its size as far as it is known.
+    """One load: the frame with the dataset's columns and marks (see `file_formats`), and its size as far as it is known.
 
     `loaded` are the transactions that remember the files it comes from. Tombstones need the key alone. `files` are set if the
     frame's rows are nothing but the rows of these.

@@ -1,6 +1,7 @@
 """The columns of a file: those a Parquet file declares, and those the first rows of a text file suggest.
 
-A suggestion is a type that takes every value of its column by the rules of `values`, so the same rows can be loaded afterwards:
+A suggestion is a type that takes every value of its column by the rules of `spark_tasks.values`, so the same rows can be
+loaded afterwards:
 
 * JSON: booleans, integers (BIGINT), numbers (DOUBLE), text, lists and objects;
 * text in both formats: dates (DATE), times with a zone (TIMESTAMP), times without one (TIMESTAMP_NTZ);

@@ -1,7 +1,7 @@
 """Rows of a load brought into the order of their keys and into files of the target size.
 
 Large loads are sorted by Arrow inside Spark's tasks, in three steps: a sample of the keys gives ranges of about as many rows;
-each task spreads its rows over the ranges into a file of its own (a *run*, see `arrange_worker`); then each task gathers some
+each task spreads its rows over the ranges into a file of its own (a *run*, see `spark_tasks.sort`); then each task gathers some
 ranges from all runs, sorts them one by one and writes one Parquet file. Tasks read Parquet files themselves where they can
 (`FileRows`); other rows come to them from Spark (`FrameRows`). Loads that fit one file, and all where tasks cannot do this,
 are sorted by Spark's shuffle.
@@ -23,9 +23,8 @@ from siltstone.dataset.load.partition_groups import file_rows
 from siltstone.dataset.store import Store
 from siltstone.failpoints import reach
 from siltstone.model.schema import MAX_KEY_BYTES
-from siltstone.spark.arrow_tasks import Work, WorkersUnfit, answers, in_numbered_tasks, store_target
-from siltstone.spark_tasks import sort as arrange_worker
-from siltstone.spark_tasks import values
+from siltstone.spark.arrow_tasks import Work, WorkersUnfit, answers, in_numbered_tasks
+from siltstone.spark_tasks import sort as sort_task
 from siltstone.spark_tasks.io import Target, packed, unpacked
 from siltstone.spark_tasks.sort import Gathering, Part, Reading, Share, Spreading
 
@@ -132,13 +131,11 @@ class FrameRows:
 
     def sampled(self, key: tuple[str, ...], work: Work) -> pa.Table:
         """Let Spark read the key columns."""
-        return answers(self.frame.select(*key), work, arrange_worker.SAMPLED, modules=(arrange_worker, values))
+        return answers(self.frame.select(*key), work, sort_task.SAMPLED)
 
     def spread(self, work: Work) -> pa.Table:
         """Let Spark read the rows."""
-        return answers(
-            self.frame.withColumn(IS_BAD, self.bad), work, arrange_worker.SPREAD, modules=(arrange_worker, values)
-        )
+        return answers(self.frame.withColumn(IS_BAD, self.bad), work, sort_task.SPREAD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,11 +158,11 @@ class FileRows:
     def sampled(self, key: tuple[str, ...], work: Work) -> pa.Table:
         """Read the key columns."""
         schema = self.store.schema
-        return self._read(pa.schema([schema.field(name) for name in key]), work, arrange_worker.SAMPLED, bad=None)
+        return self._read(pa.schema([schema.field(name) for name in key]), work, sort_task.SAMPLED, bad=None)
 
     def spread(self, work: Work) -> pa.Table:
         """Read the rows."""
-        return self._read(self.store.schema, work, arrange_worker.SPREAD, bad=IS_BAD)
+        return self._read(self.store.schema, work, sort_task.SPREAD, bad=IS_BAD)
 
     def _read(self, schema: pa.Schema, work: Work, said: str, *, bad: str | None) -> pa.Table:
         reading = Reading(
@@ -177,7 +174,7 @@ class FileRows:
         )
         tasks = list(self._tasks())
         numbers = self.spark.range(0, len(tasks), 1, numPartitions=len(tasks))
-        return answers(numbers, arrange_worker.over_files(work, tasks, reading), said, modules=(arrange_worker, values))
+        return answers(numbers, sort_task.over_files(work, tasks, reading), said)
 
     def _tasks(self) -> Iterator[list[Part]]:
         """Yield what each task reads: parts of large files, several small ones together."""
@@ -214,7 +211,7 @@ def arranged(rows: Rows, store: Store, size: Size | None, *, schema: pa.Schema, 
         if spread is None or not spread.fits_memory():
             return None
         reach("ingest.after_spread")
-        return _gather(rows.spark, spread, key, size.files(store), target=store_target(store, schema, folder))
+        return _gather(rows.spark, spread, key, size.files(store), target=store.task_target(schema, folder))
     except WorkersUnfit:
         return None
 
@@ -225,7 +222,7 @@ _Sample = list[tuple[int, pa.Table]]
 
 def _sampled(rows: Rows, key: tuple[str, ...]) -> tuple[int, _Sample]:
     """Count the rows and take a sample of their keys."""
-    told = rows.sampled(key, arrange_worker.sampler()).to_pylist()
+    told = rows.sampled(key, sort_task.sampler()).to_pylist()
     sample = [(row["rows"], unpacked(row["keys"])) for row in told]
     return sum(count for count, _ in sample), sample
 
@@ -259,7 +256,7 @@ class _Spread:
 
 def _spread(rows: Rows, job: Spreading) -> _Spread | None:
     """Let each task spread its rows over the ranges; None if there is a bad row."""
-    done = rows.spread(arrange_worker.spreader(job)).to_pylist()
+    done = rows.spread(sort_task.spreader(job)).to_pylist()
     if not done or not all(row["clean"] for row in done):
         return None
     counts = np.sum([np.frombuffer(row["counts"], "<i8") for row in done], axis=0)
@@ -281,8 +278,8 @@ def _gather(
         Share(low=low, high=high, rows=rows) for low, high in pairwise(edges) if (rows := sum(spread.counts[low:high]))
     ]
     job = Gathering(target=target, key=key, runs=spread.runs, ranges=ranges)
-    work = arrange_worker.gatherer(shares, job)
-    found = [data for _, data in in_numbered_tasks(spark, len(shares), work, modules=(arrange_worker, values))]
+    work = sort_task.gatherer(shares, job)
+    found = [data for _, data in in_numbered_tasks(spark, len(shares), work)]
     if not all(found):
         return None
     return Arranged(names=[name for data in found for name in data.decode().split("\n")], rows=sum(spread.counts))

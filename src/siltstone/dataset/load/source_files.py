@@ -1,6 +1,6 @@
 """What `ingest` reads: which files there are, of which format, how they are compressed, and what their folders say.
 
-No file is opened here and nothing is written; `formats` looks into them.
+No file is opened here and nothing is written; `file_formats` looks into them.
 """
 
 import bz2

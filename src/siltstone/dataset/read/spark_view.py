@@ -1,7 +1,7 @@
-"""The merged view on Spark: frames in, frames out, no actions (but the search of `positions`).
+"""The merged view on Spark: frames in, frames out, no actions (but the search of `position_masks`).
 
 A dataset without unfolded changes is the bare base scan. A few changes over a large base are hidden and shown by position
-(`positions`). Otherwise the changed keys are joined away from base and the upserts are added: small change sets reach Spark
+(`position_masks`). Otherwise the changed keys are joined away from base and the upserts are added: small change sets reach Spark
 as one Arrow table, large ones are read by the executors.
 No predicate on a column outside the key is ever pushed below "latest per key": what is last is known before the join.
 """
