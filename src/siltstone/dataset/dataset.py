@@ -20,17 +20,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from siltstone.clock import utc_text
-from siltstone.dataset.read.arrow_view import HEAD_BATCH_ROWS, latest_per_key, unfolded_rows
+from siltstone.dataset.read.arrow_view import latest_per_key, unfolded_rows
 from siltstone.dataset.read.merged_view import view_count, view_frame, view_head, view_table
 from siltstone.dataset.read.python_rows import python_rows
+from siltstone.dataset.read.retry import SNAPSHOT_TRIES, damaged_file, with_snapshot
 from siltstone.dataset.registry import Registration
 from siltstone.dataset.store import Snapshot, Store, files_vanished
 from siltstone.dataset.write.change_writer import ChangedMeanwhile, ChangeWriter, check_producer
-from siltstone.dataset.write.row_conversion import change_rows, check_keys, file_parts, to_table
-from siltstone.delta.commit_lock import Turn
+from siltstone.dataset.write.keys import key_table
+from siltstone.dataset.write.row_conversion import check_keys, to_table
+from siltstone.dataset.write.tombstones import TombstoneRequest, record_tombstone, tombstone_ack
 from siltstone.errors import Conflict, Corruption, Gone, InvalidRequest, SiltstoneError, Unavailable
-from siltstone.failpoints import reach
-from siltstone.host.deferred_interrupts import Uninterrupted
 from siltstone.model.columns import ACTOR, OP, REASON, SEQ, WRITTEN_AT, Op
 from siltstone.model.frames import polars_frame
 from siltstone.model.names import DatasetName
@@ -39,7 +39,6 @@ from siltstone.model.reports import (
     Ack,
     AlterReport,
     AppendAck,
-    AuditRecord,
     ClusterEstimate,
     CompactReport,
     DatasetInfo,
@@ -65,7 +64,6 @@ from siltstone.spark.errors import (
     noticing_absence,
     spark_errors,
 )
-from siltstone.spark_tasks.parquet_checksums import batches
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,8 +80,6 @@ T = TypeVar("T")
 At = int | str | datetime.datetime
 """A moment of a dataset's past: a sequence, or a time."""
 
-SNAPSHOT_TRIES: Final = 5
-"""A reader that meets a removed file takes a new snapshot; five purges during one read mean something else is wrong."""
 UPDATE_PAUSE_SECONDS: Final = 0.05
 """The longest pause before an update that was overtaken begins again."""
 MAX_HTML_COLUMNS: Final = 50
@@ -312,7 +308,7 @@ class Dataset:
             check_order(parts.store, order)
             table = last_last(table, order)
         self._check_batch(table)
-        return _write(parts, table, Op.UPSERT, producer=producer, sequence=sequence)
+        return parts.writer.write_rows(table, Op.UPSERT, producer=producer, sequence=sequence)
 
     def _write_frame(
         self,
@@ -354,7 +350,7 @@ class Dataset:
             NotFound: a key has no row. Nothing is written.
             Conflict: other writers changed the rows again and again. Nothing is written.
         """
-        from siltstone.dataset.write.partial_update import given_rows, missing_of
+        from siltstone.dataset.write.partial_update import given_rows, missing_of, update_lock
 
         self._may_write("update")
         self._require(Kind.KEYED, "rows to update", "Append to it (append, silt append).")
@@ -368,7 +364,7 @@ class Dataset:
             parts = self._now()
             given = given_rows(rows, parts.store.schema, self.key, dataset=str(self.name))
             self._check_lookup(given.keys.num_rows)
-            with suppress(ChangedMeanwhile), _update_turn(parts.store):
+            with suppress(ChangedMeanwhile), update_lock(parts.store):
                 return self._update(parts, given, how, producer=producer, sequence=sequence)
             if store.clock.monotonic_seconds() > deadline:
                 raise Conflict(
@@ -392,7 +388,7 @@ class Dataset:
         planned_at, rows = self._with_snapshot(current)
         check_missing(given, rows, self.key, missing=missing, dataset=name)
         table = to_table(merged(given, rows, store.schema, self.key), store.schema, dataset=name)
-        return _write(parts, table, Op.UPSERT, producer=producer, sequence=sequence, planned_at=planned_at)
+        return parts.writer.write_rows(table, Op.UPSERT, producer=producer, sequence=sequence, planned_at=planned_at)
 
     def append(
         self,
@@ -452,7 +448,7 @@ class Dataset:
             parts.writer.note(producer, sequence)
             return AppendAck(sequence=None, rows=0, applied=False, refused=refused)
         self._check_batch(table)
-        return _appended(_write(parts, table, Op.APPEND, producer=producer, sequence=sequence), refused)
+        return _appended(parts.writer.write_rows(table, Op.APPEND, producer=producer, sequence=sequence), refused)
 
     def producer(self, *, rows: int = 10_000, seconds: float = 60.0, bytes: int = 8 * 1024 * 1024) -> "Producer":  # noqa: A002
         """Return what takes rows for this log as they come and appends them in batches; use it in a ``with`` block.
@@ -507,31 +503,31 @@ class Dataset:
         if (keys is None) == (where is None):
             raise InvalidRequest(f"Dataset {self.name}: name the keys or a condition (where), one of the two.")
         check_producer(producer, sequence)
-        hidden = _Hidden(actor=actor, reason=reason, producer=producer, sequence=sequence)
-        ack = self._hide_matching(where, hidden) if where is not None else self._hide(keys, hidden)
-        self._note_hidden(ack, hidden)
+        request = TombstoneRequest(actor=actor, reason=reason, producer=producer, sequence=sequence)
+        ack = self._hide_matching(where, request) if where is not None else self._hide(keys, request)
+        record_tombstone(self._parts.store, ack, request)
         return ack
 
-    def _hide(self, keys: Any, hidden: "_Hidden") -> TombstoneAck:  # noqa: ANN401
+    def _hide(self, keys: Any, request: TombstoneRequest) -> TombstoneAck:  # noqa: ANN401
         parts = self._now()
         table = self._hidden_by(keys, parts.store.schema)
         self._check_batch(table)
         matched = self._count_hidden(table)
-        ack = _write(parts, table, Op.TOMBSTONE, **hidden.__dict__)
-        return _hid(ack, matched)
+        ack = parts.writer.write_rows(table, Op.TOMBSTONE, **request.__dict__)
+        return tombstone_ack(ack, matched)
 
-    def _hide_matching(self, where: str, hidden: "_Hidden") -> TombstoneAck:
+    def _hide_matching(self, where: str, request: TombstoneRequest) -> TombstoneAck:
         self._require(Kind.KEYED, "key to find by a condition", "Name values of its subject columns.")
 
         def hide(snapshot: Snapshot) -> Ack:
             with self._condition_errors():
                 keys = self._matching(where, snapshot).select(*self.key)
-                return self._now().loader.tombstone_frame(keys, planned_at=snapshot.sequence, **hidden.__dict__)
+                return self._now().loader.tombstone_frame(keys, planned_at=snapshot.sequence, **request.__dict__)
 
         for _ in range(SNAPSHOT_TRIES):
             with suppress(ChangedMeanwhile):  # a row that was changed since may not match any more
                 ack = self._with_snapshot(hide)
-                return _hid(ack, ack.rows)
+                return tombstone_ack(ack, ack.rows)
         raise Conflict(
             f"Dataset {self.name}: rows that match are changed again and again while they are looked for. "
             "Nothing was hidden. Try again."
@@ -547,25 +543,6 @@ class Dataset:
 
             return self._with_snapshot(lambda snapshot: count_named(self._store, snapshot, table))
         return None
-
-    def _note_hidden(self, ack: TombstoneAck, hidden: "_Hidden") -> None:
-        """Append the audit record. If that fails, the next fold or squash does it from the change rows."""
-        if not ack.applied or ack.sequence is None or (hidden.actor is None and hidden.reason is None):
-            return
-        from siltstone.dataset.audit import append
-
-        store = self._parts.store
-        record = AuditRecord(
-            sequence=ack.sequence,
-            at=utc_text(store.clock.now(), timespec="milliseconds"),
-            actor=hidden.actor,
-            reason=hidden.reason,
-            keys=ack.rows,
-            rows=ack.rows_matched,
-        )
-        with suppress(Unavailable):
-            append(store, [record])
-        reach("tombstone.after_audit")
 
     def _hidden_by(self, values: Any, schema: pa.Schema) -> pa.Table:  # noqa: ANN401
         if not self.spec.is_log:
@@ -590,25 +567,7 @@ class Dataset:
         return table
 
     def _key_table(self, keys: Any, schema: pa.Schema) -> pa.Table:  # noqa: ANN401
-        key_schema = pa.schema([schema.field(name) for name in self.key])
-        return to_table(self._key_rows(keys), key_schema, dataset=str(self.name), any_year=True)
-
-    def _key_rows(self, keys: Any) -> Any:  # noqa: ANN401
-        if isinstance(keys, str | bytes) or not isinstance(keys, Sequence):
-            if isinstance(keys, pa.Table) or hasattr(keys, "iloc"):
-                return keys
-            raise InvalidRequest(f"Dataset {self.name}: pass the keys as a list, not as {type(keys).__name__}.")
-        return [self._key_row(item) for item in keys]
-
-    def _key_row(self, item: Any) -> dict[str, Any]:  # noqa: ANN401
-        if isinstance(item, dict):
-            return item
-        values = item if isinstance(item, tuple | list) else (item,)
-        if len(values) != len(self.key):
-            raise InvalidRequest(
-                f"Dataset {self.name}: a key has {len(self.key)} values ({', '.join(self.key)}), not {item!r}."
-            )
-        return dict(zip(self.key, values, strict=True))
+        return key_table(keys, schema, self.key, dataset=str(self.name))
 
     def ingest(  # noqa: PLR0913  # one parameter for each way to load
         self,
@@ -993,43 +952,19 @@ class Dataset:
     def _with_changes(self, since: object, use: Callable[[Snapshot], T]) -> T:
         from siltstone.dataset.read.change_feed import changes_since
 
-        return self._retried(lambda: changes_since(self._store, since), use)
+        return with_snapshot(lambda: self._store, lambda: changes_since(self._store, since), use)
 
     def _with_snapshot(self, use: Callable[[Snapshot], T], *, at: At | None = None) -> T:
         """Use a snapshot; if a file or version it needs is gone, take a new one: never a guess."""
-        return self._retried(lambda: self.snapshot(at), use)
-
-    def _retried(self, take: Callable[[], Snapshot], use: Callable[[Snapshot], T]) -> T:
-        failure: Exception | None = None
-        for _ in range(SNAPSHOT_TRIES):
-            snapshot = take()
-            try:
-                return use(snapshot)
-            except FileNotFoundError as error:
-                failure = error
-            except Exception as error:
-                if not _is_spark_error(error) or not is_missing_file(error):
-                    raise
-                failure = error
-        raise self.files_vanished() from failure
+        return with_snapshot(lambda: self._store, lambda: self.snapshot(at), use)
 
     def files_vanished(self) -> SiltstoneError:
         """Return why files were not there on every look: `Corruption` names a live one that is lost."""
         return files_vanished(self._store)
 
     def damaged_file(self) -> str | None:
-        """Return the first live file that is damaged, by its path below the dataset; each is read to its end."""
-        store = self._store
-        snapshot = store.snapshot()
-        for table, files in ((store.changes, snapshot.unfolded), (store.base, snapshot.base.files)):
-            for file in files:
-                try:
-                    with store.opened(table.path / file.path) as opened:
-                        for _ in batches(opened, HEAD_BATCH_ROWS):
-                            continue
-                except (OSError, pa.ArrowException):
-                    return f"{table.path.name}/{file.path}"
-        return None
+        """Return the first live file that is damaged, by its path below the dataset. Every file is read to its end."""
+        return damaged_file(self._store)
 
     # ---- columns ---------------------------------------------------------------------------------------------------
 
@@ -1154,78 +1089,12 @@ class Dataset:
         return self._maintenance.status(self._store)
 
 
-def _write(
-    parts: _Parts,
-    table: pa.Table,
-    op: Op,
-    *,
-    producer: str | None,
-    sequence: int | None,
-    actor: str | None = None,
-    reason: str | None = None,
-    planned_at: int | None = None,
-) -> Ack:
-    """Write one batch of checked rows."""
-    store = parts.store
-    batch_id, written_at = store.clock.new_id(), store.clock.now()
-    changes = (
-        change_rows(
-            part,
-            op=op,
-            schema=store.change_schema,
-            batch_id=batch_id,
-            written_at=written_at,
-            first_position=first,
-            actor=actor,
-            reason=reason,
-        )
-        for first, part in file_parts(table, max_rows=store.settings.upsert_rows)
-    )
-    return parts.writer.write(changes, batch_id=batch_id, producer=producer, sequence=sequence, planned_at=planned_at)
-
-
-@contextmanager
-def _update_turn(store: Store) -> Iterator[None]:
-    """Let updates of a dataset come one after the other, for speed only: the commit decides which one is right.
-
-    The turn of base orders them. Writers of `changes` do not take it, and a fold waits for it a second at most.
-    """
-    try:
-        turn = Turn(store.base.path, clock=store.clock)
-    except OSError as error:
-        raise Unavailable(
-            f"Dataset {store.name}: {store.base.path} cannot be written ({error}); nothing was changed."
-        ) from error
-    with Uninterrupted(), turn:
-        yield
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Hidden:
-    """What a call of `tombstone` says besides the rows."""
-
-    actor: str | None
-    reason: str | None
-    producer: str | None
-    sequence: int | None
-
-
-def _hid(ack: Ack, matched: int | None) -> TombstoneAck:
-    return TombstoneAck(
-        sequence=ack.sequence, rows=ack.rows, applied=ack.applied, rows_matched=matched if ack.applied else None
-    )
-
-
 def _appended(ack: Ack, refused: tuple[RefusedRow, ...] = ()) -> AppendAck:
     return AppendAck(sequence=ack.sequence, rows=ack.rows, applied=ack.applied, refused=refused)
 
 
 def _is_spark_frame(rows: Any) -> bool:  # noqa: ANN401
     return type(rows).__module__.startswith("pyspark.sql") and type(rows).__name__ == "DataFrame"
-
-
-def _is_spark_error(error: Exception) -> bool:
-    return type(error).__module__.startswith(("pyspark", "py4j")) and isinstance(error, spark_errors())
 
 
 def info_of(found: Registration, schema: pa.Schema, *, broken: SiltstoneError | None = None) -> DatasetInfo:

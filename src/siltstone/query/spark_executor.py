@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import pyarrow as pa
 from sqlglot import exp
 
-from siltstone.dataset.dataset import SNAPSHOT_TRIES, Dataset
+from siltstone.dataset.dataset import Dataset
+from siltstone.dataset.read.retry import SNAPSHOT_TRIES
 from siltstone.errors import Corruption, InvalidRequest, Reason, SiltstoneError, Unavailable
 from siltstone.query.gate.admit import source_of, spark_text
 from siltstone.query.gate.checked_query import Admitted, Source

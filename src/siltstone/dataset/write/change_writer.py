@@ -27,6 +27,7 @@ from siltstone.dataset.store import Store, sequence_of
 from siltstone.dataset.table_invariants import check_pruned, check_watermark
 from siltstone.dataset.write.idempotency_marks import ACK as _ACK
 from siltstone.dataset.write.idempotency_marks import loaded_marks
+from siltstone.dataset.write.row_conversion import change_rows, file_parts
 from siltstone.delta.group_commit import WriterQueue
 from siltstone.delta.layout import DATA
 from siltstone.delta.parquet import write_file
@@ -102,6 +103,35 @@ class ChangeWriter:
             staged = self._staged(parts, batch_id)
             batch = replace(staged, producer=producer, producer_sequence=number or 0, planned_at=planned_at)
             return self.submit(batch)
+
+    def write_rows(
+        self,
+        table: pa.Table,
+        op: Op,
+        *,
+        producer: str | None,
+        sequence: int | None,
+        actor: str | None = None,
+        reason: str | None = None,
+        planned_at: int | None = None,
+    ) -> Ack:
+        """Write one batch of checked rows in the dataset's types; see `write`."""
+        store = self._store
+        batch_id, written_at = store.clock.new_id(), store.clock.now()
+        parts = (
+            change_rows(
+                part,
+                op=op,
+                schema=store.change_schema,
+                batch_id=batch_id,
+                written_at=written_at,
+                first_position=first,
+                actor=actor,
+                reason=reason,
+            )
+            for first, part in file_parts(table, max_rows=store.settings.upsert_rows)
+        )
+        return self.write(parts, batch_id=batch_id, producer=producer, sequence=sequence, planned_at=planned_at)
 
     def _staged(self, parts: Iterable[pa.Table], batch_id: str) -> Batch:
         """Write the files of a batch. On failure the files that exist are removed; a crash leaves them to the sweep."""

@@ -12,7 +12,8 @@ So two updates of different columns of one row never lose each other's values, w
 upsert leaves: the whole batch, or nothing of it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -20,8 +21,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from siltstone.dataset.store import Store
 from siltstone.dataset.write.row_conversion import check_keys, to_table
-from siltstone.errors import InvalidRequest, NotFound
+from siltstone.delta.commit_lock import Turn
+from siltstone.errors import InvalidRequest, NotFound, Unavailable
+from siltstone.host.deferred_interrupts import Uninterrupted
 
 _AT: Final = "_at"
 _ROW: Final = "_row"
@@ -159,3 +163,22 @@ def _places(rows: pa.Table, among: pa.Table, key: Sequence[str]) -> Numbers:
     joined = left.join(right, keys=names, join_type="inner")
     found[joined.column(_ROW).to_numpy()] = joined.column(_AT).to_numpy()
     return found
+
+
+@contextmanager
+def update_lock(store: Store) -> Iterator[None]:
+    """Serialize updates of a dataset, for speed only: the commit decides which one is right.
+
+    It is the commit lock of base. Writers of `changes` do not take it, and a fold waits for it a second at most.
+
+    Raises:
+        Unavailable: the folder of base cannot be written.
+    """
+    try:
+        turn = Turn(store.base.path, clock=store.clock)
+    except OSError as error:
+        raise Unavailable(
+            f"Dataset {store.name}: {store.base.path} cannot be written ({error}); nothing was changed."
+        ) from error
+    with Uninterrupted(), turn:
+        yield

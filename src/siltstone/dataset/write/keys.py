@@ -1,0 +1,42 @@
+"""Keys as a caller passes them, converted to the key columns of a dataset."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from siltstone.dataset.write.row_conversion import to_table
+from siltstone.errors import InvalidRequest
+
+
+def key_table(keys: Any, schema: pa.Schema, key: Sequence[str], *, dataset: str) -> pa.Table:  # noqa: ANN401
+    """Return keys in the dataset's types, one row for each.
+
+    Args:
+        keys: key values, or tuples or dicts of a composite key, as a list; or an Arrow table or a pandas frame.
+        schema: the columns of the dataset.
+        key: the names of its key columns.
+        dataset: its name, for errors.
+
+    Raises:
+        InvalidRequest: a key has the wrong number of values, or a value does not fit its column.
+    """
+    key_schema = pa.schema([schema.field(name) for name in key])
+    return to_table(_key_rows(keys, key, dataset), key_schema, dataset=dataset, any_year=True)
+
+
+def _key_rows(keys: Any, key: Sequence[str], dataset: str) -> Any:  # noqa: ANN401
+    if isinstance(keys, str | bytes) or not isinstance(keys, Sequence):
+        if isinstance(keys, pa.Table) or hasattr(keys, "iloc"):
+            return keys
+        raise InvalidRequest(f"Dataset {dataset}: pass the keys as a list, not as {type(keys).__name__}.")
+    return [_key_row(item, key, dataset) for item in keys]
+
+
+def _key_row(item: Any, key: Sequence[str], dataset: str) -> dict[str, Any]:  # noqa: ANN401
+    if isinstance(item, dict):
+        return item
+    values = item if isinstance(item, tuple | list) else (item,)
+    if len(values) != len(key):
+        raise InvalidRequest(f"Dataset {dataset}: a key has {len(key)} values ({', '.join(key)}), not {item!r}.")
+    return dict(zip(key, values, strict=True))
