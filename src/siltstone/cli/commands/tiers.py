@@ -56,7 +56,7 @@ def tiers(
 
 
 def _show(name: str | None, found: "tuple[Tier, ...]") -> None:
-    from siltstone.model.tiers import age_text, size_text
+    from siltstone.model.tiers import age_text, exact_size_text
 
     if not found:
         render.write_line(f"Dataset {name} is keyed and has no tiers; they roll up the periods of logs.")
@@ -70,7 +70,7 @@ def _show(name: str | None, found: "tuple[Tier, ...]") -> None:
             "yes" if tier.enabled else "no",
             age_text(tier.min_age_seconds),
             tier.min_files,
-            size_text(tier.target_bytes),
+            exact_size_text(tier.target_bytes),
             tier.max_files,
             age_text(tier.quiet_seconds),
             tier.cron,
