@@ -14,6 +14,7 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
+import siltstone.query  # noqa: F401  # before a test imports sqlglot: see siltstone.query.sqlglot_loader
 from siltstone.config import ENV_PREFIX, Settings
 from siltstone.errors import Unavailable
 from siltstone.spark.connect_server import ConnectServer
