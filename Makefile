@@ -43,10 +43,13 @@ demo: setup ## a short tour: upsert, read, fold, erase
 	@$(VENV)/bin/silt demo
 
 test: setup ## every test but the long ones
-	@$(PYTHON) -m pytest -q -m "not deep" -n 2 --durations=15 --cov --cov-report=term:skip-covered
+	@$(PYTHON) -m pytest -q -m "not deep" -n 2 --durations=15
 
-test-deep: setup ## the long ones: crash and property tests at full size
+test-deep: setup ## all tests, about 90 minutes: those of make test with line coverage, then the long ones
+	@rm -f .coverage .coverage.*
+	@$(PYTHON) -m pytest -q -m "not deep" -n 2 --cov --cov-report= --cov-fail-under=0
 	@$(PYTHON) -m pytest -q -m deep -n 2 --durations=15
+	@$(PYTHON) -m tests.support.coverage_report
 
 check: $(STAMP) ## lint, format, types, layers
 	@$(VENV)/bin/ruff check .
@@ -61,5 +64,5 @@ docs: setup ## run what the documentation promises
 	@if [ -d tests/docs ]; then $(PYTHON) -m pytest -q tests/docs; else echo "tests/docs does not exist yet"; fi
 
 clean: ## remove the environment and everything that was built
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache spark-warehouse
+	rm -rf $(VENV) build dist .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache spark-warehouse
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -23,8 +23,8 @@ from bench.plan import Run, size_text
 from bench.results import Check, Report, Row, Sense
 from siltstone import Dataset, Lake
 from siltstone.demo import CANDIDATE_COLUMNS
+from siltstone.model.units import size_text as bytes_text
 from siltstone.query.hot import Cold
-from siltstone.query.hot.admission import size_text as bytes_text
 
 ANCESTORS_BYTES_A_ROW: Final = 371
 AIM_BYTES_A_ROW: Final = 100

@@ -2,18 +2,18 @@
 
 import os
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from coverage import Coverage
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
+import siltstone.query  # noqa: F401  # before a test imports sqlglot: see siltstone.query.sqlglot_loader
 from siltstone.config import ENV_PREFIX, Settings
 from siltstone.errors import Unavailable
 from siltstone.spark.connect_server import ConnectServer
@@ -41,14 +41,6 @@ ON_THE_SERVER = (
     "tests/e2e/test_with_spark.py",
     "tests/e2e/test_compactor_spark.py",
 )
-COVERED = (
-    "tests/contract/",
-    "tests/unit/eventlog/test_event_json.py",
-    "tests/unit/eventlog/test_pending_commits.py",
-    "tests/unit/eventlog/test_sqlite_opening.py",
-    "tests/e2e/test_events.py",
-)
-"""The tests of event logs, whose coverage is measured. Python takes twice as long where lines are counted."""
 SPARK_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE", "SPARK_API_MODE", "MASTER")
 
 
@@ -71,19 +63,6 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ[f"{ENV_PREFIX}SPARK_SHARED"] = "no"  # no test leaves a server behind but those that mean to have one
     if config.option.markexpr == "deep":
         hypothesis_settings.load_profile("deep")
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Count lines only where it is asked for how many of them are run."""
-    counting = None if item.nodeid.startswith(COVERED) else Coverage.current()
-    if counting is None:
-        return (yield)
-    counting.stop()
-    try:
-        return (yield)
-    finally:
-        counting.start()
 
 
 def jvm_of(test: str) -> str | None:

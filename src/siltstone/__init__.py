@@ -1,14 +1,24 @@
 """Siltstone: a self-maintaining lakehouse on Spark and Delta Lake.
 
-What is public is here, and each name brings its module along only when it is asked for: a command that shows its help, or a
-child that needs one room, does not wait for the others.
+The public names are here: what a user opens, and every value that a method of it returns. A name imports its module when it
+is first used, so that a short command or a child process imports only what it needs. The documentation is in the folder
+``docs`` beside this file, in the repository at its root.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from siltstone.compaction.execution.report import (
+        CycleEntry,
+        CycleReport,
+    )
+    from siltstone.compaction.journal.records import JobRecord
+    from siltstone.compaction.journal.recovery import RecoveryReport
+    from siltstone.compaction.journal.totals import Totals
+    from siltstone.compaction.planning.model import Plan
     from siltstone.config import Settings
+    from siltstone.dataset.adoption import Unregistered
     from siltstone.dataset.dataset import Dataset
     from siltstone.dataset.write.buffered_producer import Producer
     from siltstone.errors import (
@@ -23,82 +33,155 @@ if TYPE_CHECKING:
         SiltstoneError,
         Unavailable,
     )
+    from siltstone.eventlog.event_store import Appended
+    from siltstone.eventlog.events import Indexed
+    from siltstone.eventlog.log import EventLog
+    from siltstone.eventlog.queries import (
+        Build,
+        JobRun,
+        Listed,
+        Page,
+        Partition,
+        Summary,
+    )
+    from siltstone.eventlog.spark_report import Report
+    from siltstone.keeping.repair import Damage
     from siltstone.lake import Lake
+    from siltstone.model.names import DatasetName
     from siltstone.model.reports import (
         Ack,
         AlterReport,
         AppendAck,
         AuditRecord,
+        BackupReport,
+        ClusterEstimate,
         CompactReport,
+        DatasetInfo,
         ExportReport,
+        FoldEstimate,
         HistoryEntry,
         LoadReport,
         RefusedRow,
+        RestoreReport,
+        RollUpReport,
         SquashReport,
         Status,
         TombstoneAck,
         VacuumReport,
     )
+    from siltstone.model.spec import Spec
+    from siltstone.model.tiers import Tier
+    from siltstone.query.hot.cache import HotCache
+    from siltstone.query.result import QueryResult
+    from siltstone.query.router import (
+        Explanation,
+        Router,
+    )
+    from siltstone.scheduler.caretaker import Caretaker
 
 __all__ = [
     "Ack",
     "AlterReport",
     "AppendAck",
+    "Appended",
     "AuditRecord",
+    "BackupReport",
+    "Build",
+    "Caretaker",
+    "ClusterEstimate",
     "CommitUnknown",
     "CompactReport",
     "Conflict",
     "Corruption",
+    "CycleEntry",
+    "CycleReport",
+    "Damage",
     "Dataset",
+    "DatasetInfo",
+    "DatasetName",
+    "EventLog",
+    "Explanation",
     "ExportReport",
     "Fenced",
+    "FoldEstimate",
     "Gone",
     "HistoryEntry",
+    "HotCache",
+    "Indexed",
     "InvalidRequest",
+    "JobRecord",
+    "JobRun",
     "Lake",
+    "Listed",
     "LoadReport",
     "NotFound",
+    "Page",
+    "Partition",
+    "Plan",
     "Producer",
+    "QueryResult",
     "Reason",
+    "RecoveryReport",
     "RefusedRow",
+    "Report",
+    "RestoreReport",
+    "RollUpReport",
+    "Router",
     "Settings",
     "SiltstoneError",
+    "Spec",
     "SquashReport",
     "Status",
+    "Summary",
+    "Tier",
     "TombstoneAck",
+    "Totals",
     "Unavailable",
+    "Unregistered",
     "VacuumReport",
 ]
 __version__ = "0.1.0"
 
 _HOMES: Final = {
-    "siltstone.config": ("Settings",),
-    "siltstone.dataset.dataset": ("Dataset",),
-    "siltstone.dataset.write.buffered_producer": ("Producer",),
-    "siltstone.lake": ("Lake",),
-    "siltstone.model.reports": (
-        "Ack",
-        "AlterReport",
-        "AppendAck",
-        "AuditRecord",
-        "CompactReport",
-        "ExportReport",
-        "HistoryEntry",
-        "LoadReport",
-        "RefusedRow",
-        "SquashReport",
-        "Status",
-        "TombstoneAck",
-        "VacuumReport",
+    "siltstone.compaction.planning.model": "Plan",
+    "siltstone.compaction.execution.report": "CycleEntry CycleReport",
+    "siltstone.compaction.journal.records": "JobRecord",
+    "siltstone.compaction.journal.recovery": "RecoveryReport",
+    "siltstone.compaction.journal.totals": "Totals",
+    "siltstone.config": "Settings",
+    "siltstone.dataset.adoption": "Unregistered",
+    "siltstone.dataset.dataset": "Dataset",
+    "siltstone.dataset.write.buffered_producer": "Producer",
+    "siltstone.errors": (
+        "CommitUnknown Conflict Corruption Fenced Gone InvalidRequest NotFound Reason SiltstoneError Unavailable "
     ),
+    "siltstone.eventlog.events": "Indexed",
+    "siltstone.eventlog.event_store": "Appended",
+    "siltstone.eventlog.log": "EventLog",
+    "siltstone.eventlog.queries": "Build JobRun Listed Page Partition Summary",
+    "siltstone.eventlog.spark_report": "Report",
+    "siltstone.keeping.repair": "Damage",
+    "siltstone.lake": "Lake",
+    "siltstone.model.names": "DatasetName",
+    "siltstone.model.reports": (
+        "Ack AlterReport AppendAck AuditRecord BackupReport ClusterEstimate CompactReport DatasetInfo "
+        "ExportReport FoldEstimate HistoryEntry LoadReport RefusedRow RestoreReport RollUpReport SquashReport "
+        "Status TombstoneAck VacuumReport "
+    ),
+    "siltstone.model.spec": "Spec",
+    "siltstone.model.tiers": "Tier",
+    "siltstone.query.hot.cache": "HotCache",
+    "siltstone.query.result": "QueryResult",
+    "siltstone.query.router": "Explanation Router",
+    "siltstone.scheduler.caretaker": "Caretaker",
 }
-_HOME_OF: Final = {name: module for module, names in _HOMES.items() for name in names}
+_HOME_OF: Final = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401
-    if name not in __all__:
+    if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(_HOME_OF.get(name, "siltstone.errors")), name)
+    found = getattr(import_module(_HOME_OF[name]), name)
     globals()[name] = found
     return found
 

@@ -35,6 +35,7 @@ from siltstone.model.reports import BackupReport, DatasetInfo, RestoreReport
 from siltstone.model.roles import check_may_compact, check_may_write, may_compact
 from siltstone.model.schema import as_schema
 from siltstone.model.spec import as_names, make_spec
+from siltstone.model.units import BYTES_PER_MB
 from siltstone.spark.progress import Show, Watcher, watching
 
 if TYPE_CHECKING:
@@ -55,7 +56,6 @@ SQUASH_LOOK_COMMITS: Final = 8
 """Every so many commits to a dataset's changes, its small files are counted."""
 MAX_HTML_DATASETS: Final = 50
 """Datasets of a lake that a notebook shows."""
-BYTES_PER_MB: Final = 1024 * 1024
 
 
 class Lake(KeptLake):

@@ -87,3 +87,26 @@ def test_an_interrupt_has_its_exit_code_in_the_table():
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_every_command_helps_with_an_example(command: str):
     assert f"silt {command}" in (COMMANDS[command].help or "")
+
+
+@pytest.mark.parametrize("group", ["", *GROUPS])
+def test_every_command_has_one_whole_line_in_a_terminal_of_80_columns(group: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    sections = silt(*group.split(), "--help").out.partition("Options:")[2].split("\n\n")[1:]
+    lines = [line for section in sections for line in section.splitlines() if line.startswith("  ")]
+    names = GROUPS[group].commands if group else ROOT.commands
+    listed = {line.split()[0]: line for line in lines if line.split()[0] in names}
+    assert set(listed) == set(names)
+    assert [line for line in listed.values() if not line.endswith(".") or line.endswith("..")] == []
+
+
+def test_the_commands_of_the_lake_are_listed_in_sections():
+    shown = silt("--help").out
+    assert re.findall(r"^(\w+):$", shown, re.MULTILINE) == [
+        "Options",
+        "Datasets",
+        "Write",
+        "Read",
+        "Maintenance",
+        "System",
+    ]

@@ -34,6 +34,7 @@ from siltstone.cli.commands import (
     write,
 )
 from siltstone.cli.context import Invocation
+from siltstone.cli.registration import Sections
 from siltstone.cli.signals import INTERRUPTED, KIND, MESSAGE, Interrupts
 from siltstone.config import TRACE_VARIABLE
 from siltstone.errors import InvalidRequest, Reason, SiltstoneError, Unavailable, one_line, reason_of
@@ -45,6 +46,7 @@ EPILOG = "--lake and --json may stand before or after the command."
 
 app = typer.Typer(
     name=PROGRAM,
+    cls=Sections,
     help="A lakehouse on Spark and Delta Lake: upserts in milliseconds, merged reads, folds, and real forgetting.",
     epilog=EPILOG,
     pretty_exceptions_enable=False,

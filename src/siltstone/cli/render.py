@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from siltstone.model import units
+
 if TYPE_CHECKING:
     from typing import TextIO
 
@@ -26,7 +28,8 @@ MAX_CELL_CHARS: Final = 120
 MAX_FITTED_ROWS: Final = 200
 """Rows of a table that is fitted to the terminal's width, which takes a millisecond for each row."""
 NULL: Final = "NULL"
-UNITS: Final = ("B", "KB", "MB", "GB", "TB")
+size: Final = units.size_text
+counted: Final = units.counted
 
 
 def show_error(kind: str, message: str, *, as_json: bool, reason: str | None = None) -> None:
@@ -213,30 +216,6 @@ def moment(text: str) -> str:
     '2026-11-16T08:00:00Z'
     """
     return f"{text.removesuffix('+00:00')}Z" if text.endswith("+00:00") else text
-
-
-def size(count: int) -> str:
-    """Return a number of bytes with a unit.
-
-    >>> size(999), size(1_500), size(25_000_000)
-    ('999 B', '1.5 KB', '25 MB')
-    """
-    amount = float(count)
-    for unit in UNITS[:-1]:
-        if amount < 1000:  # noqa: PLR2004
-            return f"{amount:.3g} {unit}" if unit != "B" else f"{count} B"
-        amount /= 1000
-    return f"{amount:,.3g} {UNITS[-1]}"
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number with its noun.
-
-    >>> counted(1, "row"), counted(2000, "row"), counted(3, "batch")
-    ('1 row', '2,000 rows', '3 batches')
-    """
-    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
-    return f"{count:,} {noun}{ending}"
 
 
 def number(count: int) -> str:

@@ -20,10 +20,10 @@ from typing import Any, Final
 from siltstone.cron import check_cron
 from siltstone.errors import InvalidRequest
 from siltstone.model.periods import Granularity
+from siltstone.model.units import BYTES_PER_MB
 
 HOUR_SECONDS: Final = 3_600
 DAY_SECONDS: Final = 24 * HOUR_SECONDS
-MEGABYTE: Final = 1024 * 1024
 DEFAULT_MAX_FILES: Final = 30
 FEWEST_FILES_PER_JOB: Final = 2
 MOST_FILES_PER_JOB: Final = 500
@@ -36,7 +36,7 @@ _RESERVED: Final = frozenset({"all", "cluster", "events", "fold", "purge", "reco
 _AGE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
 _AGE_SECONDS: Final = {"s": 1, "m": 60, "h": HOUR_SECONDS, "d": DAY_SECONDS}
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt])i?b", re.IGNORECASE)
-_SIZE_BYTES: Final = {"k": 1024, "m": MEGABYTE, "g": 1024 * MEGABYTE, "t": 1024 * 1024 * MEGABYTE}
+_SIZE_BYTES: Final = {"k": 1024, "m": BYTES_PER_MB, "g": 1024 * BYTES_PER_MB, "t": 1024**2 * BYTES_PER_MB}
 
 Changes = Mapping[str, Mapping[str, Any]]
 """The fields that differ from the defaults, by the name of the tier."""
@@ -112,8 +112,8 @@ def _rules(tier: Tier) -> Iterable[tuple[bool, str]]:
         f"min_files ({tier.min_files}) is above max_files ({tier.max_files}); lower the one or raise the other",
     )
     yield (
-        MEGABYTE <= tier.target_bytes <= LARGEST_BYTES,
-        f"target_bytes must be from {MEGABYTE:,} (1 MB) to {LARGEST_BYTES:,}, it is {tier.target_bytes:,}",
+        BYTES_PER_MB <= tier.target_bytes <= LARGEST_BYTES,
+        f"target_bytes must be from {BYTES_PER_MB:,} (1 MB) to {LARGEST_BYTES:,}, it is {tier.target_bytes:,}",
     )
 
 
@@ -124,7 +124,7 @@ DEFAULT_TIERS: Final = (
         target=Granularity.HOUR,
         min_age_seconds=HOUR_SECONDS,
         min_files=10,
-        target_bytes=512 * MEGABYTE,
+        target_bytes=512 * BYTES_PER_MB,
         cron="5 * * * *",
     ),
     Tier(
@@ -133,7 +133,7 @@ DEFAULT_TIERS: Final = (
         target=Granularity.DAY,
         min_age_seconds=24 * HOUR_SECONDS,
         min_files=12,
-        target_bytes=2_048 * MEGABYTE,
+        target_bytes=2_048 * BYTES_PER_MB,
         cron="0 3 * * *",
         quiet_seconds=24 * HOUR_SECONDS,
     ),
@@ -143,7 +143,7 @@ DEFAULT_TIERS: Final = (
         target=Granularity.WEEK,
         min_age_seconds=2 * DAY_SECONDS,
         min_files=7,
-        target_bytes=2_048 * MEGABYTE,
+        target_bytes=2_048 * BYTES_PER_MB,
         cron="0 4 * * 3",
         enabled=False,
     ),
@@ -153,7 +153,7 @@ DEFAULT_TIERS: Final = (
         target=Granularity.MONTH,
         min_age_seconds=3 * DAY_SECONDS,
         min_files=12,
-        target_bytes=2_048 * MEGABYTE,
+        target_bytes=2_048 * BYTES_PER_MB,
         cron="0 5 8 * *",
     ),
 )
@@ -241,10 +241,10 @@ def age_text(seconds: int) -> str:
     return _in_units(seconds, _AGE_SECONDS)
 
 
-def size_text(size_bytes: int) -> str:
+def exact_size_text(size_bytes: int) -> str:
     """Return a size as it may be written in a change: exactly, in the largest unit that does it.
 
-    >>> size_text(512 * MEGABYTE), size_text(2048 * MEGABYTE), size_text(3 * MEGABYTE + 1)
+    >>> exact_size_text(512 * BYTES_PER_MB), exact_size_text(2048 * BYTES_PER_MB), exact_size_text(3 * BYTES_PER_MB + 1)
     ('512MB', '2GB', '3145729')
     """
     return _in_units(size_bytes, {"": 1, **{f"{unit.upper()}B": much for unit, much in _SIZE_BYTES.items()}})

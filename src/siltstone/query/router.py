@@ -29,6 +29,7 @@ from siltstone.dataset.dataset import Dataset
 from siltstone.dataset.store import Store
 from siltstone.errors import Gone, InvalidRequest, NotFound, Unavailable
 from siltstone.query import hot_executor
+from siltstone.model.units import BYTES_PER_MB
 from siltstone.query.aside import Aside, streamed
 from siltstone.query.gate.admit import admit
 from siltstone.query.gate.checked_query import Admitted
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from siltstone.query.hot.cache import HotCache, Pinned
     from siltstone.query.hot.dataset_resolver import Sources
 
-BYTES_PER_MB: Final = 1024 * 1024
 KEPT_ADMISSIONS: Final = 256
 MAX_ID_CHARS: Final = 128
 FILLS: Final = 4

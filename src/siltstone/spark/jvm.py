@@ -30,6 +30,7 @@ from typing import Final
 
 from siltstone.clock import Clock, SystemClock
 from siltstone.errors import Unavailable
+from siltstone.model.units import BYTES_PER_MB
 
 OLDEST_JAVA: Final = 17
 PREFERRED_JAVA: Final = (17, 21)
@@ -126,7 +127,7 @@ def machine_memory_mb() -> int:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with suppress(OSError, ValueError):
         total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return total // (1024 * 1024)
+    return total // BYTES_PER_MB
 
 
 def fitted_memory_mb(machine_mb: int) -> int:

@@ -227,7 +227,7 @@ def test_a_clustering_is_due_by_bytes_and_share():
     made = planned(keyed(files=entries("", 8, size=128 * MB), **WANTED))
     assert [(job.kind, len(job.files), job.target_bytes) for job in made.jobs] == [(JobKind.CLUSTER, 8, 128 * MB)]
     short = [*entries("", 7, size=128 * MB), *entries("", 1, size=128 * MB - 1, prefix="x")]
-    assert reasons(planned(keyed(files=short, **WANTED)), "cluster") == ["1,024.0 MB of 1,024.0 MB not clustered"]
+    assert reasons(planned(keyed(files=short, **WANTED)), "cluster") == ["1 GB of 1 GB not clustered"]
     loose, done = entries("", 8, size=128 * MB), entries("", 32, size=128 * MB, tier="cluster", prefix="c")
     assert len(planned(keyed(files=[*loose, *done], **WANTED)).jobs[0].files) == 40
     more = entries("", 1, size=128 * MB, tier="cluster", prefix="d")

@@ -60,7 +60,7 @@ def test_a_classic_session_is_left_alone():
     ("progress", "text"),
     [
         (Progress(tasks=1, tasks_done=0, bytes_read=0), "0 of 1 task"),
-        (Progress(tasks=2000, tasks_done=1999, bytes_read=2_500_000), "1,999 of 2,000 tasks, 2.5 MB read"),
+        (Progress(tasks=2000, tasks_done=1999, bytes_read=2_621_440), "1,999 of 2,000 tasks, 2.5 MB read"),
     ],
 )
 def test_progress_reads_like_a_sentence(progress: Progress, text: str):

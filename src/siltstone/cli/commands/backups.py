@@ -6,7 +6,7 @@ import typer
 
 from siltstone.cli import render
 from siltstone.cli.context import Invocation, invocation
-from siltstone.cli.registration import add
+from siltstone.cli.registration import MAINTENANCE, add
 from siltstone.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ Folder = Annotated[str, typer.Argument(metavar="PATH", help="The folder of backu
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    add(app, "backup", backup)
-    add(app, "restore", restore)
+    add(app, "backup", backup, MAINTENANCE)
+    add(app, "restore", restore, MAINTENANCE)
 
 
 def backup(  # one parameter for each option
@@ -37,7 +37,9 @@ def backup(  # one parameter for each option
     show: Annotated[bool, typer.Option("--list", help="List the backups in PATH, and take none.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be copied, and write nothing.")] = False,
 ) -> None:
-    r"""Copy the lake while others read and write; files that an earlier backup in PATH has are not copied again.
+    r"""Copy the lake into a folder of backups.
+
+    Readers and writers go on meanwhile. Files of an earlier backup in PATH are not copied again.
 
     Each dataset is copied at one sequence. An interrupted backup leaves the earlier ones as they were.
 
@@ -101,7 +103,9 @@ def restore(
         bool, typer.Option("--dry-run", help="Verify the backup with every hash, and write nothing to the lake.")
     ] = False,
 ) -> None:
-    r"""Restore a lake from a backup into the folder that --lake names, which must be empty or not exist.
+    r"""Restore a lake from a backup into the folder of --lake.
+
+    That folder must be empty or not exist.
 
     \b
     silt restore /backups/lake --lake /data/lake

@@ -6,7 +6,7 @@ import typer
 
 from siltstone.cli import render
 from siltstone.cli.context import invocation
-from siltstone.cli.registration import add
+from siltstone.cli.registration import SYSTEM, Sections, add, add_group
 from siltstone.errors import SiltstoneError
 
 if TYPE_CHECKING:
@@ -20,18 +20,21 @@ Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="catalog.sch
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     group = typer.Typer(
-        help="Datasets in the memory of processes that last, so that SQL is answered without Spark.",
+        cls=Sections,
+        help="Datasets in the memory of long-running processes. SQL is answered from there without Spark.",
         rich_markup_mode=None,
     )
     add(group, "stats", stats)
     add(group, "pin", pin)
     add(group, "evict", evict)
     add(group, "warm", warm)
-    app.add_typer(group, name="cache")
+    add_group(app, "cache", group, SYSTEM)
 
 
 def stats(context: typer.Context) -> None:
-    r"""Show which datasets are pinned, about how much memory each would take, and what running processes hold.
+    r"""Show pinned datasets and what running processes hold.
+
+    For each dataset it estimates the memory that it would take.
 
     A process says what it holds every few seconds while it is asked.
 
@@ -100,7 +103,9 @@ def _show_held(entries: list[dict[str, Any]]) -> None:
 
 
 def pin(context: typer.Context, names: Names) -> None:
-    r"""Wish that datasets are always resident: in every process of this lake that lasts, now and later.
+    r"""Keep datasets in the memory of every long-running process.
+
+    This holds for processes of this lake that run now and for later ones.
 
     The wish stays in the lake until silt cache evict takes it away.
 
@@ -112,7 +117,7 @@ def pin(context: typer.Context, names: Names) -> None:
 
 
 def evict(context: typer.Context, names: Names) -> None:
-    r"""Take a pin away, and have every running process let go of the datasets.
+    r"""Remove pins and evict datasets from all running processes.
 
     Who reads one finishes reading. Nothing is lost: a dataset that is asked for is filled again.
 
@@ -150,7 +155,9 @@ def warm(
         bool, typer.Option("--measure", help="Only measure a fill here; ask nothing of other processes.")
     ] = False,
 ) -> None:
-    r"""Fill datasets in this process to see what they take, and have every running process fill them.
+    r"""Load datasets into memory now, here and in running processes.
+
+    The answer shows what they take in this process.
 
     Says rows, bytes, bytes for each row and seconds. This process lets go of them when it ends.
 

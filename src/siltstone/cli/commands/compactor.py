@@ -8,12 +8,11 @@ import threading
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
 
 from siltstone.cli import render
 from siltstone.cli.compactor_output import told_jobs, told_line
 from siltstone.cli.context import invocation
-from siltstone.cli.registration import add
+from siltstone.cli.registration import MAINTENANCE, Sections, add, add_group
 from siltstone.cli.signals import INTERRUPTED
 from siltstone.errors import NotFound, Unavailable
 from siltstone.spark.jvm import end_children
@@ -34,7 +33,7 @@ Only = Annotated[
 ]
 
 
-class _RunsByDefault(TyperGroup):
+class _RunsByDefault(Sections):
     """`silt compactor` without a command is `silt compactor run`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
@@ -47,7 +46,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     group = typer.Typer(
         cls=_RunsByDefault,
-        help="The process that compacts a lake by itself. Without a command it runs.",
+        help="The process that compacts a lake on a schedule. Without a command it runs.",
         rich_markup_mode=None,
     )
     add(group, RUN, run)
@@ -55,7 +54,7 @@ def register(app: typer.Typer) -> None:
     add(group, "pause", pause)
     add(group, "resume", resume)
     add(group, "stop", stop)
-    app.add_typer(group, name="compactor")
+    add_group(app, "compactor", group, MAINTENANCE)
 
 
 # ---- run ---------------------------------------------------------------------------------------------------------
@@ -74,7 +73,9 @@ def run(
         list[str] | None, typer.Option("--dataset", metavar="NAME", help="Only this dataset; may be repeated.")
     ] = None,
 ) -> None:
-    r"""Keep the lake in shape until it is told to stop: folds, squashes, roll-ups, vacuums, each by its schedule.
+    r"""Run the compactor until it is stopped.
+
+    It folds, squashes, rolls up, clusters and vacuums, each by its schedule.
 
     One compactor of a lake works at a time; a second one stands by and takes over when the first one ends or dies.
     Ctrl-C or SIGTERM cancels the job that runs, which changes nothing, and lets go of the lease; a second Ctrl-C ends the
@@ -180,7 +181,9 @@ class _Log:
 
 
 def status(context: typer.Context) -> None:
-    r"""Show who compacts this lake, what it does now, what came last and what is due.
+    r"""Show which process compacts the lake, and what is due.
+
+    Also what it does now and what it did last.
 
     \b
     silt compactor status
@@ -229,7 +232,7 @@ def _told_holder(found: dict[str, Any]) -> str:
 
 
 def pause(context: typer.Context) -> None:
-    r"""Let nothing run by the clock in this lake until somebody resumes.
+    r"""Stop scheduled work in this lake until it is resumed.
 
     A cycle that runs goes on, and what is asked for is done. It stays so when compactors end and start.
 
@@ -243,7 +246,7 @@ def pause(context: typer.Context) -> None:
 
 
 def resume(context: typer.Context) -> None:
-    r"""Go on by the clock; what came due meanwhile runs once.
+    r"""Resume scheduled work; missed runs are run once.
 
     \b
     silt compactor resume
@@ -255,7 +258,9 @@ def resume(context: typer.Context) -> None:
 
 
 def stop(context: typer.Context) -> None:
-    r"""Ask the compactor that holds the lease to stop, and wait until it has; one that stands by takes over, and is named.
+    r"""Stop the compactor that holds the lease.
+
+    The command waits until it has stopped. One that stands by takes over, and is named.
 
     \b
     silt compactor stop

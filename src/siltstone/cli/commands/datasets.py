@@ -7,7 +7,7 @@ import typer
 
 from siltstone.cli import render
 from siltstone.cli.context import complete_name, confirm, invocation, settle
-from siltstone.cli.registration import add
+from siltstone.cli.registration import DATASETS, add
 from siltstone.errors import Corruption, Gone, InvalidRequest, NotFound, named_error
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="catalog.schema.table"
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    add(app, "create", create)
-    add(app, "list", list_datasets)
-    add(app, "describe", describe)
-    add(app, "alter", alter)
-    add(app, "drop", drop)
+    add(app, "create", create, DATASETS)
+    add(app, "list", list_datasets, DATASETS)
+    add(app, "describe", describe, DATASETS)
+    add(app, "alter", alter, DATASETS)
+    add(app, "drop", drop, DATASETS)
 
 
 def create(  # noqa: PLR0913  # one parameter for each option
@@ -70,7 +70,9 @@ def create(  # noqa: PLR0913  # one parameter for each option
         str | None, typer.Option("--survivor", metavar="first|last", help="Which one; the first unless told.")
     ] = None,
 ) -> None:
-    r"""Create a dataset, keyed or a log. One that is there already and the same is left as it is.
+    r"""Create a dataset, keyed or a log.
+
+    One that exists already and is the same is left as it is.
 
     \b
     silt create crm.sales.candidates --key candidate_id --subject candidate_id \
@@ -143,7 +145,9 @@ def _loaded(lake: "Lake", made: "Dataset", source: Path) -> "LoadReport":
 
 
 def list_datasets(context: typer.Context) -> None:
-    r"""List the datasets of the lake. One that cannot be read is listed and named as broken.
+    r"""List the datasets of the lake.
+
+    One that cannot be read is listed and named as broken.
 
     \b
     silt list
@@ -178,7 +182,9 @@ def list_datasets(context: typer.Context) -> None:
 
 
 def describe(context: typer.Context, name: Name) -> None:
-    r"""Show what a dataset is: columns, key or time, subject, fingerprint, where it lies.
+    r"""Show a dataset's columns, key or time, subject and folder.
+
+    Also its fingerprint.
 
     \b
     silt describe crm.sales.candidates
@@ -241,7 +247,9 @@ def alter(  # one parameter for each option
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
 ) -> None:
-    r"""Add columns, widen types, comment and tag columns, while others write and read. Files are not rewritten.
+    r"""Add columns, widen types, comment and tag columns.
+
+    Readers and writers go on meanwhile. Files are not rewritten.
 
     Types can be widened from an integer type to a longer one, and from float to double; not those of the key.
 
@@ -291,7 +299,9 @@ def drop(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would go, and change nothing.")] = False,
 ) -> None:
-    r"""Drop a dataset and delete its files. There is no way back. A broken dataset can be dropped, too.
+    r"""Drop a dataset and delete its files.
+
+    There is no way back. A broken dataset can be dropped, too.
 
     \b
     silt drop crm.sales.calls --dry-run

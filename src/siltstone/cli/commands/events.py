@@ -16,7 +16,7 @@ import typer
 
 from siltstone.cli import render
 from siltstone.cli.context import Invocation, invocation
-from siltstone.cli.registration import add
+from siltstone.cli.registration import MAINTENANCE, READ, SYSTEM, WRITE, Sections, add, add_group
 from siltstone.config import Settings
 from siltstone.errors import InvalidRequest, NotFound
 from siltstone.model.roles import check_may_write
@@ -55,12 +55,14 @@ Runs = Annotated[list[str] | None, typer.Option("--run", metavar="ID", help="Of 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     group = typer.Typer(
-        help="Build event logs on SQLite, PostgreSQL or Delta: append events, and ask what happened.",
+        cls=Sections,
+        help="Event logs of builds on SQLite, PostgreSQL or Delta. Append events, and query what happened.",
         rich_markup_mode=None,
     )
     group.callback(invoke_without_command=True)(_help_alone)
+    add(group, "append", append, WRITE)
+    add(group, "import", import_events, WRITE)
     for name, command in (
-        ("append", append),
         ("list", list_events),
         ("show", show),
         ("tail", tail),
@@ -69,13 +71,12 @@ def register(app: typer.Typer) -> None:
         ("jobs", jobs),
         ("summary", summary),
         ("export", export),
-        ("import", import_events),
-        ("migrate", migrate),
-        ("rebuild", rebuild),
         ("report", report),
     ):
-        add(group, name, command)
-    app.add_typer(group, name="events")
+        add(group, name, command, READ)
+    add(group, "migrate", migrate, MAINTENANCE)
+    add(group, "rebuild", rebuild, MAINTENANCE)
+    add_group(app, "events", group, SYSTEM)
 
 
 def _help_alone(context: typer.Context) -> None:
@@ -124,7 +125,9 @@ def append(
     event: Annotated[str | None, typer.Option("--event", metavar="JSON", help="One event.")] = None,
     log: Log = None,
 ) -> None:
-    r"""Append events, all of them or none; the log is made if there is none.
+    r"""Append events, all of them or none.
+
+    A log that does not exist is created.
 
     An event without event_id or timestamp gets a new id and the time of now. One that is in the log is not appended again.
 
@@ -190,7 +193,9 @@ def import_events(
     *,
     log: Log = None,
 ) -> None:
-    r"""Append the events that another log exported; those that are there already are left as they are.
+    r"""Append the events that another log exported.
+
+    Events that the log has already are left as they are.
 
     \b
     silt events export --log sqlite:///builds.db builds.ndjson
@@ -215,7 +220,9 @@ def migrate(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
     log: Log = None,
 ) -> None:
-    r"""Bring a log that an older Siltstone has made to today's version. This only adds columns; no event is changed.
+    r"""Upgrade a log of an older Siltstone to this version.
+
+    This only adds columns; no event is changed.
 
     Until then it can be read, but not appended to. Older versions of Siltstone cannot use it afterwards.
 
@@ -243,7 +250,9 @@ def migrate(
 
 
 def rebuild(context: typer.Context, *, log: Log = None) -> None:
-    r"""Make the projection of a Delta log anew: the tables that its questions are answered from.
+    r"""Rebuild the query tables of a Delta log.
+
+    These tables are its projection: they answer its queries.
 
     \b
     silt events rebuild --log delta:///data/events
@@ -271,7 +280,7 @@ def list_events(  # noqa: PLR0913  # one parameter for each filter
     run: Runs = None,
     log: Log = None,
 ) -> None:
-    r"""List events in their order, from an index on.
+    r"""List events in order, from an index on.
 
     Filters of one kind add up, those of several kinds narrow down. The JSON says where the next page begins.
 
@@ -363,7 +372,9 @@ def tail(  # noqa: PLR0913  # one parameter for each filter
     run: Runs = None,
     log: Log = None,
 ) -> None:
-    r"""Show the last events and, with -f, those that come; with --json one a line.
+    r"""Show the last events; with -f also new ones.
+
+    With --json each event is one line.
 
     \b
     silt events tail -f --log delta:///data/events --build b1
@@ -424,7 +435,9 @@ def builds(
     after: After = None,
     log: Log = None,
 ) -> None:
-    r"""List build requests with their status, those that moved last first; or show one.
+    r"""List build requests with their status, or show one.
+
+    Those that changed last come first.
 
     \b
     silt events builds --log sqlite:///builds.db --status FAILED --status CANCELLED
@@ -467,7 +480,9 @@ def partitions(
     after: After = None,
     log: Log = None,
 ) -> None:
-    r"""List partitions with their latest status, those that moved last first; or show one, and who is making it.
+    r"""List partitions with their latest status, or show one.
+
+    Those that changed last come first. A single one is shown with the job that makes it.
 
     \b
     silt events partitions --log sqlite:///builds.db --glob 'sales/2026-*'
@@ -523,7 +538,7 @@ def jobs(
     after: After = None,
     log: Log = None,
 ) -> None:
-    r"""List job runs with their status, those that moved last first.
+    r"""List job runs with their status, latest change first.
 
     \b
     silt events jobs --log sqlite:///builds.db --build b1
@@ -548,7 +563,7 @@ def jobs(
 
 
 def summary(context: typer.Context, *, log: Log = None) -> None:
-    r"""Count what is in the log: events by type, builds, partitions and job runs by status.
+    r"""Count events by type; builds, partitions and jobs by status.
 
     \b
     silt events summary --log sqlite:///builds.db
@@ -580,7 +595,9 @@ def export(
     run: Runs = None,
     log: Log = None,
 ) -> None:
-    r"""Write events as lines of JSON, in their order: what import reads, and the same bytes from every backend.
+    r"""Write events in order as lines of JSON, for import.
+
+    Every backend writes the same bytes.
 
     \b
     silt events export --log sqlite:///builds.db > builds.ndjson
@@ -608,7 +625,9 @@ def export(
 
 
 def report(context: typer.Context, *, limit: Limit = 20, log: Log = None) -> None:
-    r"""Compute on Spark how builds and jobs of a log on Delta went: durations, failure rates, the slowest partitions.
+    r"""Report durations and failure rates of a Delta log, on Spark.
+
+    Also the slowest partitions.
 
     \b
     silt events report --log delta:///data/events

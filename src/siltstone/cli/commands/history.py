@@ -8,7 +8,7 @@ import typer
 
 from siltstone.cli import render
 from siltstone.cli.context import Invocation, complete_name, confirm, invocation
-from siltstone.cli.registration import add
+from siltstone.cli.registration import READ, add
 from siltstone.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="catalog.schema.table"
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    add(app, "history", history)
-    add(app, "changes", changes)
-    add(app, "export", export)
+    add(app, "history", history, READ)
+    add(app, "changes", changes, READ)
+    add(app, "export", export, READ)
 
 
 # ---- history -----------------------------------------------------------------------------------------------------
@@ -50,7 +50,9 @@ def history(
         int | None, typer.Option("--limit", metavar="N", help="The newest N; of cycles and jobs 20 unless told.")
     ] = None,
 ) -> None:
-    r"""Show what happened, newest first, without Spark: to a dataset, or what cycles of compaction did to the lake.
+    r"""Show what was done to a dataset or by compaction.
+
+    Newest first, without Spark.
 
     Of a dataset its commits are shown, and which process made them. The logs of `changes` are kept for minutes, those of
     `base` for days; a purge forgets both. Actor and reason of tombstones stay. Cycles and jobs are in the lake's journal, which
@@ -270,7 +272,9 @@ def changes(
         int | None, typer.Option("--limit", metavar="N", help="About so many rows: whole sequences, at least one.")
     ] = None,
 ) -> None:
-    r"""Show the changes above a sequence in their order, without Spark.
+    r"""Show the changes above a sequence, in order.
+
+    Without Spark.
 
     To follow a dataset, go on from the last _seq. If what you ask for is not kept any more it is an error that says from
     where on it is: read the dataset anew and follow from there.
@@ -305,7 +309,9 @@ def export(  # noqa: PLR0913  # the options of a command
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before an export is replaced.")] = False,
 ) -> None:
-    r"""Write the merged view into a folder outside the lake, on Spark: whole, or not at all.
+    r"""Write the merged view into a folder outside the lake.
+
+    On Spark: whole, or not at all.
 
     \b
     silt export crm.sales.candidates /exports/candidates

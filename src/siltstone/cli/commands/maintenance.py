@@ -18,7 +18,7 @@ from siltstone.cli.context import (
     invocation,
     settle,
 )
-from siltstone.cli.registration import add
+from siltstone.cli.registration import MAINTENANCE, add
 from siltstone.errors import InvalidRequest, SiltstoneError, Unavailable, named_error
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    add(app, "compact", compact)
-    add(app, "cluster", cluster)
-    add(app, "vacuum", vacuum)
+    add(app, "compact", compact, MAINTENANCE)
+    add(app, "cluster", cluster, MAINTENANCE)
+    add(app, "vacuum", vacuum, MAINTENANCE)
 
 
 def _write_json(name: str | None, reports: list[Any]) -> None:
@@ -87,7 +87,9 @@ def compact(  # noqa: PLR0913  # one parameter for each way to compact
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
-    r"""Fold what was written into base, on Spark. Nothing to fold starts no Spark.
+    r"""Fold the changes into base, on Spark.
+
+    With nothing to fold it starts no Spark.
 
     A purge also deletes history: older versions and tombstoned rows are gone from disk, for good.
     A squash makes one file of changes out of many small ones; writers do that by themselves when there are 32.
@@ -350,7 +352,9 @@ def cluster(
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    r"""Order the rows of a log by several columns at once, on Spark: a search by any of them opens few files then.
+    r"""Sort the rows of a log by several columns, on Spark.
+
+    A search by any of them opens few files then.
 
     \b
     silt cluster web.eu.clicks --dry-run
@@ -413,7 +417,9 @@ def vacuum(
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    r"""Delete files that were removed longer ago than the retention, and what crashed jobs left behind.
+    r"""Delete files past their retention, and orphans.
+
+    Orphans are files that crashed jobs left behind.
 
     \b
     silt vacuum crm.sales.candidates --dry-run

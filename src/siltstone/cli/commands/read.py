@@ -7,7 +7,7 @@ import typer
 
 from siltstone.cli import render
 from siltstone.cli.context import complete_name, invocation
-from siltstone.cli.registration import add
+from siltstone.cli.registration import READ, add
 from siltstone.errors import InvalidRequest, NotFound
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="catalog.schema.table"
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    add(app, "head", head)
-    add(app, "get", get)
+    add(app, "head", head, READ)
+    add(app, "get", get, READ)
 
 
 def head(
@@ -34,7 +34,9 @@ def head(
         str | None, typer.Option("--at", metavar="WHEN", help="A sequence, or a time such as 2026-11-16T08:00:00Z.")
     ] = None,
 ) -> None:
-    r"""Show the first rows of the merged view, as it is now or was at an earlier moment, without Spark.
+    r"""Show the first rows of the merged view, now or in the past.
+
+    Without Spark.
 
     \b
     silt head crm.sales.candidates -n 3
@@ -64,7 +66,9 @@ def get(
     columns: Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Do not apply tombstones.")] = False,
 ) -> None:
-    r"""Show the rows of some keys, in the order of the keys, without Spark.
+    r"""Show the rows of some keys, in the order of the keys.
+
+    Without Spark.
 
     Keys that are not there are named on standard error; if none is there, the exit code is 3.
 

@@ -7,7 +7,7 @@ import typer
 
 from siltstone.cli import render
 from siltstone.cli.context import Invocation, invocation
-from siltstone.cli.registration import add
+from siltstone.cli.registration import SYSTEM, Sections, add, add_group
 from siltstone.errors import Conflict, InvalidRequest
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ Jobs = Annotated[
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     group = typer.Typer(
+        cls=Sections,
         help="The local Spark servers that commands share. The first command that needs one starts it.",
         rich_markup_mode=None,
     )
@@ -30,7 +31,7 @@ def register(app: typer.Typer) -> None:
     add(group, "start", start)
     add(group, "stop", stop)
     add(group, "status", status)
-    app.add_typer(group, name="spark")
+    add_group(app, "spark", group, SYSTEM)
 
 
 def _help_alone(context: typer.Context) -> None:
@@ -40,7 +41,9 @@ def _help_alone(context: typer.Context) -> None:
 
 
 def start(context: typer.Context, *, jobs: Jobs = False, ui: Ui = False) -> None:
-    r"""Start the shared Spark server for queries now, or that for jobs, so that no command has to wait for it.
+    r"""Start the shared Spark server for queries or jobs.
+
+    No later command has to wait for its start.
 
     It ends by itself when no process has used it for the setting spark_idle_minutes.
 
@@ -67,7 +70,9 @@ def stop(
     force: Annotated[bool, typer.Option("--force", help="Also if another process uses it.")] = False,
     every: Annotated[bool, typer.Option("--all", help="Also those that run with other settings.")] = False,
 ) -> None:
-    r"""End the shared Spark servers, that for queries and that for jobs, and wait until they are gone.
+    r"""Stop the shared Spark servers and wait until they are gone.
+
+    That for queries and that for jobs.
 
     Refused while another process uses it, unless forced; what runs there then fails and changes nothing.
 
@@ -89,7 +94,9 @@ def stop(
 
 
 def status(context: typer.Context, *, jobs: Jobs = False, ui: Ui = False) -> None:
-    r"""Show whether the shared Spark server for queries, or that for jobs, runs, since when, whether it is in use, and its log.
+    r"""Show whether the shared Spark servers run.
+
+    Since when, whether they are in use, and their logs.
 
     \b
     silt spark status

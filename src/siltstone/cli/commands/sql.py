@@ -11,7 +11,7 @@ import typer
 from siltstone.cli import render
 from siltstone.cli.context import Invocation, invocation
 from siltstone.cli.input_parsing import STANDARD_INPUT
-from siltstone.cli.registration import add
+from siltstone.cli.registration import READ, add
 from siltstone.cli.result_files import print_rows, write_rows
 from siltstone.errors import InvalidRequest
 
@@ -43,7 +43,7 @@ ENDINGS: Final = {".json": Form.JSON, ".csv": Form.CSV, ".parquet": Form.PARQUET
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    add(app, "sql", sql)
+    add(app, "sql", sql, READ)
 
 
 def sql(  # noqa: PLR0913  # one parameter for each option
@@ -80,7 +80,9 @@ def sql(  # noqa: PLR0913  # one parameter for each option
     ] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Short for --format csv.")] = False,
 ) -> None:
-    r"""Answer one SELECT over datasets by their three-part names: in memory where that gives the same answer, on Spark otherwise.
+    r"""Run one SELECT over datasets by their three-part names.
+
+    It runs in memory where that gives the same answer, on Spark otherwise.
 
     A table named __raw__NAME shows a dataset without its tombstones applied. Ctrl-C ends the query.
 

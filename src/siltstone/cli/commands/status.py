@@ -7,7 +7,7 @@ import typer
 
 from siltstone.cli import render
 from siltstone.cli.context import OptionalName, chosen, each, invocation, settle
-from siltstone.cli.registration import add
+from siltstone.cli.registration import DATASETS, add
 from siltstone.errors import Corruption, SiltstoneError, Unavailable, named_error
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ _SOUND: Final = {"broken": None, "broken_kind": None, "broken_reason": None}
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    add(app, "status", status)
+    add(app, "status", status, DATASETS)
 
 
 def status(context: typer.Context, name: OptionalName = None) -> None:
-    r"""Show how datasets stand: rows and bytes in base, how far it lags behind what was written, and what compaction did last.
+    r"""Show size, lag behind writes and last compaction of datasets.
 
     \b
     silt status

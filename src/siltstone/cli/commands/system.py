@@ -7,14 +7,14 @@ import typer
 
 from siltstone.cli import render
 from siltstone.cli.context import Invocation, invocation
-from siltstone.cli.registration import add
+from siltstone.cli.registration import SYSTEM, add
 from siltstone.errors import InvalidRequest, SiltstoneError
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    add(app, "doctor", doctor)
-    add(app, "demo", demo)
+    add(app, "doctor", doctor, SYSTEM)
+    add(app, "demo", demo, SYSTEM)
 
 
 def doctor(
@@ -29,7 +29,9 @@ def doctor(
         typer.Option("--drop-missing", help="With --repair: also drop the names of datasets whose folder is missing."),
     ] = False,
 ) -> None:
-    r"""Check what Siltstone needs: Python, packages, Java, the Delta jars, the lake and its disk.
+    r"""Check Python, packages, Java, the Delta jars and the lake.
+
+    Also the lake's disk.
 
     Starts no JVM and downloads nothing. Exits 1 if a check fails, or if a damage is left.
 
@@ -109,7 +111,9 @@ def demo(
     calls: Annotated[int, typer.Option("--calls", metavar="N", help="How many calls.")] = 1_000_000,
     keep: Annotated[Path | None, typer.Option("--keep", metavar="PATH", help="Keep the lake here.")] = None,
 ) -> None:
-    r"""Show it all on generated data: load, upsert, tombstone, query, fold, purge, reopen, and prove what is gone.
+    r"""Run a tour on generated data, from load to proven erasure.
+
+    Load, upsert, tombstone, query, fold, purge, reopen, and prove what is gone.
 
     Works in a temporary folder; exits 1 if one of its claims does not hold.
 

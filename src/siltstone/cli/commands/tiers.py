@@ -6,7 +6,7 @@ import typer
 
 from siltstone.cli import render
 from siltstone.cli.context import complete_name, invocation
-from siltstone.cli.registration import add
+from siltstone.cli.registration import MAINTENANCE, add
 from siltstone.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    add(app, "tiers", tiers)
+    add(app, "tiers", tiers, MAINTENANCE)
 
 
 def tiers(
@@ -30,7 +30,9 @@ def tiers(
     ] = None,
     reset: Annotated[bool, typer.Option("--reset", help="Forget what was changed for this dataset before.")] = False,
 ) -> None:
-    r"""Show the tiers of the lake or of a log, and change those of a log. The lake's are changed in its settings.
+    r"""Show the tiers of the lake or of a log; change a log's.
+
+    Those of the lake are changed in its settings.
 
     \b
     silt tiers
@@ -56,7 +58,7 @@ def tiers(
 
 
 def _show(name: str | None, found: "tuple[Tier, ...]") -> None:
-    from siltstone.model.tiers import age_text, size_text
+    from siltstone.model.tiers import age_text, exact_size_text
 
     if not found:
         render.write_line(f"Dataset {name} is keyed and has no tiers; they roll up the periods of logs.")
@@ -70,7 +72,7 @@ def _show(name: str | None, found: "tuple[Tier, ...]") -> None:
             "yes" if tier.enabled else "no",
             age_text(tier.min_age_seconds),
             tier.min_files,
-            size_text(tier.target_bytes),
+            exact_size_text(tier.target_bytes),
             tier.max_files,
             age_text(tier.quiet_seconds),
             tier.cron,

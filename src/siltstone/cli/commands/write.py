@@ -7,7 +7,7 @@ import typer
 
 from siltstone.cli import render
 from siltstone.cli.context import Invocation, complete_name, confirm, invocation
-from siltstone.cli.registration import add
+from siltstone.cli.registration import WRITE, add
 from siltstone.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ Sequence = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    add(app, "upsert", upsert)
-    add(app, "update", update)
-    add(app, "append", append)
-    add(app, "tombstone", tombstone)
-    add(app, "tombstones", tombstones)
-    add(app, "ingest", ingest)
+    add(app, "upsert", upsert, WRITE)
+    add(app, "update", update, WRITE)
+    add(app, "append", append, WRITE)
+    add(app, "tombstone", tombstone, WRITE)
+    add(app, "tombstones", tombstones, WRITE)
+    add(app, "ingest", ingest, WRITE)
 
 
 def upsert(  # one parameter for each option
@@ -48,7 +48,9 @@ def upsert(  # one parameter for each option
     producer: Producer = None,
     sequence: Sequence = None,
 ) -> None:
-    r"""Insert or replace whole rows by key; the answer comes when they are durable.
+    r"""Insert or replace whole rows by key.
+
+    The command returns when they are durable.
 
     \b
     silt upsert crm.sales.candidates --row '{"candidate_id": "CAND-000007", "name": "Ada"}'
@@ -86,7 +88,9 @@ def update(
     producer: Producer = None,
     sequence: Sequence = None,
 ) -> None:
-    r"""Change some columns of rows by key. Columns that a row leaves out keep their values, null sets a column to null.
+    r"""Change some columns of rows by key.
+
+    Columns that a row leaves out keep their values; null sets a column to null.
 
     Concurrent updates of one row do not lose each other's columns.
 
@@ -120,7 +124,9 @@ def append(  # one parameter for each option
         str, typer.Option("--refuse", metavar="WHAT", help="What a bad row refuses: the batch, or the row alone.")
     ] = "batch",
 ) -> None:
-    r"""Append rows to a log; the answer comes when they are durable.
+    r"""Append rows to a log.
+
+    The command returns when they are durable.
 
     With --refuse row, bad rows are named on standard error and the others are written.
 
@@ -171,7 +177,9 @@ def tombstone(  # noqa: PLR0913  # one parameter for each option
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a condition hides rows.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the rows that --where would hide.")] = False,
 ) -> None:
-    r"""Hide rows by key at once; the next compact drops them, compact --purge removes them from disk.
+    r"""Hide rows by key at once.
+
+    The next compact drops them; compact --purge removes them from disk.
 
     A log hides by subject: every row with that value that was appended before. An object may name some of its subject columns.
 
@@ -329,7 +337,9 @@ def ingest(  # noqa: PLR0913  # one parameter for each option
         int | None, typer.Option("--partitions", metavar="N", help="How many parts are read; 8 unless told.")
     ] = None,
 ) -> None:
-    r"""Load files on Spark: straight to base while the dataset is empty, as one batch of changes otherwise.
+    r"""Load files on Spark.
+
+    Straight to base while the dataset is empty, as one batch of changes otherwise.
 
     \b
     silt ingest crm.sales.calls calls/*.parquet

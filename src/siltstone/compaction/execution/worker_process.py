@@ -23,6 +23,7 @@ from siltstone.compaction.execution.worker_main import session_members, settings
 from siltstone.compaction.failures import WorkerLost, exit_text
 from siltstone.config import Settings
 from siltstone.errors import Unavailable
+from siltstone.model.units import BYTES_PER_MB
 from siltstone.spark.jvm import MEMORY_FLOOR_MB, fitted_memory_mb, machine_memory_mb
 from siltstone.spark.scratch import Scratch
 
@@ -45,7 +46,6 @@ NOT_INHERITED: Final = (
 )
 """Variables that would give a worker somebody else's JVM."""
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-BYTES_PER_MB: Final = 1024 * 1024
 
 
 def worker_settings(settings: Settings, *, scratch: Path) -> Settings:

@@ -41,7 +41,6 @@ from siltstone.compaction.journal.records import (
     Owner,
     Unreadable,
     config_of,
-    counted,
     cycle_id,
     cycle_number,
     done_of,
@@ -83,6 +82,7 @@ from siltstone.failpoints import reach
 from siltstone.host.system_errors import log_errors
 from siltstone.model.reports import JobResult
 from siltstone.model.roles import may_compact
+from siltstone.model.units import counted
 
 MOST_OPEN: Final = 1_000
 """Unfinished cycles that are looked at together; there are more only if something has gone wrong for a long time."""

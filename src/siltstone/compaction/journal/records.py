@@ -38,6 +38,7 @@ from siltstone.eventlog.events import (
 from siltstone.model.columns import APP_FOLD, FOLDED_BYTES, FOLDED_FILES, JOB, ROWS_REMOVED
 from siltstone.model.reports import JobResult
 from siltstone.model.tiers import tiers_from_text
+from siltstone.model.units import counted
 
 CYCLE: Final = "cycle-"
 NUMBER_DIGITS: Final = 12
@@ -331,15 +332,6 @@ def told(done: Done) -> str:
     if done.files_before or done.files_after:
         return f"{counted(done.files_before, 'file')} became {done.files_after:,}"
     return "nothing to do"
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number with its noun.
-
-    >>> counted(1, "job"), counted(2000, "job")
-    ('1 job', '2,000 jobs')
-    """
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def safe_error(kind: str | None, text: str) -> str:

@@ -34,7 +34,6 @@ from siltstone.compaction.journal.owner_liveness import Holder, Life, Owners
 from siltstone.compaction.journal.records import (
     RECOVERED,
     JobRecord,
-    counted,
     done_of,
     is_whole,
     iso,
@@ -66,6 +65,7 @@ from siltstone.eventlog.local_table import PRESENCE
 from siltstone.eventlog.transitions import ENDED_JOBS
 from siltstone.failpoints import reach
 from siltstone.model.names import DatasetName
+from siltstone.model.units import counted
 
 if TYPE_CHECKING:
     from siltstone.compaction.operations.dataset_maintenance import Compactor

@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from siltstone.compaction.planning.model import Candidate, megabytes
+from siltstone.compaction.planning.model import Candidate
+from siltstone.model.units import size_text
 
 
 class _Lane:
@@ -63,8 +64,8 @@ def chosen(
 
 def _over(found: Candidate, left: int, budget: int) -> str:
     return (
-        f"over the budget of this cycle: {megabytes(found.cost_bytes)} to rewrite, "
-        f"{megabytes(left)} of {megabytes(budget)} left"
+        f"over the budget of this cycle: {size_text(found.cost_bytes)} to rewrite, "
+        f"{size_text(left)} of {size_text(budget)} left"
     )
 
 

@@ -8,10 +8,10 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from siltstone.model.tiers import DEFAULT_TIERS, Tier
+from siltstone.model.units import BYTES_PER_MB
 
-OPEN_COST_BYTES: Final = 4 * 1024 * 1024
+OPEN_COST_BYTES: Final = 4 * BYTES_PER_MB
 """Opening a file costs a reader about as much as reading so many bytes; Spark reckons with the same."""
-MEGABYTE: Final = 1024 * 1024
 CLUSTERED: Final = "cluster"
 """What `FileEntry.tier` says of a file that a clustering wrote."""
 
@@ -220,7 +220,7 @@ def _line(candidate: Candidate) -> tuple[str, ...]:
         " ".join(filter(None, where)),
         f"{candidate.batch} of {candidate.batches}" if candidate.batches > 1 else "",
         f"{len(candidate.files):,} → {candidate.files_after:,}" if candidate.files else "",
-        f"{candidate.cost_bytes / MEGABYTE:,.1f}" if candidate.cost_bytes else "",
+        f"{candidate.cost_bytes / BYTES_PER_MB:,.1f}" if candidate.cost_bytes else "",
         f"{candidate.score:.2f}" if candidate.saved_bytes else "",
         f"planned: {candidate.trigger}" if candidate.planned else candidate.reason,
     )
@@ -278,12 +278,3 @@ def unfinished_text(busy: Busy, files: Sequence[FileEntry]) -> str:
         return ""
     more = f" and {len(jobs) - 1} more" if len(jobs) > 1 else ""
     return f"files of unfinished job {jobs[0]}{more}"
-
-
-def megabytes(size_bytes: int) -> str:
-    """Write a size for people.
-
-    >>> megabytes(1536 * 1024)
-    '1.5 MB'
-    """
-    return f"{size_bytes / MEGABYTE:,.1f} MB"

@@ -23,7 +23,6 @@ from siltstone.compaction.planning.model import (
     View,
     files_needed,
     idle,
-    megabytes,
     total_bytes,
     total_rows,
     unfinished_text,
@@ -34,6 +33,7 @@ from siltstone.eventlog.compaction_policy import chosen as small_event_files
 from siltstone.eventlog.compaction_policy import classes as event_classes
 from siltstone.model.periods import Granularity, end, granularity_of
 from siltstone.model.tiers import FEWEST_FILES_PER_JOB
+from siltstone.model.units import size_text
 
 MOST_SQUASH_ROWS: Final = 200_000
 """As many as `squash.SQUASH_ROWS`, which this module cannot import: a test holds them together."""
@@ -279,7 +279,7 @@ def _too_little(free: Sequence[FileEntry], files: Sequence[FileEntry], settings:
     if view.force:
         return ""
     if loose < settings.cluster_bytes:
-        return f"{megabytes(loose)} of {megabytes(settings.cluster_bytes)} not clustered"
+        return f"{size_text(loose)} of {size_text(settings.cluster_bytes)} not clustered"
     share = loose / max(1, total_bytes(free))
     return "" if share >= settings.cluster_share else f"{share:.0%} of {settings.cluster_share:.0%} not clustered"
 
@@ -298,7 +298,7 @@ def _clustering(found: Candidate, free: list[FileEntry], settings: Settings, rea
         saved_bytes=max(0, len(chosen) - after) * OPEN_COST_BYTES + loose,
         target_bytes=settings.target_file_bytes,
         waiting_since_ms=min((file.modified_ms for file in chosen if file.tier != CLUSTERED), default=0),
-        trigger=f"{megabytes(loose)} not clustered",
+        trigger=f"{size_text(loose)} not clustered",
         reason=reason,
     )
 

@@ -100,7 +100,7 @@ def sorted_rows(rows: pa.Table, names: Sequence[str]) -> pa.Table:
             return pa.concat_tables(_narrowed(table.take(order), rows.schema))
         except pa.ArrowInvalid as error:
             raise Unavailable(
-                f"{rows.num_rows:,} unfolded rows hold more than 2 GiB of nested values ({error}). "
+                f"{rows.num_rows:,} unfolded rows hold more than 2 GB of nested values ({error}). "
                 "Fold them first: silt compact runs on Spark."
             ) from error
 

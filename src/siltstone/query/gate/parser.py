@@ -20,6 +20,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from siltstone.errors import InvalidRequest
 from siltstone.model.sql_parsing import quiet
+from siltstone.query.sqlglot_loader import check_source
 
 COMMA_JOIN: Final = ","
 """The kind of a join that is written as a comma: the same as CROSS JOIN, from left to right."""
@@ -462,7 +463,7 @@ def tree_of(tokens: list[Token], text: str) -> exp.Expr | None:
         sqlglot.errors.ParseError: it cannot be read; the error names the place.
         RecursionError: it is nested too deeply.
     """
-    return _one(_PlainParser(), tokens, text)
+    return _one(_PlainParser, tokens, text)
 
 
 def known_tree_of(tokens: list[Token], text: str) -> exp.Expr | None:
@@ -472,7 +473,7 @@ def known_tree_of(tokens: list[Token], text: str) -> exp.Expr | None:
         sqlglot.errors.ParseError: it cannot be read.
         RecursionError: it is nested too deeply.
     """
-    return _one(_BoundedParser(), [part for token in tokens for part in _without_suffix(token)], text)
+    return _one(_BoundedParser, [part for token in tokens for part in _without_suffix(token)], text)
 
 
 def _without_suffix(token: Token) -> list[Token]:
@@ -484,9 +485,10 @@ def _without_suffix(token: Token) -> list[Token]:
     return [Token(kind, text, token.line, token.col, token.start, token.end) for kind, text in parts]
 
 
-def _one(parser: SparkParser, tokens: list[Token], text: str) -> exp.Expr | None:
+def _one(parser: type[_BoundedParser], tokens: list[Token], text: str) -> exp.Expr | None:
+    check_source()
     with quiet():
-        parsed = parser.parse(tokens, text)
+        parsed = parser().parse(tokens, text)
     if len(parsed) != 1:
         raise ParseError("several statements")
     return parsed[0]

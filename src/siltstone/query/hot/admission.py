@@ -10,10 +10,8 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
-_UNITS: Final = ("bytes", "KB", "MB", "GB", "TB")
-_STEP: Final = 1024
+from siltstone.model.units import size_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,17 +99,3 @@ def _yes(why: str, *, evict: tuple[str, ...] = ()) -> Decision:
 
 def _no(why: str) -> Decision:
     return Decision(resident=False, reason=f"Not resident: {why}.")
-
-
-def size_text(size_bytes: int) -> str:
-    """Say a size in words of people.
-
-    >>> size_text(0), size_text(1536), size_text(5 * 1024**3)
-    ('0 bytes', '1.5 KB', '5.0 GB')
-    """
-    size = float(size_bytes)
-    for unit in _UNITS:
-        if size < _STEP or unit == _UNITS[-1]:
-            break
-        size /= _STEP
-    return f"{size:.0f} {unit}" if unit == _UNITS[0] else f"{size:.1f} {unit}"

@@ -12,10 +12,11 @@ from siltstone.clock import Clock
 from siltstone.config import Settings
 from siltstone.dataset.store import Store, files_vanished
 from siltstone.errors import Gone, Unavailable
+from siltstone.model.units import BYTES_PER_MB
 from siltstone.query.hot.admission import Decision
 from siltstone.query.hot.dataset_resolver import Sources
 from siltstone.query.hot.directives import Following, Wishes
-from siltstone.query.hot.duckdb_engine import BYTES_PER_MB, budget_bytes
+from siltstone.query.hot.duckdb_engine import budget_bytes
 from siltstone.query.hot.duckdb_types import Unfit
 from siltstone.query.hot.fill import Progress
 from siltstone.query.hot.fill_queue import LOOKS, UNENDING, Filler

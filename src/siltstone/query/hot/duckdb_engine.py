@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from siltstone.model.units import BYTES_PER_MB
 from siltstone.spark.jvm import machine_memory_mb
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-BYTES_PER_MB: Final = 1024 * 1024
 LARGEST_BUDGET_MB: Final = 16 * 1024
 """What is resident unless told: no more than this, and no more than a quarter of the machine."""
 SHARE_OF_MEMORY: Final = 4
@@ -52,7 +52,7 @@ class Engine:
         config: dict[str, str | bool | int | float | list[str]] = {
             **_LOCKED,
             **_RETURNING,
-            "memory_limit": f"{memory_bytes // BYTES_PER_MB}MB",
+            "memory_limit": f"{memory_bytes // BYTES_PER_MB}MiB",
         }
         self._root: DuckDBPyConnection = duckdb.connect(":memory:", config=config)
         self._root.execute("SET GLOBAL TimeZone = 'UTC'")

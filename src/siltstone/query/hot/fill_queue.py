@@ -8,7 +8,8 @@ import pyarrow as pa
 from siltstone.clock import Clock
 from siltstone.dataset.store import Snapshot, Store, files_vanished
 from siltstone.errors import SiltstoneError
-from siltstone.query.hot.admission import Candidate, Decision, admit, size_text
+from siltstone.model.units import size_text
+from siltstone.query.hot.admission import Candidate, Decision, admit
 from siltstone.query.hot.duckdb_engine import give_back
 from siltstone.query.hot.duckdb_types import Unfit, columns_sql
 from siltstone.query.hot.fill import Allowed, Outgrown, Progress, estimate_bytes, fill

@@ -4,7 +4,7 @@ import datetime
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from siltstone.query.hot.admission import size_text
+from siltstone.model.units import size_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
