@@ -89,7 +89,7 @@ class LakeCycles:
         """
         coming = max(self._journal.next_cycle(), self._notes.cycles().get("last", 0) + 1)
         number = coming if cycle is None else cycle
-        return self._planned(names, only=only, force=force, cycle=number, unfinished=self._recovery.look().unfinished)
+        return self._planned(names, only=only, force=force, cycle=number, unfinished=self._recovery.look().running)
 
     def _planned(
         self,
@@ -166,7 +166,7 @@ class LakeCycles:
         check_may_compact(self.settings.role, doing="run a cycle")
         recovery = self.recover(epoch=epoch)
         number = self._notes.next_cycle(at_least=self._journal.next_cycle()) if cycle is None else cycle
-        plan = self._planned(names, only=only, force=force, cycle=number, unfinished=recovery.unfinished, crons=crons)
+        plan = self._planned(names, only=only, force=force, cycle=number, unfinished=recovery.running, crons=crons)
         return self._carried_out(plan, epoch=epoch, watchers=watchers, stopping=stopping, recovery=recovery)
 
     def run_asked(

@@ -161,7 +161,7 @@ class Housework:
 
     def _note(self, done: "CycleReport", turn: Turn) -> None:
         """Tell what goes beyond single jobs: what was recovered first, what was left out, what is missing in the journal."""
-        if text := done.recovery.told():
+        if text := done.recovery.summary():
             turn.tell({"event": "recovered", "cycle": turn.number, "text": text})
         for dataset, why in done.unreadable.items():
             turn.tell({"event": "left_out", "cycle": turn.number, "dataset": dataset, "error": why})
@@ -171,7 +171,7 @@ class Housework:
     def recover(self, turn: Turn) -> list[Told]:
         """Finish and sweep what crashed processes left; return what went wrong, for each dataset where something did."""
         found = self._lake.recover(epoch=turn.lease.epoch)
-        return [{"dataset": one.dataset or one.what, "error": one.why} for one in found.quarantined]
+        return [{"dataset": one.dataset or one.what, "error": one.error} for one in found.problems]
 
     def _asked(self, wish: Wish, turn: Turn) -> list[Told]:
         epoch = self._epoch(wish.names, turn)

@@ -245,7 +245,7 @@ def test_a_job_that_met_what_nobody_expected_is_written_down_as_failed_and_its_c
     run_cycle(plan, Broken(lake._compactor, lake._store), watchers=[lake._journal])
     (record,) = lake.jobs()
     assert (record.status, record.message) == (JobStatus.FAILED, "unknown"), "what it says may be a value of a user"
-    assert (lake.history()[0].status, lake.recover().did_something) == ("failed", False)
+    assert (lake.history()[0].status, lake.recover().summary()) == ("failed", "")
 
 
 def test_a_journal_that_meets_what_nobody_expected_stops_no_work(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -410,7 +410,7 @@ def test_a_dataset_that_cannot_be_read_is_reported_and_the_others_go_on(lake: La
         done = squash(again)
         assert [result.dataset for result in done] == [NAME]
         assert list(done.unreadable) == ["shop.web.broken"]
-        assert [one.dataset for one in done.recovery.quarantined] == ["shop.web.broken"]
+        assert [one.dataset for one in done.recovery.problems] == ["shop.web.broken"]
         assert list(again.plan().unreadable) == ["shop.web.broken"]
         with pytest.raises(Corruption):
             again.plan(["shop.web.broken"])

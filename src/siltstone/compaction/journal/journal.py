@@ -29,8 +29,6 @@ from itertools import islice
 from typing import Final, TypeVar
 from urllib.parse import quote
 
-import pyarrow as pa
-
 from siltstone.clock import Clock, epoch_ns
 from siltstone.compaction.execution.job import Job
 from siltstone.compaction.failures import Failure
@@ -64,7 +62,7 @@ from siltstone.dataset.store import Store
 from siltstone.delta.layout import Layout, has_versions
 from siltstone.delta.log_reader import LogEntry
 from siltstone.delta.table_reader import LogMoved
-from siltstone.errors import Conflict, SiltstoneError
+from siltstone.errors import Conflict, SiltstoneError, error_text
 from siltstone.eventlog.events import (
     BuildRequestEvent,
     BuildStatus,
@@ -79,6 +77,7 @@ from siltstone.eventlog.events import (
 )
 from siltstone.eventlog.log import EventLog
 from siltstone.eventlog.queries import MAX_FILTERS, Build, Filter
+from siltstone.eventlog.transitions import ENDED_JOBS
 from siltstone.failpoints import reach
 from siltstone.host.system_errors import log_errors
 from siltstone.model.reports import JobResult
@@ -114,14 +113,28 @@ class _Running:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadableJob:
+    """An open job whose record cannot be read, and why."""
+
+    job: str
+    label: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenCycle:
-    """A cycle that has not ended, as the journal tells it: its jobs, and the records that cannot be read, each with why."""
+    """A cycle that has not ended, as the journal records it."""
 
     build: Build
     jobs: tuple[JobRecord, ...]
-    unreadable: dict[str, str]
+    unreadable: tuple[UnreadableJob, ...]
     open_refs: frozenset[str]
-    """The partitions of which it has not said how they ended."""
+    """Partitions without an event about their end."""
+
+    @property
+    def unfinished(self) -> list[JobRecord]:
+        """Its jobs that have not ended."""
+        return [record for record in self.jobs if record.status not in ENDED_JOBS]
 
     @property
     def owner(self) -> Owner | None:
@@ -225,7 +238,7 @@ class Journal:
                     pass
         jobs, unreadable = _read(runs)
         open_refs = frozenset(ref for ref, status in states.items() if status not in SETTLED)
-        return OpenCycle(build=build, jobs=tuple(jobs), unreadable=unreadable, open_refs=open_refs)
+        return OpenCycle(build=build, jobs=tuple(jobs), unreadable=tuple(unreadable), open_refs=open_refs)
 
     def cycles(self, limit: int) -> list[Build]:
         """Return the last cycles, the newest first."""
@@ -407,10 +420,8 @@ class Journal:
         except Conflict as error:  # somebody has ended this cycle for us: it will not become legal later
             self._pending.clear()
             self.trouble = f"The journal did not take what cycle {running.build_request_id} did: {error}"
-        except (SiltstoneError, OSError, pa.ArrowException) as error:
-            self.trouble = f"The journal cannot be written: {error}"
         except Exception as error:  # noqa: BLE001  # an event that cannot be written stops no work, whatever the reason
-            self.trouble = f"The journal cannot be written: {type(error).__name__}: {error}"
+            self.trouble = f"The journal cannot be written: {error_text(error)}"
 
     def append(self, build_request_id: str, payloads: Iterable[Payload]) -> None:
         """Append events of any cycle, together; recovery does.
@@ -438,15 +449,17 @@ def this_process(owner: str) -> Owner:
     return Owner(id=owner, machine=machine(), host=host, pid=os.getpid(), installation=installation())
 
 
-def _read(events: Mapping[str, Sequence[Event]]) -> tuple[list[JobRecord], dict[str, str]]:
-    """Read jobs from their events; those that cannot be read apart, each with why."""
+def _read(events: Mapping[str, Sequence[Event]]) -> tuple[list[JobRecord], list[UnreadableJob]]:
+    """Read jobs from their events; also return the open ones that cannot be read."""
     found: list[JobRecord] = []
-    unreadable: dict[str, str] = {}
+    unreadable: list[UnreadableJob] = []
     for run, own in events.items():
         try:
             found.append(read_job(own))
         except Unreadable as error:
-            unreadable[run] = str(error)
+            payloads = [event.payload for event in own if isinstance(event.payload, JobEvent)]
+            if not any(payload.status in ENDED_JOBS for payload in payloads):
+                unreadable.append(UnreadableJob(job=run, label=payloads[0].job_label, error=str(error)))
     return found, unreadable
 
 

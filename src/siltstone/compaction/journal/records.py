@@ -18,6 +18,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from siltstone.compaction.execution.job import Job
@@ -266,7 +267,7 @@ def _with_changes(record: "JobRecord", found: Done, report: Mapping[str, Any], c
 
 
 def is_whole(record: "JobRecord", commits: Sequence[LogEntry]) -> bool:
-    """Tell whether commits of a job are all of it. One that was halved commits its parts one by one, under names of their own."""
+    """Return whether commits cover a whole job. A split job commits each part under its own id."""
     if not record.kind.ends_with_commit:
         return False
     if any(entry.info.get(JOB) == record.job for entry in commits):
@@ -279,12 +280,19 @@ def is_whole(record: "JobRecord", commits: Sequence[LogEntry]) -> bool:
 
 
 def manifests_of(
-    record: "JobRecord", done: Done, commits: Sequence[LogEntry], *, began: int, now: int, sha256: Mapping[str, str]
+    record: "JobRecord",
+    done: Done,
+    commits: Sequence[LogEntry],
+    *,
+    began: int,
+    now: int,
+    sha256: Mapping[str, str],
+    note: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[PartitionManifest, ...]:
-    """Return what a job made, one manifest for each commit; the first has the numbers of the whole job."""
+    """Return one manifest for each commit of a job; the first has the numbers of the whole job, and `note`."""
     numbers = {
         name: f"{value:.3f}" if isinstance(value, float) else str(value) for name, value in done.to_dict().items()
-    }
+    } | dict(note)
     if not commits:
         return (_manifest(record, began, now, metadata=numbers),)
     return tuple(
@@ -420,7 +428,7 @@ class JobRecord:
 
 
 RECOVERED: Final = "recovered"
-"""What the metadata of a manifest says that recovery has written."""
+"""Metadata of the first manifest of a job that recovery has ended: its outcome."""
 
 
 class Unreadable(Exception):  # noqa: N818
