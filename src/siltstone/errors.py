@@ -49,7 +49,7 @@ def error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def first_line(error: BaseException | None) -> str:
+def first_line(error: BaseException) -> str:
     r"""Return the first line of an error's text; its class if it has none.
 
     >>> first_line(ValueError("bad footer\n  at page 3")), first_line(MemoryError())

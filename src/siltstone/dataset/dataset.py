@@ -747,14 +747,6 @@ class Dataset:
         """
         return self._with_snapshot(lambda snapshot: self.read_at(snapshot, raw=raw, once=once), at=at)
 
-    def matching(self, where: str) -> "DataFrame":
-        """Return the rows of `read` for which a condition in Spark's words holds.
-
-        Raises:
-            InvalidRequest: the condition cannot be read, or asks for more than the columns of a row.
-        """
-        return self._with_snapshot(lambda snapshot: self._matching(where, snapshot))
-
     def _matching(self, where: str, snapshot: Snapshot) -> "DataFrame":
         condition = self._conditions.for_spark(where, self.schema.names)
         with self._condition_errors():

@@ -27,7 +27,7 @@ from siltstone.compaction.failures import (
     classify,
     symptoms_of,
 )
-from siltstone.compaction.operations.fold import disk_failures, spark_failures
+from siltstone.compaction.operations.rewrite_errors import disk_failures, spark_failures
 from siltstone.compaction.planning.model import Candidate, FileEntry, JobKind, Plan
 from siltstone.delta.log_reader import read_entry
 from siltstone.errors import (

@@ -17,14 +17,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
-
 from siltstone.clock import Clock
 from siltstone.compaction.execution.job import DIVISIBLE, Job, Runner, Stoppable
 from siltstone.compaction.failures import REASONS, Failure, UnreadableFiles, classify, symptoms_of
 from siltstone.compaction.planning.model import Candidate, JobKind
-from siltstone.delta.table_reader import LogMoved
-from siltstone.errors import Reason, SiltstoneError, Unavailable, reason_of
+from siltstone.errors import Reason, SiltstoneError, Unavailable, error_text, reason_of
 from siltstone.model.reports import FailedAttempt, JobResult, OutputFile
 
 if TYPE_CHECKING:
@@ -223,10 +220,8 @@ def _told(error: Exception, failure: Failure) -> str:
             return f"The time limit of one attempt (setting job_minutes) was over. {error}"
         case Failure.OUT_OF_MEMORY:
             return f"Out of memory (settings worker_memory_mb, spark_memory_mb). {error}"
-        case _ if isinstance(error, SiltstoneError | OSError | LogMoved | pa.ArrowException):
-            return str(error) or type(error).__name__
         case _:
-            return f"{type(error).__name__}: {error}"  # nobody expected it, and its words alone may say nothing
+            return error_text(error)
 
 
 def combined(reports: Sequence[dict[str, Any]]) -> dict[str, Any] | None:

@@ -130,9 +130,12 @@ class Compactor:
         return store, self._fold_any(store, epoch=epoch, job=job)
 
     def _fold_any(self, store: Store, *, epoch: int | None, job: str, until: int | None = None) -> CompactReport:
-        """Fold if there is anything to fold: Spark is not asked for otherwise."""
-        if not store.snapshot().unfolded:
-            return fold_nothing(store)
+        """Fold, without Spark if there is nothing to fold."""
+        started, snapshot = store.clock.monotonic_seconds(), store.snapshot()
+        if not snapshot.unfolded:
+            from siltstone.compaction.operations.fold import empty_plan, report_of
+
+            return report_of(store, empty_plan(snapshot), (), started)
         return self._fold(store, epoch=epoch, job=job, until=until)
 
     def _fold(self, store: Store, *, epoch: int | None, job: str, until: int | None = None) -> CompactReport:
@@ -201,25 +204,3 @@ class Compactor:
         from siltstone.compaction.operations.dataset_status import status
 
         return status(store)
-
-
-def fold_nothing(store: Store) -> CompactReport:
-    """Return the report of a fold that had nothing to do, without asking for Spark."""
-    started = store.clock.monotonic_seconds()
-    snapshot = store.snapshot()
-    return CompactReport(
-        dataset=str(store.name),
-        base_rows=snapshot.base.rows,
-        change_rows=0,
-        batches_folded=0,
-        upserts_applied=0,
-        tombstones_applied=0,
-        rows_dropped_by_tombstones=0,
-        final_rows=snapshot.base.rows,
-        files_removed=0,
-        files_added=0,
-        bytes_before=snapshot.base.size_bytes,
-        bytes_after=snapshot.base.size_bytes,
-        watermark=snapshot.watermark,
-        seconds=store.clock.monotonic_seconds() - started,
-    )

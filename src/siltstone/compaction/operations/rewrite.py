@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from siltstone.compaction.operations.commit import job_info
-from siltstone.compaction.operations.fold import discarding, disk_failures, spark_failures
+from siltstone.compaction.operations.rewrite_errors import discarding, disk_failures, spark_failures
 from siltstone.compaction.operations.unreadable_files import check_readable
 from siltstone.compaction.planning.model import CLUSTERED, Candidate, JobKind
 from siltstone.dataset.store import Snapshot, Store, check_columns

@@ -14,7 +14,7 @@ import pyarrow as pa
 from siltstone.compaction.failures import Failure, UnreadableFiles, classify, symptoms_of
 from siltstone.dataset.store import Store
 from siltstone.delta.parquet import READ_ERRORS, strange_columns
-from siltstone.errors import Corruption, Reason, SiltstoneError, Unavailable
+from siltstone.errors import Corruption, Reason, SiltstoneError, Unavailable, first_line
 from siltstone.host.system_errors import read_failure
 from siltstone.model.files import DataFile
 from siltstone.spark.errors import is_cancelled
@@ -128,5 +128,5 @@ def _reason(one: _Input, *, whole: bool) -> str:
         found = read_failure(one.root / one.file.path, error)
         if isinstance(found, Unavailable):
             raise found from error
-        return next(iter(str(error).splitlines()), type(error).__name__)
+        return first_line(error)
     return ""

@@ -14,7 +14,7 @@ are left out after that, if the log has columns that say what a duplicate is (`d
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +41,7 @@ from siltstone.dataset.read.dedup import (
 from siltstone.dataset.store import Snapshot, Store, sequence_of
 from siltstone.delta.parquet import key_ranges
 from siltstone.delta.row_group_reader import readable
+from siltstone.model.arrays import Numbers
 from siltstone.model.columns import OP, ROW_SEQ, SEQ, Op
 from siltstone.model.files import DataFile
 from siltstone.model.spec import Survivor
@@ -50,8 +51,6 @@ if TYPE_CHECKING:
 
 HIDES: Final = "_hides"
 """The highest sequence of a tombstone that names these subject values: what was appended before it is hidden."""
-
-Numbers = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)

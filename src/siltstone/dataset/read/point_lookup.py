@@ -26,7 +26,8 @@ import pyarrow.compute as pc
 from siltstone.dataset.store import Snapshot, Store, sequence_of
 from siltstone.delta.layout import BASE, CHANGES
 from siltstone.delta.read_cache import Visit
-from siltstone.delta.row_group_reader import FileReader, GroupedFile, Numbers
+from siltstone.delta.row_group_reader import FileReader, GroupedFile
+from siltstone.model.arrays import Numbers
 from siltstone.model.columns import OP, POS, ROW_SEQ, Op
 from siltstone.model.files import DataFile, KeyRange
 

@@ -22,11 +22,10 @@ import pyarrow as pa
 
 from siltstone.dataset.write.row_conversion import check_keys, to_table
 from siltstone.errors import InvalidRequest, NotFound
+from siltstone.model.arrays import Numbers
 
 _AT: Final = "_at"
 _ROW: Final = "_row"
-
-Numbers = np.ndarray[Any, Any]
 
 
 class Missing(StrEnum):
