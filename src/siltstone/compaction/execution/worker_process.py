@@ -23,6 +23,7 @@ from siltstone.compaction.execution.worker_main import session_members, settings
 from siltstone.compaction.failures import WorkerLost, exit_text
 from siltstone.config import Settings
 from siltstone.errors import Unavailable
+from siltstone.model.tiers import MEGABYTE
 from siltstone.spark.jvm import MEMORY_FLOOR_MB, fitted_memory_mb, machine_memory_mb
 from siltstone.spark.scratch import Scratch
 
@@ -32,7 +33,7 @@ STOP_SECONDS: Final = 15.0
 KILL_SECONDS: Final = 10.0
 """So long the system may take to bury what was killed."""
 POLL_SECONDS: Final = 0.02
-SAID_LINES: Final = 60
+STDERR_LINES: Final = 60
 """How much of what a worker and its JVM printed is kept, to tell why they ended."""
 SPARE_MEMORY_MB: Final = 1536
 """What a worker takes beside the heap of its JVM: its code and threads, Python, Python in Spark's tasks."""
@@ -45,7 +46,6 @@ NOT_INHERITED: Final = (
 )
 """Variables that would give a worker somebody else's JVM."""
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-BYTES_PER_MB: Final = 1024 * 1024
 
 
 def worker_settings(settings: Settings, *, scratch: Path) -> Settings:
@@ -82,7 +82,7 @@ class WorkerProcess:
         self._own_scratch = Scratch(settings, clock=clock)
         self._scratch = self._own_scratch.folder
         self._settings = worker_settings(settings, scratch=self._scratch)
-        self._said: deque[str] = deque(maxlen=SAID_LINES)
+        self._said: deque[str] = deque(maxlen=STDERR_LINES)
         chosen = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
         try:
             self._process = subprocess.Popen(  # noqa: S603
@@ -113,7 +113,7 @@ class WorkerProcess:
 
     def memory_mb(self) -> int:
         """Return what the worker, its JVM and their children have in memory."""
-        return sum(_resident_bytes(member) for member in session_members(self.pid)) // BYTES_PER_MB
+        return sum(_resident_bytes(member) for member in session_members(self.pid)) // MEGABYTE
 
     def has_grown(self) -> bool:
         """Tell whether it takes more memory than it should."""

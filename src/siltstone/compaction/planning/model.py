@@ -7,11 +7,10 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from siltstone.model.tiers import DEFAULT_TIERS, Tier
+from siltstone.model.tiers import DEFAULT_TIERS, MEGABYTE, Tier
 
 OPEN_COST_BYTES: Final = 4 * 1024 * 1024
 """Opening a file costs a reader about as much as reading so many bytes; Spark reckons with the same."""
-MEGABYTE: Final = 1024 * 1024
 CLUSTERED: Final = "cluster"
 """What `FileEntry.tier` says of a file that a clustering wrote."""
 
