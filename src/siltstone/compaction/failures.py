@@ -1,6 +1,6 @@
 """What went wrong with a job, as one of few classes, and what each calls for. Pure.
 
-The *symptoms* of an attempt are the kind and reason of our error, the words of Java, Spark, Arrow, Rust and the operating system,
+The *symptoms* of a failure is the kind and reason of our error, the words of Java, Spark, Arrow, Rust and the operating system,
 the exit of a process, and our own order to stop. The words of our own messages are never examined. The class decides: *divide*
 (try again with half the files), *leave* (report it; the next cycle plans anew), and whether the worker that met it can go on.
 """
@@ -27,13 +27,13 @@ class Failure(StrEnum):
     CORRUPT_INPUT = "corrupt_input"
     SCHEMA_CHANGED = "schema_changed"
     CONFLICT = "conflict"
-    """Somebody else was first: plan anew."""
+    """Another process was first: plan again."""
     FENCED = "fenced"
-    """A higher epoch has committed: whoever planned this must not go on."""
+    """A higher epoch has committed: this compactor must stop."""
     GONE = "gone"
     """The dataset was dropped."""
     COMMIT_UNKNOWN = "commit_unknown"
-    """Nobody knows whether it landed: recovery looks, and it is not tried again."""
+    """Whether it has landed is not known: recovery looks, and it is not retried."""
     UNKNOWN = "unknown"
 
     @property
@@ -52,7 +52,7 @@ _SOILING: Final = _RECOVERABLE | {Failure.CANCELLED, Failure.COMMIT_UNKNOWN, Fai
 
 
 class UnreadableFiles(Corruption):
-    """Inputs of a job that cannot be read; `files` says what is wrong with each, by its path below the table."""
+    """Inputs of a job that cannot be read; `files` has the reason for each, by its path below the table."""
 
     def __init__(self, message: str, files: Mapping[str, str]) -> None:
         """Name them."""
@@ -105,7 +105,7 @@ REASONS: Final[Mapping[Failure, Reason]] = {
     Failure.CANCELLED: Reason.CANCELLED,
     **{failure: reason for reason, failure in BY_REASON.items()},
 }
-"""The reason of a failure that was recognised by other symptoms than a reason."""
+"""Reasons of failures that were classified by other symptoms."""
 BY_WORDS: Final[Sequence[tuple[Failure, tuple[str, ...]]]] = (
     (
         Failure.OUT_OF_MEMORY,
@@ -153,8 +153,10 @@ _TOLD_BY_THE_DYING: Final = frozenset({Failure.OUT_OF_MEMORY, Failure.DISK_FULL}
 def classify(symptoms: Symptoms) -> Failure:
     """Return the class of a failure.
 
-    >>> classify(Symptoms(exit_code=-9)), classify(Symptoms(said="java.lang.OutOfMemoryError: Java heap space", exit_code=-9))
-    (<Failure.KILLED: 'killed'>, <Failure.OUT_OF_MEMORY: 'out_of_memory'>)
+    >>> classify(Symptoms(exit_code=-9))
+    <Failure.KILLED: 'killed'>
+    >>> classify(Symptoms(said="java.lang.OutOfMemoryError: Java heap space", exit_code=-9))
+    <Failure.OUT_OF_MEMORY: 'out_of_memory'>
     """
     if symptoms.asked is not None:
         return symptoms.asked
@@ -173,7 +175,7 @@ def classify(symptoms: Symptoms) -> Failure:
 
 
 def symptoms_of(error: Exception, *, asked: Failure | None = None) -> Symptoms:
-    """Return what an error says for its classification."""
+    """Return the evidence of an error."""
     lost = error if isinstance(error, WorkerLost) else None
     return Symptoms(
         kind=error.kind if isinstance(error, SiltstoneError) and lost is None else "",

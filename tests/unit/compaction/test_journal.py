@@ -233,7 +233,7 @@ def test_a_purge_that_stopped_after_its_fold_is_not_written_down_as_done(lake: L
     plan = plan_of(replace(candidate(kind=JobKind.PURGE), dataset=NAME, period="", files=()))
     run_cycle(plan, Stopped(lake._compactor, lake._store), watchers=[lake._journal])
     (record,) = lake.jobs()
-    assert (record.status, record.message) == (JobStatus.FAILED, "commit_unknown; of it was done: 0 files became 1")
+    assert (record.status, record.message) == (JobStatus.FAILED, "commit_unknown; done before: 0 files became 1")
 
 
 def test_a_job_that_met_what_nobody_expected_is_written_down_as_failed_and_its_cycle_ends(lake: Lake) -> None:

@@ -1,6 +1,6 @@
-"""Carrying out a job: attempts, halves, limits, and what came of it all.
+"""Runs a job with retries: attempts, splits, limits, and the result.
 
-1. An attempt runs under a *guard*, which ends it when the cycle is told to stop or its time is over.
+1. An attempt runs under a *guard*, which ends it when the cycle stops or its time is over.
 2. One that fails in a way that fewer files may avoid is divided into two halves, each an attempt of its own, at most
    `MAX_DEPTH` times and never below `FLOOR_FILES` files. What cannot be divided is tried once more as it is if its worker was
    killed: that need not have been its fault. A fold is divided between two sequences, its second half comes after the first.
@@ -38,7 +38,7 @@ POLL_SECONDS: Final = 0.1
 Stopping = Callable[[], bool]
 SUMMED: Final = frozenset({"files_removed", "files_added", "rows", "bytes_before", "bytes_after", "seconds"})
 OF_BASE: Final = frozenset({"base_rows", "bytes_before"})
-"""What the report of a fold says of base before it: the first part's holds for all. Of base after it the last part's does."""
+"""Fields of a fold's report about base before the fold: those of the first part. Fields about base after it: the last part's."""
 SUMMED_OF_FOLDS: Final = frozenset(
     {
         "change_rows",
@@ -97,7 +97,7 @@ def _middle(planned: Candidate) -> int:
 
 
 def carry_out(job: Job, runner: Runner, *, clock: Clock, stopping: Stopping) -> JobResult:
-    """Do a job, in as many attempts as it takes, and say what came of it."""
+    """Run a job in as many attempts as it takes, and return its result."""
     return _Carried(job=job, runner=runner, clock=clock, stopping=stopping).result()
 
 
@@ -187,7 +187,7 @@ class _Carried:
                 instead = (Part(job=part.job, depth=part.depth, again=True, rereads=part.rereads),)
         elif isinstance(error, UnreadableFiles):
             instead = self._without(part, error)
-        text = _told(error, failure)
+        text = _error_text(error, failure)
         self.failed.append(
             FailedAttempt(depth=part.depth, files=part.files, failure=str(failure), error=text, halved=halved)
         )
@@ -212,7 +212,7 @@ class _Carried:
         return (Part(job=part.job.part(0, left), depth=part.depth, rereads=part.rereads + 1),)
 
 
-def _told(error: Exception, failure: Failure) -> str:
+def _error_text(error: Exception, failure: Failure) -> str:
     match failure:
         case Failure.CANCELLED:
             return f"Cancelled. {error}"
@@ -252,7 +252,7 @@ def _outputs(report: "Report") -> tuple[OutputFile, ...]:
 
 
 class _Guard:
-    """Ends an attempt that takes too long, or that nobody wants any more; `asked` says why it did."""
+    """Ends an attempt that takes too long, or whose cycle stops; `asked` is the reason."""
 
     def __init__(self, runner: Runner, job: Job, clock: Clock, stopping: Stopping) -> None:
         self.asked: Failure | None = None
@@ -276,12 +276,12 @@ class _Guard:
             self._thread.join()
 
     def _watch(self, runner: Stoppable) -> None:
-        """Ask again and again: an order that comes between two Spark jobs meets nobody."""
+        """Interrupt repeatedly, because an interrupt between two Spark jobs has no effect."""
         started = self._clock.monotonic_seconds()
         while not self._over.wait(POLL_SECONDS):
             late = 0 < runner.limit_seconds < self._clock.monotonic_seconds() - started
             if self.asked is None and (late or self._stopping()):
                 self.asked = Failure.TIME_LIMIT if late else Failure.CANCELLED
             if self.asked is not None:
-                with suppress(Exception):  # whatever Spark says to it, it is asked again
+                with suppress(Exception):  # an interrupt that fails is repeated
                     runner.stop(self._job)

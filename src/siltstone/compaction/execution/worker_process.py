@@ -33,7 +33,7 @@ STOP_SECONDS: Final = 15.0
 KILL_SECONDS: Final = 10.0
 """So long the system may take to bury what was killed."""
 POLL_SECONDS: Final = 0.02
-STDERR_LINES: Final = 60
+SAID_LINES: Final = 60
 """How much of what a worker and its JVM printed is kept, to tell why they ended."""
 SPARE_MEMORY_MB: Final = 1536
 """What a worker takes beside the heap of its JVM: its code and threads, Python, Python in Spark's tasks."""
@@ -82,7 +82,7 @@ class WorkerProcess:
         self._own_scratch = Scratch(settings, clock=clock)
         self._scratch = self._own_scratch.folder
         self._settings = worker_settings(settings, scratch=self._scratch)
-        self._said: deque[str] = deque(maxlen=STDERR_LINES)
+        self._said: deque[str] = deque(maxlen=SAID_LINES)
         chosen = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
         try:
             self._process = subprocess.Popen(  # noqa: S603

@@ -1,13 +1,13 @@
 """The journal: what cycles do, written down as it happens, in the lake's own event log (``_system/events``).
 
-`records` says what is written; here is when, and what becomes of it when it cannot be written.
+`records` defines what is written. This module defines when, and what happens if it cannot be written.
 
-1. A cycle begins: its number, settings and tiers, and every job with the files it takes, in one append. From then on whoever
-   finds the cycle unfinished knows what was under way (`recovery`).
+1. A cycle begins: its number, settings and tiers, and every job with the files it takes, in one append. From then on
+   `recovery` knows what was under way.
 2. A job begins; it ends, with what it made. Two appends.
 3. The cycle ends.
 
-A cycle without a job is not written down: a lake that has nothing to do has nothing to tell. Its number is not given again
+A cycle without a job is not written, so the journal of an idle lake does not grow. Its number is not given again
 (`storage.notes`), so numbers in the journal may have gaps.
 
 The journal decides nothing about data: a commit is found in its table's log, whatever the journal says. So an event that cannot
@@ -51,8 +51,8 @@ from siltstone.compaction.journal.records import (
     partition_ref,
     read_job,
     safe_error,
-    told,
     until_of,
+    work_text,
 )
 from siltstone.compaction.planning.model import JobKind, Plan
 from siltstone.config import Role, Settings
@@ -138,12 +138,12 @@ class OpenCycle:
 
     @property
     def owner(self) -> Owner | None:
-        """Whose it is; None if no record says so."""
+        """Its owner; None if no record can be read."""
         return self.jobs[0].owner if self.jobs else None
 
     @property
     def epoch(self) -> int | None:
-        """The epoch of the lease that it was begun under; None if there was none, or no record says so."""
+        """The epoch of its lease; None without a lease, and if no record can be read."""
         return self.jobs[0].epoch if self.jobs else None
 
 
@@ -190,7 +190,7 @@ class Journal:
             return self._opened
 
     def _access(self) -> Settings:
-        """Return the settings to open the log with: whoever may compact writes down what it did, and no events of others."""
+        """Return the settings to open the log with: a role that may compact may write the journal."""
         return replace(self._settings, role=Role.ALL) if may_compact(self._settings.role) else self._settings
 
     def close(self) -> None:
@@ -300,7 +300,7 @@ class Journal:
         try:
             presence = Presence(self._layout.work, owner.id)
         except OSError as error:
-            self.trouble = f"The owner of cycle {number} cannot say that it lives: {error}"
+            self.trouble = f"The owner of cycle {number} cannot write its presence file: {error}"
         return _Running(
             build_request_id=cycle_id(number, owner.id),
             owner=owner,
@@ -358,7 +358,7 @@ class Journal:
             reach("journal.after_job_ended")
 
     def _ending(self, running: _Running, job: Job, result: JobResult) -> JobEvent:
-        """Return how a job ended. One that failed may have committed a part of its work; or all of it, and nobody could tell."""
+        """Return how a job ended. A failed job may have committed a part of its work, or all of it with its result lost."""
         commits = self._commits(running, job)
         record = record_of(job, running.build_request_id, running.owner)
         began, now = running.began.get(job.id, self._now()), self._now()
@@ -367,12 +367,12 @@ class Journal:
         made = manifests_of(record, done, commits, began=began, now=now, sha256=sha256)
         landed = result.failure == Failure.COMMIT_UNKNOWN and is_whole(record, commits)
         if result.error is None or landed:
-            return job_event(job, JobStatus.COMPLETED, message=told(done), manifests=made)
+            return job_event(job, JobStatus.COMPLETED, message=work_text(done), manifests=made)
         status = JobStatus.CANCELLED if result.failure == Failure.CANCELLED else JobStatus.FAILED
         text = safe_error(result.failure, result.error)
         if not commits:
             return job_event(job, status, message=text)
-        return job_event(job, status, message=f"{text}; of it was done: {told(done)}", manifests=made)
+        return job_event(job, status, message=f"{text}; done before: {work_text(done)}", manifests=made)
 
     def _commits(self, running: _Running, job: Job) -> list[LogEntry]:
         """Look up what a job has committed; where that cannot be seen its report has to do."""
@@ -417,7 +417,7 @@ class Journal:
             while self._pending:
                 self._made().append(*self._pending[:EVENTS_AT_ONCE])
                 del self._pending[:EVENTS_AT_ONCE]
-        except Conflict as error:  # somebody has ended this cycle for us: it will not become legal later
+        except Conflict as error:  # recovery has ended this cycle: the events will not become legal later
             self._pending.clear()
             self.trouble = f"The journal did not take what cycle {running.build_request_id} did: {error}"
         except Exception as error:  # noqa: BLE001  # an event that cannot be written stops no work, whatever the reason
@@ -427,7 +427,7 @@ class Journal:
         """Append events of any cycle, together; recovery does.
 
         Raises:
-            Conflict: somebody else was first.
+            Conflict: another process was first.
             Corruption, Unavailable: the journal cannot be written.
         """
         events = [self._event(build_request_id, payload) for payload in payloads]

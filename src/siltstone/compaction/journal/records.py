@@ -42,14 +42,14 @@ from siltstone.model.tiers import tiers_from_text
 
 CYCLE: Final = "cycle-"
 NUMBER_DIGITS: Final = 12
-"""The number of a cycle is written with so many digits: the last id is that of the highest number."""
+"""Digits of a cycle's number in its id, so that ids sort by number."""
 OWNER_DIGITS: Final = 8
 MOST_FILES: Final = 1_000
 """Files that one event names; of more the number alone is kept. A roll-up has 501 at most."""
 NS_PER_MS: Final = 1_000_000
 NS_PER_SECOND: Final = 1_000_000_000
 SAFE_FAILURES: Final = frozenset({Failure.CONFLICT, Failure.FENCED, Failure.GONE, Failure.CANCELLED})
-"""Failures whose text is ours alone; others may quote what Spark, Arrow or the disk said, and these may quote a row."""
+"""Failures whose text is ours alone. Other texts come from Spark, Arrow or the system, and may quote a row."""
 LONGEST_ERROR: Final = 300
 _QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
 _ERROR_CLASS: Final = re.compile(r"\[[A-Z][A-Z0-9_.]+\]")
@@ -80,7 +80,7 @@ def cycle_id(number: int, owner: str) -> str:
 
 
 def cycle_number(build_request_id: str) -> int | None:
-    """Return the number of a cycle; None if the build request is none of ours.
+    """Return the number of a cycle; None for any other build request.
 
     >>> cycle_number("cycle-000000000041-ab12cd34"), cycle_number("nightly")
     (41, None)
@@ -112,7 +112,7 @@ class Owner:
     host: str
     pid: int
     installation: str = ""
-    """What its machine keeps when it is started anew; empty if nobody can tell."""
+    """Id of its machine that survives a restart; empty if the system has none."""
 
 
 # ---- to events -----------------------------------------------------------------------------------------------------
@@ -328,10 +328,10 @@ def _of_entry(entry: LogEntry, sha256: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def told(done: Done) -> str:
-    """Say in a line what a job did.
+def work_text(done: Done) -> str:
+    """Return what a job did in one line.
 
-    >>> told(Done(files_before=32, files_after=1)), told(Done(files_deleted=1)), told(Done())
+    >>> work_text(Done(files_before=32, files_after=1)), work_text(Done(files_deleted=1)), work_text(Done())
     ('32 files became 1', '1 file deleted', 'nothing to do')
     """
     if done.files_deleted:
@@ -389,7 +389,7 @@ class JobRecord:
     planned_files: int = 0
     """How many files it was to take; `files` names `MOST_FILES` at most."""
     until: int = 0
-    """Of a fold: the sequence up to which it was to take changes; 0 if nobody wrote that down."""
+    """Of a fold: the last sequence it was planned to fold; 0 if that was not recorded."""
     scheduled_at: int = 0
     """When it was written down, in nanoseconds."""
     status: JobStatus = JobStatus.SCHEDULED
@@ -405,7 +405,7 @@ class JobRecord:
         return partition_ref(self.dataset, self.period)
 
     def unfinished(self) -> UnfinishedJob:
-        """Return it as the planner is told of it."""
+        """Return it as the planner needs it."""
         return UnfinishedJob(job=self.job, dataset=self.dataset, kind=self.kind, files=self.files)
 
     def to_dict(self) -> dict[str, Any]:
@@ -432,14 +432,14 @@ RECOVERED: Final = "recovered"
 
 
 class Unreadable(Exception):  # noqa: N818
-    """A record of the journal is not what a job's record is; the text says why."""
+    """A record of the journal is not a valid record of a job; the text has the reason."""
 
 
 def read_job(events: Iterable[Event]) -> JobRecord:
     """Read a job from its events, in their order.
 
     Raises:
-        Unreadable: its first event does not say whose job it is and what it was to do.
+        Unreadable: its first event lacks the owner or the config.
     """
     record: JobRecord | None = None
     for event in events:
@@ -456,7 +456,7 @@ def read_job(events: Iterable[Event]) -> JobRecord:
 
 def _scheduled(event: Event, payload: JobEvent) -> JobRecord:
     if payload.config is None:
-        raise Unreadable(f"job {payload.job_run_id} does not say what it was to do")
+        raise Unreadable(f"job {payload.job_run_id} has no config")
     facts = payload.config.env
     number = cycle_number(event.build_request_id)
     try:
@@ -512,7 +512,7 @@ def _moved(record: JobRecord, event: Event, payload: JobEvent) -> JobRecord:
 
 
 def _read_done(metadata: Mapping[str, str]) -> Done:
-    """Read numbers; what a later Siltstone adds is passed over, and what is no number is none."""
+    """Read numbers. Unknown names are ignored; a value that is not a number becomes the default."""
     found: dict[str, Any] = {}
     for name, default in asdict(Done()).items():
         try:

@@ -37,7 +37,7 @@ from siltstone.compaction.journal.records import (
     is_whole,
     job_label,
     manifests_of,
-    told,
+    work_text,
 )
 from siltstone.compaction.planning.model import JobKind, UnfinishedJob
 from siltstone.coordination.liveness import sweep_dead
@@ -284,7 +284,7 @@ def _job_ending(record: JobRecord, commits: Sequence[LogEntry], status: JobStatu
     label = job_label(record.dataset, record.lane)
     event = partial(JobEvent, job_run_id=record.job, job_label=label, target_partitions=(record.ref,))
     begins = status is JobStatus.COMPLETED and record.status is JobStatus.SCHEDULED
-    message = f"{told(done)}; {text}" if commits else text
+    message = f"{work_text(done)}; {text}" if commits else text
     return [
         *([event(status=JobStatus.RUNNING)] if begins else []),
         event(status=status, message=message, manifests=made),

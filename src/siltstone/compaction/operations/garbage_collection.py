@@ -157,7 +157,7 @@ def vacuum(store: Store, *, retention_hours: float | None, dry_run: bool) -> Vac
 
 
 def checked_retention(settings: Settings, hours: float | None) -> float:
-    """Return how many hours a vacuum keeps: as long as base does unless told.
+    """Return the retention of a vacuum in hours; default: that of base.
 
     Raises:
         InvalidRequest: it is below the floor.
@@ -233,7 +233,7 @@ def purge_files(store: Store) -> tuple[int, int]:
     Files of writers that are committing right now stay: they are newer than this purge. Jobs that are still rewriting rows
     are waited for, because they may hold what was to be forgotten.
     What killed Sparks left in scratch folders is removed, too.
-    A crash on the way leaves fewer leftovers than before; the purge can be run again.
+    A crash on the way leaves fewer unreferenced files than before; the purge can be run again.
     """
     check_no_link(store)
     reach("purge.before_delete")
