@@ -262,8 +262,10 @@ def test_a_decision_by_words_is_found(code: str) -> None:
 
 
 def test_only_errors_of_others_are_classified_by_their_words() -> None:
-    """`symptoms_of` leaves the words of our own errors out, so nothing else may put words into symptoms."""
-    makers = [path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if "Symptoms(" in path.read_text()]
+    """`evidence_of` leaves the words of our own errors out, so nothing else may put words into evidence."""
+    makers = [
+        path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if "FailureEvidence(" in path.read_text()
+    ]
     assert makers == ["compaction/failures.py"]
 
 

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     import polars as pl
     from pyspark.sql import DataFrame, SparkSession
 
-    from siltstone.dataset.load.file_ingest import Intake
+    from siltstone.dataset.load.file_ingest import FileIngest
     from siltstone.dataset.load.loader import Loader
     from siltstone.dataset.write.buffered_producer import Producer
     from siltstone.dataset.write.partial_update import Given, Missing
@@ -157,10 +157,10 @@ class _Parts:
 
         return Loader(self.store, self.writer)
 
-    def intake(self, spark: "Callable[[], SparkSession]") -> "Intake":
-        from siltstone.dataset.load.file_ingest import Intake
+    def intake(self, spark: "Callable[[], SparkSession]") -> "FileIngest":
+        from siltstone.dataset.load.file_ingest import FileIngest
 
-        return Intake(self.store, self.loader, spark)
+        return FileIngest(self.store, self.loader, spark)
 
 
 class Dataset:
@@ -667,9 +667,9 @@ class Dataset:
         )
         given = (paths,) if isinstance(paths, str | Path) else tuple(paths)
         parts = self._now()  # a dropped dataset is Gone before Spark starts
-        from siltstone.dataset.load.file_ingest import Wanted
+        from siltstone.dataset.load.file_ingest import IngestRequest
 
-        wanted = Wanted(
+        wanted = IngestRequest(
             paths=given,
             format_name=format,
             order_by=as_names(order_by),

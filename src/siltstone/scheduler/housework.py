@@ -245,7 +245,7 @@ class Telling:
             {
                 **_named(job),
                 "report": None,
-                "error": text.format(job.planned.dataset),
+                "error": text.format(job.spec.dataset),
                 "error_kind": Unavailable.kind,
                 "outcome": "cancelled",
                 "error_reason": Reason.CANCELLED.value,
@@ -284,5 +284,5 @@ class Telling:
 
 
 def _named(job: "Job") -> Told:
-    planned = job.planned
-    return {"job": job.id, "kind": planned.lane, "dataset": planned.dataset, "period": planned.period}
+    spec = job.spec
+    return {"job": job.id, "kind": spec.lane, "dataset": spec.dataset, "period": spec.period}

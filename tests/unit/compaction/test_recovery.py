@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from siltstone import Lake
-from siltstone.compaction.execution.job import Inline, Job
+from siltstone.compaction.execution.job import InlineRunner, Job
 from siltstone.compaction.journal import journal as journals
 from siltstone.compaction.journal import owner_liveness as owners
 from siltstone.compaction.journal.journal import Journal
 from siltstone.compaction.journal.records import Owner, cycle_id
 from siltstone.compaction.journal.recovery import RecoveryProblem, RecoveryReport
 from siltstone.compaction.operations.commit import job_info
-from siltstone.compaction.planning.model import Candidate, FileEntry, JobKind, Plan
+from siltstone.compaction.planning.model import FileEntry, JobKind, JobSpec, Plan
 from siltstone.config import Role, Settings
 from siltstone.coordination import leases
 from siltstone.dataset.dataset_folder import Marker, write_marker
@@ -75,7 +75,7 @@ def begun(
     assert journal.trouble is None
     journal.job_began(jobs[0])
     if run:
-        Inline(lake._compactor, lake._store).run(jobs[0])
+        InlineRunner(lake._compactor, lake._store).run(jobs[0])
     if dies:
         end_owner(journal)
     return jobs
@@ -110,8 +110,8 @@ def test_a_job_that_had_committed_is_completed_and_one_that_had_not_is_failed(la
     assert (cycle.status, cycle.message) == ("failed", "its process died; 1 job completed, 1 failed")
     log = lake._journal.log()
     assert log is not None
-    assert log.partition(first.planned.dataset).status is PartitionStatus.AVAILABLE
-    assert log.partition(second.planned.dataset).status is PartitionStatus.FAILED
+    assert log.partition(first.spec.dataset).status is PartitionStatus.AVAILABLE
+    assert log.partition(second.spec.dataset).status is PartitionStatus.FAILED
     assert lake.totals().all.recovered == 2
     assert lake.recover() == RecoveryReport()
 
@@ -232,9 +232,9 @@ def test_an_owner_on_another_machine_is_dead_after_a_day_of_silence(lake: Lake, 
 @pytest.mark.usefixtures("elsewhere")
 def test_an_owner_with_a_lower_epoch_is_dead(lake: Lake) -> None:
     journal = Journal(lake._layout, settings=lake.settings, clock=lake._clock)
-    planned = Candidate(kind=JobKind.VACUUM, lane="vacuum", dataset=NAME)
+    planned = JobSpec(kind=JobKind.VACUUM, lane="vacuum", dataset=NAME)
     journal.cycle_began(
-        Plan(cycle=1, budget_bytes=1, jobs=(planned,), left_out=()), [Job(id="j", cycle=1, planned=planned, epoch=4)]
+        Plan(cycle=1, budget_bytes=1, jobs=(planned,), left_out=()), [Job(id="j", cycle=1, spec=planned, epoch=4)]
     )
     assert len(lake.recover(epoch=4).running) == 1
     assert lake.recover(epoch=5).failed == ("j",)
@@ -430,5 +430,5 @@ def test_a_report_becomes_plain_data() -> None:
 def test_an_unfinished_job_names_its_files(lake: Lake) -> None:
     (job, _) = begun(lake, run=False, dies=False)
     (found, _) = lake.recover().running
-    assert set(found.files) == {file.path for file in job.planned.files}
-    assert isinstance(job.planned.files[0], FileEntry)
+    assert set(found.files) == {file.path for file in job.spec.files}
+    assert isinstance(job.spec.files[0], FileEntry)

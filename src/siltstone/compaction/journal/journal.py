@@ -286,7 +286,7 @@ class Journal:
             for ref in refs:
                 payloads += _requested(ref)
             payloads += [
-                job_event(job, JobStatus.SCHEDULED, config=self._config(running, job), message=job.planned.trigger)
+                job_event(job, JobStatus.SCHEDULED, config=self._config(running, job), message=job.spec.trigger)
                 for job in jobs
             ]
             payloads.append(BuildRequestEvent(status=BuildStatus.EXECUTING, message=text))
@@ -309,12 +309,12 @@ class Journal:
         )
 
     def _config(self, running: _Running, job: Job) -> JobConfig:
-        place = job.planned.dataset, job.planned.kind
+        place = job.spec.dataset, job.spec.kind
         if place not in running.above:
             running.above[place] = None
             if self._store is not None:
                 with suppress(SiltstoneError, OSError, LogMoved):
-                    running.above[place] = version_of(self._store(job.planned.dataset), job.planned.kind)
+                    running.above[place] = version_of(self._store(job.spec.dataset), job.spec.kind)
         return config_of(job, running.owner, above=running.above[place])
 
     def job_began(self, job: Job) -> None:
@@ -378,8 +378,8 @@ class Journal:
         """Look up what a job has committed; where that cannot be seen its report has to do."""
         if self._store is not None:
             with suppress(SiltstoneError, OSError, LogMoved):
-                above = running.above.get((job.planned.dataset, job.planned.kind))
-                return commits_of(self._store(job.planned.dataset), job.planned.kind, job.id, above=above)
+                above = running.above.get((job.spec.dataset, job.spec.kind))
+                return commits_of(self._store(job.spec.dataset), job.spec.kind, job.id, above=above)
         return []
 
     def cycle_ended(self, plan: Plan, results: Sequence[JobResult]) -> None:  # noqa: ARG002  # as every watcher is called
@@ -465,28 +465,28 @@ def _read(events: Mapping[str, Sequence[Event]]) -> tuple[list[JobRecord], list[
 
 def record_of(job: Job, build_request_id: str, owner: Owner) -> JobRecord:
     """Return the record of a job that this process runs."""
-    planned = job.planned
+    spec = job.spec
     return JobRecord(
         job=job.id,
         build_request_id=build_request_id,
         cycle=job.cycle,
-        kind=planned.kind,
-        lane=planned.lane,
-        dataset=planned.dataset,
-        period=planned.period,
+        kind=spec.kind,
+        lane=spec.lane,
+        dataset=spec.dataset,
+        period=spec.period,
         owner=owner,
         epoch=job.epoch,
-        trigger=planned.trigger,
-        bytes=sum(file.size_bytes for file in planned.files),
-        waiting_since_ms=planned.waiting_since_ms,
-        files=tuple(file.path for file in planned.files),
-        planned_files=len(planned.files),
-        until=until_of(planned),
+        trigger=spec.trigger,
+        bytes=sum(file.size_bytes for file in spec.files),
+        waiting_since_ms=spec.waiting_since_ms,
+        files=tuple(file.path for file in spec.files),
+        planned_files=len(spec.files),
+        until=until_of(spec),
     )
 
 
 def _ref(job: Job) -> str:
-    return partition_ref(job.planned.dataset, job.planned.period)
+    return partition_ref(job.spec.dataset, job.spec.period)
 
 
 def _partition(ref: str, status: PartitionStatus, job: str | None = None, message: str = "") -> PartitionEvent:

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from siltstone.compaction.execution.job import Job
 from siltstone.compaction.failures import Failure
-from siltstone.compaction.planning.model import Candidate, JobKind, UnfinishedJob
+from siltstone.compaction.planning.model import JobKind, JobSpec, UnfinishedJob
 from siltstone.config import Settings
 from siltstone.delta.log_reader import LogEntry
 from siltstone.eventlog.events import (
@@ -122,7 +122,7 @@ def graph_of(settings: Settings, jobs: Sequence[Job], *, epoch: int | None) -> s
     """Return what a cycle goes by, as JSON: the settings that decide, the tiers, and how many jobs each lane has."""
     lanes: dict[str, int] = {}
     for job in jobs:
-        lanes[job.planned.lane] = lanes.get(job.planned.lane, 0) + 1
+        lanes[job.spec.lane] = lanes.get(job.spec.lane, 0) + 1
     tiers = {tier.name: asdict(tier) for tier in tiers_from_text(settings.tiers)}
     return json.dumps(
         {
@@ -138,23 +138,23 @@ def graph_of(settings: Settings, jobs: Sequence[Job], *, epoch: int | None) -> s
 
 def config_of(job: Job, owner: Owner, *, above: int | None = None) -> JobConfig:
     """Return what a job is to do; its commits come `above` a version of its table."""
-    planned = job.planned
+    spec = job.spec
     facts: dict[str, Any] = {
         "cycle": job.cycle,
-        "kind": str(planned.kind),
-        "lane": planned.lane,
-        "dataset": planned.dataset,
-        "period": planned.period,
-        "batch": planned.batch,
-        "batches": planned.batches,
-        "trigger": planned.trigger,
-        "files": len(planned.files),
-        "files_after": planned.files_after,
-        "rows": planned.rows,
-        "bytes": sum(file.size_bytes for file in planned.files),
-        "target_bytes": planned.target_bytes,
-        "waiting_since_ms": planned.waiting_since_ms,
-        "until": until_of(planned),
+        "kind": str(spec.kind),
+        "lane": spec.lane,
+        "dataset": spec.dataset,
+        "period": spec.period,
+        "batch": spec.batch,
+        "batches": spec.batches,
+        "trigger": spec.trigger,
+        "files": len(spec.files),
+        "files_after": spec.files_after,
+        "rows": spec.rows,
+        "bytes": sum(file.size_bytes for file in spec.files),
+        "target_bytes": spec.target_bytes,
+        "waiting_since_ms": spec.waiting_since_ms,
+        "until": until_of(spec),
         "epoch": "" if job.epoch is None else job.epoch,
         "above": "" if above is None else above,
         "owner": owner.id,
@@ -163,27 +163,27 @@ def config_of(job: Job, owner: Owner, *, above: int | None = None) -> JobConfig:
         "pid": owner.pid,
         "installation": owner.installation,
     }
-    taken = [JobInput(partition_ref=file.path, kind=InputKind.QUERY) for file in planned.files[:MOST_FILES]]
+    taken = [JobInput(partition_ref=file.path, kind=InputKind.QUERY) for file in spec.files[:MOST_FILES]]
     return JobConfig(
-        outputs=(partition_ref(planned.dataset, planned.period),),
+        outputs=(partition_ref(spec.dataset, spec.period),),
         inputs=tuple(taken),
-        args=(str(planned.kind), planned.lane),
+        args=(str(spec.kind), spec.lane),
         env={name: str(value) for name, value in facts.items()},
     )
 
 
-def until_of(planned: Candidate) -> int:
+def until_of(spec: JobSpec) -> int:
     """Return the sequence up to which a fold is to take changes, as far as it was planned; 0 for any other work."""
-    return max((file.order for file in planned.files), default=0) if planned.kind is JobKind.FOLD else 0
+    return max((file.order for file in spec.files), default=0) if spec.kind is JobKind.FOLD else 0
 
 
 def job_event(job: Job, status: JobStatus, *, message: str = "", **given: Any) -> JobEvent:  # noqa: ANN401
     """Return a payload about a job."""
-    planned = job.planned
+    spec = job.spec
     return JobEvent(
         job_run_id=job.id,
-        job_label=job_label(planned.dataset, planned.lane),
-        target_partitions=(partition_ref(planned.dataset, planned.period),),
+        job_label=job_label(spec.dataset, spec.lane),
+        target_partitions=(partition_ref(spec.dataset, spec.period),),
         status=status,
         message=message,
         **given,

@@ -26,7 +26,7 @@ from siltstone.model.reports import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from siltstone.compaction.planning.model import Candidate
+    from siltstone.compaction.planning.model import JobSpec
 
 PURGE_TRIES: Final = 5
 """How often a purge folds until it was the first."""
@@ -155,13 +155,13 @@ class Compactor:
 
         return squash(store.current(), many=many, dry_run=dry_run, epoch=epoch, job=job)
 
-    def roll_up(self, store: Store, planned: "Candidate", *, epoch: int | None = None, job: str = "") -> RollUpReport:
+    def roll_up(self, store: Store, planned: "JobSpec", *, epoch: int | None = None, job: str = "") -> RollUpReport:
         """Bring small files of a period of a log together, as planned."""
         from siltstone.compaction.operations.roll_up import roll_up
 
         return roll_up(self._spark(), store.current(), planned, epoch=epoch, job=job)
 
-    def cluster(self, store: Store, planned: "Candidate", *, epoch: int | None = None, job: str = "") -> RollUpReport:
+    def cluster(self, store: Store, planned: "JobSpec", *, epoch: int | None = None, job: str = "") -> RollUpReport:
         """Order the rows of a period of a log by several columns at once, as planned."""
         from siltstone.compaction.operations.cluster import cluster
 
@@ -184,9 +184,9 @@ class Compactor:
     def estimate(self, store: Store) -> FoldEstimate:
         """Say what a fold or a purge would have to do, without Spark."""
         from siltstone.compaction.operations.dataset_status import fold_estimate
-        from siltstone.compaction.operations.garbage_collection import leftovers
+        from siltstone.compaction.operations.garbage_collection import unreferenced_files
 
-        left = leftovers(store)
+        left = unreferenced_files(store)
         return replace(
             fold_estimate(store, store.snapshot()),
             unreferenced_files=len(left),

@@ -11,7 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from siltstone.compaction.failures import Failure, UnreadableFiles, classify, symptoms_of
+from siltstone.compaction.failures import Failure, UnreadableFiles, classify, evidence_of
 from siltstone.dataset.store import Store
 from siltstone.delta.parquet import READ_ERRORS, strange_columns
 from siltstone.errors import Corruption, Reason, SiltstoneError, Unavailable, first_line
@@ -82,7 +82,7 @@ def _names(error: Exception | None, one: "_Input") -> bool:
 
 def _is_suspicious(error: Exception) -> bool:
     """True if the error may come from an unreadable file although it names none (Python workers report no paths)."""
-    return not is_cancelled(error) and classify(symptoms_of(error)) in _SUSPICIOUS
+    return not is_cancelled(error) and classify(evidence_of(error)) in _SUSPICIOUS
 
 
 _SUSPICIOUS: Final = frozenset({Failure.UNKNOWN, Failure.CORRUPT_INPUT})

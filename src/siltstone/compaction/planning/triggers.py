@@ -12,9 +12,9 @@ from siltstone.clock import epoch_ms
 from siltstone.compaction.planning.model import (
     CLUSTERED,
     OPEN_COST_BYTES,
-    Candidate,
     FileEntry,
     JobKind,
+    JobSpec,
     Partition,
     Shape,
     TableState,
@@ -35,14 +35,14 @@ from siltstone.model.tiers import FEWEST_FILES_PER_JOB
 HOUR_MS: Final = 3_600_000
 
 
-def _bare(table: TableState, kind: JobKind) -> Candidate:
-    return Candidate(kind=kind, lane=str(kind), dataset=table.name)
+def _bare(table: TableState, kind: JobKind) -> JobSpec:
+    return JobSpec(kind=kind, lane=str(kind), dataset=table.name)
 
 
 # ---- fold --------------------------------------------------------------------------------------------------------
 
 
-def folds(table: TableState, settings: Settings, view: View) -> Iterator[Candidate]:
+def folds(table: TableState, settings: Settings, view: View) -> Iterator[JobSpec]:
     """Yield the fold of a dataset that has a backlog."""
     backlog = table.backlog
     if table.shape is Shape.EVENTS or not backlog.batches:
@@ -108,7 +108,7 @@ def _touched(table: TableState) -> int:
 # ---- squash, and event logs ----------------------------------------------------------------------------------------
 
 
-def squashes(table: TableState, settings: Settings, view: View, *, fold_due: bool) -> Iterator[Candidate]:
+def squashes(table: TableState, settings: Settings, view: View, *, fold_due: bool) -> Iterator[JobSpec]:
     """Yield the squash of a dataset's small change files."""
     if table.shape is Shape.EVENTS or len(table.change_files) < FEWEST_FILES_PER_JOB:
         return
@@ -129,7 +129,7 @@ def squashes(table: TableState, settings: Settings, view: View, *, fold_due: boo
     yield found
 
 
-def event_logs(table: TableState, settings: Settings, view: View) -> Iterator[Candidate]:
+def event_logs(table: TableState, settings: Settings, view: View) -> Iterator[JobSpec]:
     """Yield the compaction of an event log's small files, by the log's own rule. Every event keeps its index."""
     if table.shape is not Shape.EVENTS or len(table.files) < FEWEST_FILES_PER_JOB:
         return
@@ -150,7 +150,7 @@ def _too_few(files: Sequence[FileEntry], run: Sequence[FileEntry], many: int, vi
     return f"{text}; {busy} are not counted" if busy else text
 
 
-def _run_candidate(table: TableState, kind: JobKind, run: Sequence[FileEntry], *, target_bytes: int) -> Candidate:
+def _run_candidate(table: TableState, kind: JobKind, run: Sequence[FileEntry], *, target_bytes: int) -> JobSpec:
     size = total_bytes(run)
     after = files_needed(size, target_bytes)
     return replace(
@@ -171,7 +171,7 @@ def _run_candidate(table: TableState, kind: JobKind, run: Sequence[FileEntry], *
 
 def clusterings(
     table: TableState, settings: Settings, view: View, *, taken: frozenset[str], fold_due: bool
-) -> Iterator[Candidate]:
+) -> Iterator[JobSpec]:
     """Yield the clusterings of a dataset that has columns to cluster by, one for each period and partition.
 
     Files in `taken` are rolled up in this cycle. A file that a tier will still move to a coarser period is not clustered.
@@ -223,7 +223,7 @@ def _too_little(free: Sequence[FileEntry], files: Sequence[FileEntry], settings:
     return "" if share >= settings.cluster_share else f"{share:.0%} of {settings.cluster_share:.0%} not clustered"
 
 
-def _clustering(found: Candidate, free: list[FileEntry], settings: Settings, reason: str) -> Candidate:
+def _clustering(found: JobSpec, free: list[FileEntry], settings: Settings, reason: str) -> JobSpec:
     chosen = _fitting(sorted(free, key=attrgetter("path")), settings.cycle_bytes)
     size = total_bytes(chosen)
     loose = total_bytes([file for file in chosen if file.tier != CLUSTERED])
@@ -260,7 +260,7 @@ def _fitting(files: list[FileEntry], budget_bytes: int) -> list[FileEntry]:
 # ---- vacuum --------------------------------------------------------------------------------------------------------
 
 
-def vacuums(table: TableState, settings: Settings, view: View) -> Iterator[Candidate]:
+def vacuums(table: TableState, settings: Settings, view: View) -> Iterator[JobSpec]:
     """Yield the vacuum of a table: after its interval, and after a clustering.
 
     Where nobody knows when the last one was, the oldest file that waits tells: a vacuum leaves none that is older than its
