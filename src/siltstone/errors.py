@@ -38,6 +38,26 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in plain)
 
 
+def error_text(error: BaseException) -> str:
+    """Return an error as text for people: an error without a message of ours, or the system's, with its class.
+
+    >>> error_text(KeyError("id")), error_text(FileNotFoundError())
+    ("KeyError: 'id'", 'FileNotFoundError')
+    """
+    if isinstance(error, SiltstoneError | OSError):
+        return str(error) or type(error).__name__
+    return f"{type(error).__name__}: {error}"
+
+
+def first_line(error: BaseException) -> str:
+    r"""Return the first line of an error's text; its class if it has none.
+
+    >>> first_line(ValueError("bad footer\n  at page 3")), first_line(MemoryError())
+    ('bad footer', 'MemoryError')
+    """
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 class Reason(StrEnum):
     """Why an error was raised, where that decides what to do about it. Most errors need none."""
 

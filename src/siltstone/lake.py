@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from siltstone.compaction.execution.report import CycleReport
-    from siltstone.compaction.execution.worker_pool import Pool
+    from siltstone.compaction.execution.worker_pool import WorkerPool
     from siltstone.dataset.adoption import Adoption, Unregistered
     from siltstone.keeping.repair import Damage, Repairs
     from siltstone.query.hot.cache import HotCache
@@ -77,7 +77,7 @@ class Lake(KeptLake):
         self._on_cycle: list[Callable[[CycleReport], object]] = []
         self._compactor = Compactor(spark=self.spark, leased=self._leased)
         self._upkeep = _Upkeep(settings, clock, self._compactor)
-        self._pool: Pool | None = None
+        self._pool: WorkerPool | None = None
         self._goes_on = False
         """True once this object is a compactor that goes on for long: its jobs are better kept apart from it."""
         self._tiers: frozenset[str] = frozenset()

@@ -1,5 +1,6 @@
 """The small files of a log on Delta come together: no event is lost, doubled or moved, whoever follows."""
 
+from bisect import bisect_left
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,11 +16,11 @@ from siltstone.errors import Conflict
 from siltstone.eventlog import compaction as squash
 from siltstone.eventlog import local_table as local_place
 from siltstone.eventlog.arrow_rows import DAY
-from siltstone.eventlog.compaction_policy import class_of
 from siltstone.eventlog.events import event_json
 from siltstone.eventlog.local_table import KEPT_HOURS, PRESENCE, sweep
 from siltstone.eventlog.log import EventLog
 from siltstone.model.files import DataFile
+from siltstone.model.small_runs import EVENT_CLASSES, small_event_files
 from tests.support.appends import append_all
 from tests.support.histories import history
 
@@ -128,14 +129,16 @@ def test_it_runs_by_itself(address: Callable[[str], str]) -> None:
 @given(st.lists(st.integers(1, 40_000), max_size=200))
 def test_what_is_chosen_is_of_one_class_and_many(sizes: list[int]) -> None:
     files = [DataFile(path=str(n), size_bytes=1, rows=rows, partition={DAY: "d"}) for n, rows in enumerate(sizes)]
-    taken = squash.chosen(files, many=MANY)
-    classes = {class_of(file.rows) for file in taken}
-    assert not taken or (len(classes) == 1 and None not in classes and len(taken) >= MANY)
-    if not taken:
-        for number in range(3):
-            assert sum(class_of(rows) == number for rows in sizes) < MANY
+    run = small_event_files(files, squash.day_of, many=MANY)
+    classes = {bisect_left(EVENT_CLASSES, file.rows) for file in run.files}
+    assert len(classes) <= 1
+    assert len(EVENT_CLASSES) not in classes, "large files are left alone"
+    assert run.enough == (len(run.files) >= MANY)
+    if not run.enough:
+        for number in range(len(EVENT_CLASSES)):
+            assert sum(bisect_left(EVENT_CLASSES, rows) == number for rows in sizes) < MANY
 
 
 def test_files_of_many_days_are_left_alone_where_nothing_comes_together() -> None:
     files = [DataFile(path=str(n), size_bytes=1, rows=1, partition={DAY: str(n)}) for n in range(100)]
-    assert squash.chosen(files, many=MANY) == []
+    assert not small_event_files(files, squash.day_of, many=MANY).enough

@@ -1,4 +1,4 @@
-"""A process that dies in a cycle, before or after any event and any commit, leaves what recovery rolls forward or abandons.
+"""A process that dies in a cycle, before or after any event and any commit, leaves jobs that recovery completes or fails.
 
 The first of the two jobs is what each case is about; the other one has not begun. Appends of the journal and commits of the job
 share fail points: of `commit.before_entry` the first is the cycle's first append, the second says that the job began, the
@@ -19,15 +19,15 @@ NOTHING = None
 CYCLE = {
     "journal.before_cycle_began": NOTHING,
     "commit.before_entry": NOTHING,
-    "commit.after_entry": "abandoned",
-    "journal.after_cycle_began": "abandoned",
-    "journal.before_job_began": "abandoned",
-    "journal.after_job_began": "abandoned",
-    "squash.after_write": "abandoned",
-    "commit.before_entry:kill:3": "abandoned",
-    "commit.after_entry:kill:3": "rolled forward",
-    "squash.after_commit": "rolled forward",
-    "journal.before_job_ended": "rolled forward",
+    "commit.after_entry": "failed",
+    "journal.after_cycle_began": "failed",
+    "journal.before_job_began": "failed",
+    "journal.after_job_began": "failed",
+    "squash.after_write": "failed",
+    "commit.before_entry:kill:3": "failed",
+    "commit.after_entry:kill:3": "completed",
+    "squash.after_commit": "completed",
+    "journal.before_job_ended": "completed",
     "commit.after_entry:kill:4": "ended",
     "journal.after_job_ended": "ended",
     "journal.before_cycle_ended": "all ended",
@@ -93,7 +93,7 @@ def settled(lake: str) -> None:
     assert "executing" not in found["cycles"]
     assert set(found["jobs"].values()) == {"COMPLETED"}
     again = recover(lake)
-    assert (again["rolled_forward"], again["abandoned"], again["unfinished"]) == ((), (), [])
+    assert (again["completed"], again["failed"], again["running"]) == ((), (), [])
     assert list((Path(lake) / "_system" / "work").iterdir()) == []
 
 
@@ -109,15 +109,15 @@ def test_a_cycle_that_is_killed_is_recovered(place: str, expected: str | None, l
     found = recover(lake)
     after = observe(lake)
     first = after["jobs"].get(NAMES[0])
-    assert len(found["rolled_forward"]) == (expected == "rolled forward")
+    assert len(found["completed"]) == (expected == "completed")
     assert first == {
         NOTHING: None,
-        "abandoned": "FAILED",
+        "failed": "FAILED",
     }.get(expected, "COMPLETED")
     assert after["files"][0] == (1 if first == "COMPLETED" else ROWS)
-    abandoned = {NOTHING: 0, "abandoned": 2, "rolled forward": 1, "ended": 1, "all ended": 0, "cycle ended": 0}
-    assert len(found["abandoned"]) == abandoned[expected]
-    assert after["cycles"] == ([] if expected is NOTHING else ["completed" if abandoned[expected] == 0 else "failed"])
+    failed = {NOTHING: 0, "failed": 2, "completed": 1, "ended": 1, "all ended": 0, "cycle ended": 0}
+    assert len(found["failed"]) == failed[expected]
+    assert after["cycles"] == ([] if expected is NOTHING else ["completed" if failed[expected] == 0 else "failed"])
     settled(lake)
 
 
@@ -154,8 +154,8 @@ def test_what_was_asked_for_by_a_process_that_died_is_recovered_and_can_be_asked
     again = ask(lake, "squash")
     assert (again["trouble"], again["results"][0]["error"]) == ([], None), "also before anybody has recovered"
     found = recover(lake)
-    assert len(found["rolled_forward"]) == (status == "COMPLETED")
-    assert len(found["abandoned"]) == (status == "FAILED")
+    assert len(found["completed"]) == (status == "COMPLETED")
+    assert len(found["failed"]) == (status == "FAILED")
     after = observe(lake)
     assert sorted(after["cycles"]) == sorted(["completed", "completed" if status == "COMPLETED" else "failed"])
     assert (after["rows"], after["files"], after["unfinished"]) == (LIVE, [1, ROWS], 0)
@@ -169,7 +169,7 @@ def test_what_was_asked_for_by_a_process_that_died_is_recovered_and_can_be_asked
 def test_a_purge_whose_process_died_is_never_taken_for_done(place: str, empty_lake: str) -> None:
     killed("ask", empty_lake, place, what="purge")
     found = recover(empty_lake)
-    assert (len(found["abandoned"]), found["rolled_forward"]) == (1, ())
+    assert (len(found["failed"]), found["completed"]) == (1, ())
     assert observe(empty_lake)["jobs"] == {NAMES[0]: "FAILED"}
     assert ask(empty_lake, "purge")["results"][0]["report"]["purged"]
     assert observe(empty_lake)["jobs"] == {NAMES[0]: "COMPLETED"}

@@ -10,7 +10,7 @@ import pytest
 
 from siltstone import Lake
 from siltstone.clock import SystemClock
-from siltstone.compaction.execution.worker_pool import Pool
+from siltstone.compaction.execution.worker_pool import WorkerPool
 from siltstone.compaction.execution.worker_process import WorkerProcess
 from tests.support.faulty_worker import COMMAND
 from tests.support.rolled import SETTINGS
@@ -36,7 +36,7 @@ def open_lake(warm: list[WorkerProcess], tmp_path: Path) -> Iterator[OpenLake]:
             settings = replace(SETTINGS, **changed)
             lake = opened.enter_context(Lake.open(tmp_path / name / "lake", settings=settings))
             lake.path.parent.mkdir(exist_ok=True)
-            pool = Pool(
+            pool = WorkerPool(
                 lake.path,
                 settings=settings,
                 clock=SystemClock(),
@@ -53,14 +53,14 @@ def open_lake(warm: list[WorkerProcess], tmp_path: Path) -> Iterator[OpenLake]:
         yield open_one
 
 
-def _give_back(pool: Pool, warm: list[WorkerProcess]) -> None:
+def _give_back(pool: WorkerPool, warm: list[WorkerProcess]) -> None:
     alive = [worker for worker in pool._idle if worker.alive()]
     if alive and not warm:
         pool._idle.remove(alive[0])
         warm.append(alive[0])
 
 
-def pool_of(lake: Lake) -> Pool:
+def pool_of(lake: Lake) -> WorkerPool:
     """Return a lake's pool."""
     assert lake._pool is not None
     return lake._pool

@@ -150,7 +150,7 @@ def test_a_compactor_that_is_killed_in_a_fold_is_replaced_and_leaves_no_worker(b
     jobs = [(record.status.name, record.recovered) for record in bench.lake.jobs()]
     assert jobs in (
         [("COMPLETED", False), ("FAILED", True)],  # it died before its commit
-        [("COMPLETED", True)],  # or after it: rolled forward, and nothing is left to do
+        [("COMPLETED", True)],  # or after it: completed by recovery, and nothing is left to do
     )
     assert log.vacuum(dry_run=True).files == (), "what the dead one wrote was swept"
 

@@ -13,11 +13,11 @@ from siltstone import Lake
 from siltstone.clock import SystemClock
 from siltstone.compaction.execution.cycle_runner import run_cycle
 from siltstone.compaction.execution.job import Job
-from siltstone.compaction.execution.retry import carry_out
+from siltstone.compaction.execution.retry import run_with_retries
 from siltstone.compaction.execution.worker_main import ORPHANED, settings_to_dict
-from siltstone.compaction.execution.worker_pool import Pool
+from siltstone.compaction.execution.worker_pool import WorkerPool
 from siltstone.compaction.execution.worker_process import SPARE_MEMORY_MB
-from siltstone.compaction.planning.model import Candidate, JobKind, Plan
+from siltstone.compaction.planning.model import JobKind, JobSpec, Plan
 from siltstone.model.reports import JobResult
 from tests.jobs.conftest import OpenLake, pool_of
 from tests.support.faulty_worker import arrange
@@ -25,11 +25,11 @@ from tests.support.rolled import AT, NAME, make_log
 
 
 def nothing() -> Job:
-    return Job.of(Candidate(kind=JobKind.FOLD, lane="fold", dataset=NAME), cycle=1, epoch=None)
+    return Job.of(JobSpec(kind=JobKind.FOLD, lane="fold", dataset=NAME), cycle=1, epoch=None)
 
 
 def done(lake: Lake, job: Job | None = None) -> JobResult:
-    return carry_out(job or nothing(), pool_of(lake), clock=SystemClock(), stopping=lambda: False)
+    return run_with_retries(job or nothing(), pool_of(lake), clock=SystemClock(), stopping=lambda: False)
 
 
 def idle(lake: Lake) -> list[int]:
@@ -54,7 +54,7 @@ def test_at_most_so_many_workers_are_there_at_once(open_lake: OpenLake) -> None:
     for name in names:
         make_log(lake, files=0, name=name)
     arrange(lake.path, pause_seconds=1)
-    jobs = tuple(Candidate(kind=JobKind.FOLD, lane="fold", dataset=name) for name in names)
+    jobs = tuple(JobSpec(kind=JobKind.FOLD, lane="fold", dataset=name) for name in names)
     at_once: list[int] = []
 
     def look() -> bool:
@@ -106,7 +106,7 @@ def test_work_that_cannot_be_divided_is_tried_once_more_and_then_reported(open_l
 def test_an_unknown_dataset_is_reported_and_the_worker_kept(open_lake: OpenLake) -> None:
     lake = open_lake(fresh=True)
     make_log(lake, files=0)
-    missing = Job.of(Candidate(kind=JobKind.FOLD, lane="fold", dataset="a.b.c"), cycle=1, epoch=None)
+    missing = Job.of(JobSpec(kind=JobKind.FOLD, lane="fold", dataset="a.b.c"), cycle=1, epoch=None)
     assert done(lake, missing).failure == "gone"
     assert done(lake).outcome == "done"
 
@@ -114,7 +114,7 @@ def test_an_unknown_dataset_is_reported_and_the_worker_kept(open_lake: OpenLake)
 def test_a_worker_that_does_not_start_is_told_with_its_last_words(open_lake: OpenLake) -> None:
     lake = open_lake(fresh=True)
     make_log(lake, files=0)
-    lake._pool = Pool(
+    lake._pool = WorkerPool(
         lake.path,
         settings=lake.settings,
         clock=SystemClock(),
@@ -133,7 +133,7 @@ def test_a_worker_that_was_idle_for_long_is_let_go(open_lake: OpenLake) -> None:
     make_log(lake, files=0)
     assert done(lake).outcome == "done"
     (worker,) = pool_of(lake)._idle
-    pool_of(lake).let_idle_go()
+    pool_of(lake).close_idle()
     assert idle(lake) == [worker.pid], "it has just worked"
     worker.idle_since_seconds -= 1
     lake.run_cycle(only=["vacuum"])
@@ -176,16 +176,16 @@ def test_a_worker_whose_input_ends_while_it_works_ends_at_once(open_lake: OpenLa
 AS_NOBODY = """
 import json, os, sys
 from siltstone import Lake
-from siltstone.compaction.planning.model import Candidate, JobKind, Plan
+from siltstone.compaction.planning.model import JobSpec, JobKind, Plan
 from siltstone.compaction.execution.cycle_runner import run_cycle
-from siltstone.compaction.execution.job import Inline
+from siltstone.compaction.execution.job import InlineRunner
 kinds = [JobKind.SQUASH, JobKind.VACUUM]
-jobs = tuple(Candidate(kind=kind, lane=str(kind), dataset="web.eu.clicks") for kind in kinds)
+jobs = tuple(JobSpec(kind=kind, lane=str(kind), dataset="web.eu.clicks") for kind in kinds)
 with Lake.open(sys.argv[1]) as lake:
     lake.dataset("web.eu.clicks").status()
     if os.getuid() == 0:
         os.setgroups([]); os.setgid(65534); os.setuid(65534)
-    done = run_cycle(Plan(cycle=1, budget_bytes=0, jobs=jobs, left_out=()), Inline(lake._compactor, lake._store))
+    done = run_cycle(Plan(cycle=1, budget_bytes=0, jobs=jobs, left_out=()), InlineRunner(lake._compactor, lake._store))
 print(json.dumps([one.to_dict() for one in done]))
 """
 

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from siltstone import Dataset, Lake, Settings
 from siltstone.compaction.execution.cycle_runner import run_cycle
-from siltstone.compaction.execution.job import Inline, Job
-from siltstone.compaction.planning.model import Candidate, Inputs, JobKind, Plan
+from siltstone.compaction.execution.job import InlineRunner, Job
+from siltstone.compaction.planning.model import Inputs, JobKind, JobSpec, Plan
 from siltstone.compaction.planning.planner import plan
 from siltstone.compaction.planning.table_state import table_state
 from siltstone.config import Role
@@ -485,7 +485,7 @@ class Compactor:
         tables = [table_state(self._store(name), tiers=self._world.tiers)]
         inputs = Inputs(tables=tables, only=frozenset({work}), force=True)
         planned = plan(inputs, SETTINGS, self._world.clock.now())
-        run_cycle(planned, Inline(self._lake._compactor, self._store), watchers=[self])
+        run_cycle(planned, InlineRunner(self._lake._compactor, self._store), watchers=[self])
 
     def _mind_starvation(self, planned: Plan) -> None:
         """Note since when each candidate that could be done waits: those of this cycle, and those over its budget."""
@@ -500,7 +500,7 @@ class Compactor:
             figures.longest_wait = max(figures.longest_wait, figures.cycles - waiting[name])
 
     def _run(self, planned: Plan, epoch: int) -> None:
-        runner = Inline(self._lake._compactor, self._store)
+        runner = InlineRunner(self._lake._compactor, self._store)
         run_cycle(planned, runner, epoch=epoch, watchers=[self])
 
     def _store(self, name: str) -> Store:
@@ -513,17 +513,17 @@ class Compactor:
 
     def job_began(self, job: Job) -> None:
         """Remember which epoch has committed there."""
-        self._world.count_rewritten(job.planned.dataset)
-        self._epoch_before = self._store(job.planned.dataset).snapshot().epoch
+        self._world.count_rewritten(job.spec.dataset)
+        self._epoch_before = self._store(job.spec.dataset).snapshot().epoch
 
     def job_ended(self, job: Job, result: JobResult) -> None:
         """Count it; what was planned before another holder committed must not have landed."""
-        self._world.count_rewritten(job.planned.dataset)
+        self._world.count_rewritten(job.spec.dataset)
         if result.error is None:
             self._world.figures.jobs[result.lane] += 1
-            self._world.waiting.pop(_name(job.planned), None)
+            self._world.waiting.pop(_name(job.spec), None)
             overtaken = job.epoch is not None and job.epoch < self._epoch_before
-            landed = job.planned.kind in FENCED and (result.report or {}).get("files_added")
+            landed = job.spec.kind in FENCED and (result.report or {}).get("files_added")
             assert not (overtaken and landed), f"{result} landed with an older epoch"
         else:
             self._world.figures.refused[result.lane] += 1
@@ -532,5 +532,5 @@ class Compactor:
         """Nothing to do."""
 
 
-def _name(found: Candidate) -> Name:
+def _name(found: JobSpec) -> Name:
     return found.lane, found.dataset, found.period, found.partition

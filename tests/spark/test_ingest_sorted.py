@@ -163,7 +163,7 @@ def test_a_load_of_unknown_size_is_counted_first(
     dataset: Dataset, spark: "SparkSession", arranged_by_tasks: list[bool]
 ) -> None:
     frame = spark.createDataFrame(people(ROWS))
-    report = dataset._now().loader.load(ingest.Load(frame=frame))
+    report = dataset._now().loader.load(ingest.LoadRequest(frame=frame))
     assert arranged_by_tasks == [True]
     assert report.files > 3
     assert by_id(dataset.to_arrow()).equals(people(ROWS))

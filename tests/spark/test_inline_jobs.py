@@ -109,8 +109,8 @@ class Small:
 
     def run(self, job: Job) -> "Report":
         """Do one job, or die."""
-        if len(job.planned.files) > self._most:
-            raise WorkerLost("killed", ended_with=-9, said="")
+        if len(job.spec.files) > self._most:
+            raise WorkerLost("killed", ended_with=-9, stderr="")
         report = self._runner.run(job)
         self.after.append(self.look())
         return report

@@ -129,16 +129,16 @@ def test_a_purge_whose_process_died_after_its_fold_is_not_taken_for_done(lake: L
     change_bytes = visits.status().backlog_bytes
     job = died_after_its_commit(lake, JobKind.PURGE)
     found = lake.recover()
-    assert (found.rolled_forward, found.abandoned) == ((), (job.id,))
+    assert (found.completed, found.failed) == ((), (job.id,))
     (record,) = lake.jobs()
     assert (record.status, record.recovered, record.done.bytes_folded) == (JobStatus.FAILED, True, change_bytes)
     assert "ask for the purge again" in record.message
 
 
-def test_a_fold_whose_process_died_after_its_commit_is_rolled_forward(lake: Lake, visits: Dataset) -> None:
+def test_a_fold_whose_process_died_after_its_commit_is_completed(lake: Lake, visits: Dataset) -> None:
     visits.append([visit(3, "REGION-WEST")])
     job = died_after_its_commit(lake, JobKind.FOLD)
-    assert lake.recover().rolled_forward == (job.id,)
+    assert lake.recover().completed == (job.id,)
     (record,) = lake.jobs()
     assert (record.status, record.recovered, record.done.rows) == (JobStatus.COMPLETED, True, 1)
     assert lake.history()[0].status == "completed"

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from siltstone import Dataset, Lake, Settings
-from siltstone.compaction.planning.model import Candidate
+from siltstone.compaction.planning.model import JobSpec
 from siltstone.errors import Conflict
 from siltstone.failpoints import arm
 from siltstone.model.columns import PERIOD
@@ -52,7 +52,7 @@ def expected() -> Oracle:
     return oracle
 
 
-def jobs(lake: Lake, only: str) -> tuple[Candidate, ...]:
+def jobs(lake: Lake, only: str) -> tuple[JobSpec, ...]:
     return lake.plan([NAME], only=[only], force=True).jobs
 
 

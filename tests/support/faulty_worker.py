@@ -47,16 +47,16 @@ def do(place: Workplace, job: Job) -> Answer:
     if fault.get("once"):
         path.unlink()
     with ExitStack() as armed:
-        if len(job.planned.files) > fault.get("kill_over", len(job.planned.files)):
+        if len(job.spec.files) > fault.get("kill_over", len(job.spec.files)):
             armed.enter_context(arm("job.began", "kill"))
         if "kill" in fault:
             armed.enter_context(arm(fault["kill"], "kill"))
-        if "without_rights" in fault and job.planned.dataset.startswith(fault["without_rights"]):
+        if "without_rights" in fault and job.spec.dataset.startswith(fault["without_rights"]):
             armed.enter_context(_without_rights())
         time.sleep(fault.get("pause_seconds", 0))
         if fault.get("kill_in_spark"):
             threading.Thread(target=_kill_in_spark, args=(place.lake,), daemon=True).start()
-        if len(job.planned.files) > fault.get("kill_jvm_over", len(job.planned.files)):
+        if len(job.spec.files) > fault.get("kill_jvm_over", len(job.spec.files)):
             threading.Thread(target=_kill_jvm_in_spark, args=(place.lake,), daemon=True).start()
         return place.do(job)
 

@@ -147,7 +147,7 @@ MAY_READ_WORDS = {
     ("eventlog/queries.py", "_checks"): "SQLite's words",
     ("query/hot_executor.py", "_why"): "a mark of ours in the words of DuckDB, for a message",
     ("compaction/operations/unreadable_files.py", "_names"): "names of files",
-    ("compaction/operations/fold.py", "spark_failures"): "names of files in Spark's words",
+    ("compaction/operations/rewrite_errors.py", "spark_failures"): "names of files in Spark's words",
     ("scheduler/caretaker.py", "_look"): "the same error as before is not reported again",
 }
 ERRORS = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
@@ -262,8 +262,10 @@ def test_a_decision_by_words_is_found(code: str) -> None:
 
 
 def test_only_errors_of_others_are_classified_by_their_words() -> None:
-    """`symptoms_of` leaves the words of our own errors out, so nothing else may put words into symptoms."""
-    makers = [path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if "Symptoms(" in path.read_text()]
+    """`evidence_of` leaves the words of our own errors out, so nothing else may put words into evidence."""
+    makers = [
+        path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if "FailureEvidence(" in path.read_text()
+    ]
     assert makers == ["compaction/failures.py"]
 
 

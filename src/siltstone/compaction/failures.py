@@ -1,6 +1,6 @@
 """What went wrong with a job, as one of few classes, and what each calls for. Pure.
 
-The *symptoms* of an attempt are the kind and reason of our error, the words of Java, Spark, Arrow, Rust and the operating system,
+The *evidence* of a failure is the kind and reason of our error, the words of Java, Spark, Arrow, Rust and the operating system,
 the exit of a process, and our own order to stop. The words of our own messages are never examined. The class decides: *divide*
 (try again with half the files), *leave* (report it; the next cycle plans anew), and whether the worker that met it can go on.
 """
@@ -27,32 +27,32 @@ class Failure(StrEnum):
     CORRUPT_INPUT = "corrupt_input"
     SCHEMA_CHANGED = "schema_changed"
     CONFLICT = "conflict"
-    """Somebody else was first: plan anew."""
+    """Another process was first: plan again."""
     FENCED = "fenced"
-    """A higher epoch has committed: whoever planned this must not go on."""
+    """A higher epoch has committed: this compactor must stop."""
     GONE = "gone"
     """The dataset was dropped."""
     COMMIT_UNKNOWN = "commit_unknown"
-    """Nobody knows whether it landed: recovery looks, and it is not tried again."""
+    """Whether it has landed is not known: recovery looks, and it is not retried."""
     UNKNOWN = "unknown"
 
     @property
-    def recoverable(self) -> bool:
+    def splittable(self) -> bool:
         """True if fewer files at once may succeed. A full disk is not better off with more files on it."""
-        return self in _RECOVERABLE
+        return self in _SPLITTABLE
 
     @property
-    def soils_worker(self) -> bool:
+    def discard_worker(self) -> bool:
         """True if the worker that met it must not be used again."""
-        return self in _SOILING
+        return self in _DISCARDED
 
 
-_RECOVERABLE: Final = frozenset({Failure.OUT_OF_MEMORY, Failure.KILLED, Failure.TIME_LIMIT})
-_SOILING: Final = _RECOVERABLE | {Failure.CANCELLED, Failure.COMMIT_UNKNOWN, Failure.UNKNOWN}
+_SPLITTABLE: Final = frozenset({Failure.OUT_OF_MEMORY, Failure.KILLED, Failure.TIME_LIMIT})
+_DISCARDED: Final = _SPLITTABLE | {Failure.CANCELLED, Failure.COMMIT_UNKNOWN, Failure.UNKNOWN}
 
 
 class UnreadableFiles(Corruption):
-    """Inputs of a job that cannot be read; `files` says what is wrong with each, by its path below the table."""
+    """Inputs of a job that cannot be read; `files` has the reason for each, by its path below the table."""
 
     def __init__(self, message: str, files: Mapping[str, str]) -> None:
         """Name them."""
@@ -63,18 +63,18 @@ class UnreadableFiles(Corruption):
 class WorkerLost(Unavailable):
     """The process that did the job is gone: how it ended, and the last lines that it printed."""
 
-    def __init__(self, message: str, *, ended_with: int | None, said: str, reason: Reason | None = None) -> None:
+    def __init__(self, message: str, *, ended_with: int | None, stderr: str, reason: Reason | None = None) -> None:
         """Keep what its class is derived from."""
         super().__init__(message, reason=reason)
         self.ended_with = ended_with
-        self.said = said
+        self.stderr = stderr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Symptoms:
+class FailureEvidence:
     """What an attempt left behind.
 
-    `kind` and `reason` are those of our own error. `text` holds the words of errors that are not ours. `said` is what a worker
+    `kind` and `reason` are those of our own error. `text` holds the words of errors that are not ours. `stderr` is what a worker
     that is gone had printed, also about other things; `exit_code` is how it ended, and `asked` is set if we ended the attempt
     ourselves.
     """
@@ -82,7 +82,7 @@ class Symptoms:
     kind: str = ""
     reason: Reason | None = None
     text: str = ""
-    said: str = ""
+    stderr: str = ""
     exit_code: int | None = None
     asked: Failure | None = None
 
@@ -105,7 +105,7 @@ REASONS: Final[Mapping[Failure, Reason]] = {
     Failure.CANCELLED: Reason.CANCELLED,
     **{failure: reason for reason, failure in BY_REASON.items()},
 }
-"""The reason of a failure that was recognised by other symptoms than a reason."""
+"""Reasons of failures that were classified by other evidence."""
 BY_WORDS: Final[Sequence[tuple[Failure, tuple[str, ...]]]] = (
     (
         Failure.OUT_OF_MEMORY,
@@ -150,36 +150,38 @@ BY_WORDS: Final[Sequence[tuple[Failure, tuple[str, ...]]]] = (
 _TOLD_BY_THE_DYING: Final = frozenset({Failure.OUT_OF_MEMORY, Failure.DISK_FULL})
 
 
-def classify(symptoms: Symptoms) -> Failure:
+def classify(evidence: FailureEvidence) -> Failure:
     """Return the class of a failure.
 
-    >>> classify(Symptoms(exit_code=-9)), classify(Symptoms(said="java.lang.OutOfMemoryError: Java heap space", exit_code=-9))
-    (<Failure.KILLED: 'killed'>, <Failure.OUT_OF_MEMORY: 'out_of_memory'>)
+    >>> classify(FailureEvidence(exit_code=-9))
+    <Failure.KILLED: 'killed'>
+    >>> classify(FailureEvidence(stderr="java.lang.OutOfMemoryError: Java heap space", exit_code=-9))
+    <Failure.OUT_OF_MEMORY: 'out_of_memory'>
     """
-    if symptoms.asked is not None:
-        return symptoms.asked
-    if symptoms.kind == "conflict":
-        return Failure.SCHEMA_CHANGED if symptoms.reason is Reason.SCHEMA_CHANGED else Failure.CONFLICT
-    if symptoms.kind in BY_KIND:
-        return BY_KIND[symptoms.kind]
-    by_reason = None if symptoms.reason is None else BY_REASON.get(symptoms.reason)
+    if evidence.asked is not None:
+        return evidence.asked
+    if evidence.kind == "conflict":
+        return Failure.SCHEMA_CHANGED if evidence.reason is Reason.SCHEMA_CHANGED else Failure.CONFLICT
+    if evidence.kind in BY_KIND:
+        return BY_KIND[evidence.kind]
+    by_reason = None if evidence.reason is None else BY_REASON.get(evidence.reason)
     for failure, marks in BY_WORDS:
-        words = f"{symptoms.text}\n{symptoms.said}" if failure in _TOLD_BY_THE_DYING else symptoms.text
+        words = f"{evidence.text}\n{evidence.stderr}" if failure in _TOLD_BY_THE_DYING else evidence.text
         if failure is by_reason or any(mark in words for mark in marks):
             return failure
-    if symptoms.exit_code is not None and symptoms.exit_code < 0:
+    if evidence.exit_code is not None and evidence.exit_code < 0:
         return Failure.KILLED
     return Failure.UNKNOWN
 
 
-def symptoms_of(error: Exception, *, asked: Failure | None = None) -> Symptoms:
-    """Return what an error says for its classification."""
+def evidence_of(error: Exception, *, asked: Failure | None = None) -> FailureEvidence:
+    """Return the evidence of an error."""
     lost = error if isinstance(error, WorkerLost) else None
-    return Symptoms(
+    return FailureEvidence(
         kind=error.kind if isinstance(error, SiltstoneError) and lost is None else "",
         reason=reason_of(error),
         text=foreign_text(error),
-        said=lost.said if lost else "",
+        stderr=lost.stderr if lost else "",
         exit_code=lost.ended_with if lost else None,
         asked=asked,
     )

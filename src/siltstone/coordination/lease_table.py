@@ -6,9 +6,8 @@ file it replaces. Whatever cannot be read is an error, never a free lease.
 """
 
 import contextlib
-import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -19,14 +18,13 @@ from siltstone.config import Settings
 from siltstone.coordination.liveness import is_live
 from siltstone.delta.checkpoints import Retention, try_tidy_log
 from siltstone.delta.layout import DATA, Layout, has_versions, owner_of
-from siltstone.delta.parquet import small_file
+from siltstone.delta.named_rows import create_table, file_of, replacement, stage_row
 from siltstone.delta.table import Parent, Table
 from siltstone.errors import CommitUnknown, Conflict, Corruption, Gone, NotFound, Reason, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
 from siltstone.host import fork_safety
 from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.model.lease import LeaseRow
-from siltstone.model.spec import FIRST_FORMAT, PROPERTY_FORMAT
 from siltstone.spark_tasks.parquet_checksums import open_parquet
 
 APP_LEASE: Final = "lease/"
@@ -48,7 +46,6 @@ _ROW: Final = pa.schema(
         pa.field("released", pa.bool_(), nullable=False),
     ]
 )
-_TABLE: Final = pa.schema([pa.field("name", pa.string(), nullable=False), *_ROW])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,17 +87,10 @@ class LeaseTable:
         app = f"{APP_LEASE}{row.name}"
 
         def build(parent: Parent) -> Commit:
-            old = _of(parent.files(), row.name)
-            if not allowed(parent.transaction(app) or 0, old[0].path if old else None):
+            old = self._file_of(parent.files(), row.name)
+            if not allowed(parent.transaction(app) or 0, old.path if old else None):
                 raise Conflict(f"Lease {row.name!r} of lake {self._layout.root} was taken or renewed by its holder.")
-            return Commit(
-                kind=CommitKind.LEASE,
-                plan_version=parent.version,
-                adds=(file,),
-                removes=old,
-                transactions={app: row.epoch},
-                depends=frozenset({app}),
-            )
+            return replacement(parent, file, old, kind=CommitKind.LEASE, app=app, number=row.epoch)
 
         with self.speaking():
             file = self._stage(row)
@@ -131,18 +121,11 @@ class LeaseTable:
         return committed.commit.removes, committed.version
 
     def _stage(self, row: LeaseRow) -> DataFile:
-        values = {name: [value] for name, value in asdict(row).items() if name != "name"}
-        relative = f"{DATA}/{row.holder}.{self._clock.new_id()}.parquet"
-        path = self._layout.leases / relative
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(small_file(pa.table(values, schema=_ROW)))
-        return DataFile(
-            path=relative,
-            size_bytes=path.stat().st_size,
-            rows=1,
-            partition={"name": row.name},
-            stats=json.dumps({"numRecords": 1}),
-        )
+        owner = f"{row.holder}.{self._clock.new_id()}"
+        return stage_row(self._layout.leases, owner, row.name, asdict(row), _ROW)
+
+    def _file_of(self, files: Iterable[DataFile], name: str) -> DataFile | None:
+        return file_of(files, name, label=self._table.label)
 
     def owns(self, row: LeaseRow) -> bool:
         """Tell whether this holder still has the lease with this epoch, by the newest version of the table."""
@@ -152,8 +135,8 @@ class LeaseTable:
                 pinned = self._table.pin(app)
         except NotFound:
             return False
-        live = _of(pinned.files, row.name)
-        return pinned.transactions.get(app) == row.epoch and [owner_of(file.path) for file in live] == [row.holder]
+        live = self._file_of(pinned.files, row.name)
+        return pinned.transactions.get(app) == row.epoch and live is not None and owner_of(live.path) == row.holder
 
     def look(self, name: str) -> Seen | None:
         """Read the row, and remember since when it has been this one."""
@@ -164,14 +147,14 @@ class LeaseTable:
                         return None
                     app = f"{APP_LEASE}{name}"
                     pinned = self._table.pin(app)
-                live = _of(pinned.files, name)
+                live = self._file_of(pinned.files, name)
                 epoch = pinned.transactions.get(app)
-                if not live and epoch is None:
+                if live is None and epoch is None:
                     return None
-                if not live or epoch is None:
+                if live is None or epoch is None:
                     raise self._damaged(f"lease {name!r} has {'no row' if epoch else 'no epoch'}")
                 with contextlib.suppress(FileNotFoundError):
-                    return self._remember(name, live[0].path, epoch)
+                    return self._remember(name, live.path, epoch)
         raise self._damaged(f"the row of lease {name!r} is missing")
 
     def _remember(self, name: str, path: str, epoch: int) -> Seen:
@@ -216,13 +199,7 @@ class LeaseTable:
             if not self._layout.is_lake():
                 raise NotFound(f"There is no lake at {self._layout.root} yet; silt create makes it.")
             with contextlib.suppress(Conflict):
-                Table.create(
-                    self._layout.leases,
-                    _TABLE,
-                    partition_by=["name"],
-                    properties={PROPERTY_FORMAT: str(FIRST_FORMAT)},
-                    durable=self._settings.durable,
-                )
+                create_table(self._layout.leases, _ROW, durable=self._settings.durable)
 
     def _open(self) -> Table:
         return Table(
@@ -265,10 +242,3 @@ class LeaseTable:
             "a copy, or remove that folder if there is none.",
             reason=Reason.DAMAGED_FILE,
         )
-
-
-def _of(files: tuple[DataFile, ...], name: str) -> tuple[DataFile, ...]:
-    mine = tuple(file for file in files if file.partition["name"] == name)
-    if len(mine) > 1:
-        raise Corruption(f"Lease {name!r} has {len(mine)} rows. Restore the table of leases from a copy.")
-    return mine

@@ -43,7 +43,7 @@ from siltstone.coordination.host_identity import machine
 from siltstone.coordination.lease_table import LeaseTable, Seen
 from siltstone.coordination.liveness import Presence, is_live
 from siltstone.delta.layout import Layout, owner_of
-from siltstone.errors import Conflict, Fenced, InvalidRequest, NotFound, SiltstoneError
+from siltstone.errors import Conflict, Fenced, InvalidRequest, NotFound, error_text
 from siltstone.model.lease import LeaseRow, Standing, standing
 from siltstone.model.roles import check_may_compact
 
@@ -315,10 +315,8 @@ class Lease:
             except Fenced as error:
                 self.trouble = str(error)
                 return
-            except SiltstoneError as error:
-                self.trouble = str(error)
-            except Exception as error:  # noqa: BLE001  # a thread that ends would let the lease run out, and nobody would know why
-                self.trouble = f"Lease {self.name!r} cannot be renewed: {type(error).__name__}: {error}"
+            except Exception as error:  # noqa: BLE001  # a thread that ends would let the lease expire without a reason
+                self.trouble = f"Lease {self.name!r} cannot be renewed: {error_text(error)}"
             else:
                 self.trouble = None
 

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     import polars as pl
     from pyspark.sql import DataFrame, SparkSession
 
-    from siltstone.dataset.load.file_ingest import Intake
+    from siltstone.dataset.load.file_ingest import FileIngest
     from siltstone.dataset.load.loader import Loader
     from siltstone.dataset.write.buffered_producer import Producer
     from siltstone.dataset.write.partial_update import Given, Missing
@@ -153,10 +153,10 @@ class _Parts:
 
         return Loader(self.store, self.writer)
 
-    def intake(self, spark: "Callable[[], SparkSession]") -> "Intake":
-        from siltstone.dataset.load.file_ingest import Intake
+    def intake(self, spark: "Callable[[], SparkSession]") -> "FileIngest":
+        from siltstone.dataset.load.file_ingest import FileIngest
 
-        return Intake(self.store, self.loader, spark)
+        return FileIngest(self.store, self.loader, spark)
 
 
 class Dataset:
@@ -626,9 +626,9 @@ class Dataset:
         )
         given = (paths,) if isinstance(paths, str | Path) else tuple(paths)
         parts = self._now()  # a dropped dataset is Gone before Spark starts
-        from siltstone.dataset.load.file_ingest import Wanted
+        from siltstone.dataset.load.file_ingest import IngestRequest
 
-        wanted = Wanted(
+        wanted = IngestRequest(
             paths=given,
             format_name=format,
             order_by=as_names(order_by),
@@ -705,14 +705,6 @@ class Dataset:
             NotFound: that moment was never there or is not kept any more; the message says what can be read.
         """
         return self._with_snapshot(lambda snapshot: self.read_at(snapshot, raw=raw, once=once), at=at)
-
-    def matching(self, where: str) -> "DataFrame":
-        """Return the rows of `read` for which a condition in Spark's words holds.
-
-        Raises:
-            InvalidRequest: the condition cannot be read, or asks for more than the columns of a row.
-        """
-        return self._with_snapshot(lambda snapshot: self._matching(where, snapshot))
 
     def _matching(self, where: str, snapshot: Snapshot) -> "DataFrame":
         condition = self._conditions.for_spark(where, self.schema.names)

@@ -14,9 +14,8 @@ and writes are right at every point, and `sweep` removes what is left.
 
 import contextlib
 import datetime
-import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,7 +40,8 @@ from siltstone.dataset.store import CHANGES_LOG_ENTRIES, Store
 from siltstone.delta.checkpoints import Retention
 from siltstone.delta.fsync import sync_directory
 from siltstone.delta.layout import BASE, CHANGES, DATA, Layout
-from siltstone.delta.parquet import READ_ERRORS, small_file
+from siltstone.delta.named_rows import create_table, file_of, replacement, stage_row
+from siltstone.delta.parquet import READ_ERRORS
 from siltstone.delta.read_cache import KeptReads
 from siltstone.delta.table import Parent, Pinned, Table
 from siltstone.errors import Conflict, Corruption, Gone, InvalidRequest, NotFound, Reason, SiltstoneError, Unavailable
@@ -63,10 +63,8 @@ from siltstone.model.schema import (
     own_columns,
 )
 from siltstone.model.spec import (
-    FIRST_FORMAT,
     MOST_CLUSTER_COLUMNS,
     PROPERTY_DROPPED,
-    PROPERTY_FORMAT,
     Spec,
     as_names,
 )
@@ -90,7 +88,6 @@ _ROW: Final = pa.schema(
         pa.field("at", pa.timestamp("us", tz="UTC"), nullable=False),
     ]
 )
-_TABLE: Final = pa.schema([pa.field("name", pa.string(), nullable=False), *_ROW])
 LIVE: Final = "live"
 DROPPED: Final = "dropped"
 
@@ -232,10 +229,11 @@ class Registry:
         return self._latest(self._table.pin().files, name)
 
     def _latest(self, files: tuple[DataFile, ...], name: DatasetName) -> Registration | None:
-        mine = [file for file in files if file.partition["name"] == str(name)]
-        if len(mine) > 1:
-            raise Corruption(f"The registry has {len(mine)} rows for {name}. Restore it from a copy.")
-        return self._known.get(mine[0].path) or self._read(mine[0]) if mine else None
+        mine = self._file_of(files, name)
+        return self._known.get(mine.path) or self._read(mine) if mine is not None else None
+
+    def _file_of(self, files: Iterable[DataFile], name: DatasetName) -> DataFile | None:
+        return file_of(files, str(name), label=self._table.label)
 
     def _read(self, file: DataFile) -> Registration:
         path = self._layout.registry / file.path
@@ -344,13 +342,7 @@ class Registry:
         if not is_ours:
             refuse_foreign_folder(self._layout)
         try:
-            Table.create(
-                self._layout.registry,
-                _TABLE,
-                partition_by=["name"],
-                properties={PROPERTY_FORMAT: str(FIRST_FORMAT)},
-                durable=self._settings.durable,
-            )
+            create_table(self._layout.registry, _ROW, durable=self._settings.durable)
         except Conflict:
             return
         except OSError as error:
@@ -430,15 +422,8 @@ class Registry:
         def build(parent: Parent) -> Commit:
             if (parent.transaction(app) or 0) != (before.n if before else 0):
                 raise Conflict(f"Dataset {row.name} was created or dropped by somebody else meanwhile.")
-            old = tuple(f for f in parent.files() if f.partition["name"] == str(row.name))
-            return Commit(
-                kind=CommitKind.REGISTER,
-                plan_version=parent.version,
-                adds=(file,),
-                removes=old,
-                transactions={app: row.n},
-                depends=frozenset({app}),
-            )
+            old = self._file_of(parent.files(), row.name)
+            return replacement(parent, file, old, kind=CommitKind.REGISTER, app=app, number=row.n)
 
         try:
             committed = self._table.commit(build)
@@ -448,25 +433,15 @@ class Registry:
         self._after_commit(self._table, committed.version)
 
     def _stage(self, row: Registration, owner: str) -> DataFile:
-        values: dict[str, list[Any]] = {
-            "n": [row.n],
-            "incarnation": [row.incarnation],
-            "state": [row.state],
-            "spec": [row.spec.to_json()],
-            "schema": [row.schema.serialize().to_pybytes()],
-            "at": [row.at],
+        values: dict[str, Any] = {
+            "n": row.n,
+            "incarnation": row.incarnation,
+            "state": row.state,
+            "spec": row.spec.to_json(),
+            "schema": row.schema.serialize().to_pybytes(),
+            "at": row.at,
         }
-        relative = f"{DATA}/{owner}.parquet"
-        path = self._layout.registry / relative
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(small_file(pa.table(values, schema=_ROW)))
-        return DataFile(
-            path=relative,
-            size_bytes=path.stat().st_size,
-            rows=1,
-            partition={"name": str(row.name)},
-            stats=json.dumps({"numRecords": 1}),
-        )
+        return stage_row(self._layout.registry, owner, str(row.name), values, _ROW)
 
     # ---- drop ----------------------------------------------------------------------------------------------------
 

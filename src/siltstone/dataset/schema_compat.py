@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from siltstone.errors import InvalidRequest
 from siltstone.model.evolution import WIDER
-from siltstone.model.schema import a_type, type_name
+from siltstone.model.schema import a_type, inner_types, type_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -48,15 +48,8 @@ def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
         return bool(pa.types.is_string(wanted) if pa.types.is_large_string(found) else pa.types.is_binary(wanted))
     if pa.types.is_timestamp(found) and pa.types.is_timestamp(wanted):
         return found.unit in ("ms", "us") and (found.tz is None) == (wanted.tz is None)
-    if pa.types.is_list(found) and pa.types.is_list(wanted):
-        return fits(found.value_type, wanted.value_type)
-    if pa.types.is_struct(found) and pa.types.is_struct(wanted):
-        return [f.name for f in found.fields] == [f.name for f in wanted.fields] and all(
-            fits(a.type, b.type) for a, b in zip(found.fields, wanted.fields, strict=True)
-        )
-    if pa.types.is_map(found) and pa.types.is_map(wanted):
-        return fits(found.key_type, wanted.key_type) and fits(found.item_type, wanted.item_type)
-    return False
+    inner = inner_types(found, wanted)
+    return inner is not None and all(fits(*pair) for pair in inner)
 
 
 def fitted(frame: "DataFrame", schema: pa.Schema, *, keep: Sequence[str] = ()) -> "DataFrame":

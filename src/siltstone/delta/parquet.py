@@ -24,6 +24,7 @@ from siltstone.host.system_errors import read_failure
 from siltstone.model.columns import BATCH_ID, WRITTEN_AT
 from siltstone.model.evolution import WIDER
 from siltstone.model.files import DataFile, KeyRange
+from siltstone.model.schema import inner_types
 from siltstone.spark_tasks.parquet_checksums import add_checksums, open_parquet, with_checksums
 
 COMPRESSION: Final = "zstd"
@@ -186,15 +187,8 @@ def strange_columns(actual: pa.Schema, expected: pa.Schema, *, exact: bool) -> s
 
 def _same(actual: pa.DataType, expected: pa.DataType) -> bool:
     """Equal but for the names of inner fields, which writers choose differently."""
-    if pa.types.is_list(actual) and pa.types.is_list(expected):
-        return _same(actual.value_type, expected.value_type)
-    if pa.types.is_map(actual) and pa.types.is_map(expected):
-        return _same(actual.key_type, expected.key_type) and _same(actual.item_type, expected.item_type)
-    if pa.types.is_struct(actual) and pa.types.is_struct(expected):
-        return [f.name for f in actual.fields] == [f.name for f in expected.fields] and all(
-            _same(a.type, e.type) for a, e in zip(actual.fields, expected.fields, strict=True)
-        )
-    return bool(actual == expected)
+    inner = inner_types(actual, expected)
+    return bool(actual == expected) if inner is None else all(_same(*pair) for pair in inner)
 
 
 def key_ranges(metadata: pq.FileMetaData, column: str) -> list[KeyRange]:

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from siltstone.delta.parquet import READ_ERRORS, key_ranges
 from siltstone.delta.read_cache import Visit
 from siltstone.host.system_errors import read_failure
+from siltstone.model.arrays import Numbers
 from siltstone.model.files import KeyRange
 from siltstone.model.schema import default_of, filled
 from siltstone.spark_tasks.parquet_checksums import batches, check_rows, open_parquet
@@ -29,8 +30,6 @@ from siltstone.spark_tasks.parquet_checksums import batches, check_rows, open_pa
 FOOTER_GROWTH: Final = 4
 """How much larger a footer is in memory than on disk, roughly."""
 _FOOTER: Final = "footer"
-
-Numbers = np.ndarray[Any, Any]
 
 
 @contextmanager

@@ -40,7 +40,7 @@ from siltstone.delta.log_reader import (
     transactions,
 )
 from siltstone.delta.log_replay import Followed, LogMoved, late_reads
-from siltstone.errors import Corruption, Gone, NotFound, Reason, Unavailable
+from siltstone.errors import Corruption, Gone, NotFound, Reason, Unavailable, first_line
 from siltstone.host import fork_safety
 from siltstone.host.system_errors import log_errors
 from siltstone.model.columns import APP_COMMITTED
@@ -373,7 +373,7 @@ def _open(path: Path) -> DeltaTable:
     if failure is None:
         raise Unavailable(f"The log of {path} was cleaned again and again while it was opened. Try again.")
     raise Corruption(
-        f"The log of {path} cannot be read: {_first_line(failure)}. Restore it from a copy.", reason=Reason.DAMAGED_FILE
+        f"The log of {path} cannot be read: {first_line(failure)}. Restore it from a copy.", reason=Reason.DAMAGED_FILE
     ) from failure
 
 
@@ -392,7 +392,3 @@ def _has_sound_checkpoint(path: Path, handle: DeltaTable) -> bool:
             check_entries(path)
         return False
     return True
-
-
-def _first_line(error: BaseException | None) -> str:
-    return str(error).splitlines()[0] if error is not None and str(error) else "unknown error"

@@ -1,6 +1,6 @@
 """Bringing the small files of a log on Delta together: every append adds one, and whoever opens the table pays for each.
 
-Which files come together is said in `compaction_policy`: for the log itself, which does it in the background as appends come, and
+Which files come together is said in `model.small_runs`: for the log itself, which does it in the background as appends come, and
 for the planner of a lake, to whose own log it is work like any other. Every row keeps its own index in `idx`, so it does not
 matter which files come together, nor in which order.
 
@@ -9,7 +9,7 @@ notice. A crash before it leaves files that no log names, after it files that th
 is reading them goes on.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -20,25 +20,14 @@ from siltstone.delta.layout import DATA
 from siltstone.delta.parquet import write_file
 from siltstone.delta.table import Table
 from siltstone.errors import Conflict, Corruption, Gone, Unavailable
-from siltstone.eventlog import compaction_policy
 from siltstone.eventlog.arrow_rows import DAY, FIRST_INDEX, IDX, with_indexes
 from siltstone.failpoints import reach
 from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.model.small_runs import small_event_files
 from siltstone.spark_tasks.parquet_checksums import open_parquet
 
 KEY: Final = ("build_request_id", "event_id")
 _NONE: Final[Mapping[str, pa.Table]] = {}
-
-
-def chosen(files: Iterable[DataFile], *, many: int) -> list[DataFile]:
-    """Return the files to bring together, if there are so many of a class; none otherwise."""
-    return compaction_policy.chosen(
-        files,
-        many=many,
-        events=lambda file: file.rows,
-        day=lambda file: file.partition[DAY],
-        path=lambda file: file.path,
-    )
 
 
 def squash(table: Table, *, presence: str, clock: Clock, many: int, recent: Mapping[str, pa.Table] = _NONE) -> int:
@@ -51,11 +40,16 @@ def squash(table: Table, *, presence: str, clock: Clock, many: int, recent: Mapp
         Unavailable: the disk refused; nothing was changed.
     """
     pinned = table.pin()
-    taken = chosen(pinned.files, many=many)
-    if not taken:
+    run = small_event_files(pinned.files, day_of, many=many)
+    if not run.enough:
         return 0
-    made = squash_files(table, pinned.version, taken, presence=presence, clock=clock, recent=recent)
-    return len(taken) - len(made)
+    made = squash_files(table, pinned.version, run.files, presence=presence, clock=clock, recent=recent)
+    return len(run.files) - len(made)
+
+
+def day_of(file: DataFile) -> str | None:
+    """Return the day whose events a file holds."""
+    return file.partition[DAY]
 
 
 def squash_files(
@@ -97,7 +91,7 @@ def _written(table: Table, taken: Sequence[DataFile], owner: str, recent: Mappin
     """Write the events of the taken files, one file a day, in the order of their indexes."""
     days: dict[str | None, list[DataFile]] = {}
     for file in taken:
-        days.setdefault(file.partition[DAY], []).append(file)
+        days.setdefault(day_of(file), []).append(file)
     found: list[DataFile] = []
     for number, (day, files) in enumerate(days.items()):
         parts = [_rows(table, file, recent) for file in files]

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from siltstone.errors import Corruption, Reason, SiltstoneError, Unavailable, reason_of
+from siltstone.errors import Corruption, Reason, SiltstoneError, Unavailable, first_line, reason_of
 
 PANIC: Final = "PanicException"
 """Name of what Python gets when native Rust code (delta-rs) panics. It is a BaseException that no module exports."""
@@ -35,7 +35,7 @@ def is_panic(error: BaseException) -> bool:
 def read_failure(path: str | Path, error: BaseException, state: str = "") -> SiltstoneError:
     """Return the error of a file that could not be read. `state` says what was not changed."""
     also = f" {state}" if state else ""
-    reason = next(iter(str(error).splitlines()), type(error).__name__)
+    reason = first_line(error)
     if isinstance(error, MemoryError):
         return Unavailable(
             f"File {path} cannot be read: not enough memory (MemoryError: {reason}).{also} Read fewer rows or columns at a "
@@ -81,7 +81,7 @@ def log_errors(log: Path) -> Iterator[None]:
         if not is_panic(error):
             raise
         raise Corruption(
-            f"The log {log} cannot be read: {_line(error)}. Restore it from a copy.", reason=Reason.DAMAGED_FILE
+            f"The log {log} cannot be read: {first_line(error)}. Restore it from a copy.", reason=Reason.DAMAGED_FILE
         ) from error
 
 
@@ -97,9 +97,5 @@ def _refused(log: Path, error: OSError) -> SiltstoneError:
         denied = None
     if denied is not None:
         return _denied(denied)
-    reason = os.strerror(error.errno) if error.errno is not None else _line(error)
+    reason = os.strerror(error.errno) if error.errno is not None else first_line(error)
     return Unavailable(f"The log {log} cannot be read: {reason}. Its files may be sound: mend that and try again.")
-
-
-def _line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from siltstone.compaction.execution.cycle_runner import Watcher as CycleWatcher
-    from siltstone.compaction.execution.job import Inline
+    from siltstone.compaction.execution.job import InlineRunner
     from siltstone.compaction.execution.report import CycleEntry, CycleReport
-    from siltstone.compaction.execution.worker_pool import Pool
+    from siltstone.compaction.execution.worker_pool import WorkerPool
     from siltstone.compaction.journal.journal import Journal
     from siltstone.compaction.journal.records import JobRecord
     from siltstone.compaction.journal.recovery import Recovery, RecoveryReport
@@ -48,7 +48,7 @@ class LakeCycles:
     _given: "SparkSession | None"
     """The session that the lake was opened with, if it was."""
     _on_cycle: "list[Callable[[CycleReport], object]]"
-    _pool: "Pool | None"
+    _pool: "WorkerPool | None"
     _goes_on: bool
     """True once this object is a compactor that goes on for long: its jobs are better kept apart from it."""
     _tiers: frozenset[str]
@@ -89,7 +89,7 @@ class LakeCycles:
         """
         coming = max(self._journal.next_cycle(), self._notes.cycles().get("last", 0) + 1)
         number = coming if cycle is None else cycle
-        return self._planned(names, only=only, force=force, cycle=number, unfinished=self._recovery.look().unfinished)
+        return self._planned(names, only=only, force=force, cycle=number, unfinished=self._recovery.look().running)
 
     def _planned(
         self,
@@ -166,7 +166,7 @@ class LakeCycles:
         check_may_compact(self.settings.role, doing="run a cycle")
         recovery = self.recover(epoch=epoch)
         number = self._notes.next_cycle(at_least=self._journal.next_cycle()) if cycle is None else cycle
-        plan = self._planned(names, only=only, force=force, cycle=number, unfinished=recovery.unfinished, crons=crons)
+        plan = self._planned(names, only=only, force=force, cycle=number, unfinished=recovery.running, crons=crons)
         return self._carried_out(plan, epoch=epoch, watchers=watchers, stopping=stopping, recovery=recovery)
 
     def run_asked(
@@ -210,11 +210,11 @@ class LakeCycles:
     ) -> "CycleReport":
         from siltstone.compaction.execution.cycle_runner import run_cycle
         from siltstone.compaction.execution.report import CycleReport
-        from siltstone.compaction.execution.system_table_runner import SystemJobs
+        from siltstone.compaction.execution.system_table_runner import SystemTableRunner
 
         if self._pool is not None:
-            self._pool.let_idle_go()
-        runner = SystemJobs(self.runner(), layout=self._layout, settings=self.settings, clock=self._clock)
+            self._pool.close_idle()
+        runner = SystemTableRunner(self.runner(), layout=self._layout, settings=self.settings, clock=self._clock)
         results = run_cycle(
             plan,
             runner,
@@ -335,15 +335,17 @@ class LakeCycles:
 
         return Leases(self._layout, self.settings, self._clock)
 
-    def runner(self) -> "Inline | Pool":
+    def runner(self) -> "InlineRunner | WorkerPool":
         """Return who does the jobs of cycles, as the setting `jobs` says. Workers are kept warm for a while."""
-        from siltstone.compaction.execution.job import Inline
-        from siltstone.compaction.execution.worker_pool import SECONDS_PER_MINUTE, Pool
+        from siltstone.compaction.execution.job import InlineRunner
+        from siltstone.compaction.execution.worker_pool import SECONDS_PER_MINUTE, WorkerPool
 
         if self._job_place() is JobPlace.INLINE:
-            return Inline(self._compactor, self._store, limit_seconds=self.settings.job_minutes * SECONDS_PER_MINUTE)
+            return InlineRunner(
+                self._compactor, self._store, limit_seconds=self.settings.job_minutes * SECONDS_PER_MINUTE
+            )
         if self._pool is None:
-            self._pool = Pool(
+            self._pool = WorkerPool(
                 self._layout.root,
                 settings=self.settings,
                 clock=self._clock,

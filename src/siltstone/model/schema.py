@@ -95,6 +95,21 @@ def a_type(kind: pa.DataType) -> str:
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
+def inner_types(one: pa.DataType, other: pa.DataType) -> list[tuple[pa.DataType, pa.DataType]] | None:
+    """Return the types inside of two lists, maps, or structs of the same fields, in pairs; None for any other two types.
+
+    >>> inner_types(pa.list_(pa.int8()), pa.list_(pa.int64()))
+    [(DataType(int8), DataType(int64))]
+    """
+    if pa.types.is_list(one) and pa.types.is_list(other):
+        return [(one.value_type, other.value_type)]
+    if pa.types.is_map(one) and pa.types.is_map(other):
+        return [(one.key_type, other.key_type), (one.item_type, other.item_type)]
+    if pa.types.is_struct(one) and pa.types.is_struct(other) and one.names == other.names:
+        return [(mine.type, theirs.type) for mine, theirs in zip(one.fields, other.fields, strict=True)]
+    return None
+
+
 def canonical_type(kind: pa.DataType, *, column: str) -> pa.DataType:
     """Return the storable type that holds every value of `kind`, or refuse it by name.
 

@@ -255,26 +255,6 @@ def _in_units(count: int, units: Mapping[str, int]) -> str:
     return f"{count // much}{unit}"
 
 
-def tiers_to_json(tiers: Iterable[Tier]) -> str:
-    """Return tiers as the text that is stored."""
-    return json.dumps([tier.to_dict() for tier in tiers], sort_keys=True)
-
-
-def tiers_from_json(text: str) -> tuple[Tier, ...]:
-    """Read stored tiers, all of them.
-
-    Raises:
-        InvalidRequest: the text is no list of tiers, or they do not go together.
-    """
-    try:
-        raw = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InvalidRequest(f"The tiers are no valid JSON: {error}. Write them anew.") from error
-    if not isinstance(raw, list) or not all(isinstance(item, dict) for item in raw):
-        raise InvalidRequest("The tiers must be a JSON list of objects, one for each tier.")
-    return check_tiers(_tier(str(item.get("name", "")), item) for item in raw)
-
-
 def _json_object(text: str) -> dict[str, Any]:
     try:
         raw: dict[str, Any] = json.loads(text)

@@ -28,8 +28,8 @@ from siltstone.config import Settings
 from siltstone.dataset.dataset import Dataset
 from siltstone.dataset.store import Store
 from siltstone.errors import Gone, InvalidRequest, NotFound, Unavailable
-from siltstone.query import hot_executor
 from siltstone.model.units import BYTES_PER_MB
+from siltstone.query import hot_executor
 from siltstone.query.aside import Aside, streamed
 from siltstone.query.gate.admit import admit
 from siltstone.query.gate.checked_query import Admitted

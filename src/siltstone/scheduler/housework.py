@@ -161,7 +161,7 @@ class Housework:
 
     def _note(self, done: "CycleReport", turn: Turn) -> None:
         """Tell what goes beyond single jobs: what was recovered first, what was left out, what is missing in the journal."""
-        if text := done.recovery.told():
+        if text := done.recovery.summary():
             turn.tell({"event": "recovered", "cycle": turn.number, "text": text})
         for dataset, why in done.unreadable.items():
             turn.tell({"event": "left_out", "cycle": turn.number, "dataset": dataset, "error": why})
@@ -171,7 +171,7 @@ class Housework:
     def recover(self, turn: Turn) -> list[Told]:
         """Finish and sweep what crashed processes left; return what went wrong, for each dataset where something did."""
         found = self._lake.recover(epoch=turn.lease.epoch)
-        return [{"dataset": one.dataset or one.what, "error": one.why} for one in found.quarantined]
+        return [{"dataset": one.dataset or one.what, "error": one.error} for one in found.problems]
 
     def _asked(self, wish: Wish, turn: Turn) -> list[Told]:
         epoch = self._epoch(wish.names, turn)
@@ -245,7 +245,7 @@ class Telling:
             {
                 **_named(job),
                 "report": None,
-                "error": text.format(job.planned.dataset),
+                "error": text.format(job.spec.dataset),
                 "error_kind": Unavailable.kind,
                 "outcome": "cancelled",
                 "error_reason": Reason.CANCELLED.value,
@@ -284,5 +284,5 @@ class Telling:
 
 
 def _named(job: "Job") -> Told:
-    planned = job.planned
-    return {"job": job.id, "kind": planned.lane, "dataset": planned.dataset, "period": planned.period}
+    spec = job.spec
+    return {"job": job.id, "kind": spec.lane, "dataset": spec.dataset, "period": spec.period}

@@ -34,7 +34,7 @@ from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from siltstone.config import Settings
-from siltstone.errors import InvalidRequest, Reason, Unavailable
+from siltstone.errors import InvalidRequest, Reason, Unavailable, first_line
 from siltstone.spark.errors import says_out_of_memory
 from siltstone.spark.jvm import children, end_children, ended_with, filtered_stderr, find_java, is_alive
 from siltstone.spark.launch_options import APP_NAME, LOCAL_DIRS, SESSION_OPTIONS, launch_options, local_cores
@@ -246,7 +246,7 @@ def _join(settings: Settings) -> "SparkSession":
     except PySparkException as error:
         _release(joined)
         raise Unavailable(
-            f"The Spark Connect server at {settings.spark_remote.partition(';')[0]} refused a session: {_first_line(error)} "
+            f"The Spark Connect server at {settings.spark_remote.partition(';')[0]} refused a session: {first_line(error)} "
             "Check the settings spark_remote and spark.",
             reason=Reason.SPARK_LOST,
         ) from error
@@ -378,7 +378,7 @@ def _start(settings: Settings, role: str) -> "SparkSession":
         finally:
             _restore(handler)
     raise Unavailable(
-        f"Spark did not start on {settings.spark_master}: {_first_line(failure)} {' '.join(list(said)[-3:])} "
+        f"Spark did not start on {settings.spark_master}: {first_line(failure)} {' '.join(list(said)[-3:])} "
         "Check the settings spark_master, spark_memory_mb and spark.",
         reason=Reason.SPARK_LOST,
     ) from failure
@@ -420,7 +420,3 @@ def _quieten_pyspark() -> None:
     warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")
     for name in QUERY_LOGGERS:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -9,7 +9,6 @@ more than a piece is in memory.
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,16 +17,17 @@ import pyarrow.compute as pc
 from siltstone.spark_tasks.io import (
     PIECE_ROWS,
     Flags,
+    Numbers,
     Output,
     Target,
     UnsortedFile,
     comparable,
+    in_columns,
     piece_rows,
+    read_file,
     unpacked,
 )
-from siltstone.spark_tasks.parquet_checksums import batches, check_rows, open_parquet
-
-Numbers = np.ndarray[Any, np.dtype[np.int64]]
+from siltstone.spark_tasks.parquet_checksums import batches, open_parquet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,30 +151,13 @@ def _pieces(task: Task, job: Job) -> Iterator[pa.Table]:
             if not file.metadata.num_rows:
                 yield job.target.schema.empty_table()
             for batch in batches(file, piece_rows(file), columns=job.target.schema.names, use_threads=False):
-                yield _filled(pa.Table.from_batches([batch]), job)
+                yield in_columns(pa.Table.from_batches([batch]), job.target.schema, job.defaults)
         return
-    parts = [_read(path, job) for path in task.inputs]
-    whole = pa.concat_tables([job.target.schema.empty_table(), *[_filled(part, job) for part in parts]])
+    parts = [read_file(path, job.target, job.defaults) for path in task.inputs]
+    whole = pa.concat_tables([job.target.schema.empty_table(), *parts])
     if whole.num_rows:
         whole = whole.sort_by([(name, "ascending") for name in job.key])
     yield whole
-
-
-def _read(path: str, job: Job) -> pa.Table:
-    with open_parquet(path, verify=job.target.verify) as file:
-        rows = file.read(columns=job.target.schema.names, use_threads=False)
-        check_rows(rows.num_rows, file.metadata.num_rows)
-    return rows
-
-
-def _filled(rows: pa.Table, job: Job) -> pa.Table:
-    """Return rows of an older file in today's columns."""
-    have = set(rows.column_names)
-    columns = [
-        rows.column(f.name).cast(f.type) if f.name in have else pa.repeat(job.defaults[f.name], rows.num_rows)
-        for f in job.target.schema
-    ]
-    return pa.Table.from_arrays(columns, schema=job.target.schema)
 
 
 def _with_last(pieces: Iterator[pa.Table]) -> Iterator[tuple[pa.Table, bool]]:

@@ -8,14 +8,14 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from siltstone.spark_tasks.parquet_checksums import add_checksums
+from siltstone.spark_tasks.parquet_checksums import add_checksums, check_rows, open_parquet
 
 PIECE_BYTES: Final = 64 * 1024 * 1024
 """About so much is in memory at a time, and a few copies of it."""
@@ -25,7 +25,9 @@ SAMPLE_ROWS: Final = 16_384
 DICTIONARY_SHARE: Final = 4
 """A column is written with a dictionary if at most one in this many sampled values is distinct."""
 
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
+Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
 
 class UnsortedFile(Exception):  # noqa: N818
@@ -50,6 +52,26 @@ def piece_rows(file: pq.ParquetFile) -> int:
     sample = next(file.iter_batches(WIDTH_ROWS, use_threads=False), None)
     width = sample.nbytes // sample.num_rows if sample is not None and sample.num_rows else 1
     return int(max(1, min(PIECE_ROWS, PIECE_BYTES // max(1, width))))
+
+
+def in_columns(rows: Rows, schema: pa.Schema, defaults: Mapping[str, pa.Scalar]) -> Rows:
+    """Return rows of an older file in today's columns: a missing column has its default, null without one."""
+    have = set(rows.schema.names)
+    columns = [
+        rows.column(one.name).cast(one.type)
+        if one.name in have
+        else pa.repeat(defaults.get(one.name, pa.scalar(None, one.type)), rows.num_rows)
+        for one in schema
+    ]
+    return type(rows).from_arrays(columns, schema=schema)
+
+
+def read_file(path: str, target: Target, defaults: Mapping[str, pa.Scalar]) -> pa.Table:
+    """Read a whole file in today's columns."""
+    with open_parquet(path, verify=target.verify) as file:
+        rows = file.read(columns=target.schema.names, use_threads=False)
+        check_rows(rows.num_rows, file.metadata.num_rows)
+    return in_columns(rows, target.schema, defaults)
 
 
 def packed(table: pa.Table) -> bytes:

@@ -14,8 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.spark_tasks.io import Output, Target
-from siltstone.spark_tasks.parquet_checksums import check_rows, open_parquet
+from siltstone.spark_tasks.io import Output, Target, read_file
 
 READ_THREADS: Final = 4
 """Small files cost their opening; a few at once hide it."""
@@ -68,17 +67,8 @@ def gathered(task: Press, job: Pressing) -> pa.Table:
 
 
 def _read(path: str, task: Press, job: Pressing) -> pa.Table:
-    with open_parquet(os.path.join(job.root, path), verify=job.target.verify) as file:  # noqa: PTH118
-        rows = file.read(use_threads=False)
-        check_rows(rows.num_rows, file.metadata.num_rows)
-    have = set(rows.column_names)
-    columns = [
-        rows.column(field.name).cast(field.type)
-        if field.name in have
-        else pa.repeat(job.defaults[field.name], rows.num_rows)
-        for field in job.target.schema
-    ]
-    return _within(pa.Table.from_arrays(columns, schema=job.target.schema), task, job.order[0])
+    rows = read_file(os.path.join(job.root, path), job.target, job.defaults)  # noqa: PTH118
+    return _within(rows, task, job.order[0])
 
 
 def _within(rows: pa.Table, task: Press, name: str) -> pa.Table:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +18,13 @@ import pyarrow.compute as pc
 
 from siltstone.spark_tasks.io import (
     PIECE_BYTES,
+    Numbers,
     Output,
     Target,
     comparable,
     differs_from_next,
     has_plain_key,
+    in_columns,
     packed,
     piece_rows,
     unpacked,
@@ -36,7 +38,6 @@ SPREAD_ROWS: Final = 1_048_576
 SAMPLED: Final = "rows long, keys binary"
 SPREAD: Final = "name string, counts binary, bytes long, clean boolean"
 
-Numbers = np.ndarray[Any, np.dtype[np.int64]]
 Batches = Iterator[pa.RecordBatch]
 
 
@@ -91,13 +92,8 @@ def _read(part: Part, reading: Reading) -> Batches:
 
 def _fitted(batch: pa.RecordBatch, reading: Reading) -> pa.RecordBatch:
     """Return rows with the wanted columns, and whether they are bad: one of them or all, Spark finds out which."""
-    have = set(batch.schema.names)
     try:
-        columns = [
-            batch.column(field.name).cast(field.type) if field.name in have else pa.nulls(batch.num_rows, field.type)
-            for field in reading.schema
-        ]
-        rows = pa.RecordBatch.from_arrays(columns, schema=reading.schema)
+        rows = in_columns(batch, reading.schema, {})
         bad = reading.bad is not None and not _all_good(rows, reading)
     except pa.ArrowInvalid:
         rows, bad = pa.RecordBatch.from_pylist([{}], schema=reading.schema), True

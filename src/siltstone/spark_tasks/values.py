@@ -427,19 +427,28 @@ def has_times(kind: pa.DataType) -> bool:
     return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
 
 
+def inner_arrays(array: pa.Array) -> list[pa.Array]:
+    """Return the values inside of a nested array, one level deep: of its own rows only; none of a plain array.
+
+    >>> inner_arrays(pa.array([[1], [2, 3]]).slice(1))[0].to_pylist()
+    [2, 3]
+    """
+    if pa.types.is_struct(array.type):
+        return list(array.flatten())
+    if pa.types.is_map(array.type):
+        first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        return [part.slice(first, last - first) for part in (array.keys, array.items)]
+    return [array.flatten()] if pa.types.is_nested(array.type) else []
+
+
 def outside_years(column: pa.Array | pa.ChunkedArray) -> bool:
     """True if a date or a time of a column, however deep inside, is not in the years 1 to 9999."""
     if not has_times(column.type):
         return False
     if isinstance(column, pa.ChunkedArray):
         return any(outside_years(chunk) for chunk in column.chunks)
-    if pa.types.is_struct(column.type):
-        return any(outside_years(part) for part in column.flatten())
-    if pa.types.is_map(column.type):
-        first, last = column.offsets[0].as_py(), column.offsets[-1].as_py()
-        return any(outside_years(part.slice(first, last - first)) for part in (column.keys, column.items))
     if pa.types.is_nested(column.type):
-        return outside_years(column.flatten())
+        return any(outside_years(part) for part in inner_arrays(column))
     if pa.types.is_dictionary(column.type):
         return outside_years(column.dictionary)
     days = pa.types.is_date32(column.type)

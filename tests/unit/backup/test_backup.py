@@ -97,7 +97,7 @@ def test_nothing_of_processes_is_restored(root: Path, to: Path, tmp_path: Path):
     assert not (target / "_system" / "leases").exists()
     assert not (target / "_system" / "compactor").exists()
     assert not (target / "_system" / "hot").exists()
-    assert opened(target).recover().quarantined == ()
+    assert opened(target).recover().problems == ()
 
 
 def test_logs_are_copied_up_to_exactly_one_version_from_any_checkpoint(root: Path, to: Path, tmp_path: Path):

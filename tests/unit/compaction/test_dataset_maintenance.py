@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from siltstone.clock import SystemClock
-from siltstone.compaction.operations.dataset_maintenance import PURGE_TRIES, Compactor, fold_nothing
-from siltstone.compaction.operations.fold import check_schemas
+from siltstone.compaction.operations.dataset_maintenance import PURGE_TRIES, Compactor
+from siltstone.compaction.operations.fold import check_schemas, empty_plan, report_of
 from siltstone.dataset.dataset import Dataset
 from siltstone.dataset.store import Store
 from siltstone.errors import Conflict
@@ -53,7 +53,7 @@ class Overtaken(Compactor):
         if not snapshot.unfolded:
             raise Conflict("Another fold was first.")
         fold_by_arrow(dataset)
-        return fold_nothing(store)
+        return report_of(store, empty_plan(store.snapshot()), (), 0.0)
 
 
 @pytest.fixture

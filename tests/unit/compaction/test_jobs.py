@@ -16,19 +16,19 @@ from hypothesis import strategies as st
 from siltstone import Lake
 from siltstone.clock import SystemClock
 from siltstone.compaction.execution.cycle_runner import run_cycle
-from siltstone.compaction.execution.job import Inline, Job, exclude_each_other
-from siltstone.compaction.execution.retry import FLOOR_FILES, MAX_DEPTH, Part, carry_out, combined, halves
+from siltstone.compaction.execution.job import InlineRunner, Job, exclude_each_other
+from siltstone.compaction.execution.retry import FLOOR_FILES, MAX_DEPTH, JobPart, combined, run_with_retries, split
 from siltstone.compaction.failures import (
     BY_WORDS,
     Failure,
-    Symptoms,
+    FailureEvidence,
     UnreadableFiles,
     WorkerLost,
     classify,
-    symptoms_of,
+    evidence_of,
 )
-from siltstone.compaction.operations.fold import disk_failures, spark_failures
-from siltstone.compaction.planning.model import Candidate, FileEntry, JobKind, Plan
+from siltstone.compaction.operations.rewrite_errors import disk_failures, spark_failures
+from siltstone.compaction.planning.model import FileEntry, JobKind, JobSpec, Plan
 from siltstone.delta.log_reader import read_entry
 from siltstone.errors import (
     CommitUnknown,
@@ -57,8 +57,8 @@ def files(count: int, *, size: int = 100) -> tuple[FileEntry, ...]:
     )
 
 
-def work(count: int = 4, *, kind: JobKind = JobKind.ROLL_UP, dataset: str = NAME) -> Candidate:
-    return Candidate(
+def work(count: int = 4, *, kind: JobKind = JobKind.ROLL_UP, dataset: str = NAME) -> JobSpec:
+    return JobSpec(
         kind=kind,
         lane="daily",
         dataset=dataset,
@@ -77,13 +77,13 @@ def job(count: int = 4, *, kind: JobKind = JobKind.ROLL_UP, dataset: str = NAME)
 
 def report(done: Job) -> RollUpReport:
     return RollUpReport(
-        dataset=done.planned.dataset,
+        dataset=done.spec.dataset,
         tier="daily",
-        period=done.planned.period,
-        files_removed=len(done.planned.files),
+        period=done.spec.period,
+        files_removed=len(done.spec.files),
         files_added=1,
-        rows=done.planned.rows,
-        bytes_before=done.planned.cost_bytes,
+        rows=done.spec.rows,
+        bytes_before=done.spec.cost_bytes,
         bytes_after=10,
         seconds=1.0,
     )
@@ -93,53 +93,62 @@ def report(done: Job) -> RollUpReport:
 
 
 @pytest.mark.parametrize(
-    ("symptoms", "expected"),
+    ("evidence", "expected"),
     [
-        (Symptoms(said="Terminating due to java.lang.OutOfMemoryError: Java heap space"), Failure.OUT_OF_MEMORY),
-        (Symptoms(text="[UNABLE_TO_ACQUIRE_MEMORY] Unable to acquire 65536 bytes"), Failure.OUT_OF_MEMORY),
-        (Symptoms(text="pyarrow.lib.ArrowMemoryError: malloc of size 9 failed"), Failure.OUT_OF_MEMORY),
-        (Symptoms(text="OSError: [Errno 12] Cannot allocate memory"), Failure.OUT_OF_MEMORY),
-        (Symptoms(said="terminate called after throwing an instance of 'std::bad_alloc'"), Failure.OUT_OF_MEMORY),
-        (Symptoms(text="Generic LocalFileSystem error: (os error 12)"), Failure.OUT_OF_MEMORY),
         (
-            Symptoms(said="# There is insufficient memory for the Java Runtime Environment to continue."),
+            FailureEvidence(stderr="Terminating due to java.lang.OutOfMemoryError: Java heap space"),
             Failure.OUT_OF_MEMORY,
         ),
-        (Symptoms(exit_code=-9), Failure.KILLED),
-        (Symptoms(text="SparkException: Python worker exited unexpectedly (crashed)"), Failure.KILLED),
-        (Symptoms(exit_code=-15), Failure.KILLED),
-        (Symptoms(exit_code=-9, asked=Failure.TIME_LIMIT), Failure.TIME_LIMIT),
-        (Symptoms(exit_code=-9, asked=Failure.CANCELLED), Failure.CANCELLED),
-        (Symptoms(kind="unavailable", text="[SPARK_JOB_CANCELLED]", asked=Failure.CANCELLED), Failure.CANCELLED),
-        (Symptoms(text="java.io.IOException: No space left on device"), Failure.DISK_FULL),
-        (Symptoms(text="[Errno 27] File too large"), Failure.DISK_FULL),
-        (Symptoms(text="[Errno 122] Disk quota exceeded"), Failure.DISK_FULL),
-        (Symptoms(text="java.io.FileNotFoundException: /lake/x (Permission denied)"), Failure.PERMISSION_DENIED),
-        (Symptoms(text="[Errno 30] Read-only file system"), Failure.PERMISSION_DENIED),
-        (Symptoms(text="[FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER] Could not read footer"), Failure.CORRUPT_INPUT),
-        (Symptoms(kind="corruption", reason=Reason.DAMAGED_FILE), Failure.CORRUPT_INPUT),
-        (Symptoms(kind="corruption"), Failure.UNKNOWN),
-        (Symptoms(kind="conflict", reason=Reason.SCHEMA_CHANGED), Failure.SCHEMA_CHANGED),
-        (Symptoms(kind="unavailable", reason=Reason.MEMORY), Failure.OUT_OF_MEMORY),
-        (Symptoms(kind="unavailable", reason=Reason.DISK_FULL), Failure.DISK_FULL),
-        (Symptoms(kind="unavailable", reason=Reason.PERMISSION_DENIED), Failure.PERMISSION_DENIED),
+        (FailureEvidence(text="[UNABLE_TO_ACQUIRE_MEMORY] Unable to acquire 65536 bytes"), Failure.OUT_OF_MEMORY),
+        (FailureEvidence(text="pyarrow.lib.ArrowMemoryError: malloc of size 9 failed"), Failure.OUT_OF_MEMORY),
+        (FailureEvidence(text="OSError: [Errno 12] Cannot allocate memory"), Failure.OUT_OF_MEMORY),
         (
-            Symptoms(kind="corruption", reason=Reason.DAMAGED_FILE, text="OutOfMemoryError: Java heap space"),
+            FailureEvidence(stderr="terminate called after throwing an instance of 'std::bad_alloc'"),
             Failure.OUT_OF_MEMORY,
         ),
-        (Symptoms(text="[FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH]"), Failure.SCHEMA_CHANGED),
-        (Symptoms(kind="conflict"), Failure.CONFLICT),
-        (Symptoms(kind="conflict", text="No space left on device"), Failure.CONFLICT),
-        (Symptoms(kind="fenced"), Failure.FENCED),
-        (Symptoms(kind="gone"), Failure.GONE),
-        (Symptoms(kind="not_found"), Failure.GONE),
-        (Symptoms(kind="commit_unknown", text="No space left on device"), Failure.COMMIT_UNKNOWN),
-        (Symptoms(exit_code=1, said="Permission denied, says something else"), Failure.UNKNOWN),
-        (Symptoms(), Failure.UNKNOWN),
+        (FailureEvidence(text="Generic LocalFileSystem error: (os error 12)"), Failure.OUT_OF_MEMORY),
+        (
+            FailureEvidence(stderr="# There is insufficient memory for the Java Runtime Environment to continue."),
+            Failure.OUT_OF_MEMORY,
+        ),
+        (FailureEvidence(exit_code=-9), Failure.KILLED),
+        (FailureEvidence(text="SparkException: Python worker exited unexpectedly (crashed)"), Failure.KILLED),
+        (FailureEvidence(exit_code=-15), Failure.KILLED),
+        (FailureEvidence(exit_code=-9, asked=Failure.TIME_LIMIT), Failure.TIME_LIMIT),
+        (FailureEvidence(exit_code=-9, asked=Failure.CANCELLED), Failure.CANCELLED),
+        (FailureEvidence(kind="unavailable", text="[SPARK_JOB_CANCELLED]", asked=Failure.CANCELLED), Failure.CANCELLED),
+        (FailureEvidence(text="java.io.IOException: No space left on device"), Failure.DISK_FULL),
+        (FailureEvidence(text="[Errno 27] File too large"), Failure.DISK_FULL),
+        (FailureEvidence(text="[Errno 122] Disk quota exceeded"), Failure.DISK_FULL),
+        (FailureEvidence(text="java.io.FileNotFoundException: /lake/x (Permission denied)"), Failure.PERMISSION_DENIED),
+        (FailureEvidence(text="[Errno 30] Read-only file system"), Failure.PERMISSION_DENIED),
+        (
+            FailureEvidence(text="[FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER] Could not read footer"),
+            Failure.CORRUPT_INPUT,
+        ),
+        (FailureEvidence(kind="corruption", reason=Reason.DAMAGED_FILE), Failure.CORRUPT_INPUT),
+        (FailureEvidence(kind="corruption"), Failure.UNKNOWN),
+        (FailureEvidence(kind="conflict", reason=Reason.SCHEMA_CHANGED), Failure.SCHEMA_CHANGED),
+        (FailureEvidence(kind="unavailable", reason=Reason.MEMORY), Failure.OUT_OF_MEMORY),
+        (FailureEvidence(kind="unavailable", reason=Reason.DISK_FULL), Failure.DISK_FULL),
+        (FailureEvidence(kind="unavailable", reason=Reason.PERMISSION_DENIED), Failure.PERMISSION_DENIED),
+        (
+            FailureEvidence(kind="corruption", reason=Reason.DAMAGED_FILE, text="OutOfMemoryError: Java heap space"),
+            Failure.OUT_OF_MEMORY,
+        ),
+        (FailureEvidence(text="[FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH]"), Failure.SCHEMA_CHANGED),
+        (FailureEvidence(kind="conflict"), Failure.CONFLICT),
+        (FailureEvidence(kind="conflict", text="No space left on device"), Failure.CONFLICT),
+        (FailureEvidence(kind="fenced"), Failure.FENCED),
+        (FailureEvidence(kind="gone"), Failure.GONE),
+        (FailureEvidence(kind="not_found"), Failure.GONE),
+        (FailureEvidence(kind="commit_unknown", text="No space left on device"), Failure.COMMIT_UNKNOWN),
+        (FailureEvidence(exit_code=1, stderr="Permission denied, says something else"), Failure.UNKNOWN),
+        (FailureEvidence(), Failure.UNKNOWN),
     ],
 )
-def test_each_failure_has_its_class(symptoms: Symptoms, expected: Failure) -> None:
-    assert classify(symptoms) is expected
+def test_each_failure_has_its_class(evidence: FailureEvidence, expected: Failure) -> None:
+    assert classify(evidence) is expected
 
 
 @pytest.mark.parametrize(
@@ -156,21 +165,25 @@ def test_each_failure_has_its_class(symptoms: Symptoms, expected: Failure) -> No
         (UnreadableFiles("x", {"a": "b"}), Failure.CORRUPT_INPUT),
         (PermissionError(13, "Permission denied"), Failure.PERMISSION_DENIED),
         (OSError(28, "No space left on device"), Failure.DISK_FULL),
-        (WorkerLost("x", ended_with=-9, said=""), Failure.KILLED),
-        (WorkerLost("x", ended_with=None, said="java.lang.OutOfMemoryError"), Failure.OUT_OF_MEMORY),
+        (WorkerLost("x", ended_with=-9, stderr=""), Failure.KILLED),
+        (WorkerLost("x", ended_with=None, stderr="java.lang.OutOfMemoryError"), Failure.OUT_OF_MEMORY),
     ],
 )
 def test_each_error_has_its_class(error: Exception, expected: Failure) -> None:
-    assert classify(symptoms_of(error)) is expected
+    assert classify(evidence_of(error)) is expected
 
 
 @pytest.mark.parametrize("mark", [mark for _, marks in BY_WORDS for mark in marks])
 def test_the_words_of_our_own_errors_never_decide(mark: str) -> None:
-    for error in (Unavailable(mark), Corruption(f"Dataset a.b.c: {mark}"), WorkerLost(mark, ended_with=None, said="")):
-        assert classify(symptoms_of(error)) is Failure.UNKNOWN
+    for error in (
+        Unavailable(mark),
+        Corruption(f"Dataset a.b.c: {mark}"),
+        WorkerLost(mark, ended_with=None, stderr=""),
+    ):
+        assert classify(evidence_of(error)) is Failure.UNKNOWN
     error = Unavailable("reworded")
     error.__cause__ = RuntimeError(mark)
-    assert classify(symptoms_of(error)) is not Failure.UNKNOWN, "the words of another program do"
+    assert classify(evidence_of(error)) is not Failure.UNKNOWN, "the words of another program do"
 
 
 def test_an_error_of_the_system_gives_its_reason_to_the_error_that_is_raised_from_it() -> None:
@@ -178,7 +191,7 @@ def test_an_error_of_the_system_gives_its_reason_to_the_error_that_is_raised_fro
     refused.__cause__ = OSError(30, "Lesend gemountet")
     failed = Unavailable("The fold failed.")
     failed.__cause__ = refused
-    assert (failed.reason, classify(symptoms_of(failed))) == (Reason.PERMISSION_DENIED, Failure.PERMISSION_DENIED)
+    assert (failed.reason, classify(evidence_of(failed))) == (Reason.PERMISSION_DENIED, Failure.PERMISSION_DENIED)
 
 
 def test_the_cause_of_an_error_counts_too() -> None:
@@ -186,16 +199,16 @@ def test_the_cause_of_an_error_counts_too() -> None:
     error.__cause__ = RuntimeError(
         "org.apache.spark.SparkException: java.lang.OutOfMemoryError: GC overhead limit exceeded"
     )
-    assert classify(symptoms_of(error)) is Failure.OUT_OF_MEMORY
+    assert classify(evidence_of(error)) is Failure.OUT_OF_MEMORY
 
 
 def test_only_what_fewer_files_may_avoid_is_tried_with_fewer() -> None:
-    assert {found for found in Failure if found.recoverable} == {
+    assert {found for found in Failure if found.splittable} == {
         Failure.OUT_OF_MEMORY,
         Failure.KILLED,
         Failure.TIME_LIMIT,
     }
-    assert not any(found.soils_worker for found in (Failure.CONFLICT, Failure.FENCED, Failure.CORRUPT_INPUT))
+    assert not any(found.discard_worker for found in (Failure.CONFLICT, Failure.FENCED, Failure.CORRUPT_INPUT))
 
 
 # ---- jobs as data --------------------------------------------------------------------------------------------------
@@ -218,19 +231,19 @@ def test_jobs_of_one_dataset_run_side_by_side_only_over_other_files() -> None:
 
 @given(st.integers(0, 200), st.integers(0, MAX_DEPTH))
 def test_halves_have_all_files_once_and_never_less_than_the_floor(count: int, depth: int) -> None:
-    whole = Part(job=job(count), depth=depth)
-    parts = halves(whole)
+    whole = JobPart(job=job(count), depth=depth)
+    parts = split(whole)
     if depth == MAX_DEPTH or count < 2 * FLOOR_FILES:
         assert parts == ()
         return
     first, second = parts
-    assert first.job.planned.files + second.job.planned.files == whole.job.planned.files
+    assert first.job.spec.files + second.job.spec.files == whole.job.spec.files
     assert 0 <= first.files - second.files <= 1
     assert second.files >= FLOOR_FILES
     assert {first.depth, second.depth} == {depth + 1}
     assert len({whole.job.id, first.job.id, second.job.id}) == 3
-    assert first.job.planned.cost_bytes == 100 * first.files
-    assert first.job.planned.files_after == max(1, -(-100 * first.files // 1000))
+    assert first.job.spec.cost_bytes == 100 * first.files
+    assert first.job.spec.files_after == max(1, -(-100 * first.files // 1000))
 
 
 @given(st.lists(st.integers(1, 4), max_size=40))
@@ -240,23 +253,23 @@ def test_a_fold_is_halved_between_two_batches(sizes: list[int]) -> None:
     planned = replace(
         work(0, kind=JobKind.FOLD), files=tuple(FileEntry(f"{n}", 1, order=o) for n, o in enumerate(orders))
     )
-    whole = Part(job=Job.of(planned, cycle=1, epoch=None))
-    parts = halves(whole)
+    whole = JobPart(job=Job.of(planned, cycle=1, epoch=None))
+    parts = split(whole)
     assert whole.job.until is None
     if not parts:
         assert len(orders) < 4 + 2 * max(sizes, default=0)
         return
     first, second = parts
-    assert first.job.planned.files + second.job.planned.files == planned.files
+    assert first.job.spec.files + second.job.spec.files == planned.files
     assert min(first.files, second.files) >= FLOOR_FILES
     assert first.job.until is not None
-    assert first.job.until + 1 == second.job.planned.files[0].order
+    assert first.job.until + 1 == second.job.spec.files[0].order
     assert second.job.until == orders[-1]
 
 
 def test_squashes_and_vacuums_cannot_be_halved() -> None:
     for kind in (JobKind.SQUASH, JobKind.VACUUM, JobKind.EVENTS):
-        assert halves(Part(job=job(8, kind=kind))) == ()
+        assert split(JobPart(job=job(8, kind=kind))) == ()
 
 
 # ---- carrying out --------------------------------------------------------------------------------------------------
@@ -275,7 +288,7 @@ class Fake:
         self.stopped = threading.Event()
 
     def run(self, job: Job) -> RollUpReport:
-        self.seen.append(len(job.planned.files))
+        self.seen.append(len(job.spec.files))
         made = self._run(job)
         self.done.append(job)
         return made
@@ -285,13 +298,13 @@ class Fake:
 
 
 def carried(runner: Fake, given: Job, *, stopping: Callable[[], bool] = lambda: False) -> JobResult:
-    return carry_out(given, runner, clock=SystemClock(), stopping=stopping)
+    return run_with_retries(given, runner, clock=SystemClock(), stopping=stopping)
 
 
 def killed_over(limit: int) -> Fake:
     def run(given: Job) -> RollUpReport:
-        if len(given.planned.files) > limit:
-            raise WorkerLost("killed", ended_with=-9, said="")
+        if len(given.spec.files) > limit:
+            raise WorkerLost("killed", ended_with=-9, stderr="")
         return report(given)
 
     return Fake(run)
@@ -310,7 +323,7 @@ def test_thirty_files_with_a_limit_of_seven_are_done_by_halving() -> None:
 
 def test_halving_ends_at_its_depth_and_its_floor_and_the_other_parts_go_on() -> None:
     def run(given: Job) -> RollUpReport:
-        if given.planned.files[0].path.endswith("/0.parquet"):
+        if given.spec.files[0].path.endswith("/0.parquet"):
             raise Unavailable("too little memory", reason=Reason.MEMORY)
         return report(given)
 
@@ -334,7 +347,7 @@ def test_a_fold_of_thirty_files_is_done_by_halving_one_part_after_the_other() ->
 
 def test_what_comes_after_a_part_of_a_fold_that_failed_is_not_tried() -> None:
     def run(given: Job) -> RollUpReport:
-        if len(given.planned.files) > 4 or given.until == 11:
+        if len(given.spec.files) > 4 or given.until == 11:
             raise Unavailable("too little memory", reason=Reason.MEMORY)
         return report(given)
 
@@ -348,7 +361,7 @@ def test_what_comes_after_a_part_of_a_fold_that_failed_is_not_tried() -> None:
 
 def test_a_fold_is_done_up_to_a_change_file_that_cannot_be_read() -> None:
     def run(given: Job) -> RollUpReport:
-        if any(file.order >= 3 for file in given.planned.files):
+        if any(file.order >= 3 for file in given.spec.files):
             raise UnreadableFiles("cannot be read", {"data/3.parquet": "no magic", "data/5.parquet": "no magic"})
         return report(given)
 
@@ -393,14 +406,14 @@ def test_what_fewer_files_do_not_help_is_reported_at_once(error: Exception) -> N
 
     done = carried(Fake(run), job(30))
     assert (done.outcome, done.attempts, done.report) == ("failed", 1, None)
-    assert done.failure == classify(symptoms_of(error))
+    assert done.failure == classify(evidence_of(error))
 
 
 def test_corrupt_files_are_left_out_one_after_the_other() -> None:
     bad = {"data/1.parquet", "data/3.parquet"}
 
     def run(given: Job) -> RollUpReport:
-        found = [file.path for file in given.planned.files if file.path in bad]
+        found = [file.path for file in given.spec.files if file.path in bad]
         if found:
             raise UnreadableFiles(f"{found[0]} cannot be read", {found[0]: "no magic"})
         return report(given)
@@ -415,7 +428,7 @@ def test_corrupt_files_are_left_out_one_after_the_other() -> None:
 
 def test_an_error_that_nobody_expected_ends_its_job_and_no_other() -> None:
     def run(given: Job) -> RollUpReport:
-        if given.planned.dataset == "a.b.bad":
+        if given.spec.dataset == "a.b.bad":
             raise KeyError("rows")
         return report(given)
 
@@ -431,9 +444,9 @@ def test_an_error_that_nobody_expected_ends_its_job_and_no_other() -> None:
 
 def test_a_time_limit_ends_the_attempt_and_the_halves_are_tried() -> None:
     def run(given: Job) -> RollUpReport:
-        if len(given.planned.files) > 2:
+        if len(given.spec.files) > 2:
             assert runner.stopped.wait(10)
-            raise WorkerLost("ended", ended_with=-9, said="")
+            raise WorkerLost("ended", ended_with=-9, stderr="")
         return report(given)
 
     runner = Fake(run)
@@ -449,7 +462,7 @@ def test_a_cancelled_job_is_ended_and_not_tried_again() -> None:
     def run(_: Job) -> RollUpReport:
         asked.set()
         assert runner.stopped.wait(10)
-        raise WorkerLost("ended", ended_with=-9, said="")
+        raise WorkerLost("ended", ended_with=-9, stderr="")
 
     runner = Fake(run)
     done = carried(runner, job(30), stopping=asked.is_set)
@@ -484,13 +497,13 @@ class Wide:
         with self._mutex:
             self.running[job.id] = job
             self.together.append(list(self.running.values()))
-        end = time.monotonic() + (20 if job.planned.dataset == "slow.a.b" else 0.05)
+        end = time.monotonic() + (20 if job.spec.dataset == "slow.a.b" else 0.05)
         while time.monotonic() < end and job.id not in self.stopped:
             time.sleep(0.005)
         with self._mutex:
             del self.running[job.id]
         if job.id in self.stopped:
-            raise WorkerLost("ended", ended_with=-9, said="")
+            raise WorkerLost("ended", ended_with=-9, stderr="")
         return report(job)
 
     def stop(self, job: Job) -> None:
@@ -540,7 +553,7 @@ def test_a_cycle_runs_what_does_not_conflict_side_by_side_and_tells_in_one_threa
     assert max(len(group) for group in runner.together) == 2
     for group in runner.together:
         for one in group:
-            assert not any(exclude_each_other(one.planned, other.planned) for other in group if other is not one)
+            assert not any(exclude_each_other(one.spec, other.spec) for other in group if other is not one)
     assert told.threads == {threading.get_ident()}
     assert told.heard[0] == "cycle began"
     assert told.heard[-1] == "cycle ended 5 5"
@@ -584,7 +597,7 @@ def lake(tmp_path: Path) -> Lake:
 
 def squash(lake: Lake, epoch: int | None) -> JobResult:
     plan = Plan(cycle=3, budget_bytes=0, jobs=(work(0, kind=JobKind.SQUASH),), left_out=())
-    (done,) = run_cycle(plan, Inline(lake._compactor, lake._store), epoch=epoch)
+    (done,) = run_cycle(plan, InlineRunner(lake._compactor, lake._store), epoch=epoch)
     return done
 
 
@@ -636,7 +649,7 @@ def test_a_jvm_that_does_not_listen_any_more_is_no_disk_that_refuses(lake: Lake)
     found = met(lake, ConnectionRefusedError(111, "Connection refused"))
     assert (type(found), found.reason) == (Unavailable, Reason.SPARK_LOST)
     assert "[Errno 111] Connection refused." in str(found)
-    assert classify(symptoms_of(found)) is Failure.UNKNOWN
+    assert classify(evidence_of(found)) is Failure.UNKNOWN
 
 
 def test_a_fold_whose_jvm_ended_for_want_of_memory_is_tried_with_fewer_files(
@@ -646,8 +659,8 @@ def test_a_fold_whose_jvm_ended_for_want_of_memory_is_tried_with_fewer_files(
         monkeypatch.setattr(spark, "_own", [jvm.pid])
         found = met(lake, ConnectionRefusedError(111, "Connection refused"))
     assert (type(found), found.reason) == (Unavailable, Reason.MEMORY)
-    failure = classify(symptoms_of(found))
-    assert (failure, failure.recoverable) == (Failure.OUT_OF_MEMORY, True)
+    failure = classify(evidence_of(found))
+    assert (failure, failure.splittable) == (Failure.OUT_OF_MEMORY, True)
 
 
 def test_every_error_of_ours_can_come_back_from_a_worker() -> None:
@@ -673,8 +686,8 @@ def test_the_innermost_cause_in_a_long_stack_trace_comes_back_from_a_worker() ->
     error.__cause__ = RuntimeError(
         "\n\tat a.b.C.d(C.java:7)" * 2000 + "\nCaused by: java.io.IOException: File too large"
     )
-    assert classify(symptoms_of(error)) is Failure.DISK_FULL
-    assert classify(symptoms_of(error_from(json.loads(json.dumps(failed(error)))))) is Failure.DISK_FULL
+    assert classify(evidence_of(error)) is Failure.DISK_FULL
+    assert classify(evidence_of(error_from(json.loads(json.dumps(failed(error)))))) is Failure.DISK_FULL
 
 
 def test_a_worker_whose_jvm_was_killed_reports_it_and_the_job_can_be_halved(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -684,13 +697,13 @@ def test_a_worker_whose_jvm_was_killed_reports_it_and_the_job_can_be_halved(monk
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as jvm:
         monkeypatch.setattr("siltstone.spark.session._own", [jvm.pid])
         alive = error_from(json.loads(json.dumps(failed(Unavailable("Spark refused")))))
-        assert classify(symptoms_of(alive)) is Failure.UNKNOWN
+        assert classify(evidence_of(alive)) is Failure.UNKNOWN
         jvm.kill()
         gone = ConnectionRefusedError(111, "Connection refused")
         told = json.loads(json.dumps(failed(gone)))
         fenced = json.loads(json.dumps(failed(Fenced("another holder"))))
     error = error_from(told)
     assert "JVM was killed by SIGKILL" in str(error)
-    assert classify(symptoms_of(error)) is Failure.KILLED
-    assert classify(symptoms_of(error)).recoverable
-    assert classify(symptoms_of(error_from(fenced))) is Failure.FENCED
+    assert classify(evidence_of(error)) is Failure.KILLED
+    assert classify(evidence_of(error)).splittable
+    assert classify(evidence_of(error_from(fenced))) is Failure.FENCED

@@ -12,7 +12,7 @@ import pytest
 
 from siltstone import Lake
 from siltstone.compaction.execution.cycle_runner import run_cycle
-from siltstone.compaction.execution.job import Inline, Job
+from siltstone.compaction.execution.job import InlineRunner, Job
 from siltstone.compaction.execution.report import CycleReport
 from siltstone.compaction.journal.journal import Journal, record_of
 from siltstone.compaction.journal.records import (
@@ -26,7 +26,7 @@ from siltstone.compaction.journal.records import (
     safe_error,
 )
 from siltstone.compaction.journal.totals import Totals, counted, kept_at
-from siltstone.compaction.planning.model import Candidate, FileEntry, JobKind, Plan
+from siltstone.compaction.planning.model import FileEntry, JobKind, JobSpec, Plan
 from siltstone.compaction.planning.table_state import event_log_state
 from siltstone.config import Settings
 from siltstone.delta.layout import Layout
@@ -137,10 +137,10 @@ def test_callbacks_and_watchers_are_told_after_the_journal(lake: Lake) -> None:
     assert told == [(1, 1)]
 
 
-def candidate(period: str = "2026-11-14", *, kind: JobKind = JobKind.ROLL_UP, batch: int = 1, **more: Any) -> Candidate:  # noqa: ANN401
+def candidate(period: str = "2026-11-14", *, kind: JobKind = JobKind.ROLL_UP, batch: int = 1, **more: Any) -> JobSpec:  # noqa: ANN401
     files = (FileEntry(f"data/a{batch}.parquet", 100, rows=3), FileEntry(f"data/b{batch}.parquet", 50, rows=1))
     lane = "daily" if kind is JobKind.ROLL_UP else str(kind)
-    return Candidate(
+    return JobSpec(
         kind=kind,
         lane=lane,
         dataset="shop.web.clicks",
@@ -152,7 +152,7 @@ def candidate(period: str = "2026-11-14", *, kind: JobKind = JobKind.ROLL_UP, ba
     )
 
 
-def plan_of(*jobs: Candidate, cycle: int = 9) -> Plan:
+def plan_of(*jobs: JobSpec, cycle: int = 9) -> Plan:
     return Plan(cycle=cycle, budget_bytes=1, jobs=jobs, left_out=())
 
 
@@ -169,7 +169,7 @@ class Does:
         if failure is not None:
             raise failure
         return SquashReport(
-            dataset=job.planned.dataset,
+            dataset=job.spec.dataset,
             files_removed=2,
             files_added=1,
             rows_before=4,
@@ -212,7 +212,7 @@ def test_errors_are_kept_only_where_their_text_is_ours() -> None:
 
 
 def test_a_commit_of_which_nobody_was_told_is_found(lake: Lake) -> None:
-    class Lost(Inline):
+    class Lost(InlineRunner):
         def run(self, job: Job) -> Any:  # noqa: ANN401
             super().run(job)
             raise CommitUnknown("whether it landed cannot be seen")
@@ -225,7 +225,7 @@ def test_a_commit_of_which_nobody_was_told_is_found(lake: Lake) -> None:
 
 
 def test_a_purge_that_stopped_after_its_fold_is_not_written_down_as_done(lake: Lake) -> None:
-    class Stopped(Inline):
+    class Stopped(InlineRunner):
         def run(self, job: Job) -> Any:  # noqa: ANN401
             fold_by_arrow(lake.dataset(NAME), job=job.id)
             raise CommitUnknown("whether it landed cannot be seen")
@@ -233,11 +233,11 @@ def test_a_purge_that_stopped_after_its_fold_is_not_written_down_as_done(lake: L
     plan = plan_of(replace(candidate(kind=JobKind.PURGE), dataset=NAME, period="", files=()))
     run_cycle(plan, Stopped(lake._compactor, lake._store), watchers=[lake._journal])
     (record,) = lake.jobs()
-    assert (record.status, record.message) == (JobStatus.FAILED, "commit_unknown; of it was done: 0 files became 1")
+    assert (record.status, record.message) == (JobStatus.FAILED, "commit_unknown; done before: 0 files became 1")
 
 
 def test_a_job_that_met_what_nobody_expected_is_written_down_as_failed_and_its_cycle_ends(lake: Lake) -> None:
-    class Broken(Inline):
+    class Broken(InlineRunner):
         def run(self, job: Job) -> SquashReport:
             raise KeyError(f"SUBJECT-1 of {job.id}")
 
@@ -245,7 +245,7 @@ def test_a_job_that_met_what_nobody_expected_is_written_down_as_failed_and_its_c
     run_cycle(plan, Broken(lake._compactor, lake._store), watchers=[lake._journal])
     (record,) = lake.jobs()
     assert (record.status, record.message) == (JobStatus.FAILED, "unknown"), "what it says may be a value of a user"
-    assert (lake.history()[0].status, lake.recover().did_something) == ("failed", False)
+    assert (lake.history()[0].status, lake.recover().summary()) == ("failed", "")
 
 
 def test_a_journal_that_meets_what_nobody_expected_stops_no_work(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,8 +283,8 @@ def test_commits_are_all_of_a_job_if_they_are_its_own_or_its_parts_together_did_
     files = tuple(FileEntry(path=path, size_bytes=1, order=n) for n, path in enumerate("abcd", 1))
 
     def record(kind: JobKind, files: tuple[FileEntry, ...] = files) -> JobRecord:
-        planned = Candidate(kind=kind, lane=str(kind), dataset=NAME, files=files)
-        return record_of(Job(id="7-ab", cycle=7, planned=planned), "b", owner)
+        planned = JobSpec(kind=kind, lane=str(kind), dataset=NAME, files=files)
+        return record_of(Job(id="7-ab", cycle=7, spec=planned), "b", owner)
 
     assert is_whole(record(JobKind.FOLD), [entry("7-ab", folded=2)]), "a whole fold takes what it finds"
     assert not is_whole(record(JobKind.FOLD), [entry("7-ab.1", folded=2)])
@@ -361,7 +361,7 @@ def test_batches_of_one_period_are_one_partition_that_is_there_when_all_are_done
 def test_parts_of_a_job_that_nobody_announced_are_written_down_too(journal: Journal) -> None:
     plan = plan_of(candidate())
     job = Job.of(plan.jobs[0], cycle=9, epoch=None)
-    part = Job(id=f"{job.id}.1", cycle=9, planned=candidate("2026-11-13"))
+    part = Job(id=f"{job.id}.1", cycle=9, spec=candidate("2026-11-13"))
     journal.cycle_began(plan, [job])
     journal.job_began(part)
     journal.cycle_ended(plan, [])
@@ -410,7 +410,7 @@ def test_a_dataset_that_cannot_be_read_is_reported_and_the_others_go_on(lake: La
         done = squash(again)
         assert [result.dataset for result in done] == [NAME]
         assert list(done.unreadable) == ["shop.web.broken"]
-        assert [one.dataset for one in done.recovery.quarantined] == ["shop.web.broken"]
+        assert [one.dataset for one in done.recovery.problems] == ["shop.web.broken"]
         assert list(again.plan().unreadable) == ["shop.web.broken"]
         with pytest.raises(Corruption):
             again.plan(["shop.web.broken"])

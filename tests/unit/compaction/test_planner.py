@@ -16,10 +16,10 @@ from siltstone.compaction.planning.budget import chosen
 from siltstone.compaction.planning.model import (
     COLUMNS,
     Backlog,
-    Candidate,
     FileEntry,
     Inputs,
     JobKind,
+    JobSpec,
     Plan,
     Shape,
     TableState,
@@ -36,8 +36,8 @@ from tests.support.refusals import refused
 LANES = ("fold", "squash", "hourly", "daily")
 
 
-def candidate(lane: str, name: str, *, cost: int, since: int = 0, saved: int = 0, batch: int = 1) -> Candidate:
-    return Candidate(
+def candidate(lane: str, name: str, *, cost: int, since: int = 0, saved: int = 0, batch: int = 1) -> JobSpec:
+    return JobSpec(
         kind=JobKind.ROLL_UP,
         lane=lane,
         dataset=name,
@@ -48,11 +48,11 @@ def candidate(lane: str, name: str, *, cost: int, since: int = 0, saved: int = 0
     )
 
 
-def names(found: tuple[Candidate, ...]) -> list[str]:
+def names(found: tuple[JobSpec, ...]) -> list[str]:
     return [job.dataset for job in found]
 
 
-def choose(candidates: list[Candidate], *, cycle: int = 0, budget: int = 10) -> list[str]:
+def choose(candidates: list[JobSpec], *, cycle: int = 0, budget: int = 10) -> list[str]:
     return names(chosen(candidates, lanes=LANES, cycle=cycle, budget_bytes=budget)[0])
 
 
@@ -114,7 +114,7 @@ def test_no_candidate_waits_longer_than_a_turn_for_itself_and_each_older_one_of_
     cycles: list[list[tuple[str, int, int]]], first_cycle: int, budget: int
 ):
     """However cheap, gainful or many the others are, and also if it is larger than the budget."""
-    waiting: dict[str, Candidate] = {}
+    waiting: dict[str, JobSpec] = {}
     deadline: dict[str, int] = {}
     for number in range(len(cycles) + 200):
         for at, (lane, cost, saved) in enumerate(cycles[number] if number < len(cycles) else []):
@@ -200,7 +200,7 @@ def test_every_plan_keeps_the_rules(inputs: Inputs, budget: int):
         check_job(job, inputs)
 
 
-def check_job(job: Candidate, inputs: Inputs) -> None:
+def check_job(job: JobSpec, inputs: Inputs) -> None:
     assert not job.reason
     assert job.trigger
     if job.kind is not JobKind.ROLL_UP:

@@ -1,4 +1,4 @@
-"""Recovery: what dead cycles left is rolled forward or abandoned by the commit log alone, and what nobody can tell stays told."""
+"""Recovery: the commit log alone decides whether jobs of dead cycles are completed or failed; damage is reported."""
 
 import fcntl
 import os
@@ -11,20 +11,20 @@ from pathlib import Path
 import pytest
 
 from siltstone import Lake
-from siltstone.compaction.execution.job import Inline, Job
+from siltstone.compaction.execution.job import InlineRunner, Job
 from siltstone.compaction.journal import journal as journals
 from siltstone.compaction.journal import owner_liveness as owners
 from siltstone.compaction.journal.journal import Journal
-from siltstone.compaction.journal.records import Owner
-from siltstone.compaction.journal.recovery import Quarantined, RecoveryReport
+from siltstone.compaction.journal.records import Owner, cycle_id
+from siltstone.compaction.journal.recovery import RecoveryProblem, RecoveryReport
 from siltstone.compaction.operations.commit import job_info
-from siltstone.compaction.planning.model import Candidate, FileEntry, JobKind, Plan
+from siltstone.compaction.planning.model import FileEntry, JobKind, JobSpec, Plan
 from siltstone.config import Role, Settings
 from siltstone.coordination import leases
 from siltstone.dataset.dataset_folder import Marker, write_marker
 from siltstone.delta.table import Parent
 from siltstone.errors import Corruption, InvalidRequest
-from siltstone.eventlog.events import BuildStatus, JobEvent, JobStatus, PartitionStatus
+from siltstone.eventlog.events import BuildRequestEvent, BuildStatus, JobEvent, JobStatus, PartitionStatus
 from siltstone.model.columns import APP_FOLD, FOLDED_BYTES, FOLDED_FILES
 from siltstone.model.files import Commit, CommitKind
 from tests.support.clocks import FakeClock
@@ -75,7 +75,7 @@ def begun(
     assert journal.trouble is None
     journal.job_began(jobs[0])
     if run:
-        Inline(lake._compactor, lake._store).run(jobs[0])
+        InlineRunner(lake._compactor, lake._store).run(jobs[0])
     if dies:
         end_owner(journal)
     return jobs
@@ -96,25 +96,24 @@ def status_of(lake: Lake, job: Job) -> JobStatus:
     return next(record.status for record in lake.jobs() if record.job == job.id)
 
 
-# ---- rolled forward or abandoned -------------------------------------------------------------------------------------
+# ---- completed or failed ---------------------------------------------------------------------------------------------
 
 
-def test_a_job_that_had_committed_is_rolled_forward_and_one_that_had_not_is_abandoned(lake: Lake) -> None:
+def test_a_job_that_had_committed_is_completed_and_one_that_had_not_is_failed(lake: Lake) -> None:
     first, second = begun(lake)
     report = lake.recover()
-    assert (report.rolled_forward, report.abandoned, report.unfinished) == ((first.id,), (second.id,), ())
+    assert (report.completed, report.failed, report.running) == ((first.id,), (second.id,), ())
     assert (status_of(lake, first), status_of(lake, second)) == (JobStatus.COMPLETED, JobStatus.FAILED)
     done = next(record for record in lake.jobs() if record.job == first.id)
     assert (done.recovered, done.done.files_before, done.done.files_after, done.done.rows) == (True, 3, 1, 3)
     (cycle,) = lake.history()
-    assert (cycle.status, cycle.message) == ("failed", "its process died; 1 job rolled forward, 1 abandoned")
+    assert (cycle.status, cycle.message) == ("failed", "its process died; 1 job completed, 1 failed")
     log = lake._journal.log()
     assert log is not None
-    assert log.partition(first.planned.dataset).status is PartitionStatus.AVAILABLE
-    assert log.partition(second.planned.dataset).status is PartitionStatus.FAILED
+    assert log.partition(first.spec.dataset).status is PartitionStatus.AVAILABLE
+    assert log.partition(second.spec.dataset).status is PartitionStatus.FAILED
     assert lake.totals().all.recovered == 2
-    again = lake.recover()
-    assert not again.did_something
+    assert lake.recover() == RecoveryReport()
 
 
 def test_a_cycle_of_which_all_was_done_is_completed(lake: Lake) -> None:
@@ -150,42 +149,38 @@ def died_in_a_halved_fold(lake: Lake, *, parts: int) -> Job:
     return job
 
 
-def test_of_a_halved_fold_whose_first_part_landed_the_journal_says_that_it_was_partly_done(lake: Lake) -> None:
+def test_of_a_halved_fold_whose_first_part_landed_the_journal_has_the_numbers_of_that_part(lake: Lake) -> None:
     job = died_in_a_halved_fold(lake, parts=1)
     report = lake.recover()
-    assert (report.rolled_forward, report.partly, report.abandoned) == ((), (job.id,), ())
-    assert (report.did_something, report.told()) == (True, "1 jobs partly done")
+    assert (report.completed, report.failed, report.summary()) == ((), (job.id,), "1 job failed")
     (record,) = lake.jobs()
     assert (record.status, record.recovered) == (JobStatus.FAILED, True)
-    assert record.message.startswith("2 files became 1; partly done: its process died before the other parts")
+    assert record.message.startswith("2 files became 1; its process died before the rest")
     assert (record.done.bytes_folded, record.done.rows) == (7, 2), "what the part did is told"
     (cycle,) = lake.history()
-    assert (cycle.status, cycle.message) == (
-        "failed",
-        "its process died; 0 jobs rolled forward, 1 partly done, 0 abandoned",
-    )
+    assert (cycle.status, cycle.message) == ("failed", "its process died; 0 jobs completed, 1 failed")
     log = lake._journal.log()
     assert log is not None
     assert log.partition(NAME).status is PartitionStatus.FAILED
     (left,) = lake.plan((NAME,), only=["fold"], force=True).jobs
     assert [file.order for file in left.files] == [3], "the rest is free again"
     assert sorted(lake.dataset(NAME).to_arrow()["id"].to_pylist()) == ["p0", "p1", "p2"]
-    assert not lake.recover().did_something
+    assert lake.recover() == RecoveryReport()
 
 
-def test_a_halved_fold_whose_last_part_landed_is_rolled_forward(lake: Lake) -> None:
+def test_a_halved_fold_whose_last_part_landed_is_completed(lake: Lake) -> None:
     job = died_in_a_halved_fold(lake, parts=2)
     report = lake.recover()
-    assert (report.rolled_forward, report.partly, report.abandoned) == ((job.id,), (), ())
+    assert (report.completed, report.failed) == ((job.id,), ())
     (record,) = lake.jobs()
     assert (record.status, record.done.files_after, record.done.rows) == (JobStatus.COMPLETED, 2, 3)
     assert lake.history()[0].status == "completed"
 
 
-def test_the_files_of_an_abandoned_job_are_free_again_and_the_next_cycle_takes_them(lake: Lake) -> None:
+def test_the_files_of_a_failed_job_are_free_again_and_the_next_cycle_takes_them(lake: Lake) -> None:
     begun(lake, run=False)
     report = lake.run_cycle(only=["squash"], force=True)
-    assert len(report.recovery.abandoned) == 2
+    assert len(report.recovery.failed) == 2
     assert [result.error for result in report] == [None, None]
     assert report.cycle == 2
 
@@ -194,8 +189,8 @@ def test_the_files_of_a_live_owner_are_left_alone(lake: Lake) -> None:
     jobs = begun(lake, run=False, dies=False)
     report = lake.run_cycle(only=["squash"], force=True)
     assert len(report) == 0
-    assert {one.job for one in report.recovery.unfinished} == {job.id for job in jobs}
-    assert not report.recovery.did_something
+    assert {one.job for one in report.recovery.running} == {job.id for job in jobs}
+    assert report.recovery == RecoveryReport(running=report.recovery.running)
     reasons = {found.reason for found in lake.plan(only=["squash"], force=True).left_out}
     assert reasons == {f"files of unfinished job {job.id}" for job in jobs}
 
@@ -206,13 +201,13 @@ def test_of_two_that_recover_at_once_the_second_finds_it_done(lake: Lake, tmp_pa
     with opened(tmp_path, clock) as other:
         other.recover()
     lake._journal.open_cycles = lambda: found  # type: ignore[method-assign]
-    assert lake.recover().rolled_forward == ()
+    assert lake.recover().completed == ()
 
 
-def test_a_dropped_dataset_has_no_commit_and_its_job_is_abandoned(lake: Lake) -> None:
+def test_a_dropped_dataset_has_no_commit_and_its_job_is_failed(lake: Lake) -> None:
     (job,) = begun(lake, run=False, names=(NAME,))
     lake.drop(NAME)
-    assert lake.recover().abandoned == (job.id,)
+    assert lake.recover().failed == (job.id,)
 
 
 # ---- owners on other machines ----------------------------------------------------------------------------------------
@@ -229,20 +224,20 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("elsewhere")
 def test_an_owner_on_another_machine_is_dead_after_a_day_of_silence(lake: Lake, clock: FakeClock) -> None:
     jobs = begun(lake, run=False)
-    assert len(lake.recover().unfinished) == 2
+    assert len(lake.recover().running) == 2
     clock.pass_time(hours=25)
-    assert set(lake.recover().abandoned) == {job.id for job in jobs}
+    assert set(lake.recover().failed) == {job.id for job in jobs}
 
 
 @pytest.mark.usefixtures("elsewhere")
 def test_an_owner_with_a_lower_epoch_is_dead(lake: Lake) -> None:
     journal = Journal(lake._layout, settings=lake.settings, clock=lake._clock)
-    planned = Candidate(kind=JobKind.VACUUM, lane="vacuum", dataset=NAME)
+    planned = JobSpec(kind=JobKind.VACUUM, lane="vacuum", dataset=NAME)
     journal.cycle_began(
-        Plan(cycle=1, budget_bytes=1, jobs=(planned,), left_out=()), [Job(id="j", cycle=1, planned=planned, epoch=4)]
+        Plan(cycle=1, budget_bytes=1, jobs=(planned,), left_out=()), [Job(id="j", cycle=1, spec=planned, epoch=4)]
     )
-    assert len(lake.recover(epoch=4).unfinished) == 1
-    assert lake.recover(epoch=5).abandoned == ("j",)
+    assert len(lake.recover(epoch=4).running) == 1
+    assert lake.recover(epoch=5).failed == ("j",)
 
 
 def test_an_owner_that_hangs_keeps_its_files_from_nobody_who_has_taken_over_and_is_not_said_to_be_dead(
@@ -253,20 +248,21 @@ def test_an_owner_that_hangs_keeps_its_files_from_nobody_who_has_taken_over_and_
     jobs = [Job.of(planned, cycle=plan.cycle, epoch=4) for planned in plan.jobs]
     journal.cycle_began(plan, jobs)
     journal.job_began(jobs[0])
-    assert [found.job for found in lake.recover(epoch=4).unfinished] == [jobs[0].id]
+    assert [found.job for found in lake.recover(epoch=4).running] == [jobs[0].id]
     assert lake.recover(epoch=5) == RecoveryReport()
     report = lake.run_cycle((NAME,), only=["squash"], force=True, epoch=5)
     assert [result.outcome for result in report] == ["done"]
     assert status_of(lake, jobs[0]) is JobStatus.RUNNING, "it may still say itself how it ended"
     end_owner(journal)
-    assert lake.recover(epoch=5).abandoned == (jobs[0].id,)
+    assert lake.recover(epoch=5).failed == (jobs[0].id,)
 
 
 def test_a_cycle_whose_owner_lives_is_left_alone_however_old_it_is(lake: Lake, clock: FakeClock) -> None:
     jobs = begun(lake, run=False, dies=False)
     clock.pass_time(days=8)
     report = lake.recover()
-    assert ({one.job for one in report.unfinished}, report.did_something) == ({job.id for job in jobs}, False)
+    assert {one.job for one in report.running} == {job.id for job in jobs}
+    assert report == RecoveryReport(running=report.running)
     assert [entry.status for entry in lake.history()] == ["executing"]
 
 
@@ -283,12 +279,13 @@ def test_a_cycle_whose_owner_on_another_machine_renews_its_lease_is_left_alone_h
         clock.pass_time(hours=hours)
         lease.renew()
         report = lake.recover()
-        assert ({one.job for one in report.unfinished}, report.did_something) == ({job.id for job in jobs}, False)
+        assert {one.job for one in report.running} == {job.id for job in jobs}
+        assert report == RecoveryReport(running=report.running)
     lease.advance(above=lease.epoch)
     lease.renew()
-    assert len(lake.recover().unfinished) == 2, "it has only raised its epoch"
+    assert len(lake.recover().running) == 2, "it has only raised its epoch"
     clock.pass_time(hours=25)
-    assert set(lake.recover().expired) == {job.id for job in jobs}, "it is not renewed any more"
+    assert set(lake.recover().failed) == {job.id for job in jobs}, "it is not renewed any more"
 
 
 def begun_on(monkeypatch: pytest.MonkeyPatch, lake: Lake, *, installation: str) -> None:
@@ -303,7 +300,7 @@ def begun_on(monkeypatch: pytest.MonkeyPatch, lake: Lake, *, installation: str) 
 
 def test_whoever_ran_before_this_machine_was_started_anew_is_dead(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     begun_on(monkeypatch, lake, installation="this machine")
-    assert len(lake.recover().abandoned) == 2
+    assert len(lake.recover().failed) == 2
 
 
 @pytest.mark.parametrize("installation", ["another machine", ""])
@@ -311,9 +308,10 @@ def test_an_owner_on_another_machine_of_the_same_host_name_is_not_taken_for_dead
     lake: Lake, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, installation: str
 ) -> None:
     begun_on(monkeypatch, lake, installation=installation)
-    assert (len(lake.recover().unfinished), lake.recover().did_something) == (2, False)
+    report = lake.recover()
+    assert (len(report.running), report) == (2, RecoveryReport(running=report.running))
     clock.pass_time(hours=25)
-    assert len(lake.recover().abandoned) == 2
+    assert len(lake.recover().failed) == 2
 
 
 # ---- what cannot be read ---------------------------------------------------------------------------------------------
@@ -331,50 +329,56 @@ TOO_DEEP = b"[" * 100_000
 
 
 @pytest.mark.parametrize("content", [b"{", TOO_DEEP], ids=["expected", "unexpected"])
-def test_a_job_whose_log_cannot_be_read_is_quarantined_until_it_can(
+def test_a_job_whose_log_cannot_be_read_is_reported_until_it_can(
     lake: Lake, tmp_path: Path, clock: FakeClock, content: bytes
 ) -> None:
     (job,) = begun(lake, names=(NAME,))
     kept = break_log(lake, NAME, content)
     with opened(tmp_path, clock) as again:
         report = again.recover()
-        assert (report.rolled_forward, report.abandoned) == ((), ())
-        assert [one.job for one in report.unfinished] == [job.id]
-        assert {one.what for one in report.quarantined} == {f"job {job.id}", f"dataset {NAME}"}
+        assert (report.completed, report.failed) == ((), ())
+        assert [one.job for one in report.running] == [job.id]
+        assert {one.what for one in report.problems} == {f"job {job.id}", f"dataset {NAME}"}
         assert again.history()[0].status == "executing"
     path = max((lake.dataset(NAME).path / "changes" / "_delta_log").glob("*.json"))
     path.write_bytes(kept)
     with opened(tmp_path, clock) as again:
-        assert again.recover().rolled_forward == (job.id,)
+        assert again.recover().completed == (job.id,)
 
 
-def test_what_nobody_could_settle_for_a_week_is_reported_and_ended(
-    lake: Lake, tmp_path: Path, clock: FakeClock
-) -> None:
+def test_a_job_whose_log_cannot_be_read_for_a_week_is_failed(lake: Lake, tmp_path: Path, clock: FakeClock) -> None:
     (job,) = begun(lake, names=(NAME,))
     break_log(lake, NAME)
     clock.pass_time(days=8)
     with opened(tmp_path, clock) as again:
         report = again.recover()
-        assert report.expired == (job.id,)
-        assert report.unfinished == ()
-        assert again.jobs()[0].message.startswith("not settled for 7 days")
-        assert again.recover().expired == ()
+        assert (report.failed, report.running) == ((job.id,), ())
+        assert (again.jobs()[0].status, again.jobs()[0].recovered) == (JobStatus.FAILED, True)
+        assert again.recover().failed == ()
 
 
-def test_a_record_that_cannot_be_read_is_reported_and_after_a_week_ended(lake: Lake, clock: FakeClock) -> None:
+def test_a_record_that_cannot_be_read_is_reported_and_failed(lake: Lake) -> None:
     begun(lake, names=(NAME,))
     journal = lake._journal
     build = journal.open_cycles()[0].build.build_request_id
     journal.append(build, [JobEvent(job_run_id="strange", job_label="x", status=JobStatus.SCHEDULED)])
+    assert [one.what for one in lake.unfinished().problems] == ["record of job strange"]
     report = lake.recover()
-    assert len(report.rolled_forward) == 1
-    assert [one.what for one in report.quarantined] == ["record of job strange"]
-    assert journal.cycles(1)[0].status is BuildStatus.EXECUTING
-    clock.pass_time(days=8)
-    assert lake.recover().expired == ("strange",)
+    assert (len(report.completed), report.failed) == (1, ("strange",))
+    assert [one.what for one in report.problems] == ["record of job strange"]
     assert journal.cycles(1)[0].status is BuildStatus.FAILED
-    assert not lake.recover().did_something
+    assert lake.recover() == RecoveryReport()
+
+
+def test_a_cycle_of_which_no_record_can_be_read_is_failed_after_a_day_of_silence(lake: Lake, clock: FakeClock) -> None:
+    build = [BuildRequestEvent(status=status) for status in (BuildStatus.RECEIVED, BuildStatus.PLANNING)]
+    strange = JobEvent(job_run_id="strange", job_label="x", status=JobStatus.SCHEDULED)
+    lake._journal.append(cycle_id(1, "ab12cd34"), [*build, strange])
+    report = lake.recover()
+    assert ([one.what for one in report.problems], report.failed) == (["record of job strange"], ())
+    clock.pass_time(hours=25)
+    assert lake.recover().failed == ("strange",)
+    assert lake._journal.cycles(1)[0].status is BuildStatus.FAILED
 
 
 def test_a_journal_that_cannot_be_read_is_no_empty_journal(lake: Lake, tmp_path: Path, clock: FakeClock) -> None:
@@ -418,13 +422,13 @@ def test_a_reader_recovers_nothing(lake: Lake) -> None:
 
 
 def test_a_report_becomes_plain_data() -> None:
-    report = RecoveryReport(quarantined=(Quarantined(what="dataset x", why="broken"),))
-    assert report.did_something
-    assert report.to_dict()["quarantined"][0]["why"] == "broken"
+    report = RecoveryReport(problems=(RecoveryProblem(what="dataset x", error="broken"),))
+    assert report.summary() == ""
+    assert report.to_dict()["problems"][0]["error"] == "broken"
 
 
 def test_an_unfinished_job_names_its_files(lake: Lake) -> None:
     (job, _) = begun(lake, run=False, dies=False)
-    (found, _) = lake.recover().unfinished
-    assert set(found.files) == {file.path for file in job.planned.files}
-    assert isinstance(job.planned.files[0], FileEntry)
+    (found, _) = lake.recover().running
+    assert set(found.files) == {file.path for file in job.spec.files}
+    assert isinstance(job.spec.files[0], FileEntry)

@@ -2,18 +2,16 @@
 
 import datetime as dt
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siltstone.compaction.operations.fold_plan import squash_run
-from siltstone.compaction.operations.squash import SQUASH_ROWS
 from siltstone.compaction.planning.model import Backlog, FileEntry, JobKind, Shape, TableState, UnfinishedJob
-from siltstone.compaction.planning.triggers import MOST_SQUASH_ROWS, longest_run
-from siltstone.model.files import DataFile
 from siltstone.model.periods import Granularity
+from siltstone.model.small_runs import MAX_SQUASH_ROWS, small_change_files
 from tests.support.entries import DAILY, HOURLY, MB, NOW, NOW_MS, entries, keyed, log, planned, reasons
 
 KB = 1024
@@ -160,18 +158,18 @@ files = st.lists(st.tuples(sizes, st.sampled_from([1, 90_000, 300_000]), st.inte
 
 
 @given(files, st.integers(2, 8))
-def test_the_run_is_the_one_that_a_squash_takes(given_files: list[tuple[int, int, int]], many: int):
+def test_a_run_has_neighbours_only_and_stays_within_its_bounds(given_files: list[tuple[int, int, int]], many: int):
     listed = [FileEntry(f"{n:03d}", size, rows=rows, order=at) for n, (size, rows, at) in enumerate(given_files)]
-    own = longest_run(listed, many=many, max_bytes=16 * MB, max_rows=MOST_SQUASH_ROWS, max_files=len(listed))
-    orders = {file.path: file.order for file in listed}
-    plain = [DataFile(path=file.path, size_bytes=file.size_bytes, rows=file.rows) for file in listed]
-    theirs = squash_run(plain, lambda f: orders[f.path], many=many, max_bytes=16 * MB, max_rows=MOST_SQUASH_ROWS)
-    assert len(theirs) == 0 or len(own) >= many
-    assert len(own) < many or [file.path for file in own] == [file.path for file in theirs]
+    run = small_change_files(listed, attrgetter("order"), many=many, max_bytes=16 * MB)
+    assert run.enough == (len(run.files) >= many)
+    assert sum(file.size_bytes for file in run.files) <= 16 * MB
+    assert sum(file.rows for file in run.files) <= MAX_SQUASH_ROWS
+    taken = {file.order for file in run.files}
+    between = [file for file in listed if taken and min(taken) <= file.order <= max(taken)]
+    assert sorted(between, key=attrgetter("order", "path")) == list(run.files)
 
 
-def test_a_squash_holds_as_many_rows_as_planned():
-    assert MOST_SQUASH_ROWS == SQUASH_ROWS
+def test_a_squash_holds_a_bounded_number_of_rows():
     assert len(planned(keyed(change_files=changes(40, rows=5000))).jobs[0].files) == 40
     assert len(planned(keyed(change_files=changes(41, rows=5000))).jobs[0].files) == 40
 

@@ -618,7 +618,7 @@ def test_every_single_work_is_done_by_the_holder_and_is_a_job_of_the_journal(ben
     assert all(re.fullmatch(r"asked by process \d+ on .*, request [0-9a-f]+", job.trigger) for job in jobs)
     assert {lane: one.jobs for lane, one in bench.lake.totals().lanes.items()} == dict.fromkeys(SINGLE, 1)
     assert bench.lake.totals().lanes["purge"].files_deleted == jobs[2].done.files_deleted
-    assert bench.lake.unfinished().unfinished == ()
+    assert bench.lake.unfinished().running == ()
 
 
 @pytest.mark.parametrize("kind", SINGLE)

@@ -438,7 +438,7 @@ def test_a_dataset_whose_folder_is_missing_hides_no_other_and_can_be_dropped(lak
         lake.dataset(NAME)
     plan = lake.plan()
     assert list(plan.unreadable) == [NAME]
-    assert [one.dataset for one in lake.recover().quarantined] == [NAME]
+    assert [one.dataset for one in lake.recover().problems] == [NAME]
     with pytest.raises(Corruption):
         lake.create(NAME, SCHEMA, key="id")
     lake.drop(NAME)

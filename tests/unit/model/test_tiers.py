@@ -5,21 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from siltstone.config import Settings
 from siltstone.errors import InvalidRequest
 from siltstone.model.periods import Granularity
 from siltstone.model.tiers import (
     DEFAULT_TIERS,
-    Tier,
     changed,
     changes_from_text,
     check_tiers,
-    tiers_from_json,
     tiers_from_text,
-    tiers_to_json,
 )
 
 HOURLY, DAILY, WEEKLY, MONTHLY = DEFAULT_TIERS
@@ -177,24 +172,6 @@ def test_two_enabled_tiers_that_write_the_same_periods_are_refused():
     with pytest.raises(InvalidRequest, match="Tiers 'daily' and 'nightly' both write day periods; disable one"):
         check_tiers([DAILY, other])
     assert check_tiers([DAILY, replace(other, enabled=False)])[1].name == "nightly"
-
-
-@given(
-    st.integers(2, 500).flatmap(lambda most: st.tuples(st.integers(2, most), st.just(most))),
-    st.integers(0, 10**7),
-    st.booleans(),
-)
-@settings(max_examples=50, deadline=None)
-def test_tiers_come_back_from_json_as_they_were(files: tuple[int, int], age: int, enabled: bool):  # noqa: FBT001
-    tier = replace(DAILY, min_files=files[0], max_files=files[1], min_age_seconds=age, enabled=enabled)
-    tiers: tuple[Tier, ...] = (HOURLY, tier)
-    assert tiers_from_json(tiers_to_json(tiers)) == tiers
-
-
-@pytest.mark.parametrize("text", ["", "{", "{}", "[1]", "3", "null"])
-def test_stored_tiers_that_are_no_list_of_tiers_are_refused(text: str):
-    with pytest.raises(InvalidRequest):
-        tiers_from_json(text)
 
 
 def test_the_text_of_a_setting_changes_tiers():

@@ -172,10 +172,10 @@ def _note_cycles(told: _Told) -> None:
     if totals is not None and totals.last_cycle is not None:
         failed = f" {totals.cycles_failed} of {totals.cycles} cycles had failures." if totals.cycles_failed else ""
         render.write_note(f"The last cycle {totals.last_cycle_status} at {_moment(totals.last_cycle_at)}.{failed}")
-    for job in told.unfinished.unfinished if told.unfinished is not None else ():
+    for job in told.unfinished.running if told.unfinished is not None else ():
         render.write_note(f"Under way: {job.kind} of {job.dataset} (job {job.job}).")
-    for one in told.unfinished.quarantined if told.unfinished is not None else ():
-        render.write_note(f"Cannot be read: {one.what}: {one.why}")
+    for one in told.unfinished.problems if told.unfinished is not None else ():
+        render.write_note(f"Cannot be read: {one.what}: {one.error}")
 
 
 def _moment(at: str | None) -> str:

@@ -9,8 +9,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Final, Protocol
 
 from siltstone.clock import Clock, SystemClock
-from siltstone.compaction.execution.job import Job, Runner, Stoppable, exclude_each_other
-from siltstone.compaction.execution.retry import carry_out
+from siltstone.compaction.execution.job import Job, Runner, StoppableRunner, exclude_each_other
+from siltstone.compaction.execution.retry import run_with_retries
 from siltstone.compaction.planning.model import Plan
 from siltstone.model.reports import JobResult
 
@@ -51,7 +51,7 @@ def run_cycle(
     for watcher in watchers:
         watcher.cycle_began(plan, jobs)
     cycle = _Cycle(runner, watchers, stopping, SystemClock() if clock is None else clock)
-    width = runner.width if isinstance(runner, Stoppable) else 1
+    width = runner.width if isinstance(runner, StoppableRunner) else 1
     done = cycle.one_by_one(jobs) if width == 1 else cycle.side_by_side(jobs, width)
     results = [done[job.id] for job in jobs if job.id in done]
     for watcher in watchers:
@@ -77,7 +77,7 @@ class _Cycle:
             if self._stopping():
                 break
             self._begin(job)
-            done[job.id] = carry_out(job, self._runner, clock=self._clock, stopping=self._stopping)
+            done[job.id] = run_with_retries(job, self._runner, clock=self._clock, stopping=self._stopping)
             self._end(job, done[job.id])
         return done
 
@@ -104,7 +104,7 @@ class _Cycle:
         return done
 
     def _carry_out(self, job: Job) -> JobResult:
-        return carry_out(job, self._runner, clock=self._clock, stopping=lambda: self._left or self._stopping())
+        return run_with_retries(job, self._runner, clock=self._clock, stopping=lambda: self._left or self._stopping())
 
     def _begin(self, job: Job) -> None:
         for watcher in self._watchers:
@@ -116,4 +116,4 @@ class _Cycle:
 
 
 def _free(job: Job, running: Iterable[Job]) -> bool:
-    return not any(exclude_each_other(job.planned, other.planned) for other in running)
+    return not any(exclude_each_other(job.spec, other.spec) for other in running)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from siltstone.compaction.planning.model import (
     OPEN_COST_BYTES,
-    Candidate,
     FileEntry,
     JobKind,
+    JobSpec,
     files_needed,
     total_bytes,
     total_rows,
@@ -44,37 +44,37 @@ class Job:
 
     id: str
     cycle: int
-    planned: Candidate
+    spec: JobSpec
     epoch: int | None = None
 
     @classmethod
-    def of(cls, planned: Candidate, *, cycle: int, epoch: int | None) -> "Job":
+    def of(cls, spec: JobSpec, *, cycle: int, epoch: int | None) -> "Job":
         """Give a planned piece of work a name that no other job has."""
-        return cls(id=f"{cycle}-{secrets.token_hex(6)}", cycle=cycle, planned=planned, epoch=epoch)
+        return cls(id=f"{cycle}-{secrets.token_hex(6)}", cycle=cycle, spec=spec, epoch=epoch)
 
     def part(self, number: int, files: Sequence[FileEntry]) -> "Job":
         """Return the same work over some of its files, with a name below its own."""
-        return replace(self, id=f"{self.id}.{number}", planned=narrowed(self.planned, files))
+        return replace(self, id=f"{self.id}.{number}", spec=narrowed(self.spec, files))
 
     @property
     def until(self) -> int | None:
         """The sequence up to which a part of a fold takes changes; None for a whole one, which takes what it finds."""
-        is_part = "." in self.id and self.planned.kind is JobKind.FOLD
-        return max((file.order for file in self.planned.files), default=0) if is_part else None
+        is_part = "." in self.id and self.spec.kind is JobKind.FOLD
+        return max((file.order for file in self.spec.files), default=0) if is_part else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the job as plain data, with everything that `from_dict` needs."""
-        return {"id": self.id, "cycle": self.cycle, "epoch": self.epoch, "planned": asdict(self.planned)}
+        return {"id": self.id, "cycle": self.cycle, "epoch": self.epoch, "spec": asdict(self.spec)}
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> "Job":
         """Return the job that became this data."""
-        planned = dict(found["planned"])
-        files = tuple(_entry(values) for values in planned.pop("files"))
-        kind, partition = JobKind(planned.pop("kind")), _partition(planned.pop("partition"))
-        by = tuple(planned.pop("by"))
-        candidate = Candidate(kind=kind, partition=partition, files=files, by=by, **planned)
-        return cls(id=found["id"], cycle=found["cycle"], epoch=found["epoch"], planned=candidate)
+        spec = dict(found["spec"])
+        files = tuple(_entry(values) for values in spec.pop("files"))
+        kind, partition = JobKind(spec.pop("kind")), _partition(spec.pop("partition"))
+        by = tuple(spec.pop("by"))
+        candidate = JobSpec(kind=kind, partition=partition, files=files, by=by, **spec)
+        return cls(id=found["id"], cycle=found["cycle"], epoch=found["epoch"], spec=candidate)
 
 
 def _entry(values: Sequence[Any]) -> FileEntry:
@@ -86,12 +86,12 @@ def _partition(values: Sequence[Sequence[Any]]) -> tuple[tuple[str, str | None],
     return tuple((name, value) for name, value in values)
 
 
-def narrowed(planned: Candidate, files: Sequence[FileEntry]) -> Candidate:
+def narrowed(spec: JobSpec, files: Sequence[FileEntry]) -> JobSpec:
     """Return the same work over some of its files, with the numbers that these have."""
     size = total_bytes(files)
-    after = files_needed(size, planned.target_bytes) if planned.target_bytes else 1
+    after = files_needed(size, spec.target_bytes) if spec.target_bytes else 1
     return replace(
-        planned,
+        spec,
         files=tuple(files),
         files_after=after,
         rows=total_rows(files),
@@ -100,7 +100,7 @@ def narrowed(planned: Candidate, files: Sequence[FileEntry]) -> Candidate:
     )
 
 
-def exclude_each_other(one: Candidate, other: Candidate) -> bool:
+def exclude_each_other(one: JobSpec, other: JobSpec) -> bool:
     """Tell whether two jobs must not run side by side: one of them would be refused, or wait for the other.
 
     Work over given files goes beside work over other files of the same dataset; a fold, a squash or a vacuum goes alone.
@@ -125,7 +125,7 @@ class Runner(Protocol):
 
 
 @runtime_checkable
-class Stoppable(Protocol):
+class StoppableRunner(Protocol):
     """A runner that can be told to end a job, and may do several at once, each called from a thread of its own."""
 
     width: int
@@ -142,7 +142,7 @@ class Stoppable(Protocol):
         ...
 
 
-class Inline:
+class InlineRunner:
     """Does jobs in this process, one at a time."""
 
     width = 1
@@ -163,20 +163,20 @@ class Inline:
         self._compactor.interrupt(job.id)
 
     def _run(self, job: Job) -> "Report":
-        store = self._store(job.planned.dataset)
-        match job.planned.kind:
+        store = self._store(job.spec.dataset)
+        match job.spec.kind:
             case JobKind.FOLD | JobKind.PURGE:
-                purge = job.planned.kind is JobKind.PURGE
+                purge = job.spec.kind is JobKind.PURGE
                 return self._compactor.compact(store, purge=purge, epoch=job.epoch, job=job.id, until=job.until)
             case JobKind.SQUASH:
                 return self._compactor.squash(store, epoch=job.epoch, job=job.id)
             case JobKind.ROLL_UP:
-                return self._compactor.roll_up(store, job.planned, epoch=job.epoch, job=job.id)
+                return self._compactor.roll_up(store, job.spec, epoch=job.epoch, job=job.id)
             case JobKind.CLUSTER:
-                return self._compactor.cluster(store, job.planned, epoch=job.epoch, job=job.id)
+                return self._compactor.cluster(store, job.spec, epoch=job.epoch, job=job.id)
             case JobKind.VACUUM:
-                asked = job.planned.retention_hours
+                asked = job.spec.retention_hours
                 hours = store.settings.vacuum_retention_hours if asked is None else asked
                 return self._compactor.vacuum(store, retention_hours=hours, dry_run=False)
             case _:
-                raise InvalidRequest(f"Dataset {job.planned.dataset}: {job.planned.kind} is no work of a dataset.")
+                raise InvalidRequest(f"Dataset {job.spec.dataset}: {job.spec.kind} is no work of a dataset.")

@@ -1,6 +1,6 @@
-"""Carrying out a job: attempts, halves, limits, and what came of it all.
+"""Runs a job with retries: attempts, splits, limits, and the result.
 
-1. An attempt runs under a *guard*, which ends it when the cycle is told to stop or its time is over.
+1. An attempt runs under a *guard*, which ends it when the cycle stops or its time is over.
 2. One that fails in a way that fewer files may avoid is divided into two halves, each an attempt of its own, at most
    `MAX_DEPTH` times and never below `FLOOR_FILES` files. What cannot be divided is tried once more as it is if its worker was
    killed: that need not have been its fault. A fold is divided between two sequences, its second half comes after the first.
@@ -17,14 +17,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
-
 from siltstone.clock import Clock
-from siltstone.compaction.execution.job import DIVISIBLE, Job, Runner, Stoppable
-from siltstone.compaction.failures import REASONS, Failure, UnreadableFiles, classify, symptoms_of
-from siltstone.compaction.planning.model import Candidate, JobKind
-from siltstone.delta.table_reader import LogMoved
-from siltstone.errors import Reason, SiltstoneError, Unavailable, reason_of
+from siltstone.compaction.execution.job import DIVISIBLE, Job, Runner, StoppableRunner
+from siltstone.compaction.failures import REASONS, Failure, UnreadableFiles, classify, evidence_of
+from siltstone.compaction.planning.model import JobKind, JobSpec
+from siltstone.errors import Reason, SiltstoneError, Unavailable, error_text, reason_of
 from siltstone.model.reports import FailedAttempt, JobResult, OutputFile
 
 if TYPE_CHECKING:
@@ -41,7 +38,7 @@ POLL_SECONDS: Final = 0.1
 Stopping = Callable[[], bool]
 SUMMED: Final = frozenset({"files_removed", "files_added", "rows", "bytes_before", "bytes_after", "seconds"})
 OF_BASE: Final = frozenset({"base_rows", "bytes_before"})
-"""What the report of a fold says of base before it: the first part's holds for all. Of base after it the last part's does."""
+"""Fields of a fold's report about base before the fold: those of the first part. Fields about base after it: the last part's."""
 SUMMED_OF_FOLDS: Final = frozenset(
     {
         "change_rows",
@@ -61,7 +58,7 @@ SUMMED_OF_FOLDS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class JobPart:
     """What one attempt is about: all or some of a job's files."""
 
     job: Job
@@ -73,35 +70,35 @@ class Part:
     @property
     def files(self) -> int:
         """How many files it takes."""
-        return len(self.job.planned.files)
+        return len(self.job.spec.files)
 
 
-def halves(part: Part) -> tuple[Part, ...]:
+def split(part: JobPart) -> tuple[JobPart, ...]:
     """Return two parts of half the files each; none if it cannot be divided any further."""
-    planned = part.job.planned
-    if planned.kind not in DIVISIBLE or part.depth >= MAX_DEPTH:
+    spec = part.job.spec
+    if spec.kind not in DIVISIBLE or part.depth >= MAX_DEPTH:
         return ()
-    middle = _middle(planned)
+    middle = _middle(spec)
     if min(middle, part.files - middle) < FLOOR_FILES:
         return ()
-    cut = (planned.files[:middle], planned.files[middle:])
-    return tuple(Part(job=part.job.part(n, files), depth=part.depth + 1) for n, files in enumerate(cut, 1))
+    cut = (spec.files[:middle], spec.files[middle:])
+    return tuple(JobPart(job=part.job.part(n, files), depth=part.depth + 1) for n, files in enumerate(cut, 1))
 
 
-def _middle(planned: Candidate) -> int:
+def _middle(spec: JobSpec) -> int:
     """Return how many files the first half has; of a fold so many that no batch is cut in two, 0 if there is no such place."""
-    count = len(planned.files)
+    count = len(spec.files)
     half = (count + 1) // 2
-    if planned.kind is not JobKind.FOLD:
+    if spec.kind is not JobKind.FOLD:
         return half
-    orders = [file.order for file in planned.files]
+    orders = [file.order for file in spec.files]
     places = [at for at in range(1, count) if orders[at - 1] < orders[at]]
     return min(places, key=lambda at: abs(at - half), default=0)
 
 
-def carry_out(job: Job, runner: Runner, *, clock: Clock, stopping: Stopping) -> JobResult:
-    """Do a job, in as many attempts as it takes, and say what came of it."""
-    return _Carried(job=job, runner=runner, clock=clock, stopping=stopping).result()
+def run_with_retries(job: Job, runner: Runner, *, clock: Clock, stopping: Stopping) -> JobResult:
+    """Run a job in as many attempts as it takes, and return its result."""
+    return _JobExecution(job=job, runner=runner, clock=clock, stopping=stopping).result()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +112,14 @@ class _GivenUp:
 
 
 @dataclass(kw_only=True)
-class _Carried:
+class _JobExecution:
     """A job under way."""
 
     job: Job
     runner: Runner
     clock: Clock
     stopping: Stopping
-    waiting: deque[Part] = field(default_factory=deque)
+    waiting: deque[JobPart] = field(default_factory=deque)
     attempts: int = 0
     reports: "list[Report]" = field(default_factory=list)
     failed: list[FailedAttempt] = field(default_factory=list)
@@ -131,18 +128,18 @@ class _Carried:
 
     def result(self) -> JobResult:
         started = self.clock.monotonic_seconds()
-        self.waiting.append(Part(job=self.job))
+        self.waiting.append(JobPart(job=self.job))
         while self.waiting:
             self.waiting.extendleft(reversed(self._tried(self.waiting.popleft())))
-        planned = self.job.planned
+        spec = self.job.spec
         left = self.given_up[0] if self.given_up else None
         return JobResult(
             job=self.job.id,
-            kind=str(planned.kind),
-            lane=planned.lane,
-            dataset=planned.dataset,
-            period=planned.period,
-            trigger=planned.trigger,
+            kind=str(spec.kind),
+            lane=spec.lane,
+            dataset=spec.dataset,
+            period=spec.period,
+            trigger=spec.trigger,
             report=combined([_counts(report) for report in self.reports]),
             error=None if left is None else left.text,
             error_kind=None if left is None else left.kind,
@@ -163,10 +160,10 @@ class _Carried:
             return "partly"
         return "cancelled" if self.given_up[0].failure is Failure.CANCELLED else "failed"
 
-    def _tried(self, part: Part) -> Sequence[Part]:
+    def _tried(self, part: JobPart) -> Sequence[JobPart]:
         """Make one attempt; return what is to be tried in its place."""
         if self.stopping():
-            text = f"Dataset {part.job.planned.dataset}: the job was cancelled."
+            text = f"Dataset {part.job.spec.dataset}: the job was cancelled."
             self.given_up.append(_GivenUp(Failure.CANCELLED, text, Unavailable.kind, Reason.CANCELLED))
             return ()
         self.attempts += 1
@@ -177,45 +174,45 @@ class _Carried:
                 raised = error
             else:
                 return ()
-        return self._after(part, raised, classify(symptoms_of(raised, asked=guard.asked)))
+        return self._after(part, raised, classify(evidence_of(raised, asked=guard.asked)))
 
-    def _after(self, part: Part, error: Exception, failure: Failure) -> Sequence[Part]:
+    def _after(self, part: JobPart, error: Exception, failure: Failure) -> Sequence[JobPart]:
         """Decide what follows a failure."""
-        instead: Sequence[Part] = ()
+        instead: Sequence[JobPart] = ()
         halved = False
-        if failure.recoverable:
-            instead = halves(part)
+        if failure.splittable:
+            instead = split(part)
             halved = bool(instead)
             if not instead and not part.again and failure is Failure.KILLED:
-                instead = (Part(job=part.job, depth=part.depth, again=True, rereads=part.rereads),)
+                instead = (JobPart(job=part.job, depth=part.depth, again=True, rereads=part.rereads),)
         elif isinstance(error, UnreadableFiles):
             instead = self._without(part, error)
-        text = _told(error, failure)
+        text = _error_text(error, failure)
         self.failed.append(
             FailedAttempt(depth=part.depth, files=part.files, failure=str(failure), error=text, halved=halved)
         )
         if not instead or isinstance(error, UnreadableFiles):
             kind = error.kind if isinstance(error, SiltstoneError) else Unavailable.kind
             self.given_up.append(_GivenUp(failure, text, kind, REASONS.get(failure) or reason_of(error)))
-            if part.job.planned.kind is JobKind.FOLD:
+            if part.job.spec.kind is JobKind.FOLD:
                 self.waiting.clear()  # what comes after this part cannot be folded without it
         return instead
 
-    def _without(self, part: Part, error: UnreadableFiles) -> Sequence[Part]:
+    def _without(self, part: JobPart, error: UnreadableFiles) -> Sequence[JobPart]:
         """Return the part without the files that cannot be read; nothing, if too few are left or it cannot be done without."""
         self.corrupt |= error.files
-        planned = part.job.planned
-        left = [file for file in planned.files if file.path not in error.files]
-        if planned.kind is JobKind.FOLD:
-            bad = min((file.order for file in planned.files if file.path in error.files), default=0)
+        spec = part.job.spec
+        left = [file for file in spec.files if file.path not in error.files]
+        if spec.kind is JobKind.FOLD:
+            bad = min((file.order for file in spec.files if file.path in error.files), default=0)
             left = [file for file in left if file.order < bad]
-        floor = 1 if planned.kind is JobKind.FOLD else FLOOR_FILES
-        if planned.kind not in DIVISIBLE or len(left) < floor or part.rereads >= MAX_REREADS:
+        floor = 1 if spec.kind is JobKind.FOLD else FLOOR_FILES
+        if spec.kind not in DIVISIBLE or len(left) < floor or part.rereads >= MAX_REREADS:
             return ()
-        return (Part(job=part.job.part(0, left), depth=part.depth, rereads=part.rereads + 1),)
+        return (JobPart(job=part.job.part(0, left), depth=part.depth, rereads=part.rereads + 1),)
 
 
-def _told(error: Exception, failure: Failure) -> str:
+def _error_text(error: Exception, failure: Failure) -> str:
     match failure:
         case Failure.CANCELLED:
             return f"Cancelled. {error}"
@@ -223,10 +220,8 @@ def _told(error: Exception, failure: Failure) -> str:
             return f"The time limit of one attempt (setting job_minutes) was over. {error}"
         case Failure.OUT_OF_MEMORY:
             return f"Out of memory (settings worker_memory_mb, spark_memory_mb). {error}"
-        case _ if isinstance(error, SiltstoneError | OSError | LogMoved | pa.ArrowException):
-            return str(error) or type(error).__name__
         case _:
-            return f"{type(error).__name__}: {error}"  # nobody expected it, and its words alone may say nothing
+            return error_text(error)
 
 
 def combined(reports: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
@@ -257,7 +252,7 @@ def _outputs(report: "Report") -> tuple[OutputFile, ...]:
 
 
 class _Guard:
-    """Ends an attempt that takes too long, or that nobody wants any more; `asked` says why it did."""
+    """Ends an attempt that takes too long, or whose cycle stops; `asked` is the reason."""
 
     def __init__(self, runner: Runner, job: Job, clock: Clock, stopping: Stopping) -> None:
         self.asked: Failure | None = None
@@ -269,7 +264,7 @@ class _Guard:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> "_Guard":
-        if isinstance(self._runner, Stoppable):
+        if isinstance(self._runner, StoppableRunner):
             watch = threading.Thread(target=self._watch, args=(self._runner,), name="siltstone-guard", daemon=True)
             watch.start()
             self._thread = watch
@@ -280,13 +275,13 @@ class _Guard:
         if self._thread is not None:
             self._thread.join()
 
-    def _watch(self, runner: Stoppable) -> None:
-        """Ask again and again: an order that comes between two Spark jobs meets nobody."""
+    def _watch(self, runner: StoppableRunner) -> None:
+        """Interrupt repeatedly, because an interrupt between two Spark jobs has no effect."""
         started = self._clock.monotonic_seconds()
         while not self._over.wait(POLL_SECONDS):
             late = 0 < runner.limit_seconds < self._clock.monotonic_seconds() - started
             if self.asked is None and (late or self._stopping()):
                 self.asked = Failure.TIME_LIMIT if late else Failure.CANCELLED
             if self.asked is not None:
-                with suppress(Exception):  # whatever Spark says to it, it is asked again
+                with suppress(Exception):  # an interrupt that fails is repeated
                     runner.stop(self._job)

@@ -8,7 +8,7 @@ are checkpointed and cleaned as they are written.
 from typing import TYPE_CHECKING
 
 from siltstone.clock import Clock
-from siltstone.compaction.execution.job import Job, Stoppable
+from siltstone.compaction.execution.job import Job, StoppableRunner
 from siltstone.compaction.planning.model import JobKind
 from siltstone.config import Settings
 from siltstone.delta.layout import Layout
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from siltstone.compaction.execution.job import Report
 
 
-class SystemJobs:
+class SystemTableRunner:
     """A runner that does jobs on the lake's own tables itself, and leaves all others to another one."""
 
-    def __init__(self, others: Stoppable, *, layout: Layout, settings: Settings, clock: Clock) -> None:
+    def __init__(self, others: StoppableRunner, *, layout: Layout, settings: Settings, clock: Clock) -> None:
         """Take who does all other jobs; as many at once, and for as long, as that one does."""
         self.width = others.width
         self.limit_seconds = others.limit_seconds
@@ -40,13 +40,13 @@ class SystemJobs:
         Raises:
             SiltstoneError: it could not be done.
         """
-        if job.planned.kind is not JobKind.EVENTS:
+        if job.spec.kind is not JobKind.EVENTS:
             return self._others.run(job)
         return self._squash_events(job)
 
     def stop(self, job: Job) -> None:
         """End what is done for a job; one on the lake's own tables takes a moment, and is let finish."""
-        if job.planned.kind is not JobKind.EVENTS:
+        if job.spec.kind is not JobKind.EVENTS:
             self._others.stop(job)
 
     def _squash_events(self, job: Job) -> SquashReport:
@@ -57,7 +57,7 @@ class SystemJobs:
         started = self._clock.monotonic_seconds()
         table = open_table(self._layout.events, settings=self._settings, clock=self._clock)
         pinned = table.pin()
-        planned = {file.path for file in job.planned.files}
+        planned = {file.path for file in job.spec.files}
         taken = [file for file in pinned.files if file.path in planned]
         written: list[DataFile] = []
         if len(taken) < len(planned):
@@ -69,7 +69,7 @@ class SystemJobs:
             taken = []
         sweep(table)
         return SquashReport(
-            dataset=job.planned.dataset,
+            dataset=job.spec.dataset,
             files_removed=len(taken),
             files_added=len(written),
             rows_before=sum(file.rows for file in taken),

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import pyarrow as pa
 
 from siltstone.clock import SystemClock
-from siltstone.compaction.execution.job import Inline, Job
+from siltstone.compaction.execution.job import InlineRunner, Job
 from siltstone.compaction.failures import UnreadableFiles, foreign_text
 from siltstone.compaction.operations.dataset_maintenance import Compactor
 from siltstone.config import Settings
@@ -79,7 +79,7 @@ class Workplace:
             reads=KeptReads(0),
         )
         leased = Leases(Layout.at(lake), settings, clock).epoch
-        self._inline = Inline(Compactor(spark=lambda: own_session(settings), leased=leased), self._store)
+        self._inline = InlineRunner(Compactor(spark=lambda: own_session(settings), leased=leased), self._store)
 
     def do(self, job: Job) -> Answer:
         """Do one job, and tell what came of it."""

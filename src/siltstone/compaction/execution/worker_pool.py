@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from siltstone.clock import Clock
-from siltstone.compaction.execution.job import ON_SPARK, Inline, Job
+from siltstone.compaction.execution.job import ON_SPARK, InlineRunner, Job
 from siltstone.compaction.execution.worker_process import COMMAND, WorkerProcess
-from siltstone.compaction.failures import Failure, UnreadableFiles, WorkerLost, classify, exit_text, symptoms_of
+from siltstone.compaction.failures import Failure, UnreadableFiles, WorkerLost, classify, evidence_of, exit_text
 from siltstone.compaction.operations.dataset_maintenance import Compactor
 from siltstone.compaction.planning.model import JobKind
 from siltstone.config import Settings
@@ -41,7 +41,7 @@ REPORTS: Final[Mapping[JobKind, type[CompactReport] | type[RollUpReport]]] = {
 SECONDS_PER_MINUTE: Final = 60.0
 
 
-class Pool:
+class WorkerPool:
     """Does jobs in workers; keeps them warm until it is closed."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Pool:
         self._store = store
         self._command = command
         self._environment = environment
-        self._inline = Inline(compactor, store)
+        self._inline = InlineRunner(compactor, store)
         self._inline_turn = threading.Lock()
         self._mutex = threading.Lock()
         self._idle: list[WorkerProcess] = []
@@ -79,10 +79,10 @@ class Pool:
         Raises:
             SiltstoneError: what the worker met, `WorkerLost` if it is gone and the job was not committed.
         """
-        if job.planned.kind not in ON_SPARK:
+        if job.spec.kind not in ON_SPARK:
             with self._inline_turn:
                 return self._inline.run(job)
-        store = self._store(job.planned.dataset)
+        store = self._store(job.spec.dataset)
         before = store.base.pin().version
         worker = self._take(job)
         try:
@@ -95,9 +95,9 @@ class Pool:
             raise
         if "done" in answer:
             self._put_back(job, worker, sound=True)
-            return report_from(job.planned.kind, answer["done"])
+            return report_from(job.spec.kind, answer["done"])
         error = self._error(worker, answer)
-        self._put_back(job, worker, sound=not classify(symptoms_of(error)).soils_worker)
+        self._put_back(job, worker, sound=not classify(evidence_of(error)).discard_worker)
         raise error
 
     def stop(self, job: Job) -> None:
@@ -117,7 +117,7 @@ class Pool:
         for worker in idle:
             worker.close()
 
-    def let_idle_go(self) -> None:
+    def close_idle(self) -> None:
         """End the workers that had nothing to do for `spark_idle_minutes`: each has a JVM."""
         before = self._clock.monotonic_seconds() - self._settings.spark_idle_minutes * SECONDS_PER_MINUTE
         with self._mutex:
@@ -163,11 +163,11 @@ class Pool:
 
     def _error(self, worker: WorkerProcess, answer: Mapping[str, Any]) -> SiltstoneError:
         """Return what the worker met as an error of this process."""
-        error = error_from(answer, said=worker.said())
-        if classify(symptoms_of(error)) is not Failure.UNKNOWN:
+        error = error_from(answer, stderr=worker.stderr_tail())
+        if classify(evidence_of(error)) is not Failure.UNKNOWN:
             return error
         worker.close()  # its JVM may have more to say, and has said it all when it is gone
-        return WorkerLost(str(error), ended_with=None, said=worker.said(), reason=error.reason)
+        return WorkerLost(str(error), ended_with=None, stderr=worker.stderr_tail(), reason=error.reason)
 
     def _settled(self, store: Store, job: Job, before: int, lost: WorkerLost) -> "Report":
         """Look whether a job was committed by a worker that is gone, and tidy up after it.
@@ -175,7 +175,7 @@ class Pool:
         Of a purge the log does not tell. It is done again, which finds less to do.
         """
         try:
-            landed = landed_since(store, job.id, before) if job.planned.kind.ends_with_commit else None
+            landed = find_commit_since(store, job.id, before) if job.spec.kind.ends_with_commit else None
         except (SiltstoneError, OSError, LogMoved, LookupError):
             landed = None  # then its files are gone, and whoever tries again is refused
         with contextlib.suppress(SiltstoneError, OSError, LogMoved):
@@ -185,7 +185,7 @@ class Pool:
         return landed
 
 
-def landed_since(store: Store, job: str, version: int) -> LandedReport | None:
+def find_commit_since(store: Store, job: str, version: int) -> LandedReport | None:
     """Return what base's log says of a job's commit after a version; None if there is none.
 
     Raises:
@@ -213,14 +213,14 @@ def report_from(kind: JobKind, found: Mapping[str, Any]) -> "Report":
     return made(**{name: value for name, value in found.items() if name in known}, outputs=outputs)
 
 
-def error_from(answer: Mapping[str, Any], *, said: str = "") -> SiltstoneError:
+def error_from(answer: Mapping[str, Any], *, stderr: str = "") -> SiltstoneError:
     """Return the error that a worker sent, with its reason and cause; `WorkerLost` if its JVM was killed."""
     ended = answer["jvm_ended_with"]
     if ended is not None and ended < 0 and answer["kind"] in ("", Unavailable.kind):
         return WorkerLost(
             f"The worker's JVM {exit_text(ended)} before the job was done; nothing was changed. Error: {answer['failed']}",
             ended_with=ended,
-            said=said,
+            stderr=stderr,
         )
     made = (
         UnreadableFiles(answer["failed"], answer["unreadable"])

@@ -33,7 +33,7 @@ STOP_SECONDS: Final = 15.0
 KILL_SECONDS: Final = 10.0
 """So long the system may take to bury what was killed."""
 POLL_SECONDS: Final = 0.02
-SAID_LINES: Final = 60
+STDERR_LINES: Final = 60
 """How much of what a worker and its JVM printed is kept, to tell why they ended."""
 SPARE_MEMORY_MB: Final = 1536
 """What a worker takes beside the heap of its JVM: its code and threads, Python, Python in Spark's tasks."""
@@ -82,7 +82,7 @@ class WorkerProcess:
         self._own_scratch = Scratch(settings, clock=clock)
         self._scratch = self._own_scratch.folder
         self._settings = worker_settings(settings, scratch=self._scratch)
-        self._said: deque[str] = deque(maxlen=SAID_LINES)
+        self._said: deque[str] = deque(maxlen=STDERR_LINES)
         chosen = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
         try:
             self._process = subprocess.Popen(  # noqa: S603
@@ -138,7 +138,7 @@ class WorkerProcess:
         self.jobs_done += 1
         return dict(json.loads(line))
 
-    def said(self) -> str:
+    def stderr_tail(self) -> str:
         """Return the last lines that it or its JVM printed."""
         return "\n".join(self._said)
 
@@ -178,10 +178,10 @@ class WorkerProcess:
         self._listener.join(timeout=1)
         last = next(reversed(self._said), "")
         return WorkerLost(
-            f"Dataset {job.planned.dataset}: the worker {exit_text(code)} before the job was done; nothing was changed."
+            f"Dataset {job.spec.dataset}: the worker {exit_text(code)} before the job was done; nothing was changed."
             + (f" It said: {last}" if last and code is not None and code >= 0 else ""),
             ended_with=code,
-            said=self.said(),
+            stderr=self.stderr_tail(),
         )
 
     def _listen(self) -> None:

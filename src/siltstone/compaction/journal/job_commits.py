@@ -1,4 +1,4 @@
-"""The commits of a job, found in the log of the table that it works on: every commit of a job says whose it is."""
+"""Finds the commits of a job in the log of its table: every commit carries the id of its job."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ from siltstone.model.files import CommitKind
 _ASIDE: Final = frozenset(
     {CommitKind.PRUNE.value, CommitKind.EPOCH.value, CommitKind.METADATA.value, CommitKind.RESTORE.value}
 )
-"""Commits that go with a job's own: repeated by whoever comes after, if they are missing."""
+"""Commits beside a job's own. The next job repeats them if they are missing."""
 
 
 def table_of(store: Store, kind: JobKind) -> Table | None:
@@ -39,7 +39,7 @@ def version_of(store: Store, kind: JobKind) -> int | None:
 def commits_of(store: Store, kind: JobKind, job: str, *, above: int | None = None) -> list[LogEntry]:
     """Return what a job has committed above a version, oldest first, as far as the log still has it.
 
-    `base` keeps its entries for days, `changes` for minutes: of an old squash nobody can tell, and nobody has to.
+    `base` keeps its entries for days, `changes` for minutes, so the commit of an old squash may be gone.
 
     Raises:
         Corruption: an entry cannot be read. That is not the same as no commit.
@@ -63,7 +63,7 @@ def commits_of(store: Store, kind: JobKind, job: str, *, above: int | None = Non
 
 
 def _is_of(name: str, job: str) -> bool:
-    """Tell whether a commit is of a job, or of a part of it.
+    """Return whether a commit belongs to a job, or to a part of it.
 
     >>> _is_of("7-ab", "7-ab"), _is_of("7-ab.2", "7-ab"), _is_of("7-abc", "7-ab")
     (True, True, False)

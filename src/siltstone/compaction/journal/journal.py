@@ -1,13 +1,13 @@
 """The journal: what cycles do, written down as it happens, in the lake's own event log (``_system/events``).
 
-`records` says what is written; here is when, and what becomes of it when it cannot be written.
+`records` defines what is written. This module defines when, and what happens if it cannot be written.
 
-1. A cycle begins: its number, settings and tiers, and every job with the files it takes, in one append. From then on whoever
-   finds the cycle unfinished knows what was under way (`recovery`).
+1. A cycle begins: its number, settings and tiers, and every job with the files it takes, in one append. From then on
+   `recovery` knows what was under way.
 2. A job begins; it ends, with what it made. Two appends.
 3. The cycle ends.
 
-A cycle without a job is not written down: a lake that has nothing to do has nothing to tell. Its number is not given again
+A cycle without a job is not written, so the journal of an idle lake does not grow. Its number is not given again
 (`coordination.state_files`), so numbers in the journal may have gaps.
 
 The journal decides nothing about data: a commit is found in its table's log, whatever the journal says. So an event that cannot
@@ -28,8 +28,6 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final, TypeVar
 from urllib.parse import quote
-
-import pyarrow as pa
 
 from siltstone.clock import Clock, epoch_ns
 from siltstone.compaction.execution.job import Job
@@ -52,8 +50,8 @@ from siltstone.compaction.journal.records import (
     partition_ref,
     read_job,
     safe_error,
-    told,
     until_of,
+    work_text,
 )
 from siltstone.compaction.planning.model import JobKind, Plan
 from siltstone.config import Role, Settings
@@ -63,7 +61,7 @@ from siltstone.dataset.store import Store
 from siltstone.delta.layout import Layout, has_versions
 from siltstone.delta.log_reader import LogEntry
 from siltstone.delta.table_reader import LogMoved
-from siltstone.errors import Conflict, SiltstoneError
+from siltstone.errors import Conflict, SiltstoneError, error_text
 from siltstone.eventlog.events import (
     BuildRequestEvent,
     BuildStatus,
@@ -78,6 +76,7 @@ from siltstone.eventlog.events import (
 )
 from siltstone.eventlog.log import EventLog
 from siltstone.eventlog.queries import MAX_FILTERS, Build, Filter
+from siltstone.eventlog.transitions import ENDED_JOBS
 from siltstone.failpoints import reach
 from siltstone.host.system_errors import log_errors
 from siltstone.model.reports import JobResult
@@ -114,23 +113,37 @@ class _Running:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadableJob:
+    """An open job whose record cannot be read, and why."""
+
+    job: str
+    label: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenCycle:
-    """A cycle that has not ended, as the journal tells it: its jobs, and the records that cannot be read, each with why."""
+    """A cycle that has not ended, as the journal records it."""
 
     build: Build
     jobs: tuple[JobRecord, ...]
-    unreadable: dict[str, str]
+    unreadable: tuple[UnreadableJob, ...]
     open_refs: frozenset[str]
-    """The partitions of which it has not said how they ended."""
+    """Partitions without an event about their end."""
+
+    @property
+    def unfinished(self) -> list[JobRecord]:
+        """Its jobs that have not ended."""
+        return [record for record in self.jobs if record.status not in ENDED_JOBS]
 
     @property
     def owner(self) -> Owner | None:
-        """Whose it is; None if no record says so."""
+        """Its owner; None if no record can be read."""
         return self.jobs[0].owner if self.jobs else None
 
     @property
     def epoch(self) -> int | None:
-        """The epoch of the lease that it was begun under; None if there was none, or no record says so."""
+        """The epoch of its lease; None without a lease, and if no record can be read."""
         return self.jobs[0].epoch if self.jobs else None
 
 
@@ -177,7 +190,7 @@ class Journal:
             return self._opened
 
     def _access(self) -> Settings:
-        """Return the settings to open the log with: whoever may compact writes down what it did, and no events of others."""
+        """Return the settings to open the log with: a role that may compact may write the journal."""
         return replace(self._settings, role=Role.ALL) if may_compact(self._settings.role) else self._settings
 
     def close(self) -> None:
@@ -225,7 +238,7 @@ class Journal:
                     pass
         jobs, unreadable = _read(runs)
         open_refs = frozenset(ref for ref, status in states.items() if status not in SETTLED)
-        return OpenCycle(build=build, jobs=tuple(jobs), unreadable=unreadable, open_refs=open_refs)
+        return OpenCycle(build=build, jobs=tuple(jobs), unreadable=tuple(unreadable), open_refs=open_refs)
 
     def cycles(self, limit: int) -> list[Build]:
         """Return the last cycles, the newest first."""
@@ -273,7 +286,7 @@ class Journal:
             for ref in refs:
                 payloads += _requested(ref)
             payloads += [
-                job_event(job, JobStatus.SCHEDULED, config=self._config(running, job), message=job.planned.trigger)
+                job_event(job, JobStatus.SCHEDULED, config=self._config(running, job), message=job.spec.trigger)
                 for job in jobs
             ]
             payloads.append(BuildRequestEvent(status=BuildStatus.EXECUTING, message=text))
@@ -287,7 +300,7 @@ class Journal:
         try:
             presence = Presence(self._layout.work, owner.id)
         except OSError as error:
-            self.trouble = f"The owner of cycle {number} cannot say that it lives: {error}"
+            self.trouble = f"The owner of cycle {number} cannot write its presence file: {error}"
         return _Running(
             build_request_id=cycle_id(number, owner.id),
             owner=owner,
@@ -296,12 +309,12 @@ class Journal:
         )
 
     def _config(self, running: _Running, job: Job) -> JobConfig:
-        place = job.planned.dataset, job.planned.kind
+        place = job.spec.dataset, job.spec.kind
         if place not in running.above:
             running.above[place] = None
             if self._store is not None:
                 with suppress(SiltstoneError, OSError, LogMoved):
-                    running.above[place] = version_of(self._store(job.planned.dataset), job.planned.kind)
+                    running.above[place] = version_of(self._store(job.spec.dataset), job.spec.kind)
         return config_of(job, running.owner, above=running.above[place])
 
     def job_began(self, job: Job) -> None:
@@ -345,7 +358,7 @@ class Journal:
             reach("journal.after_job_ended")
 
     def _ending(self, running: _Running, job: Job, result: JobResult) -> JobEvent:
-        """Return how a job ended. One that failed may have committed a part of its work; or all of it, and nobody could tell."""
+        """Return how a job ended. A failed job may have committed a part of its work, or all of it with its result lost."""
         commits = self._commits(running, job)
         record = record_of(job, running.build_request_id, running.owner)
         began, now = running.began.get(job.id, self._now()), self._now()
@@ -354,19 +367,19 @@ class Journal:
         made = manifests_of(record, done, commits, began=began, now=now, sha256=sha256)
         landed = result.failure == Failure.COMMIT_UNKNOWN and is_whole(record, commits)
         if result.error is None or landed:
-            return job_event(job, JobStatus.COMPLETED, message=told(done), manifests=made)
+            return job_event(job, JobStatus.COMPLETED, message=work_text(done), manifests=made)
         status = JobStatus.CANCELLED if result.failure == Failure.CANCELLED else JobStatus.FAILED
         text = safe_error(result.failure, result.error)
         if not commits:
             return job_event(job, status, message=text)
-        return job_event(job, status, message=f"{text}; of it was done: {told(done)}", manifests=made)
+        return job_event(job, status, message=f"{text}; done before: {work_text(done)}", manifests=made)
 
     def _commits(self, running: _Running, job: Job) -> list[LogEntry]:
         """Look up what a job has committed; where that cannot be seen its report has to do."""
         if self._store is not None:
             with suppress(SiltstoneError, OSError, LogMoved):
-                above = running.above.get((job.planned.dataset, job.planned.kind))
-                return commits_of(self._store(job.planned.dataset), job.planned.kind, job.id, above=above)
+                above = running.above.get((job.spec.dataset, job.spec.kind))
+                return commits_of(self._store(job.spec.dataset), job.spec.kind, job.id, above=above)
         return []
 
     def cycle_ended(self, plan: Plan, results: Sequence[JobResult]) -> None:  # noqa: ARG002  # as every watcher is called
@@ -404,19 +417,17 @@ class Journal:
             while self._pending:
                 self._made().append(*self._pending[:EVENTS_AT_ONCE])
                 del self._pending[:EVENTS_AT_ONCE]
-        except Conflict as error:  # somebody has ended this cycle for us: it will not become legal later
+        except Conflict as error:  # recovery has ended this cycle: the events will not become legal later
             self._pending.clear()
             self.trouble = f"The journal did not take what cycle {running.build_request_id} did: {error}"
-        except (SiltstoneError, OSError, pa.ArrowException) as error:
-            self.trouble = f"The journal cannot be written: {error}"
         except Exception as error:  # noqa: BLE001  # an event that cannot be written stops no work, whatever the reason
-            self.trouble = f"The journal cannot be written: {type(error).__name__}: {error}"
+            self.trouble = f"The journal cannot be written: {error_text(error)}"
 
     def append(self, build_request_id: str, payloads: Iterable[Payload]) -> None:
         """Append events of any cycle, together; recovery does.
 
         Raises:
-            Conflict: somebody else was first.
+            Conflict: another process was first.
             Corruption, Unavailable: the journal cannot be written.
         """
         events = [self._event(build_request_id, payload) for payload in payloads]
@@ -438,42 +449,44 @@ def this_process(owner: str) -> Owner:
     return Owner(id=owner, machine=machine(), host=host, pid=os.getpid(), installation=installation())
 
 
-def _read(events: Mapping[str, Sequence[Event]]) -> tuple[list[JobRecord], dict[str, str]]:
-    """Read jobs from their events; those that cannot be read apart, each with why."""
+def _read(events: Mapping[str, Sequence[Event]]) -> tuple[list[JobRecord], list[UnreadableJob]]:
+    """Read jobs from their events; also return the open ones that cannot be read."""
     found: list[JobRecord] = []
-    unreadable: dict[str, str] = {}
+    unreadable: list[UnreadableJob] = []
     for run, own in events.items():
         try:
             found.append(read_job(own))
         except Unreadable as error:
-            unreadable[run] = str(error)
+            payloads = [event.payload for event in own if isinstance(event.payload, JobEvent)]
+            if not any(payload.status in ENDED_JOBS for payload in payloads):
+                unreadable.append(UnreadableJob(job=run, label=payloads[0].job_label, error=str(error)))
     return found, unreadable
 
 
 def record_of(job: Job, build_request_id: str, owner: Owner) -> JobRecord:
     """Return the record of a job that this process runs."""
-    planned = job.planned
+    spec = job.spec
     return JobRecord(
         job=job.id,
         build_request_id=build_request_id,
         cycle=job.cycle,
-        kind=planned.kind,
-        lane=planned.lane,
-        dataset=planned.dataset,
-        period=planned.period,
+        kind=spec.kind,
+        lane=spec.lane,
+        dataset=spec.dataset,
+        period=spec.period,
         owner=owner,
         epoch=job.epoch,
-        trigger=planned.trigger,
-        bytes=sum(file.size_bytes for file in planned.files),
-        waiting_since_ms=planned.waiting_since_ms,
-        files=tuple(file.path for file in planned.files),
-        planned_files=len(planned.files),
-        until=until_of(planned),
+        trigger=spec.trigger,
+        bytes=sum(file.size_bytes for file in spec.files),
+        waiting_since_ms=spec.waiting_since_ms,
+        files=tuple(file.path for file in spec.files),
+        planned_files=len(spec.files),
+        until=until_of(spec),
     )
 
 
 def _ref(job: Job) -> str:
-    return partition_ref(job.planned.dataset, job.planned.period)
+    return partition_ref(job.spec.dataset, job.spec.period)
 
 
 def _partition(ref: str, status: PartitionStatus, job: str | None = None, message: str = "") -> PartitionEvent:

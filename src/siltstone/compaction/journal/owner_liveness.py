@@ -1,11 +1,11 @@
-"""Whether the owner of a cycle lives: what the locks of this machine say, what the lease says, and what nobody can say.
+"""Whether the owner of a cycle is alive, by the locks of this machine and by the lease.
 
-1. On this machine the presence lock says so, at once, for as long as the process lives.
-2. An owner on another machine lives while it holds the lease: it renews it. That it has written no event for days means only that
-   a job of it takes days.
-3. It is dead if the epoch of its lease is below ours, if it ran before this machine was started anew, or after a day of silence.
+1. On this machine the presence lock decides, at once, for as long as the process lives.
+2. An owner on another machine is alive while it holds the lease, because it renews the lease. It may write no event for days: a
+   job may take days.
+3. It is dead if the epoch of its lease is below ours, if it ran before this machine was restarted, or after a day without events.
 
-A host name proves nothing: two machines may have the same one. Whoever is called dead by mistake does work for nothing: its
+A host name proves nothing, because two machines may have the same. An owner that is called dead by mistake works in vain: its
 commits are checked like any other, and its events are refused.
 """
 
@@ -23,54 +23,57 @@ from siltstone.errors import SiltstoneError
 from siltstone.model.lease import LeaseRow
 
 SILENT_HOURS: Final = 24.0
-"""An owner on another machine that holds no lease and has written nothing for so long is taken for dead."""
+"""Age of the last event at which an owner that cannot be seen, and holds no lease, counts as dead."""
 
 Holder = Callable[[], LeaseRow | None]
-"""Returns the row of whoever holds the lease now, as far as can be told; None if nobody does."""
+"""Returns the row of the lease's holder; None if the lease is free."""
 
 
-class Life(StrEnum):
-    """What can be said of the owner of a cycle."""
+class OwnerState(StrEnum):
+    """Whether the owner of a cycle is alive, as far as can be seen."""
 
-    LIVES = "lives"
+    ALIVE = "alive"
     """Its cycle is left alone, however long it takes."""
-    OVERTAKEN = "overtaken"
-    """It lives and has lost its lease to us: it may hang for ever."""
+    SUPERSEDED = "superseded"
+    """It is alive on this machine and has lost its lease to us; it may hang for ever."""
     DEAD = "dead"
-    UNKNOWN = "unknown"
 
 
-class Owners:
-    """Judges the owners of cycles."""
+class OwnerLiveness:
+    """Decides whether owners of cycles are alive."""
 
     def __init__(self, work: Path, *, clock: Clock, holder: Holder) -> None:
-        """Take where presences are, and who knows the lease."""
+        """Set up with the folder of presence files, and the holder of the lease."""
         self._work = work
         self._clock = clock
         self._holder = holder
 
-    def life(self, cycle: OpenCycle, epoch: int | None) -> Life:
-        """Judge the owner of a cycle; `epoch` is that of our lease, if we hold one."""
+    def state(self, cycle: OpenCycle, epoch: int | None) -> OwnerState:
+        """Return the state of a cycle's owner; `epoch` is that of our lease, if we hold one."""
         owner = cycle.owner
-        if owner is None:
-            return Life.UNKNOWN if cycle.unreadable else Life.DEAD  # no job at all: nothing is under way
-        overtaken = epoch is not None and cycle.epoch is not None and cycle.epoch < epoch
+        if owner is None:  # without a job nothing is under way; without a readable one nobody can tell
+            is_dead = not cycle.unreadable or self._is_silent(cycle)
+            return OwnerState.DEAD if is_dead else OwnerState.ALIVE
+        superseded = epoch is not None and cycle.epoch is not None and cycle.epoch < epoch
         if owner.machine == machine():
-            here = Life.OVERTAKEN if overtaken else Life.LIVES
-            return here if is_live(self._work, owner.id) else Life.DEAD
-        if overtaken:
-            return Life.DEAD
+            if not is_live(self._work, owner.id):
+                return OwnerState.DEAD
+            return OwnerState.SUPERSEDED if superseded else OwnerState.ALIVE
+        if superseded:
+            return OwnerState.DEAD
         if self._holds_lease(cycle, owner):
-            return Life.LIVES
-        gone = _ran_before(owner) or self.age_hours(cycle.build.updated_at) > SILENT_HOURS
-        return Life.DEAD if gone else Life.UNKNOWN
+            return OwnerState.ALIVE
+        return OwnerState.DEAD if _ran_before(owner) or self._is_silent(cycle) else OwnerState.ALIVE
 
     def age_hours(self, at: int) -> float:
-        """Return how long ago a moment was, given in nanoseconds."""
+        """Return the hours since a moment, given in nanoseconds."""
         return (epoch_ns(self._clock.now()) - at) / NS_PER_SECOND / 3600
 
+    def _is_silent(self, cycle: OpenCycle) -> bool:
+        return self.age_hours(cycle.build.updated_at) > SILENT_HOURS
+
     def _holds_lease(self, cycle: OpenCycle, owner: Owner) -> bool:
-        """Tell whether the lease under which a cycle runs is held; one that cannot be read is no free lease."""
+        """Return whether the lease of a cycle is still held. A lease that cannot be read counts as held."""
         epoch = cycle.epoch
         if epoch is None:
             return False
@@ -85,5 +88,5 @@ class Owners:
 
 
 def _ran_before(owner: Owner) -> bool:
-    """Tell whether an owner of another running kernel ran here, before this machine was started anew."""
+    """Return whether an owner ran on this machine, before it was restarted."""
     return owner.installation != "" and owner.installation == installation()

@@ -18,11 +18,12 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from siltstone.compaction.execution.job import Job
 from siltstone.compaction.failures import Failure
-from siltstone.compaction.planning.model import Candidate, JobKind, UnfinishedJob
+from siltstone.compaction.planning.model import JobKind, JobSpec, UnfinishedJob
 from siltstone.config import Settings
 from siltstone.delta.log_reader import LogEntry
 from siltstone.eventlog.events import (
@@ -42,14 +43,14 @@ from siltstone.model.units import counted
 
 CYCLE: Final = "cycle-"
 NUMBER_DIGITS: Final = 12
-"""The number of a cycle is written with so many digits: the last id is that of the highest number."""
+"""Digits of a cycle's number in its id, so that ids sort by number."""
 OWNER_DIGITS: Final = 8
 MOST_FILES: Final = 1_000
 """Files that one event names; of more the number alone is kept. A roll-up has 501 at most."""
 NS_PER_MS: Final = 1_000_000
 NS_PER_SECOND: Final = 1_000_000_000
 SAFE_FAILURES: Final = frozenset({Failure.CONFLICT, Failure.FENCED, Failure.GONE, Failure.CANCELLED})
-"""Failures whose text is ours alone; others may quote what Spark, Arrow or the disk said, and these may quote a row."""
+"""Failures whose text is ours alone. Other texts come from Spark, Arrow or the system, and may quote a row."""
 LONGEST_ERROR: Final = 300
 _QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
 _ERROR_CLASS: Final = re.compile(r"\[[A-Z][A-Z0-9_.]+\]")
@@ -80,7 +81,7 @@ def cycle_id(number: int, owner: str) -> str:
 
 
 def cycle_number(build_request_id: str) -> int | None:
-    """Return the number of a cycle; None if the build request is none of ours.
+    """Return the number of a cycle; None for any other build request.
 
     >>> cycle_number("cycle-000000000041-ab12cd34"), cycle_number("nightly")
     (41, None)
@@ -112,7 +113,7 @@ class Owner:
     host: str
     pid: int
     installation: str = ""
-    """What its machine keeps when it is started anew; empty if nobody can tell."""
+    """Id of its machine that survives a restart; empty if the system has none."""
 
 
 # ---- to events -----------------------------------------------------------------------------------------------------
@@ -122,7 +123,7 @@ def graph_of(settings: Settings, jobs: Sequence[Job], *, epoch: int | None) -> s
     """Return what a cycle goes by, as JSON: the settings that decide, the tiers, and how many jobs each lane has."""
     lanes: dict[str, int] = {}
     for job in jobs:
-        lanes[job.planned.lane] = lanes.get(job.planned.lane, 0) + 1
+        lanes[job.spec.lane] = lanes.get(job.spec.lane, 0) + 1
     tiers = {tier.name: asdict(tier) for tier in tiers_from_text(settings.tiers)}
     return json.dumps(
         {
@@ -138,23 +139,23 @@ def graph_of(settings: Settings, jobs: Sequence[Job], *, epoch: int | None) -> s
 
 def config_of(job: Job, owner: Owner, *, above: int | None = None) -> JobConfig:
     """Return what a job is to do; its commits come `above` a version of its table."""
-    planned = job.planned
+    spec = job.spec
     facts: dict[str, Any] = {
         "cycle": job.cycle,
-        "kind": str(planned.kind),
-        "lane": planned.lane,
-        "dataset": planned.dataset,
-        "period": planned.period,
-        "batch": planned.batch,
-        "batches": planned.batches,
-        "trigger": planned.trigger,
-        "files": len(planned.files),
-        "files_after": planned.files_after,
-        "rows": planned.rows,
-        "bytes": sum(file.size_bytes for file in planned.files),
-        "target_bytes": planned.target_bytes,
-        "waiting_since_ms": planned.waiting_since_ms,
-        "until": until_of(planned),
+        "kind": str(spec.kind),
+        "lane": spec.lane,
+        "dataset": spec.dataset,
+        "period": spec.period,
+        "batch": spec.batch,
+        "batches": spec.batches,
+        "trigger": spec.trigger,
+        "files": len(spec.files),
+        "files_after": spec.files_after,
+        "rows": spec.rows,
+        "bytes": sum(file.size_bytes for file in spec.files),
+        "target_bytes": spec.target_bytes,
+        "waiting_since_ms": spec.waiting_since_ms,
+        "until": until_of(spec),
         "epoch": "" if job.epoch is None else job.epoch,
         "above": "" if above is None else above,
         "owner": owner.id,
@@ -163,27 +164,27 @@ def config_of(job: Job, owner: Owner, *, above: int | None = None) -> JobConfig:
         "pid": owner.pid,
         "installation": owner.installation,
     }
-    taken = [JobInput(partition_ref=file.path, kind=InputKind.QUERY) for file in planned.files[:MOST_FILES]]
+    taken = [JobInput(partition_ref=file.path, kind=InputKind.QUERY) for file in spec.files[:MOST_FILES]]
     return JobConfig(
-        outputs=(partition_ref(planned.dataset, planned.period),),
+        outputs=(partition_ref(spec.dataset, spec.period),),
         inputs=tuple(taken),
-        args=(str(planned.kind), planned.lane),
+        args=(str(spec.kind), spec.lane),
         env={name: str(value) for name, value in facts.items()},
     )
 
 
-def until_of(planned: Candidate) -> int:
+def until_of(spec: JobSpec) -> int:
     """Return the sequence up to which a fold is to take changes, as far as it was planned; 0 for any other work."""
-    return max((file.order for file in planned.files), default=0) if planned.kind is JobKind.FOLD else 0
+    return max((file.order for file in spec.files), default=0) if spec.kind is JobKind.FOLD else 0
 
 
 def job_event(job: Job, status: JobStatus, *, message: str = "", **given: Any) -> JobEvent:  # noqa: ANN401
     """Return a payload about a job."""
-    planned = job.planned
+    spec = job.spec
     return JobEvent(
         job_run_id=job.id,
-        job_label=job_label(planned.dataset, planned.lane),
-        target_partitions=(partition_ref(planned.dataset, planned.period),),
+        job_label=job_label(spec.dataset, spec.lane),
+        target_partitions=(partition_ref(spec.dataset, spec.period),),
         status=status,
         message=message,
         **given,
@@ -267,7 +268,7 @@ def _with_changes(record: "JobRecord", found: Done, report: Mapping[str, Any], c
 
 
 def is_whole(record: "JobRecord", commits: Sequence[LogEntry]) -> bool:
-    """Tell whether commits of a job are all of it. One that was halved commits its parts one by one, under names of their own."""
+    """Return whether commits cover a whole job. A split job commits each part under its own id."""
     if not record.kind.ends_with_commit:
         return False
     if any(entry.info.get(JOB) == record.job for entry in commits):
@@ -280,12 +281,19 @@ def is_whole(record: "JobRecord", commits: Sequence[LogEntry]) -> bool:
 
 
 def manifests_of(
-    record: "JobRecord", done: Done, commits: Sequence[LogEntry], *, began: int, now: int, sha256: Mapping[str, str]
+    record: "JobRecord",
+    done: Done,
+    commits: Sequence[LogEntry],
+    *,
+    began: int,
+    now: int,
+    sha256: Mapping[str, str],
+    note: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[PartitionManifest, ...]:
-    """Return what a job made, one manifest for each commit; the first has the numbers of the whole job."""
+    """Return one manifest for each commit of a job; the first has the numbers of the whole job, and `note`."""
     numbers = {
         name: f"{value:.3f}" if isinstance(value, float) else str(value) for name, value in done.to_dict().items()
-    }
+    } | dict(note)
     if not commits:
         return (_manifest(record, began, now, metadata=numbers),)
     return tuple(
@@ -321,10 +329,10 @@ def _of_entry(entry: LogEntry, sha256: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def told(done: Done) -> str:
-    """Say in a line what a job did.
+def work_text(done: Done) -> str:
+    """Return what a job did in one line.
 
-    >>> told(Done(files_before=32, files_after=1)), told(Done(files_deleted=1)), told(Done())
+    >>> work_text(Done(files_before=32, files_after=1)), work_text(Done(files_deleted=1)), work_text(Done())
     ('32 files became 1', '1 file deleted', 'nothing to do')
     """
     if done.files_deleted:
@@ -373,7 +381,7 @@ class JobRecord:
     planned_files: int = 0
     """How many files it was to take; `files` names `MOST_FILES` at most."""
     until: int = 0
-    """Of a fold: the sequence up to which it was to take changes; 0 if nobody wrote that down."""
+    """Of a fold: the last sequence it was planned to fold; 0 if that was not recorded."""
     scheduled_at: int = 0
     """When it was written down, in nanoseconds."""
     status: JobStatus = JobStatus.SCHEDULED
@@ -389,7 +397,7 @@ class JobRecord:
         return partition_ref(self.dataset, self.period)
 
     def unfinished(self) -> UnfinishedJob:
-        """Return it as the planner is told of it."""
+        """Return it as the planner needs it."""
         return UnfinishedJob(job=self.job, dataset=self.dataset, kind=self.kind, files=self.files)
 
     def to_dict(self) -> dict[str, Any]:
@@ -412,18 +420,18 @@ class JobRecord:
 
 
 RECOVERED: Final = "recovered"
-"""What the metadata of a manifest says that recovery has written."""
+"""Metadata of the first manifest of a job that recovery has ended: its outcome."""
 
 
 class Unreadable(Exception):  # noqa: N818
-    """A record of the journal is not what a job's record is; the text says why."""
+    """A record of the journal is not a valid record of a job; the text has the reason."""
 
 
 def read_job(events: Iterable[Event]) -> JobRecord:
     """Read a job from its events, in their order.
 
     Raises:
-        Unreadable: its first event does not say whose job it is and what it was to do.
+        Unreadable: its first event lacks the owner or the config.
     """
     record: JobRecord | None = None
     for event in events:
@@ -440,7 +448,7 @@ def read_job(events: Iterable[Event]) -> JobRecord:
 
 def _scheduled(event: Event, payload: JobEvent) -> JobRecord:
     if payload.config is None:
-        raise Unreadable(f"job {payload.job_run_id} does not say what it was to do")
+        raise Unreadable(f"job {payload.job_run_id} has no config")
     facts = payload.config.env
     number = cycle_number(event.build_request_id)
     try:
@@ -496,7 +504,7 @@ def _moved(record: JobRecord, event: Event, payload: JobEvent) -> JobRecord:
 
 
 def _read_done(metadata: Mapping[str, str]) -> Done:
-    """Read numbers; what a later Siltstone adds is passed over, and what is no number is none."""
+    """Read numbers. Unknown names are ignored; a value that is not a number becomes the default."""
     found: dict[str, Any] = {}
     for name, default in asdict(Done()).items():
         try:

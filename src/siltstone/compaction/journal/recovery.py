@@ -1,46 +1,42 @@
-"""Recovery: what crashed cycles, jobs and writers left, put in order on start and before each cycle.
+"""Recovery: settles what crashed cycles, jobs and writers left, on start and before each cycle.
 
-1. Cycles that the journal has not seen ending. One whose owner lives is left alone, and the planner is told which files its jobs
-   have; not if the owner has lost the lease to us, because it may hang for ever, and the commit decides between it and us. Of a
-   dead owner's jobs each is either
+1. Cycles that the journal shows as open. Each of their jobs has one of three outcomes:
 
-   * *rolled forward*: the log of its table has a commit of this job, so it is done, and the journal is told;
-   * *partly done*: it was halved, and the log has commits of some parts only. The journal is told what these did; what is left
-     is free again; or
-   * *abandoned*: there is no such commit, so nothing was changed, and its files are free again.
+   * *still running*: the owner of the cycle is alive. The planner leaves the files of the job alone. An owner that lost its lease
+     to us may hang for ever, so its files are free; the commit check decides between it and us.
+   * *completed*: the owner is dead, and commits in the log of the table cover the whole job.
+   * *failed*: the owner is dead, and they do not. The journal gets the numbers of the parts that were committed. The files are
+     free, and the next plan takes the rest.
 
-   Which of these is read from the commit log alone. Where that cannot be read the job is neither: it is *quarantined*, reported
-   each time, and its dataset is left alone.
-2. Datasets: an alteration is finished, what base holds is pruned from `changes`, files of dead owners are swept. One that cannot
-   be read is quarantined, and the others go on.
-3. The lake: folders of crashed creates and drops, presences of dead processes.
+   The commit log of the table decides, never the journal. While that log cannot be read the job counts as still running, and each
+   recovery reports the problem. After 7 days the job counts as failed, so that its files are not blocked for ever.
+2. Datasets: finish an interrupted alteration, prune changes that base holds, sweep files of dead owners. A dataset that cannot be
+   read is reported, and the other datasets are recovered.
+3. The lake: sweep folders of crashed creates and drops, and presence files of dead processes.
 
-Records that nobody could settle for 7 days are reported once more and ended as failed, so that they block nothing for ever. A
-cycle whose owner lives is none of these, however old it is.
-
-Recovery can be run at any time, by any number of processes, and can itself crash anywhere: every step is one that the next
-recovery finds done or does. Who is dead, `owner_liveness` says.
+Recovery is idempotent. It can run at any time and in several processes at once, and it can crash anywhere: the next recovery does
+the rest. `owner_liveness` decides whether an owner is dead.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from siltstone.clock import Clock
 from siltstone.compaction.journal.job_commits import commits_of
 from siltstone.compaction.journal.journal import Journal, OpenCycle
-from siltstone.compaction.journal.owner_liveness import Holder, Life, Owners
+from siltstone.compaction.journal.owner_liveness import Holder, OwnerLiveness, OwnerState
 from siltstone.compaction.journal.records import (
     RECOVERED,
+    Done,
     JobRecord,
     done_of,
     is_whole,
-    iso,
     job_label,
     manifests_of,
-    safe_error,
-    told,
+    work_text,
 )
 from siltstone.compaction.planning.model import JobKind, UnfinishedJob
 from siltstone.coordination.liveness import sweep_dead
@@ -49,20 +45,17 @@ from siltstone.dataset.registry import Registration, Registry
 from siltstone.dataset.store import Store
 from siltstone.delta.layout import Layout
 from siltstone.delta.log_reader import LogEntry
-from siltstone.delta.table_reader import LogMoved
-from siltstone.errors import Conflict, Gone, NotFound, SiltstoneError
+from siltstone.errors import Conflict, Gone, NotFound, error_text
 from siltstone.eventlog.events import (
     BuildRequestEvent,
     BuildStatus,
     JobEvent,
     JobStatus,
     PartitionEvent,
-    PartitionManifest,
     PartitionStatus,
     Payload,
 )
 from siltstone.eventlog.local_table import PRESENCE
-from siltstone.eventlog.transitions import ENDED_JOBS
 from siltstone.failpoints import reach
 from siltstone.model.names import DatasetName
 from siltstone.model.units import counted
@@ -71,96 +64,59 @@ if TYPE_CHECKING:
     from siltstone.compaction.operations.dataset_maintenance import Compactor
 
 STALE_HOURS: Final = 7 * 24.0
-"""Records that nobody could settle for so long are reported and ended."""
+"""Age at which a dead owner's job counts as failed although the log of its table cannot be read."""
 SWEEP_HOURS: Final = 1.0
-"""How often a process lists all files of a dataset to find orphans, besides once when it starts."""
+"""Interval at which a process lists all files of a dataset to find orphans. The first recovery always does."""
 
-_NOTHING: Final = "and it has committed nothing"
-_PARTLY: Final = "its process died before the other parts, which are planned anew"
-_NOTHING_OF: Final = {
-    JobKind.VACUUM: "and a vacuum can be repeated",
-    JobKind.PURGE: "and nothing tells how far it came; ask for the purge again",
-}
-"""What is said of jobs that do more than they commit."""
+_REPEAT: Final = {JobKind.VACUUM: "; a vacuum can be repeated", JobKind.PURGE: "; ask for the purge again"}
+"""Next step for jobs that do more than they commit: their commits do not prove that they were done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quarantined:
-    """Something that cannot be read: what, why, and since when. It is never taken for absent."""
+class RecoveryProblem:
+    """A dataset, or the record of a job, that cannot be read. It is never taken for absent."""
 
     what: str
-    why: str
-    since: str | None = None
+    error: str
     dataset: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
-    """What recovery found and did."""
+    """Outcome of a recovery. The sum of two reports is the report of both."""
 
-    rolled_forward: tuple[str, ...] = ()
-    """Jobs of dead owners that had committed."""
-    partly: tuple[str, ...] = ()
-    """Jobs of dead owners that had committed some of their parts."""
-    abandoned: tuple[str, ...] = ()
-    """Jobs of dead owners that had not committed."""
-    unfinished: tuple[UnfinishedJob, ...] = ()
-    """Jobs that are under way, or of which nobody can tell: nobody else takes their files."""
-    quarantined: tuple[Quarantined, ...] = ()
-    expired: tuple[str, ...] = ()
-    """Jobs and cycles that nobody could settle for 7 days, ended now."""
+    completed: tuple[str, ...] = ()
+    """Jobs of dead owners whose commits cover the whole job."""
+    failed: tuple[str, ...] = ()
+    """The other jobs of dead owners."""
+    running: tuple[UnfinishedJob, ...] = ()
+    """Jobs that are not settled; the planner leaves their files alone."""
+    problems: tuple[RecoveryProblem, ...] = ()
     files_swept: int = 0
     folders_swept: int = 0
 
-    @property
-    def did_something(self) -> bool:
-        """True if there is something to tell."""
-        jobs = self.rolled_forward or self.partly or self.abandoned or self.expired
-        return bool(jobs or self.quarantined or self.folders_swept)
+    def __add__(self, other: "RecoveryReport") -> "RecoveryReport":
+        names = [one.name for one in fields(self)]
+        return RecoveryReport(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
-    def told(self) -> str:
-        """Say in a line what was done; empty if nothing was."""
+    def summary(self) -> str:
+        """Return in one line what was changed; empty if nothing was.
+
+        >>> RecoveryReport(completed=("j1",), files_swept=2).summary()
+        '1 job completed, 2 files swept'
+        """
         parts = (
-            (len(self.rolled_forward), "jobs rolled forward"),
-            (len(self.partly), "jobs partly done"),
-            (len(self.abandoned), "jobs abandoned"),
-            (len(self.expired), "records older than 7 days ended"),
-            (self.files_swept, "files swept"),
-            (self.folders_swept, "folders swept"),
+            (len(self.completed), "job", "completed"),
+            (len(self.failed), "job", "failed"),
+            (self.files_swept, "file", "swept"),
+            (self.folders_swept, "folder", "swept"),
         )
-        return ", ".join(f"{count:,} {what}" for count, what in parts if count)
+        return ", ".join(f"{counted(count, noun)} {verb}" for count, noun, verb in parts if count)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data; of unfinished jobs without the paths of their files."""
-        found = asdict(self)
-        found["unfinished"] = [
-            {"job": one.job, "dataset": one.dataset, "kind": str(one.kind)} for one in self.unfinished
-        ]
-        return found
-
-
-@dataclass(slots=True)
-class _Found:
-    rolled_forward: list[str] = field(default_factory=list)
-    partly: list[str] = field(default_factory=list)
-    abandoned: list[str] = field(default_factory=list)
-    unfinished: list[UnfinishedJob] = field(default_factory=list)
-    quarantined: list[Quarantined] = field(default_factory=list)
-    expired: list[str] = field(default_factory=list)
-    files_swept: int = 0
-    folders_swept: int = 0
-
-    def report(self) -> RecoveryReport:
-        return RecoveryReport(
-            rolled_forward=tuple(self.rolled_forward),
-            partly=tuple(self.partly),
-            abandoned=tuple(self.abandoned),
-            unfinished=tuple(self.unfinished),
-            quarantined=tuple(self.quarantined),
-            expired=tuple(self.expired),
-            files_swept=self.files_swept,
-            folders_swept=self.folders_swept,
-        )
+        """Return it as plain data, without the paths of files."""
+        running = [{"job": one.job, "dataset": one.dataset, "kind": str(one.kind)} for one in self.running]
+        return {**asdict(self), "running": running}
 
 
 class Recovery:
@@ -176,128 +132,103 @@ class Recovery:
         clock: Clock,
         holder: Holder,
     ) -> None:
-        """Take what it looks at; `holder` says who holds the lease of the lake."""
+        """Set up for one lake; `holder` returns the holder of the lake's lease."""
         self._journal = journal
         self._registry = registry
         self._layout = layout
         self._compactor = compactor
         self._clock = clock
-        self._owners = Owners(layout.work, clock=clock, holder=holder)
+        self._owners = OwnerLiveness(layout.work, clock=clock, holder=holder)
         self._swept: dict[Path, float] = {}
 
     def look(self) -> RecoveryReport:
-        """Say what is unfinished, and what cannot be read; nothing is changed.
+        """Return the jobs that are not settled, and records that cannot be read; change nothing.
 
         Raises:
             Corruption, Unavailable: the journal cannot be read.
         """
-        found = _Found()
-        for cycle in self._journal.open_cycles():
-            self._leave(cycle, found)
-        return found.report()
+        return sum(map(_still_running, self._journal.open_cycles()), RecoveryReport())
 
     def run(self, *, epoch: int | None = None, sweep_all: bool = False) -> RecoveryReport:
-        """Recover.
+        """Recover the lake.
 
         Args:
-            epoch: that of our lease, if we hold one: who has a lower one is dead.
-            sweep_all: list the files of every dataset now, also if that was done a moment ago.
+            epoch: epoch of our lease, if we hold one: an owner with a lower one has lost it.
+            sweep_all: list the files of every dataset now, also if that was done within the last hour.
 
         Raises:
-            Corruption, Unavailable: the journal, or the registry, cannot be read. What is unfinished is not known then, so no
-                cycle should begin.
+            Corruption, Unavailable: the journal, or the registry, cannot be read. No cycle may begin then, because unfinished
+                jobs are not known.
         """
-        found = _Found()
-        for cycle in self._journal.open_cycles():
-            self._recover_cycle(cycle, found, epoch)
+        report = sum((self._recover_cycle(cycle, epoch) for cycle in self._journal.open_cycles()), RecoveryReport())
         reach("recovery.after_cycles")
         for registration in self._registry.all():
-            self._recover_dataset(registration, found, sweep_all=sweep_all)
+            report += self._recover_dataset(registration, sweep_all=sweep_all)
         reach("recovery.after_datasets")
         if self._is_due(self._layout.root, always=sweep_all):
-            found.folders_swept = len(sweep(self._registry, self._layout))
+            report += RecoveryReport(folders_swept=len(sweep(self._registry, self._layout)))
             for folder in (self._layout.work, self._layout.events / PRESENCE):
                 sweep_dead(folder)
-        return found.report()
+        return report
 
     # ---- cycles ----------------------------------------------------------------------------------------------------
 
-    def _recover_cycle(self, cycle: OpenCycle, found: _Found, epoch: int | None) -> None:
-        is_old = self._owners.age_hours(cycle.build.created_at) > STALE_HOURS
-        life = self._owners.life(cycle, epoch)
-        if life is Life.LIVES or (life is Life.UNKNOWN and not is_old):
-            self._leave(cycle, found)
-            return
-        if life is Life.OVERTAKEN and not is_old:
-            return  # it may still say itself how it ended; its files are free
-        judged = _Found()
-        payloads: list[Payload] = []
-        for record in cycle.jobs:
-            if record.status not in ENDED_JOBS:
-                payloads += self._judge(record, judged, is_old=is_old)
-        for run, why in cycle.unreadable.items():
-            payloads += self._judge_unreadable(cycle, run, why, judged, is_old=is_old)
-        if not judged.unfinished and not judged.quarantined:
-            payloads += _endings(cycle, judged)
-        if not payloads:
-            _add(found, judged)
-            return
+    def _recover_cycle(self, cycle: OpenCycle, epoch: int | None) -> RecoveryReport:
+        state = self._owners.state(cycle, epoch)
+        if state is OwnerState.SUPERSEDED:
+            return RecoveryReport()  # it may still report its end itself; its files are free
+        if state is OwnerState.ALIVE:
+            return _still_running(cycle)
+        report, events = self._settle_jobs(cycle)
+        if not report.running:
+            events += _cycle_ending(cycle, report)
+        if not events:
+            return report
         reach("recovery.before_events")
         try:
-            self._journal.append(cycle.build.build_request_id, payloads)
-        except (
-            Conflict
-        ):  # another process recovers the same cycle, or its owner lives after all: what they wrote counts
-            self._leave(cycle, found)
-            return
+            self._journal.append(cycle.build.build_request_id, events)
+        except Conflict:  # another process recovers this cycle, or its owner is alive after all: their events count
+            return _still_running(cycle)
         reach("recovery.after_events")
-        _add(found, judged)
+        return report
 
-    def _leave(self, cycle: OpenCycle, found: _Found) -> None:
-        found.unfinished += [record.unfinished() for record in cycle.jobs if record.status not in ENDED_JOBS]
-        found.quarantined += [_unreadable(cycle, run, why) for run, why in cycle.unreadable.items()]
+    def _settle_jobs(self, cycle: OpenCycle) -> tuple[RecoveryReport, list[Payload]]:
+        """Settle the jobs of a dead owner; return the outcome and the events that record it."""
+        report = RecoveryReport(problems=_record_problems(cycle), failed=tuple(one.job for one in cycle.unreadable))
+        message = "its record cannot be read"
+        events: list[Payload] = [
+            JobEvent(job_run_id=one.job, job_label=one.label, status=JobStatus.FAILED, message=message)
+            for one in cycle.unreadable
+        ]
+        for record in cycle.unfinished:
+            outcome, ending = self._settle(record)
+            report += outcome
+            events += ending
+        return report, events
 
-    def _judge(self, record: JobRecord, judged: _Found, *, is_old: bool) -> list[Payload]:
-        """Settle a dead job; where nobody can tell what became of it, whatever the reason, it is left alone until it is old."""
-        settled = _Found()
+    def _settle(self, record: JobRecord) -> tuple[RecoveryReport, list[Payload]]:
+        """Settle one job of a dead owner; without its commits it counts as still running, until it is stale."""
         try:
-            payloads = self._settle(record, settled, is_old=is_old)
-        except Exception as error:  # noqa: BLE001  # whatever is wrong with one job keeps no other from its recovery
-            if is_old:
-                judged.expired.append(record.job)
-                return _ending(record, JobStatus.FAILED, f"not settled for 7 days: {_safe(error)}")
-            judged.unfinished.append(record.unfinished())
-            judged.quarantined.append(
-                Quarantined(
-                    what=f"job {record.job}", why=_why(error), since=iso(record.scheduled_at), dataset=record.dataset
-                )
-            )
-            return []
-        _add(judged, settled)
-        return payloads
+            return self._settle_by_commits(record)
+        except Exception as error:  # noqa: BLE001  # an error of any kind with one job does not stop the others' recovery
+            if self._owners.age_hours(record.scheduled_at) > STALE_HOURS:
+                text = "its process died, and the log of its table cannot be read"
+                return RecoveryReport(failed=(record.job,)), _job_ending(record, (), JobStatus.FAILED, text)
+            problem = RecoveryProblem(what=f"job {record.job}", error=error_text(error), dataset=record.dataset)
+            return RecoveryReport(running=(record.unfinished(),), problems=(problem,)), []
 
-    def _settle(self, record: JobRecord, judged: _Found, *, is_old: bool) -> list[Payload]:
-        """Roll a job forward, or abandon it, by its commits."""
-        commits = self._commits(record)
-        if is_whole(record, commits):
-            judged.rolled_forward.append(record.job)
-            return self._made(record, commits, JobStatus.COMPLETED, "rolled forward")
-        if commits and record.kind.ends_with_commit:
-            judged.partly.append(record.job)
-            return self._made(record, commits, JobStatus.FAILED, f"partly done: {_PARTLY}")
-        (judged.expired if is_old else judged.abandoned).append(record.job)
-        if commits:  # of a purge, which may have deleted nothing
-            return self._made(record, commits, JobStatus.FAILED, "abandoned; ask for the purge again")
-        return _ending(
-            record, JobStatus.FAILED, f"abandoned: its process died, {_NOTHING_OF.get(record.kind, _NOTHING)}"
-        )
-
-    def _commits(self, record: JobRecord) -> Sequence[LogEntry]:
+    def _settle_by_commits(self, record: JobRecord) -> tuple[RecoveryReport, list[Payload]]:
         store = self._store(record.dataset)
-        return commits_of(store, record.kind, record.job, above=record.above) if store is not None else ()
+        commits = commits_of(store, record.kind, record.job, above=record.above) if store is not None else []
+        if is_whole(record, commits):
+            events = _job_ending(record, commits, JobStatus.COMPLETED, "its process died after the commit")
+            return RecoveryReport(completed=(record.job,)), events
+        when = "before the rest was done" if commits else "before the commit"
+        text = f"its process died{_REPEAT.get(record.kind, f' {when}')}"
+        return RecoveryReport(failed=(record.job,)), _job_ending(record, commits, JobStatus.FAILED, text)
 
     def _store(self, dataset: str) -> Store | None:
-        """Return a dataset's store; None if there is no such dataset any more, or it is a table of the system."""
+        """Return the store of a dataset; None for a dropped dataset and for a system table."""
         if dataset.startswith("_"):
             return None
         try:
@@ -305,60 +236,27 @@ class Recovery:
         except (NotFound, Gone):
             return None
 
-    def _made(self, record: JobRecord, commits: Sequence[LogEntry], status: JobStatus, text: str) -> list[Payload]:
-        """Return the events that end a job with what it has committed."""
-        began = record.began_at or record.scheduled_at
-        at = max((entry.at_ms for entry in commits), default=0) * 1_000_000
-        done = done_of(record, None, commits, began=began, now=at)
-        made = manifests_of(record, done, commits, began=began, now=at, sha256={})
-        marked = PartitionManifest(
-            outputs=made[0].outputs,
-            inputs=made[0].inputs,
-            start_time=made[0].start_time,
-            end_time=made[0].end_time,
-            task=made[0].task,
-            metadata={**made[0].metadata, RECOVERED: text},
-        )
-        return _ending(record, status, f"{told(done)}; {text}", (marked, *made[1:]))
-
-    def _judge_unreadable(self, cycle: OpenCycle, run: str, why: str, judged: _Found, *, is_old: bool) -> list[Payload]:
-        """Report a record that cannot be read; when it is old, end it."""
-        if not is_old:
-            judged.quarantined.append(_unreadable(cycle, run, why))
-            return []
-        judged.expired.append(run)
-        label = self._label(run)
-        if label is None:
-            return []
-        return [JobEvent(job_run_id=run, job_label=label, status=JobStatus.FAILED, message="its record cannot be read")]
-
-    def _label(self, run: str) -> str | None:
-        """Return the label of a run that is unfinished; None if it has ended."""
-        log = self._journal.log()
-        events = log.events_of_run(run, limit=10) if log is not None else []
-        found = [one.event.payload for one in events if isinstance(one.event.payload, JobEvent)]
-        ended = any(payload.status in ENDED_JOBS for payload in found)
-        return found[0].job_label if found and not ended else None
-
     # ---- datasets --------------------------------------------------------------------------------------------------
 
-    def _recover_dataset(self, registration: Registration, found: _Found, *, sweep_all: bool) -> None:
+    def _recover_dataset(self, registration: Registration, *, sweep_all: bool) -> RecoveryReport:
         store = self._registry.store(registration)
+        problem: Exception | None = None
         try:
             if self._is_due(store.path, always=sweep_all):
-                found.files_swept += self._compactor.recover(store)
-            else:
-                self._compactor.catch_up(store)
+                return RecoveryReport(files_swept=self._compactor.recover(store))
+            self._compactor.catch_up(store)
         except Gone:
-            name = str(registration.name)
-            if error := self._registry.broken(registration):  # else it was dropped since it was listed
-                found.quarantined.append(Quarantined(what=f"dataset {name}", why=str(error), dataset=name))
-        except Exception as error:  # noqa: BLE001  # whatever is wrong with one dataset keeps no other from its recovery
-            name = str(registration.name)
-            found.quarantined.append(Quarantined(what=f"dataset {name}", why=_why(error), dataset=name))
+            problem = self._registry.broken(registration)  # None: it was dropped since it was listed
+        except Exception as error:  # noqa: BLE001  # an error of any kind with one dataset does not stop the others' recovery
+            problem = error
+        if problem is None:
+            return RecoveryReport()
+        name = str(registration.name)
+        found = RecoveryProblem(what=f"dataset {name}", error=error_text(problem), dataset=name)
+        return RecoveryReport(problems=(found,))
 
     def _is_due(self, place: Path, *, always: bool) -> bool:
-        """Tell whether it is time to list all files of a place: when this process first looks, and then every hour."""
+        """Return whether to list all files of a folder now: on the first call, then every `SWEEP_HOURS`."""
         now = self._clock.monotonic_seconds()
         last = self._swept.get(place)
         if not always and last is not None and now - last < SWEEP_HOURS * 3600:
@@ -367,58 +265,39 @@ class Recovery:
         return True
 
 
-def _add(found: _Found, judged: _Found) -> None:
-    for name in ("rolled_forward", "partly", "abandoned", "unfinished", "quarantined", "expired"):
-        getattr(found, name).extend(getattr(judged, name))
+def _still_running(cycle: OpenCycle) -> RecoveryReport:
+    running = tuple(record.unfinished() for record in cycle.unfinished)
+    return RecoveryReport(running=running, problems=_record_problems(cycle))
 
 
-def _unreadable(cycle: OpenCycle, run: str, why: str) -> Quarantined:
-    return Quarantined(what=f"record of job {run}", why=why, since=iso(cycle.build.created_at))
+def _record_problems(cycle: OpenCycle) -> tuple[RecoveryProblem, ...]:
+    return tuple(RecoveryProblem(what=f"record of job {one.job}", error=one.error) for one in cycle.unreadable)
 
 
-def _why(error: Exception) -> str:
-    """Say what an error says; of one that nobody expected its class, too, because its words alone may say nothing."""
-    expected = isinstance(error, SiltstoneError | OSError | LogMoved)
-    return str(error) if expected else f"{type(error).__name__}: {error}"
-
-
-def _safe(error: BaseException) -> str:
-    return safe_error(getattr(error, "kind", None), str(error))
-
-
-def _ending(
-    record: JobRecord, status: JobStatus, message: str, manifests: tuple[PartitionManifest, ...] = ()
-) -> list[Payload]:
-    """Return the events that end a job: one that had not begun begins first."""
+def _job_ending(record: JobRecord, commits: Sequence[LogEntry], status: JobStatus, text: str) -> list[Payload]:
+    """Return the events that end a job with what it has committed. A completed job that had not begun begins first."""
+    began = record.began_at or record.scheduled_at
+    ended = max((entry.at_ms for entry in commits), default=0) * 1_000_000
+    done = done_of(record, None, commits, began=began, now=ended) if commits else Done()
+    note = {RECOVERED: status.name.lower()}
+    made = manifests_of(record, done, commits, began=began, now=ended, sha256={}, note=note)
+    label = job_label(record.dataset, record.lane)
+    event = partial(JobEvent, job_run_id=record.job, job_label=label, target_partitions=(record.ref,))
     begins = status is JobStatus.COMPLETED and record.status is JobStatus.SCHEDULED
-    if not manifests:
-        at = record.began_at or record.scheduled_at
-        metadata = {RECOVERED: "abandoned"}
-        manifests = (PartitionManifest(start_time=at, end_time=at, task=record.job, metadata=metadata),)
+    message = f"{work_text(done)}; {text}" if commits else text
     return [
-        *([_job(record, JobStatus.RUNNING, "")] if begins else []),
-        _job(record, status, message, manifests),
+        *([event(status=JobStatus.RUNNING)] if begins else []),
+        event(status=status, message=message, manifests=made),
     ]
 
 
-def _job(record: JobRecord, status: JobStatus, message: str, manifests: tuple[PartitionManifest, ...] = ()) -> JobEvent:
-    return JobEvent(
-        job_run_id=record.job,
-        job_label=job_label(record.dataset, record.lane),
-        target_partitions=(record.ref,),
-        status=status,
-        message=message,
-        manifests=manifests,
-    )
-
-
-def _endings(cycle: OpenCycle, judged: _Found) -> list[Payload]:
-    """Return the events that end a cycle of a dead owner: its partitions, and the cycle itself."""
-    done = {record.job for record in cycle.jobs if record.status is JobStatus.COMPLETED} | set(judged.rolled_forward)
+def _cycle_ending(cycle: OpenCycle, report: RecoveryReport) -> list[Payload]:
+    """Return the events that end the cycle of a dead owner: one for each open partition, and one for the cycle."""
+    done = {record.job for record in cycle.jobs if record.status is JobStatus.COMPLETED} | set(report.completed)
     refs: dict[str, bool] = {}
     for record in cycle.jobs:
         refs[record.ref] = refs.get(record.ref, True) and record.job in done
-    payloads: list[Payload] = [
+    events: list[Payload] = [
         PartitionEvent(
             partition_ref=ref,
             status=PartitionStatus.AVAILABLE if is_done else PartitionStatus.FAILED,
@@ -428,8 +307,6 @@ def _endings(cycle: OpenCycle, judged: _Found) -> list[Payload]:
         if ref in cycle.open_refs
     ]
     whole = all(refs.values()) and not cycle.unreadable and cycle.build.status is BuildStatus.EXECUTING
-    partly = f"{len(judged.partly)} partly done, " if judged.partly else ""
-    forward = f"{counted(len(judged.rolled_forward), 'job')} rolled forward"
-    text = f"its process died; {forward}, {partly}{len(judged.abandoned)} abandoned"
-    payloads.append(BuildRequestEvent(status=BuildStatus.COMPLETED if whole else BuildStatus.FAILED, message=text))
-    return payloads
+    text = f"its process died; {counted(len(report.completed), 'job')} completed, {len(report.failed):,} failed"
+    events.append(BuildRequestEvent(status=BuildStatus.COMPLETED if whole else BuildStatus.FAILED, message=text))
+    return events

@@ -1,8 +1,8 @@
-"""Totals of a lake's compactions, by tier and by dataset: a fold over the journal that goes on where it stopped.
+"""Totals of a lake's compactions, by tier and by dataset, counted over the journal.
 
-The fold is pure (`counted`). What it has come to is kept in a file of the cache, with the index of the next event and the id of
-the last one: the journal is read once, and from then on only what came since. The file can be deleted at any time; one that does
-not fit the journal, or cannot be read, is made anew.
+Counting is pure (`counted`) and incremental. A file of the cache keeps the totals, the index of the next event and the id of the
+last one, so only new events are read. The file can be deleted at any time; one that does not fit the journal, or cannot be read,
+is rebuilt.
 """
 
 import datetime
@@ -207,7 +207,7 @@ def totals_of(log: EventLog, kept: Path) -> Totals:
 
 
 def _loaded(log: EventLog, kept: Path) -> Totals:
-    """Read what was kept; anew if there is nothing, it is broken, or it is of another log or of a longer one."""
+    """Read the cached totals; empty ones if there is no valid file of this log."""
     try:
         data = json.loads(kept.read_text())
         if data.pop("layout") != LAYOUT:

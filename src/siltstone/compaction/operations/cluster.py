@@ -21,9 +21,9 @@ from siltstone.compaction.operations.rewrite import rewrite
 from siltstone.compaction.operations.z_order import RANGES, interleaved
 from siltstone.compaction.planning.model import (
     CLUSTERED,
-    Candidate,
     FileEntry,
     JobKind,
+    JobSpec,
     Partition,
     files_needed,
     total_bytes,
@@ -52,7 +52,7 @@ TEXT_CHARS: Final = 64
 def cluster(
     spark: "SparkSession",
     store: Store,
-    planned: Candidate,
+    planned: JobSpec,
     *,
     epoch: int | None = None,
     job: str = "",
@@ -73,7 +73,7 @@ def cluster(
     return rewrite(spark, store, planned, write, mark=CLUSTERED, epoch=epoch, job=job)
 
 
-def whole_base(store: Store, *, by: Sequence[str] = ()) -> list[Candidate]:
+def whole_base(store: Store, *, by: Sequence[str] = ()) -> list[JobSpec]:
     """Return the clustering of every period and partition of base that is not clustered already; by other columns of all.
 
     Raises:
@@ -87,7 +87,7 @@ def whole_base(store: Store, *, by: Sequence[str] = ()) -> list[Candidate]:
     for file in map(base_entry, store.snapshot().base.files):
         groups.setdefault((file.period, file.partition), []).append(file)
     return [
-        Candidate(
+        JobSpec(
             kind=JobKind.CLUSTER,
             lane=CLUSTERED,
             dataset=str(store.name),

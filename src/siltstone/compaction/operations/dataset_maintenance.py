@@ -26,7 +26,7 @@ from siltstone.model.reports import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from siltstone.compaction.planning.model import Candidate
+    from siltstone.compaction.planning.model import JobSpec
 
 PURGE_TRIES: Final = 5
 """How often a purge folds until it was the first."""
@@ -130,9 +130,12 @@ class Compactor:
         return store, self._fold_any(store, epoch=epoch, job=job)
 
     def _fold_any(self, store: Store, *, epoch: int | None, job: str, until: int | None = None) -> CompactReport:
-        """Fold if there is anything to fold: Spark is not asked for otherwise."""
-        if not store.snapshot().unfolded:
-            return fold_nothing(store)
+        """Fold, without Spark if there is nothing to fold."""
+        started, snapshot = store.clock.monotonic_seconds(), store.snapshot()
+        if not snapshot.unfolded:
+            from siltstone.compaction.operations.fold import empty_plan, report_of
+
+            return report_of(store, empty_plan(snapshot), (), started)
         return self._fold(store, epoch=epoch, job=job, until=until)
 
     def _fold(self, store: Store, *, epoch: int | None, job: str, until: int | None = None) -> CompactReport:
@@ -152,13 +155,13 @@ class Compactor:
 
         return squash(store.current(), many=many, dry_run=dry_run, epoch=epoch, job=job)
 
-    def roll_up(self, store: Store, planned: "Candidate", *, epoch: int | None = None, job: str = "") -> RollUpReport:
+    def roll_up(self, store: Store, planned: "JobSpec", *, epoch: int | None = None, job: str = "") -> RollUpReport:
         """Bring small files of a period of a log together, as planned."""
         from siltstone.compaction.operations.roll_up import roll_up
 
         return roll_up(self._spark(), store.current(), planned, epoch=epoch, job=job)
 
-    def cluster(self, store: Store, planned: "Candidate", *, epoch: int | None = None, job: str = "") -> RollUpReport:
+    def cluster(self, store: Store, planned: "JobSpec", *, epoch: int | None = None, job: str = "") -> RollUpReport:
         """Order the rows of a period of a log by several columns at once, as planned."""
         from siltstone.compaction.operations.cluster import cluster
 
@@ -181,9 +184,9 @@ class Compactor:
     def estimate(self, store: Store) -> FoldEstimate:
         """Say what a fold or a purge would have to do, without Spark."""
         from siltstone.compaction.operations.dataset_status import fold_estimate
-        from siltstone.compaction.operations.garbage_collection import leftovers
+        from siltstone.compaction.operations.garbage_collection import unreferenced_files
 
-        left = leftovers(store)
+        left = unreferenced_files(store)
         return replace(
             fold_estimate(store, store.snapshot()),
             unreferenced_files=len(left),
@@ -201,25 +204,3 @@ class Compactor:
         from siltstone.compaction.operations.dataset_status import status
 
         return status(store)
-
-
-def fold_nothing(store: Store) -> CompactReport:
-    """Return the report of a fold that had nothing to do, without asking for Spark."""
-    started = store.clock.monotonic_seconds()
-    snapshot = store.snapshot()
-    return CompactReport(
-        dataset=str(store.name),
-        base_rows=snapshot.base.rows,
-        change_rows=0,
-        batches_folded=0,
-        upserts_applied=0,
-        tombstones_applied=0,
-        rows_dropped_by_tombstones=0,
-        final_rows=snapshot.base.rows,
-        files_removed=0,
-        files_added=0,
-        bytes_before=snapshot.base.size_bytes,
-        bytes_after=snapshot.base.size_bytes,
-        watermark=snapshot.watermark,
-        seconds=store.clock.monotonic_seconds() - started,
-    )

@@ -12,7 +12,7 @@ import pyarrow as pa
 from siltstone.clock import utc_text
 from siltstone.compaction.operations.fold import estimate, estimate_of
 from siltstone.compaction.operations.fold_log import estimate_log
-from siltstone.compaction.operations.garbage_collection import Disk, leftovers_and_lost
+from siltstone.compaction.operations.garbage_collection import Disk, scan_files
 from siltstone.compaction.operations.unreadable_files import unreadable_files
 from siltstone.dataset.read.arrow_view import read_file
 from siltstone.dataset.store import Snapshot, Store
@@ -39,7 +39,7 @@ def status(store: Store) -> Status:
     disk = Disk.of(store)  # before the logs are read
     snapshot = store.snapshot()
     unfolded = snapshot.unfolded
-    left, bad = leftovers_and_lost(store, disk, base=snapshot.base, changes=snapshot.changes)
+    left, bad = scan_files(store, disk, base=snapshot.base, changes=snapshot.changes)
     bad |= unreadable_files(store, (), changes=unfolded[:MOST_LOOKED])
     fold = _fold(store, snapshot, bad)
     since = _oldest(store, snapshot, bad)

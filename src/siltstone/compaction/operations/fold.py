@@ -10,35 +10,31 @@ Flow (see `commit` for what a crash leaves behind at each step):
 4. commit, prune.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 
-from siltstone.compaction.failures import UnreadableFiles
 from siltstone.compaction.operations.commit import commit_fold, prune
 from siltstone.compaction.operations.fold_arrow import InPlace
 from siltstone.compaction.operations.fold_plan import FoldPlan, Matched, touched_files
 from siltstone.compaction.operations.fold_shuffle import Shuffled
-from siltstone.compaction.operations.unreadable_files import check_readable
+from siltstone.compaction.operations.rewrite_errors import discarding, disk_failures, spark_failures
 from siltstone.dataset.audit import append_missing
 from siltstone.dataset.read.arrow_view import latest_per_key, unfolded_rows
 from siltstone.dataset.store import Snapshot, Store, check_columns
-from siltstone.delta.layout import DATA
 from siltstone.delta.parquet import key_ranges
 from siltstone.delta.row_group_reader import readable
-from siltstone.errors import Conflict, Corruption, Fenced, Reason, Unavailable
+from siltstone.errors import Conflict, Corruption, Fenced, Reason
 from siltstone.failpoints import reach
 from siltstone.model.columns import OP
 from siltstone.model.files import DataFile, KeyRange, may_contain
 from siltstone.model.reports import CompactReport, FoldEstimate, OutputFile
 from siltstone.spark.arrow_tasks import WorkersUnfit
-from siltstone.spark.errors import error_line, is_away, is_missing_file, spark_errors
 from siltstone.spark.output_files import attempt_folder, collect_files, discard, manifest
-from siltstone.spark.session import ended_out_of_memory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -188,46 +184,6 @@ def land(
     return written, outputs
 
 
-@contextmanager
-def discarding(store: Store, owner: str, *, on: tuple[type[BaseException], ...] = (BaseException,)) -> Iterator[None]:
-    """Give what a job writes inside the block a folder, and remove it again if one of these errors comes.
-
-    The folder is made here: where that is not allowed, or the disk is full, Spark does not say so clearly.
-
-    Raises:
-        Unavailable: the folder cannot be made.
-    """
-    path = store.base.path / DATA / owner
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Unavailable(f"Dataset {store.name}: {path} cannot be written ({error}); nothing was changed.") from error
-    try:
-        yield
-    except on:
-        discard(store.base.path, f"{DATA}/{owner}")
-        raise
-
-
-@contextmanager
-def disk_failures(store: Store) -> Iterator[None]:
-    """Say of which dataset it was that a disk refused something; only before a commit.
-
-    A file that is gone is another matter, and so is a JVM that does not listen any more: both are for `spark_failures`.
-
-    Raises:
-        Unavailable: the disk refused.
-    """
-    try:
-        yield
-    except (FileNotFoundError, ConnectionError):
-        raise
-    except OSError as error:
-        raise Unavailable(
-            f"Dataset {store.name}: the disk refused what the work needs ({error}); nothing was changed."
-        ) from error
-
-
 def check_schemas(store: Store, snapshot: Snapshot) -> None:
     """A change file with a column that base lacks would lose it in silence; refuse instead. Recovery ends such an alteration."""
     check_columns(store, snapshot)
@@ -366,48 +322,4 @@ def report_of(
         change_files=plan.change_files,
         change_bytes=plan.change_bytes,
         outputs=outputs,
-    )
-
-
-@contextmanager
-def spark_failures(
-    store: Store, snapshot: Snapshot, *, suspects: Sequence[DataFile] = (), changes: Sequence[DataFile] = ()
-) -> Iterator[None]:
-    """Say in our words what went wrong while Spark or we read and wrote; nothing was committed by then.
-
-    Of the `suspects`, files of base, and of the `changes`, those that cannot be read are named.
-    """
-    gone = f"Dataset {store.name}: files of the plan are gone; another compaction was first."
-    try:
-        try:
-            yield
-        except spark_errors() as error:
-            if is_missing_file(error) and not _all_there(store, snapshot):
-                raise Conflict(gone) from error
-            told, reason = error_line(error), None
-            if not is_away(error):
-                said = str(error)
-                named = [file for file in snapshot.base.files if file.path.rsplit("/", 1)[-1] in said]
-                check_readable(store, suspects or named, changes=changes, error=error)
-            elif ended_out_of_memory():
-                told, reason = "its JVM has ended with an OutOfMemoryError.", Reason.MEMORY
-            else:
-                reason = Reason.SPARK_LOST
-            raise Unavailable(
-                f"Dataset {store.name}: the work failed in Spark: {told} Nothing was changed.", reason=reason
-            ) from error
-        except Corruption as error:
-            if changes and not isinstance(error, UnreadableFiles):
-                check_readable(store, (), changes=changes, error=error)
-            raise
-    except FileNotFoundError as error:
-        raise Conflict(gone) from error
-
-
-def _all_there(store: Store, snapshot: Snapshot) -> bool:
-    """True if this process sees every file of the snapshot: then Spark's tasks look at another disk."""
-    return all(
-        (table.path / file.path).exists()
-        for table, files in ((store.base, snapshot.base.files), (store.changes, snapshot.unfolded))
-        for file in files
     )

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from siltstone.compaction.operations.fold_plan import FoldPlan, Matched, grouped
 from siltstone.dataset.store import Store
+from siltstone.model.arrays import Numbers
 from siltstone.model.columns import OP, Op
 from siltstone.model.files import DataFile, KeyRange
 from siltstone.model.schema import default_of
@@ -27,8 +28,6 @@ from siltstone.spark_tasks.io import packed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-Numbers = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, kw_only=True)

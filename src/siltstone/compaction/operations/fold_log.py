@@ -42,11 +42,11 @@ from siltstone.dataset.load.partition_groups import (
 from siltstone.dataset.read.arrow_view import unfolded_rows
 from siltstone.dataset.read.dedup import near_files, without_equal
 from siltstone.dataset.read.log_view import (
-    Stones,
+    TombstoneFilter,
     append_frame,
     is_small,
-    stone_frames,
-    stones_of,
+    tombstone_filters,
+    tombstone_frames,
     tombstone_rows,
     without_hidden,
 )
@@ -93,8 +93,8 @@ class LogFold:
     snapshot: Snapshot
 
     @cached_property
-    def _stones(self) -> "tuple[tuple[Stones, DataFrame], ...]":
-        return stone_frames(self.spark, stones_of(self.store, self.snapshot))
+    def _stones(self) -> "tuple[tuple[TombstoneFilter, DataFrame], ...]":
+        return tombstone_frames(self.spark, tombstone_filters(self.store, self.snapshot))
 
     @cached_property
     def _appends(self) -> "DataFrame":
@@ -293,7 +293,7 @@ class LogFold:
 # ---- which files ---------------------------------------------------------------------------------------------------
 
 
-def touched_at_most(store: Store, snapshot: Snapshot, stones: Sequence[Stones]) -> list[DataFile]:
+def touched_at_most(store: Store, snapshot: Snapshot, stones: Sequence[TombstoneFilter]) -> list[DataFile]:
     """Return the base files whose footers do not rule out that a tombstone hides a row of them."""
     try:
         wanted = [(name, _values(stone, name)) for stone in stones for name in stone.columns[:1]]
@@ -302,7 +302,7 @@ def touched_at_most(store: Store, snapshot: Snapshot, stones: Sequence[Stones]) 
     return [file for file in snapshot.base.files if _may_hide(store, file, wanted)]
 
 
-def _values(stone: Stones, name: str) -> list[Any] | None:
+def _values(stone: TombstoneFilter, name: str) -> list[Any] | None:
     """Return the values of a column that are named, in order; None where footers are of no use."""
     column = stone.rows.column(name)
     return None if pa.types.is_boolean(column.type) else sorted(column.unique().to_pylist())
@@ -326,7 +326,7 @@ def _ranges(metadata: pq.FileMetaData, name: str) -> list[KeyRange]:
 
 def estimate_log(store: Store, snapshot: Snapshot) -> FoldEstimate:
     """Say what a fold of a log would have to do, from logs and footers alone: no Spark, nothing is written."""
-    touched = touched_at_most(store, snapshot, stones_of(store, snapshot)) if snapshot.unfolded else []
+    touched = touched_at_most(store, snapshot, tombstone_filters(store, snapshot)) if snapshot.unfolded else []
     if store.spec.survivor is Survivor.LAST:
         touched = list({file.path: file for file in (*touched, *near_files(store, snapshot))}.values())
     return estimate_of(store, snapshot, touched)

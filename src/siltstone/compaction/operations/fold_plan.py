@@ -1,17 +1,13 @@
 """What a compaction will do, as data: which files it takes, and how many rows must come out. Pure."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Final
 
 from siltstone.model.files import DataFile, KeyRange
 
 SMALL_FILE_SHARE: Final = 8
 """A base file below this fraction of the target size is small."""
-SQUASH_GROWTH: Final = 32
-"""Files of a size are squashed with smaller ones only; the next larger size is this many times as large."""
-SMALLEST_SIZE_BYTES: Final = 64 * 1024
 MANY_SMALL_FILES: Final = 8
 """A fold that adds rows takes small files along once there are this many, so that their number stays bounded."""
 
@@ -102,53 +98,3 @@ def grouped(
             groups.append((file,))
             room = target_bytes // 2 - file.size_bytes if small else 0
     return groups
-
-
-def squash_run(
-    files: Iterable[DataFile],
-    sequence: Callable[[DataFile], int],
-    *,
-    many: int,
-    max_bytes: int,
-    max_rows: int,
-) -> tuple[DataFile, ...]:
-    """Return the change files to squash: neighbours by sequence, none left out between them, of about one size.
-
-    Small sizes come first, so that a row is copied once for each size and not each time. Files of one batch stay together.
-
-    >>> files = [DataFile(path=str(n), size_bytes=9, rows=1, partition={"_seq": str(n)}) for n in range(1, 5)]
-    >>> number = lambda file: int(file.partition["_seq"])
-    >>> [f.path for f in squash_run(files, number, many=3, max_bytes=1000, max_rows=1000)]
-    ['1', '2', '3', '4']
-    >>> squash_run(files, number, many=5, max_bytes=1000, max_rows=1000)
-    ()
-    """
-    ordered = sorted(files, key=lambda file: (sequence(file), file.path))
-    batches = [tuple(group) for _, group in groupby(ordered, key=sequence)]
-    size = SMALLEST_SIZE_BYTES
-    while True:
-        runs = _runs(batches, size_bytes=min(size, max_bytes), max_bytes=max_bytes, max_rows=max_rows)
-        longest = max(runs, key=len, default=())
-        if len(longest) >= many:
-            return longest
-        if size >= max_bytes:
-            return ()
-        size *= SQUASH_GROWTH
-
-
-def _runs(
-    batches: Sequence[tuple[DataFile, ...]], *, size_bytes: int, max_bytes: int, max_rows: int
-) -> list[tuple[DataFile, ...]]:
-    """Return the runs of neighbouring batches whose files are at most that large, each no larger than one squash may be."""
-    runs: list[tuple[DataFile, ...]] = [()]
-    for batch in batches:
-        if any(file.size_bytes > size_bytes for file in batch):
-            runs.append(())
-            continue
-        both = (*runs[-1], *batch)
-        fits = sum(f.size_bytes for f in both) <= max_bytes and sum(f.rows for f in both) <= max_rows
-        if fits:
-            runs[-1] = both
-        else:
-            runs.append(batch if sum(f.rows for f in batch) <= max_rows else ())
-    return runs

@@ -39,7 +39,7 @@ POLL_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leftover:
+class UnreferencedFile:
     """A file that the newest version of its table does not name."""
 
     table: Table
@@ -48,10 +48,10 @@ class Leftover:
     owner_live: bool
 
 
-def leftovers(store: Store) -> list[Leftover]:
+def unreferenced_files(store: Store) -> list[UnreferencedFile]:
     """List every file of the dataset that is not live, with whether its owner is."""
     disk = Disk.of(store)
-    found, lost = leftovers_and_lost(store, disk, base=store.base.pin(), changes=store.changes.pin())
+    found, lost = scan_files(store, disk, base=store.base.pin(), changes=store.changes.pin())
     for path in sorted(lost):
         raise Corruption(
             f"Dataset {store.name}: live file {path} is missing from {store.path}. Restore it.",
@@ -83,14 +83,14 @@ class Disk:
             raise read_failure(error.filename or store.path, error) from error
 
 
-def leftovers_and_lost(
+def scan_files(
     store: Store, disk: Disk, *, base: Pinned, changes: Pinned
-) -> tuple[list[Leftover], dict[str, SiltstoneError]]:
+) -> tuple[list[UnreferencedFile], dict[str, SiltstoneError]]:
     """List what is not live, and what is live and not there: the paths of these below the dataset's folder, each with that.
 
     Both tables must have been pinned after the disk was looked at.
     """
-    left: list[Leftover] = []
+    left: list[UnreferencedFile] = []
     lost: dict[str, SiltstoneError] = {}
     for table, pinned in ((store.base, base), (store.changes, changes)):
         listed = disk.listed[table.path]
@@ -103,7 +103,7 @@ def leftovers_and_lost(
         if not dead or store.layout.link_in(table.path):
             continue  # what lies behind a link is not ours to delete
         left += [
-            Leftover(table=table, path=path, size_bytes=size, owner_live=owner_of(path) in disk.alive)
+            UnreferencedFile(table=table, path=path, size_bytes=size, owner_live=owner_of(path) in disk.alive)
             for path, size in dead
         ]
     return left, lost
@@ -140,24 +140,24 @@ def vacuum(store: Store, *, retention_hours: float | None, dry_run: bool) -> Vac
     """
     hours = checked_retention(store.settings, retention_hours)
     check_no_link(store)
-    found = _ours(store, leftovers(store))
+    found = _ours(store, unreferenced_files(store))
     kept = {table.path: _kept(store, table, hours) for table in (store.base, store.changes)}
-    doomed = [file for file in found if not file.owner_live and file.path not in kept[file.table.path]]
-    if not dry_run and doomed:
+    to_delete = [file for file in found if not file.owner_live and file.path not in kept[file.table.path]]
+    if not dry_run and to_delete:
         reach("vacuum.before_delete")
-        _delete(doomed)
+        _delete(to_delete)
         sweep_dead(store.layout.work)
     return VacuumReport(
         dataset=str(store.name),
         retention_hours=hours,
         dry_run=dry_run,
-        files=tuple(f"{file.table.path.name}/{file.path}" for file in doomed),
-        bytes=sum(file.size_bytes for file in doomed),
+        files=tuple(f"{file.table.path.name}/{file.path}" for file in to_delete),
+        bytes=sum(file.size_bytes for file in to_delete),
     )
 
 
 def checked_retention(settings: Settings, hours: float | None) -> float:
-    """Return how many hours a vacuum keeps: as long as base does unless told.
+    """Return the retention of a vacuum in hours; default: that of base.
 
     Raises:
         InvalidRequest: it is below the floor.
@@ -172,7 +172,7 @@ def checked_retention(settings: Settings, hours: float | None) -> float:
     return kept
 
 
-def _ours(store: Store, found: list[Leftover]) -> list[Leftover]:
+def _ours(store: Store, found: list[UnreferencedFile]) -> list[UnreferencedFile]:
     """Return the files that are provably ours: their path has the id of an owner, or the log names them as removed."""
     if all(is_owned(file.path) for file in found):
         return found
@@ -203,7 +203,7 @@ def _kept(store: Store, table: Table, hours: float) -> set[str]:
 
 def sweep_orphans(store: Store) -> int:
     """Delete what crashed jobs and writers left, and nothing that any log names; return the number of files."""
-    orphans = [file for file in leftovers(store) if not file.owner_live]
+    orphans = [file for file in unreferenced_files(store) if not file.owner_live]
     if orphans:
         named = {table.path: table.removed() for table in (store.base, store.changes)}
         orphans = [file for file in _ours(store, orphans) if file.path not in named[file.table.path]]
@@ -233,18 +233,18 @@ def purge_files(store: Store) -> tuple[int, int]:
     Files of writers that are committing right now stay: they are newer than this purge. Jobs that are still rewriting rows
     are waited for, because they may hold what was to be forgotten.
     What killed Sparks left in scratch folders is removed, too.
-    A crash on the way leaves fewer leftovers than before; the purge can be run again.
+    A crash on the way leaves fewer unreferenced files than before; the purge can be run again.
     """
     check_no_link(store)
     reach("purge.before_delete")
     deadline = store.clock.monotonic_seconds() + OTHER_JOB_SECONDS
     files = size = 0
     while True:
-        found = leftovers(store)
-        doomed = [file for file in found if not file.owner_live]
-        _delete(doomed)
-        files += len(doomed)
-        size += sum(file.size_bytes for file in doomed)
+        found = unreferenced_files(store)
+        to_delete = [file for file in found if not file.owner_live]
+        _delete(to_delete)
+        files += len(to_delete)
+        size += sum(file.size_bytes for file in to_delete)
         if not any(file.owner_live and (file.table is store.base or is_squashed(file.path)) for file in found):
             break
         if store.clock.monotonic_seconds() > deadline:
@@ -260,9 +260,9 @@ def purge_files(store: Store) -> tuple[int, int]:
     return files, size
 
 
-def _delete(doomed: Iterable[Leftover]) -> None:
+def _delete(to_delete: Iterable[UnreferencedFile]) -> None:
     folders: set[Path] = set()
-    for found in doomed:
+    for found in to_delete:
         path = found.table.path / found.path
         path.unlink(missing_ok=True)
         reach("purge.during_delete")

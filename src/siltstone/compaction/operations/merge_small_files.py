@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MAX_TASK_BYTES: Final = 1024 * 1024 * 1024
 """What a task reads, as Arrow holds it, at most: it is sorted in memory."""
 MAX_READS: Final = 1.5
-"""Files that reach into several ranges are read several times; if that makes so much of all bytes, a shuffle is better."""
+"""Highest ratio of bytes read to bytes stored: files in several ranges are read several times. A shuffle is better above it."""
 FOOTER_THREADS: Final = 8
 
 
@@ -70,8 +70,8 @@ def pressed(
         defaults={field.name: default_of(field) for field in store.base_schema},
         order=store.spec.sort_by,
     )
-    told = in_numbered_tasks(spark, len(work), merge_files.presser(work, job))
-    return [name for _, data in told for name in data.decode().split("\n") if name]
+    answers = in_numbered_tasks(spark, len(work), merge_files.presser(work, job))
+    return [name for _, data in answers for name in data.decode().split("\n") if name]
 
 
 def _looked_at(store: Store, file: DataFile, first: str) -> _Input:

@@ -17,9 +17,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from siltstone.compaction.operations.commit import job_info
-from siltstone.compaction.operations.fold import discarding, disk_failures, spark_failures
+from siltstone.compaction.operations.rewrite_errors import discarding, disk_failures, spark_failures
 from siltstone.compaction.operations.unreadable_files import check_readable
-from siltstone.compaction.planning.model import CLUSTERED, Candidate, JobKind
+from siltstone.compaction.planning.model import CLUSTERED, JobKind, JobSpec
 from siltstone.dataset.store import Snapshot, Store, check_columns
 from siltstone.errors import Conflict, Corruption, Fenced
 from siltstone.failpoints import reach
@@ -55,7 +55,7 @@ def tier_of(path: str) -> str:
 def rewrite(
     spark: "SparkSession",
     store: Store,
-    planned: Candidate,
+    planned: JobSpec,
     write: Write,
     *,
     mark: str,
@@ -107,7 +107,7 @@ def rewrite(
     )
 
 
-def _taken(store: Store, snapshot: Snapshot, job: Candidate) -> tuple[DataFile, ...]:
+def _taken(store: Store, snapshot: Snapshot, job: JobSpec) -> tuple[DataFile, ...]:
     live = {file.path: file for file in snapshot.base.files}
     gone = [entry.path for entry in job.files if entry.path not in live]
     if gone:
@@ -127,7 +127,7 @@ def _written(store: Store, taken: Sequence[DataFile], write: Callable[[], list[s
 
 
 def _collected(
-    store: Store, job: Candidate, taken: Sequence[DataFile], folder: str, names: list[str] | None
+    store: Store, job: JobSpec, taken: Sequence[DataFile], folder: str, names: list[str] | None
 ) -> tuple[DataFile, ...]:
     partition = {PERIOD: job.period, **dict(job.partition)}
     found = collect_files(store.base.path, folder, schema=store.base_schema, stats=store.stats, names=names)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from siltstone.compaction.operations.merge_small_files import pressed
 from siltstone.compaction.operations.rewrite import TIER_FOLDER, rewrite
-from siltstone.compaction.planning.model import Candidate
+from siltstone.compaction.planning.model import JobSpec
 from siltstone.dataset.read.spark_frames import scan
 from siltstone.dataset.store import Store
 from siltstone.delta.parquet import spark_options
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def roll_up(
-    spark: "SparkSession", store: Store, planned: Candidate, *, epoch: int | None = None, job: str = ""
+    spark: "SparkSession", store: Store, planned: JobSpec, *, epoch: int | None = None, job: str = ""
 ) -> RollUpReport:
     """Do one planned roll-up.
 

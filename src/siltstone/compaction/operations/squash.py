@@ -4,7 +4,7 @@ Each change file costs every commit, every read and every fold its opening; one 
 
 Flow:
 
-1. plan: small live files above the watermark, neighbours by sequence, none between them left out (`planner.squash_run`);
+1. plan: small live files above the watermark, neighbours by sequence, none between them left out (`model.small_runs`);
 2. write: the last change of each key; where that is a tombstone also the last upsert before it, because the raw view shows
    that. Of a log, every row. Each row keeps its own sequence in ``_row_seq``, so that a fold or a reader in the middle of the
    range is right;
@@ -16,13 +16,11 @@ A crash before 3 leaves a file of a dead owner for the sweep; after it the squas
 
 import json
 from dataclasses import replace
-from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from siltstone.compaction.operations.commit import job_info
-from siltstone.compaction.operations.fold_plan import squash_run
 from siltstone.dataset.audit import append_missing
 from siltstone.dataset.read.arrow_view import change_rows_in, latest_per_key, sorted_rows
 from siltstone.dataset.store import Snapshot, Store, check_columns, sequence_of
@@ -33,22 +31,14 @@ from siltstone.failpoints import reach
 from siltstone.model.columns import OP, ROW_SEQ, SEQ, Op
 from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.model.reports import OutputFile, SquashReport
+from siltstone.model.small_runs import small_change_files
 from siltstone.spark.output_files import manifest
-
-SQUASH_ROWS: Final = 200_000
-"""The most rows that one squash holds in memory."""
 
 
 def squash_plan(store: Store, snapshot: Snapshot, *, many: int) -> tuple[DataFile, ...]:
     """Return the files that a squash would take now; none unless there are that many."""
-    settings = store.settings
-    return squash_run(
-        snapshot.unfolded,
-        sequence_of,
-        many=max(2, many),
-        max_bytes=settings.squash_bytes,
-        max_rows=SQUASH_ROWS,
-    )
+    run = small_change_files(snapshot.unfolded, sequence_of, many=many, max_bytes=store.settings.squash_bytes)
+    return run.files if run.enough else ()
 
 
 def squash(store: Store, *, many: int, dry_run: bool = False, epoch: int | None = None, job: str = "") -> SquashReport:

@@ -1,7 +1,7 @@
 """Inputs that cannot be read: found and named, so that a job can be done without them. Nothing is moved or deleted here.
 
-A footer tells at once whether a file is Parquet, whole, of the rows that the log says and of the dataset's columns. Damage inside
-is met only by whoever reads all of it: that file is read through here to be sure, if its name was told, otherwise all are.
+The footer shows at once whether a file is Parquet, complete, and has the rows of the log and the columns of the dataset. Damage
+inside shows only when all of it is read: so the file that the error names is read here, or all files if it names none.
 """
 
 from collections.abc import Collection, Sequence
@@ -11,10 +11,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from siltstone.compaction.failures import Failure, UnreadableFiles, classify, symptoms_of
+from siltstone.compaction.failures import Failure, UnreadableFiles, classify, evidence_of
 from siltstone.dataset.store import Store
 from siltstone.delta.parquet import READ_ERRORS, strange_columns
-from siltstone.errors import Corruption, Reason, SiltstoneError, Unavailable
+from siltstone.errors import Corruption, Reason, SiltstoneError, Unavailable, first_line
 from siltstone.host.system_errors import read_failure
 from siltstone.model.files import DataFile
 from siltstone.spark.errors import is_cancelled
@@ -82,7 +82,7 @@ def _names(error: Exception | None, one: "_Input") -> bool:
 
 def _is_suspicious(error: Exception) -> bool:
     """True if the error may come from an unreadable file although it names none (Python workers report no paths)."""
-    return not is_cancelled(error) and classify(symptoms_of(error)) in _SUSPICIOUS
+    return not is_cancelled(error) and classify(evidence_of(error)) in _SUSPICIOUS
 
 
 _SUSPICIOUS: Final = frozenset({Failure.UNKNOWN, Failure.CORRUPT_INPUT})
@@ -103,8 +103,8 @@ class _Input:
 
 def _unreadable(files: Sequence[_Input], through: Collection[str]) -> dict[str, str]:
     """Return what is wrong with files of tables, by their footers; those in `through` are read to their end."""
-    told = {one.file.path: _reason(one, whole=one.file.path in through) for one in files}
-    return {path: reason for path, reason in told.items() if reason}
+    reasons = {one.file.path: _reason(one, whole=one.file.path in through) for one in files}
+    return {path: reason for path, reason in reasons.items() if reason}
 
 
 def _reason(one: _Input, *, whole: bool) -> str:
@@ -117,8 +117,8 @@ def _reason(one: _Input, *, whole: bool) -> str:
         with open_parquet(f"{one.root}/{one.file.path}", indexes=True) as parquet:
             if parquet.metadata.num_rows != one.file.rows:
                 return f"{parquet.metadata.num_rows} rows, not {one.file.rows}"
-            if told := strange_columns(parquet.schema_arrow, one.schema, exact=False):
-                return told
+            if columns := strange_columns(parquet.schema_arrow, one.schema, exact=False):
+                return columns
             if whole:
                 for _ in batches(parquet, BATCH_ROWS, use_threads=False):
                     continue
@@ -128,5 +128,5 @@ def _reason(one: _Input, *, whole: bool) -> str:
         found = read_failure(one.root / one.file.path, error)
         if isinstance(found, Unavailable):
             raise found from error
-        return next(iter(str(error).splitlines()), type(error).__name__)
+        return first_line(error)
     return ""

@@ -14,21 +14,21 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from siltstone.compaction.planning.model import Candidate
+from siltstone.compaction.planning.model import JobSpec
 from siltstone.model.units import size_text
 
 
 class _Lane:
     """The candidates of one lane that were not looked at yet."""
 
-    def __init__(self, candidates: list[Candidate]) -> None:
+    def __init__(self, candidates: list[JobSpec]) -> None:
         by_age = sorted(candidates, key=lambda found: (found.waiting_since_ms, found.place))
         rest = sorted(by_age[1:], key=lambda found: (-found.score, found.place))
         self._queue = deque([by_age[0], *rest])
 
-    def next_fitting(self, room_bytes: int | None) -> tuple[Candidate | None, list[Candidate]]:
+    def next_fitting(self, room_bytes: int | None) -> tuple[JobSpec | None, list[JobSpec]]:
         """Return the next one that fits, and those before it that do not; None for room means that all fit."""
-        passed: list[Candidate] = []
+        passed: list[JobSpec] = []
         while self._queue:
             found = self._queue.popleft()
             if room_bytes is None or found.cost_bytes <= room_bytes:
@@ -38,16 +38,16 @@ class _Lane:
 
 
 def chosen(
-    candidates: Iterable[Candidate], *, lanes: Sequence[str], cycle: int, budget_bytes: int
-) -> tuple[tuple[Candidate, ...], tuple[Candidate, ...]]:
+    candidates: Iterable[JobSpec], *, lanes: Sequence[str], cycle: int, budget_bytes: int
+) -> tuple[tuple[JobSpec, ...], tuple[JobSpec, ...]]:
     """Return the jobs of a cycle and the candidates that do not fit, each with its reason."""
-    waiting: dict[str, list[Candidate]] = {}
+    waiting: dict[str, list[JobSpec]] = {}
     for candidate in candidates:
         waiting.setdefault(candidate.lane, []).append(candidate)
     turn = cycle % len(lanes)
     rounds = [_Lane(waiting[lane]) for lane in (*lanes[turn:], *lanes[:turn]) if lane in waiting]
-    jobs: list[Candidate] = []
-    over: list[Candidate] = []
+    jobs: list[JobSpec] = []
+    over: list[JobSpec] = []
     left = budget_bytes
     while rounds:
         going: list[_Lane] = []
@@ -62,14 +62,14 @@ def chosen(
     return tuple(_batches_in_order(jobs)), tuple(over)
 
 
-def _over(found: Candidate, left: int, budget: int) -> str:
+def _over(found: JobSpec, left: int, budget: int) -> str:
     return (
         f"over the budget of this cycle: {size_text(found.cost_bytes)} to rewrite, "
         f"{size_text(left)} of {size_text(budget)} left"
     )
 
 
-def _batches_in_order(jobs: Sequence[Candidate]) -> list[Candidate]:
+def _batches_in_order(jobs: Sequence[JobSpec]) -> list[JobSpec]:
     """Let the batches of one period stand in their order at the places that they have."""
     places: dict[object, list[int]] = {}
     for at, job in enumerate(jobs):

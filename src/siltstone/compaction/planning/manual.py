@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from siltstone.compaction.operations.cluster import whole_base
 from siltstone.compaction.operations.garbage_collection import checked_retention
-from siltstone.compaction.planning.model import Candidate, JobKind, Plan
+from siltstone.compaction.planning.model import JobKind, JobSpec, Plan
 from siltstone.compaction.planning.table_state import change_entry
 from siltstone.config import Settings
 from siltstone.dataset.store import Store
@@ -34,24 +34,24 @@ def asked_plan(
     return Plan(cycle=cycle, budget_bytes=settings.cycle_bytes, jobs=jobs, left_out=())
 
 
-def _of(wish: Wish, name: str, store: FindStore, settings: Settings) -> Iterator[Candidate]:
+def _of(wish: Wish, name: str, store: FindStore, settings: Settings) -> Iterator[JobSpec]:
     match wish.ask:
         case Ask.COMPACT:
             yield _fold(name, store, JobKind.PURGE if wish.purge else JobKind.FOLD)
         case Ask.SQUASH:
-            yield Candidate(kind=JobKind.SQUASH, lane=str(JobKind.SQUASH), dataset=name)
+            yield JobSpec(kind=JobKind.SQUASH, lane=str(JobKind.SQUASH), dataset=name)
         case Ask.CLUSTER:
             yield from whole_base(store(name), by=wish.by)
         case Ask.VACUUM:
             hours = checked_retention(settings, wish.retention_hours)
-            yield Candidate(kind=JobKind.VACUUM, lane=str(JobKind.VACUUM), dataset=name, retention_hours=hours)
+            yield JobSpec(kind=JobKind.VACUUM, lane=str(JobKind.VACUUM), dataset=name, retention_hours=hours)
         case Ask.CYCLE | Ask.STOP:
             raise InvalidRequest(f"{wish.ask} is no work on datasets.")
 
 
-def _fold(name: str, store: FindStore, kind: JobKind) -> Candidate:
+def _fold(name: str, store: FindStore, kind: JobKind) -> JobSpec:
     """Return a fold with the changes that it is to take, as far as they can be seen now; the fold itself looks again."""
-    found = Candidate(kind=kind, lane=str(kind), dataset=name)
+    found = JobSpec(kind=kind, lane=str(kind), dataset=name)
     with suppress(SiltstoneError, OSError, LogMoved):
         files = tuple(sorted(map(change_entry, store(name).snapshot().unfolded), key=attrgetter("order", "path")))
         return replace(

@@ -117,7 +117,7 @@ class Inputs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class JobSpec:
     """A possible job: its files, its numbers, and why it was left out if it was.
 
     `cost_bytes` are rewritten; `saved_bytes` is what every later reader is spared: files it need not open, each counted as
@@ -186,8 +186,8 @@ class Plan:
 
     cycle: int
     budget_bytes: int
-    jobs: tuple[Candidate, ...]
-    left_out: tuple[Candidate, ...]
+    jobs: tuple[JobSpec, ...]
+    left_out: tuple[JobSpec, ...]
     unreadable: Mapping[str, str] = field(default_factory=dict)
     """Datasets that were not looked at because they cannot be read, each with why."""
 
@@ -212,7 +212,7 @@ class Plan:
         }
 
 
-def _line(candidate: Candidate) -> tuple[str, ...]:
+def _line(candidate: JobSpec) -> tuple[str, ...]:
     where = [candidate.period, *(f"{name}={'' if value is None else value}" for name, value in candidate.partition)]
     return (
         candidate.lane,

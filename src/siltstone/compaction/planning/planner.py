@@ -14,10 +14,10 @@ from siltstone.compaction.planning.model import (
     CLUSTERED,
     COLUMNS,
     Backlog,
-    Candidate,
     FileEntry,
     Inputs,
     JobKind,
+    JobSpec,
     Plan,
     Shape,
     TableState,
@@ -33,10 +33,10 @@ __all__ = [
     "CLUSTERED",
     "COLUMNS",
     "Backlog",
-    "Candidate",
     "FileEntry",
     "Inputs",
     "JobKind",
+    "JobSpec",
     "Plan",
     "Shape",
     "TableState",
@@ -61,8 +61,8 @@ def plan(inputs: Inputs, settings: Settings, now: datetime) -> Plan:
     unfinished: dict[str, list[UnfinishedJob]] = {}
     for job in inputs.unfinished:
         unfinished.setdefault(job.dataset, []).append(job)
-    ready: list[Candidate] = []
-    left_out: list[Candidate] = []
+    ready: list[JobSpec] = []
+    left_out: list[JobSpec] = []
     for table in inputs.tables:
         view = _view(unfinished.get(table.name, ()), now, force=inputs.force)
         for candidate in _of_table(table, settings, view, wanted):
@@ -73,7 +73,7 @@ def plan(inputs: Inputs, settings: Settings, now: datetime) -> Plan:
     return Plan(cycle=inputs.cycle, budget_bytes=settings.cycle_bytes, jobs=jobs, left_out=tuple(rest))
 
 
-def _of_table(table: TableState, settings: Settings, view: View, wanted: frozenset[str]) -> Iterator[Candidate]:
+def _of_table(table: TableState, settings: Settings, view: View, wanted: frozenset[str]) -> Iterator[JobSpec]:
     """Yield every candidate of a table; no file is in two of them that are ready."""
     fold = list(folds(table, settings, view)) if JobKind.FOLD in wanted else []
     fold_due = any(candidate.planned for candidate in fold)

@@ -23,9 +23,9 @@ from siltstone.compaction.planning.model import (
     CLUSTERED,
     OPEN_COST_BYTES,
     Busy,
-    Candidate,
     FileEntry,
     JobKind,
+    JobSpec,
     Partition,
     TableState,
     View,
@@ -96,11 +96,11 @@ class _Place:
         batches: int = 1,
         since_ms: int = 0,
         trigger: str = "",
-    ) -> Candidate:
+    ) -> JobSpec:
         """Return a roll-up of these files with its numbers."""
         size = total_bytes(files)
         after = files_needed(size, self.tier.target_bytes) if files else 0
-        return Candidate(
+        return JobSpec(
             kind=JobKind.ROLL_UP,
             lane=self.tier.name,
             dataset=self.dataset,
@@ -120,7 +120,7 @@ class _Place:
         )
 
 
-def roll_ups(table: TableState, tiers: Sequence[Tier], view: View) -> Iterator[Candidate]:
+def roll_ups(table: TableState, tiers: Sequence[Tier], view: View) -> Iterator[JobSpec]:
     """Yield the candidates of these tiers for one log dataset."""
     groups, unreadable = _groups(table, view.busy)
     yield from unreadable
@@ -133,7 +133,7 @@ def roll_ups(table: TableState, tiers: Sequence[Tier], view: View) -> Iterator[C
             yield from _of_period(table, tier, view, period=period, partition=partition, found=found)
 
 
-def _groups(table: TableState, busy: Busy) -> tuple[list[_Group], list[Candidate]]:
+def _groups(table: TableState, busy: Busy) -> tuple[list[_Group], list[JobSpec]]:
     """Return the files by period and partition, in order; and what to say of periods that cannot be read."""
     found: dict[tuple[str, Partition], list[FileEntry]] = {}
     for file in table.files:
@@ -143,7 +143,7 @@ def _groups(table: TableState, busy: Busy) -> tuple[list[_Group], list[Candidate
         else:
             found[key] = [file]
     groups: list[_Group] = []
-    unreadable: list[Candidate] = []
+    unreadable: list[JobSpec] = []
     for (period, partition), files in found.items():
         try:
             granularity = granularity_of(period)
@@ -157,9 +157,9 @@ def _groups(table: TableState, busy: Busy) -> tuple[list[_Group], list[Candidate
 
 def _unreadable(
     table: TableState, period: str, partition: Partition, files: list[FileEntry], error: InvalidRequest
-) -> Candidate:
+) -> JobSpec:
     kind = JobKind.ROLL_UP
-    return Candidate(
+    return JobSpec(
         kind=kind,
         lane=str(kind),
         dataset=table.name,
@@ -180,7 +180,7 @@ def _by_target(tier: Tier, groups: Iterable[_Group]) -> dict[tuple[str, Partitio
 
 def _of_period(
     table: TableState, tier: Tier, view: View, *, period: str, partition: Partition, found: list[_Group]
-) -> Iterator[Candidate]:
+) -> Iterator[JobSpec]:
     free = [group for group in found if not group.taker]
     files = _sort(tier, free)
     busy = next(filter(None, (group.busy for group in found)), "")
@@ -258,7 +258,7 @@ def _trigger(tier: Tier, files: _Sorted) -> str:
     return f"{files.new} files"
 
 
-def _in_batches(at: _Place, files: _Sorted, *, since_ms: int) -> Iterator[Candidate]:
+def _in_batches(at: _Place, files: _Sorted, *, since_ms: int) -> Iterator[JobSpec]:
     trigger = _trigger(at.tier, files)
     parts = batches(files.taken, at.tier.max_files)
     for number, part in enumerate(parts, start=1):

@@ -3,20 +3,18 @@
 A threshold of 0 in the settings turns that trigger off. `force` does without thresholds.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
 from siltstone.clock import epoch_ms
-from siltstone.compaction.operations.fold_plan import SMALLEST_SIZE_BYTES, SQUASH_GROWTH
 from siltstone.compaction.planning.model import (
     CLUSTERED,
     OPEN_COST_BYTES,
-    Candidate,
     FileEntry,
     JobKind,
+    JobSpec,
     Partition,
     Shape,
     TableState,
@@ -29,25 +27,22 @@ from siltstone.compaction.planning.model import (
 )
 from siltstone.config import Settings
 from siltstone.errors import InvalidRequest
-from siltstone.eventlog.compaction_policy import chosen as small_event_files
-from siltstone.eventlog.compaction_policy import classes as event_classes
 from siltstone.model.periods import Granularity, end, granularity_of
+from siltstone.model.small_runs import small_change_files, small_event_files
 from siltstone.model.tiers import FEWEST_FILES_PER_JOB
 from siltstone.model.units import size_text
 
-MOST_SQUASH_ROWS: Final = 200_000
-"""As many as `squash.SQUASH_ROWS`, which this module cannot import: a test holds them together."""
 HOUR_MS: Final = 3_600_000
 
 
-def _bare(table: TableState, kind: JobKind) -> Candidate:
-    return Candidate(kind=kind, lane=str(kind), dataset=table.name)
+def _bare(table: TableState, kind: JobKind) -> JobSpec:
+    return JobSpec(kind=kind, lane=str(kind), dataset=table.name)
 
 
 # ---- fold --------------------------------------------------------------------------------------------------------
 
 
-def folds(table: TableState, settings: Settings, view: View) -> Iterator[Candidate]:
+def folds(table: TableState, settings: Settings, view: View) -> Iterator[JobSpec]:
     """Yield the fold of a dataset that has a backlog."""
     backlog = table.backlog
     if table.shape is Shape.EVENTS or not backlog.batches:
@@ -113,49 +108,39 @@ def _touched(table: TableState) -> int:
 # ---- squash, and event logs ----------------------------------------------------------------------------------------
 
 
-def squashes(table: TableState, settings: Settings, view: View, *, fold_due: bool) -> Iterator[Candidate]:
+def squashes(table: TableState, settings: Settings, view: View, *, fold_due: bool) -> Iterator[JobSpec]:
     """Yield the squash of a dataset's small change files."""
     if table.shape is Shape.EVENTS or len(table.change_files) < FEWEST_FILES_PER_JOB:
         return
-    many = FEWEST_FILES_PER_JOB if view.force else settings.squash_files
-    run = longest_run(
-        table.change_files,
-        many=many,
-        max_bytes=settings.squash_bytes,
-        max_rows=MOST_SQUASH_ROWS,
-        max_files=len(table.change_files),
-        walls=frozenset(view.busy),
+    many = FEWEST_FILES_PER_JOB if view.force else max(FEWEST_FILES_PER_JOB, settings.squash_files)
+    run = small_change_files(
+        table.change_files, attrgetter("order"), many=many, max_bytes=settings.squash_bytes, busy=view.busy
     )
-    found = _run_candidate(table, JobKind.SQUASH, run, target_bytes=settings.squash_bytes)
+    found = _run_candidate(table, JobKind.SQUASH, run.files, target_bytes=settings.squash_bytes)
     under_way = view.under_way.get(JobKind.SQUASH) or view.under_way.get(JobKind.FOLD)
     if not settings.squash_files:
         found = replace(found, reason="disabled: squash_files is 0")
     elif under_way:
         found = replace(found, reason=f"files of unfinished job {under_way}")
-    elif len(run) < many:
-        found = replace(found, trigger="", reason=_too_few(table.change_files, run, many, view))
+    elif not run.enough:
+        found = replace(found, trigger="", reason=_too_few(table.change_files, run.files, many, view))
     elif fold_due:
         found = replace(found, reason="the fold takes these files")
     yield found
 
 
-def event_logs(table: TableState, settings: Settings, view: View) -> Iterator[Candidate]:
+def event_logs(table: TableState, settings: Settings, view: View) -> Iterator[JobSpec]:
     """Yield the compaction of an event log's small files, by the log's own rule. Every event keeps its index."""
     if table.shape is not Shape.EVENTS or len(table.files) < FEWEST_FILES_PER_JOB:
         return
-    many = FEWEST_FILES_PER_JOB if view.force else settings.event_log_files
-    free = idle(table.files, view.busy)
-    taken = small_event_files(
-        free, many=many, events=attrgetter("rows"), day=attrgetter("period"), path=attrgetter("path")
-    )
-    most = max(event_classes(free, events=attrgetter("rows")), key=len, default=[])
-    run = taken or sorted(most, key=attrgetter("path"))
-    found = _run_candidate(table, JobKind.EVENTS, run, target_bytes=settings.target_file_bytes)
-    found = replace(found, files_after=len({file.period for file in run}))
+    many = FEWEST_FILES_PER_JOB if view.force else max(FEWEST_FILES_PER_JOB, settings.event_log_files)
+    run = small_event_files(idle(table.files, view.busy), attrgetter("period"), many=many)
+    found = _run_candidate(table, JobKind.EVENTS, run.files, target_bytes=settings.target_file_bytes)
+    found = replace(found, files_after=len({file.period for file in run.files}))
     if not settings.event_log_files:
         found = replace(found, reason="disabled: event_log_files is 0")
-    elif not taken:
-        found = replace(found, trigger="", reason=_too_few(table.files, run, many, view))
+    elif not run.enough:
+        found = replace(found, trigger="", reason=_too_few(table.files, run.files, many, view))
     yield found
 
 
@@ -165,7 +150,7 @@ def _too_few(files: Sequence[FileEntry], run: Sequence[FileEntry], many: int, vi
     return f"{text}; {busy} are not counted" if busy else text
 
 
-def _run_candidate(table: TableState, kind: JobKind, run: Sequence[FileEntry], *, target_bytes: int) -> Candidate:
+def _run_candidate(table: TableState, kind: JobKind, run: Sequence[FileEntry], *, target_bytes: int) -> JobSpec:
     size = total_bytes(run)
     after = files_needed(size, target_bytes)
     return replace(
@@ -181,58 +166,12 @@ def _run_candidate(table: TableState, kind: JobKind, run: Sequence[FileEntry], *
     )
 
 
-def longest_run(
-    files: Iterable[FileEntry],
-    *,
-    many: int,
-    max_bytes: int,
-    max_rows: int,
-    max_files: int,
-    walls: frozenset[str] = frozenset(),
-) -> tuple[FileEntry, ...]:
-    """Return the longest run of small neighbours by their order, of the smallest size that has so many; else of the largest.
-
-    Sizes grow as in `planner.squash_run`, so that a row is copied once for each size and not each time. A file of `walls`, those
-    of unfinished jobs, ends a run as a large one does: what it becomes has its place there.
-    """
-    ordered = sorted(files, key=attrgetter("order", "path"))
-    parts = [tuple(part) for _, part in groupby(ordered, key=attrgetter("order"))]
-    size = SMALLEST_SIZE_BYTES
-    while True:
-        small_bytes = min(size, max_bytes)
-        small = [all(f.size_bytes <= small_bytes and f.path not in walls for f in part) for part in parts]
-        longest = max(_runs(parts, small, max_bytes=max_bytes, max_rows=max_rows, max_files=max_files), key=len)
-        if len(longest) >= many or size >= max_bytes:
-            return tuple(longest)
-        size *= SQUASH_GROWTH
-
-
-def _runs(
-    parts: Sequence[tuple[FileEntry, ...]], small: Sequence[bool], *, max_bytes: int, max_rows: int, max_files: int
-) -> list[list[FileEntry]]:
-    """Return the runs of small neighbours that stay within all three bounds; at least an empty one."""
-    runs: list[list[FileEntry]] = [[]]
-    size = rows = 0
-    for part, is_small in zip(parts, small, strict=True):
-        part_bytes, part_rows = total_bytes(part), total_rows(part)
-        if not is_small or part_bytes > max_bytes or part_rows > max_rows or len(part) > max_files:
-            runs.append([])
-            size = rows = 0
-            continue
-        if size + part_bytes > max_bytes or rows + part_rows > max_rows or len(runs[-1]) + len(part) > max_files:
-            runs.append([])
-            size = rows = 0
-        runs[-1] += part
-        size, rows = size + part_bytes, rows + part_rows
-    return runs
-
-
 # ---- cluster -------------------------------------------------------------------------------------------------------
 
 
 def clusterings(
     table: TableState, settings: Settings, view: View, *, taken: frozenset[str], fold_due: bool
-) -> Iterator[Candidate]:
+) -> Iterator[JobSpec]:
     """Yield the clusterings of a dataset that has columns to cluster by, one for each period and partition.
 
     Files in `taken` are rolled up in this cycle. A file that a tier will still move to a coarser period is not clustered.
@@ -284,7 +223,7 @@ def _too_little(free: Sequence[FileEntry], files: Sequence[FileEntry], settings:
     return "" if share >= settings.cluster_share else f"{share:.0%} of {settings.cluster_share:.0%} not clustered"
 
 
-def _clustering(found: Candidate, free: list[FileEntry], settings: Settings, reason: str) -> Candidate:
+def _clustering(found: JobSpec, free: list[FileEntry], settings: Settings, reason: str) -> JobSpec:
     chosen = _fitting(sorted(free, key=attrgetter("path")), settings.cycle_bytes)
     size = total_bytes(chosen)
     loose = total_bytes([file for file in chosen if file.tier != CLUSTERED])
@@ -321,7 +260,7 @@ def _fitting(files: list[FileEntry], budget_bytes: int) -> list[FileEntry]:
 # ---- vacuum --------------------------------------------------------------------------------------------------------
 
 
-def vacuums(table: TableState, settings: Settings, view: View) -> Iterator[Candidate]:
+def vacuums(table: TableState, settings: Settings, view: View) -> Iterator[JobSpec]:
     """Yield the vacuum of a table: after its interval, and after a clustering.
 
     Where nobody knows when the last one was, the oldest file that waits tells: a vacuum leaves none that is older than its

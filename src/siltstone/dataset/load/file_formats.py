@@ -56,7 +56,7 @@ class BadFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class ValidatedFiles:
     """The files that can be loaded together, what columns they hold and what their folders add; and those that cannot."""
 
     format: Format
@@ -105,7 +105,7 @@ class BadContent(Exception):  # noqa: N818
 # ---- looking into files --------------------------------------------------------------------------------------------
 
 
-def check_files(source: Source, schema: pa.Schema, *, dataset: str, form: CsvForm = PLAIN) -> Checked:
+def check_files(source: Source, schema: pa.Schema, *, dataset: str, form: CsvForm = PLAIN) -> ValidatedFiles:
     """Look into every file; what is wrong with one does not keep the others from their turn."""
     look: dict[Format, Callable[[Path, pa.Schema, str], _Found]] = {
         Format.PARQUET: _look_parquet,
@@ -132,7 +132,7 @@ def check_files(source: Source, schema: pa.Schema, *, dataset: str, form: CsvFor
         rows += found.rows
         if found.is_plain:
             plain.append(ParquetFile(path=file, rows=found.rows, size_bytes=file.stat().st_size))
-    return Checked(
+    return ValidatedFiles(
         format=source.format,
         files=tuple(good),
         columns=first[1].columns if first else schema,
@@ -280,7 +280,7 @@ def _is_value(text: str, kind: pa.DataType) -> bool:
 # ---- frames --------------------------------------------------------------------------------------------------------
 
 
-def read_files(spark: "Callable[[], SparkSession]", checked: Checked, schema: pa.Schema) -> "DataFrame":
+def read_files(spark: "Callable[[], SparkSession]", checked: ValidatedFiles, schema: pa.Schema) -> "DataFrame":
     """Return the rows of the good files with the dataset's columns and the marks; Spark is asked for only now."""
     roots: dict[Path, list[str]] = {}
     for file in checked.files:
@@ -297,7 +297,9 @@ def _literal(file: Path) -> str:
     return "".join(f"\\{letter}" if letter in PATTERN_CHARACTERS else letter for letter in str(file))
 
 
-def _read(spark: "SparkSession", checked: Checked, schema: pa.Schema, root: Path, files: Sequence[str]) -> "DataFrame":
+def _read(
+    spark: "SparkSession", checked: ValidatedFiles, schema: pa.Schema, root: Path, files: Sequence[str]
+) -> "DataFrame":
     match checked.format:
         case Format.PARQUET:
             frame = _parquet(spark, checked, root, files)
@@ -310,23 +312,23 @@ def _read(spark: "SparkSession", checked: Checked, schema: pa.Schema, root: Path
     return fitted(frame, schema, keep=marks)
 
 
-def _options(checked: Checked, root: Path) -> dict[str, str]:
+def _options(checked: ValidatedFiles, root: Path) -> dict[str, str]:
     return {"basePath": str(root)} if checked.partition_names else {}
 
 
-def _columns(own: str, checked: Checked) -> str:
+def _columns(own: str, checked: ValidatedFiles) -> str:
     """Return the columns of the files and, as text, those of their folders."""
     return ", ".join([own, *[f"`{name}` string" for name in checked.partition_names]])
 
 
-def _parquet(spark: "SparkSession", checked: Checked, root: Path, files: Sequence[str]) -> "DataFrame":
+def _parquet(spark: "SparkSession", checked: ValidatedFiles, root: Path, files: Sequence[str]) -> "DataFrame":
     from pyspark.sql import functions as F
 
     read = spark.read.schema(_columns(spark_schema(checked.columns), checked)).options(**_options(checked, root))
     return read.parquet(*files).withColumn(FILE, F.col("_metadata.file_path"))
 
 
-def _csv(spark: "SparkSession", checked: Checked, root: Path, files: Sequence[str]) -> "DataFrame":
+def _csv(spark: "SparkSession", checked: ValidatedFiles, root: Path, files: Sequence[str]) -> "DataFrame":
     from pyspark.sql import functions as F
 
     start = F.col("_metadata.file_block_start").alias(START)
@@ -337,14 +339,19 @@ def _csv(spark: "SparkSession", checked: Checked, root: Path, files: Sequence[st
     return _parsed(texts, csv_rows.in_tasks(job), checked)
 
 
-def _json(spark: "SparkSession", checked: Checked, root: Path, files: Sequence[str]) -> "DataFrame":
+def _json(spark: "SparkSession", checked: ValidatedFiles, root: Path, files: Sequence[str]) -> "DataFrame":
     whole = checked.format is Format.JSON
     job = json_rows.JsonJob(schema=checked.columns, rules=_rules(checked), whole=whole, passed=checked.partition_names)
     return _parsed(_texts(spark, checked, root, files, whole=whole), json_rows.in_tasks(job), checked)
 
 
 def _texts(
-    spark: "SparkSession", checked: Checked, root: Path, files: Sequence[str], *more: "Column", whole: bool = False
+    spark: "SparkSession",
+    checked: ValidatedFiles,
+    root: Path,
+    files: Sequence[str],
+    *more: "Column",
+    whole: bool = False,
 ) -> "DataFrame":
     """Return the lines of the files as bytes, or each file whole, with the file and what its folders say."""
     from pyspark.sql import functions as F
@@ -362,7 +369,7 @@ def _texts(
     )
 
 
-def _rules(checked: Checked) -> dict[str, str]:
+def _rules(checked: ValidatedFiles) -> dict[str, str]:
     """Return what a refusal says of a value, by column."""
     form = checked.form
     formats = {"date_format": form.date_format, "timestamp_format": form.timestamp_format}
@@ -372,14 +379,14 @@ def _rules(checked: Checked) -> dict[str, str]:
     }
 
 
-def _parsed(texts: "DataFrame", work: Work, checked: Checked) -> "DataFrame":
+def _parsed(texts: "DataFrame", work: Work, checked: ValidatedFiles) -> "DataFrame":
     """Return the rows that tasks make of texts."""
     send_by_value()
     columns = json_rows.output(checked.columns, checked.partition_names)
     return texts.mapInArrow(work, spark_schema(columns))
 
 
-def _decoded(frame: "DataFrame", checked: Checked) -> "DataFrame":
+def _decoded(frame: "DataFrame", checked: ValidatedFiles) -> "DataFrame":
     """Give columns of folders the values that are meant: Spark unescapes byte by byte, which is not what UTF-8 needs."""
     from pyspark.sql import functions as F
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from siltstone.dataset.load.file_formats import Checked, check_files, read_files
+from siltstone.dataset.load.file_formats import ValidatedFiles, check_files, read_files
 from siltstone.dataset.load.jdbc import JdbcSource
 from siltstone.dataset.load.latest_row import check_order
 from siltstone.dataset.load.loaded_files import MAX_REMEMBERED_FILES, apps_of, hash_files, loaded_before
-from siltstone.dataset.load.loader import Load, LoadedMeanwhile, Loader
+from siltstone.dataset.load.loader import LoadedMeanwhile, Loader, LoadRequest
 from siltstone.dataset.load.quarantine import Quarantine
 from siltstone.dataset.load.sorted_write import Size
 from siltstone.dataset.load.source_files import Format, Source, find_source, is_compressed
@@ -43,7 +43,7 @@ TEXT_RATIO: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class IngestRequest:
     """What a user asks for: files, and how to take them."""
 
     paths: tuple[str | Path, ...]
@@ -55,7 +55,7 @@ class Wanted:
     """How CSV files are written; None if the caller says nothing about it."""
 
 
-class Intake:
+class FileIngest:
     """Takes files into one dataset."""
 
     def __init__(self, store: Store, loader: Loader, spark: "Callable[[], SparkSession]") -> None:
@@ -64,7 +64,7 @@ class Intake:
         self._loader = loader
         self._spark = spark
 
-    def take_files(self, wanted: Wanted) -> LoadReport:
+    def take_files(self, wanted: IngestRequest) -> LoadReport:
         """Load what is new.
 
         Raises:
@@ -89,7 +89,7 @@ class Intake:
         """Choose the folder for what is put aside, if one was asked for."""
         return Quarantine.below(folder, self._store, sources) if folder is not None else None
 
-    def _take(self, source: Source, wanted: Wanted, quarantine: Quarantine | None) -> LoadReport:
+    def _take(self, source: Source, wanted: IngestRequest, quarantine: Quarantine | None) -> LoadReport:
         started = self._store.clock.monotonic_seconds()
         remember = not wanted.again and len(source.files) <= MAX_REMEMBERED_FILES
         marks = {file: file_mark(file) for file in source.files}
@@ -126,13 +126,13 @@ class Intake:
         spark = self._spark()
         with source.told(spark, name):
             frame = check_frame(source.frame(spark), self._store.schema, dataset=name)
-            return load_once(self._loader, Load(frame=frame, order_by=order_by, quarantine=aside))
+            return load_once(self._loader, LoadRequest(frame=frame, order_by=order_by, quarantine=aside))
 
     def _nothing_new(self) -> LoadReport:
         sequence = self._store.snapshot().sequence
         return LoadReport(rows=0, files=0, bytes=0, sequence=sequence, first_load=False, seconds=0)
 
-    def _put_aside(self, checked: Checked, quarantine: Quarantine | None, *, all_new: bool) -> None:
+    def _put_aside(self, checked: ValidatedFiles, quarantine: Quarantine | None, *, all_new: bool) -> None:
         if quarantine is None:
             checked.refuse_bad()
         elif checked.bad:
@@ -147,8 +147,8 @@ class Intake:
 
     def _load(
         self,
-        checked: Checked,
-        wanted: Wanted,
+        checked: ValidatedFiles,
+        wanted: IngestRequest,
         quarantine: Quarantine | None,
         loaded: frozenset[str],
         marks: Mapping[Path, Mark],
@@ -164,7 +164,7 @@ class Intake:
             if is_away(error):
                 raise away(error) from error
             raise InvalidRequest(f"Spark cannot read the files: {error_line(error)} Nothing was loaded.") from error
-        load = Load(
+        load = LoadRequest(
             frame=frame,
             size=Size(size_bytes=_rows_bytes(checked), rows=checked.rows),
             files=checked.plain_files,
@@ -177,7 +177,7 @@ class Intake:
         return load_once(self._loader, load) if checked.format.is_text else self._loader.load(load)
 
 
-def load_once(loader: Loader, load: Load) -> LoadReport:
+def load_once(loader: Loader, load: LoadRequest) -> LoadReport:
     """Load a frame that is costly to compute, or might say something else the next time: Spark keeps it on its disks."""
     kept = kept_on_disk(load.frame)
     try:
@@ -197,7 +197,7 @@ def _twins(hashes: dict[Path, str]) -> list[Path]:
     return twins
 
 
-def _rows_bytes(checked: Checked) -> int:
+def _rows_bytes(checked: ValidatedFiles) -> int:
     """Return about how many bytes the rows will take."""
     return sum(
         file.stat().st_size // (TEXT_RATIO if checked.format.is_text and not is_compressed(file) else 1)

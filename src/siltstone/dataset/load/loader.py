@@ -100,7 +100,7 @@ class Tombstone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class LoadRequest:
     """One load: the frame with the dataset's columns and marks (see `file_formats`), and its size as far as it is known.
 
     `loaded` are the transactions that remember the files it comes from. Tombstones need the key alone. `files` are set if the
@@ -136,7 +136,7 @@ class _Written:
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _WriteStrategy:
     """How rows that are good become files of a folder, and the files as they were verified."""
 
     write: "Callable[[DataFrame], None]"
@@ -144,7 +144,7 @@ class _Way:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Done:
+class _LoadOutcome:
     """What was committed."""
 
     written: _Written
@@ -160,7 +160,7 @@ class Loader:
         self._store = store
         self._writer = writer
 
-    def load(self, load: Load) -> LoadReport:
+    def load(self, load: LoadRequest) -> LoadReport:
         """Load a frame, straight to base if the dataset is still empty.
 
         Raises:
@@ -189,7 +189,7 @@ class Loader:
             quarantine=str(load.quarantine.path) if aside and load.quarantine is not None else None,
         )
 
-    def _refuse_order(self, load: Load) -> None:
+    def _refuse_order(self, load: LoadRequest) -> None:
         if self._store.spec.is_log and load.order_by:
             raise InvalidRequest(
                 f"Dataset {self._store.name} is a log and keeps every row; there is nothing for order_by to choose from."
@@ -207,7 +207,7 @@ class Loader:
         kept = kept_on_disk(frame)  # it is read more than once, and might have other rows the next time
         try:
             with self._store.presence() as owner:
-                written, folder = self._write_changes(Load(frame=kept, order_by=order_by), owner)
+                written, folder = self._write_changes(LoadRequest(frame=kept, order_by=order_by), owner)
                 try:
                     return self._commit_changes(written.files, producer=producer, sequence=sequence)
                 except (Conflict, InvalidRequest):
@@ -234,7 +234,7 @@ class Loader:
             ChangedMeanwhile: one of them was changed since then; nothing was written.
         """
         number = check_producer(producer, sequence)
-        load = Load(frame=keys, refuse_duplicates=False, tombstone=Tombstone(actor=actor, reason=reason))
+        load = LoadRequest(frame=keys, refuse_duplicates=False, tombstone=Tombstone(actor=actor, reason=reason))
         with self._store.presence() as owner:
             written, folder = self._write_changes(load, owner)
             if not written.files:
@@ -251,7 +251,7 @@ class Loader:
 
     # ---- first load ----------------------------------------------------------------------------------------------
 
-    def _first_load(self, load: Load, snapshot: Snapshot) -> _Done:
+    def _first_load(self, load: LoadRequest, snapshot: Snapshot) -> _LoadOutcome:
         store = self._store
         with store.presence() as owner:
             folder = attempt_folder(owner.owner, 0)
@@ -286,21 +286,21 @@ class Loader:
                 return self._as_loser(load, written, folder)
             reach("ingest.after_commit")
             store.note_commit(store.base, committed.version)
-            return _Done(written=written, sequence=snapshot.watermark, is_first=True)
+            return _LoadOutcome(written=written, sequence=snapshot.watermark, is_first=True)
 
-    def _as_loser(self, load: Load, written: _Written, folder: str) -> _Done:
+    def _as_loser(self, load: LoadRequest, written: _Written, folder: str) -> _LoadOutcome:
         """Another load or fold was first: what was written becomes a change batch."""
         store = self._store
         self._refuse_loaded(load, store.base, folder)
         staged = load.frame.sparkSession.read.parquet(str(store.base.path / folder))
-        again = Load(frame=staged, refuse_duplicates=False, loaded=load.loaded)
+        again = LoadRequest(frame=staged, refuse_duplicates=False, loaded=load.loaded)
         try:
             done = self._as_changes(again)
         finally:
             discard(store.base.path, folder)
         return replace(done, written=replace(done.written, aside=written.aside, lost=written.lost))
 
-    def _refuse_loaded(self, load: Load, table: Table, folder: str) -> None:
+    def _refuse_loaded(self, load: LoadRequest, table: Table, folder: str) -> None:
         """Stop if another process has loaded one of the files since they were looked up, or if they are others by now."""
         store = self._store
         try:
@@ -314,7 +314,7 @@ class Loader:
 
     # ---- change batch --------------------------------------------------------------------------------------------
 
-    def _as_changes(self, load: Load) -> _Done:
+    def _as_changes(self, load: LoadRequest) -> _LoadOutcome:
         with self._store.presence() as owner:
             written, folder = self._write_changes(load, owner)
             reach("ingest.after_write")
@@ -325,9 +325,9 @@ class Loader:
             if not ack.applied:
                 raise LoadedMeanwhile
             reach("ingest.after_commit")
-        return _Done(written=written, sequence=ack.sequence or 0)
+        return _LoadOutcome(written=written, sequence=ack.sequence or 0)
 
-    def _close_base(self, load: Load) -> None:
+    def _close_base(self, load: LoadRequest) -> None:
         """Before files are loaded into a log as changes: see that no first load can commit any more that we would not see.
 
         A crash afterwards leaves a log whose loads all become change batches.
@@ -341,7 +341,7 @@ class Loader:
         reach("ingest.after_closing")
         store.note_commit(store.base, committed.version)
 
-    def _write_changes(self, load: Load, owner: Presence) -> tuple[_Written, str]:
+    def _write_changes(self, load: LoadRequest, owner: Presence) -> tuple[_Written, str]:
         store = self._store
         folder = attempt_folder(owner.owner, 0)
         if load.refuse_duplicates and not store.spec.is_log:
@@ -374,7 +374,7 @@ class Loader:
 
     # ---- writing and judging -------------------------------------------------------------------------------------
 
-    def _write_sorted(self, load: Load, table: Table, folder: str, *, batch_id: str | None = None) -> _Written:
+    def _write_sorted(self, load: LoadRequest, table: Table, folder: str, *, batch_id: str | None = None) -> _Written:
         """Write the rows sorted by key, and refuse repeated ones; with `batch_id` as rows of a change batch."""
         written = self._arranged(load, table, folder, batch_id=batch_id)
         if written is not None:
@@ -384,7 +384,7 @@ class Loader:
             frame = _as_change_rows(frame, self._store, batch_id=batch_id)
         return self._write(frame, load, table, folder)
 
-    def _arranged(self, load: Load, table: Table, folder: str, *, batch_id: str | None) -> _Written | None:
+    def _arranged(self, load: LoadRequest, table: Table, folder: str, *, batch_id: str | None) -> _Written | None:
         """Sort a large load in the quick way; None if that is not possible, or the rows are not all good."""
         store = self._store
         if load.quarantine is not None or (load.size is not None and load.size.files(store) == 1):
@@ -412,7 +412,7 @@ class Loader:
             discard(table.path, runs_folder(folder))
         return _Written(files=files)
 
-    def _rows(self, load: Load, *, batch_id: str | None) -> Rows:
+    def _rows(self, load: LoadRequest, *, batch_id: str | None) -> Rows:
         store = self._store
         if load.files and batch_id is None and not load.order_by:
             return FileRows(spark=load.frame.sparkSession, files=load.files, store=store)
@@ -427,7 +427,7 @@ class Loader:
         store = self._store
         return (store.base_schema, store.stats) if table is store.base else (store.change_schema, [])
 
-    def _write_groups(self, load: Load, folder: str, *, batch_id: str) -> _Written:
+    def _write_groups(self, load: LoadRequest, folder: str, *, batch_id: str) -> _Written:
         """Write the rows as base of a log has them: in files of one group each, sorted, without duplicates."""
         store = self._store
         spark = load.frame.sparkSession
@@ -446,18 +446,22 @@ class Loader:
                 groups = written_groups(spark, store, paths)
             return tuple(described(store, path, groups[path]) for path in paths)
 
-        return self._write_with(spread(rows, store, parts=parts), load, store.base, folder, _Way(write, verified))
+        return self._write_with(
+            spread(rows, store, parts=parts), load, store.base, folder, _WriteStrategy(write, verified)
+        )
 
-    def _write(self, frame: "DataFrame", load: Load, table: Table, folder: str) -> _Written:
+    def _write(self, frame: "DataFrame", load: LoadRequest, table: Table, folder: str) -> _Written:
         """Write the frame into the folder, and verify what lies there."""
         schema, stats = self._layout(table)
-        way = _Way(
+        way = _WriteStrategy(
             write=lambda good: write_frame(good, table.path, folder, schema=schema, key=self._store.spec.found_by),
             verified=lambda: collect_files(table.path, folder, schema=schema, stats=stats),
         )
         return self._write_with(frame, load, table, folder, way)
 
-    def _write_with(self, frame: "DataFrame", load: Load, table: Table, folder: str, way: "_Way") -> _Written:
+    def _write_with(
+        self, frame: "DataFrame", load: LoadRequest, table: Table, folder: str, way: "_WriteStrategy"
+    ) -> _Written:
         """Write the frame, and refuse it for what was counted while it passed; what was written must be what was counted."""
         try:
             seen = self._watched(frame, load, table, folder, way.write)
@@ -471,7 +475,7 @@ class Loader:
         return _Written(files=files, aside=aside, lost=lost)
 
     def _watched(
-        self, frame: "DataFrame", load: Load, table: Table, folder: str, write: "Callable[[DataFrame], None]"
+        self, frame: "DataFrame", load: LoadRequest, table: Table, folder: str, write: "Callable[[DataFrame], None]"
     ) -> dict[str, int]:
         """Let Spark write the good rows, and return what was counted on the way."""
         from pyspark.sql import Observation
@@ -503,7 +507,7 @@ class Loader:
                 f"Dataset {self._store.name}: Spark could not read or write the rows: {error_line(error)} Nothing was loaded."
             ) from error
 
-    def _put_aside(self, load: Load, written: _Written, table: Table, folder: str) -> None:
+    def _put_aside(self, load: LoadRequest, written: _Written, table: Table, folder: str) -> None:
         """Write the bad rows into the quarantine, and make all that lies there durable: before the commit."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
@@ -536,7 +540,7 @@ class Loader:
         if counted != written:
             raise Corruption(f"Dataset {self._store.name}: Spark counted {counted} rows and wrote {written}.")
 
-    def _refuse_bad(self, seen: dict[str, int], load: Load) -> None:
+    def _refuse_bad(self, seen: dict[str, int], load: LoadRequest) -> None:
         name, key = self._store.name, ", ".join(self._store.spec.key)
         if not seen["rows"] and load.tombstone is None:
             raise InvalidRequest(f"Dataset {name}: there are no rows to load.")
@@ -556,7 +560,7 @@ class Loader:
                 "To keep the last of each say what orders them (--order-by or order_by=), or remove them. Nothing was loaded."
             )
 
-    def _refuse_bad_rows(self, seen: dict[str, int], load: Load) -> None:
+    def _refuse_bad_rows(self, seen: dict[str, int], load: LoadRequest) -> None:
         name = self._store.name
         if seen["unread"]:
             examples = "; ".join(unread_examples(load.frame, encoding=load.encoding))
@@ -573,7 +577,7 @@ class Loader:
                 )
 
 
-def _resolved(load: Load, store: Store) -> "DataFrame":
+def _resolved(load: LoadRequest, store: Store) -> "DataFrame":
     """Leave out the marks that only people need, and all but the last row of each key by `order_by`, if that is given."""
     frame = load.frame.drop(TEXT, FILE)
     if not load.order_by:
@@ -581,7 +585,7 @@ def _resolved(load: Load, store: Store) -> "DataFrame":
     return last_frame(frame, store, load.order_by, bad=bad_reason(store, frame.columns).isNotNull())
 
 
-def _counted(load: Load, store: Store) -> "DataFrame":
+def _counted(load: LoadRequest, store: Store) -> "DataFrame":
     """Sort by key, and count each key's copies on the way: of good rows, if bad ones are left out.
 
     Rows of one key meet in one range partition, already sorted, so the count needs no further shuffle.
@@ -595,7 +599,7 @@ def _counted(load: Load, store: Store) -> "DataFrame":
     return sorted_by_spark(frame, store, load.size).withColumn(COPIES, F.count(counted).over(by_key))
 
 
-def _as_base_rows(load: Load, store: Store, *, batch_id: str) -> "DataFrame":
+def _as_base_rows(load: LoadRequest, store: Store, *, batch_id: str) -> "DataFrame":
     """Add the columns of a log's base, what stands for a row's group, and its place among its duplicates, if these are left out.
 
     The first and the last of duplicates are those that a change batch of this frame would have. Bad rows take no part.

@@ -26,6 +26,7 @@ from siltstone.dataset.store import Snapshot, Store
 from siltstone.delta.parquet import key_ranges
 from siltstone.delta.row_group_reader import readable
 from siltstone.errors import InvalidRequest
+from siltstone.model.arrays import Flags, Numbers
 from siltstone.model.columns import OP, PERIOD, POS, SEQ, Op
 from siltstone.model.files import DataFile
 from siltstone.model.periods import Granularity, end, granularity_of, start
@@ -34,8 +35,6 @@ from siltstone.model.spec import Survivor
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-Numbers = np.ndarray[Any, Any]
-Flags = np.ndarray[Any, np.dtype[np.bool_]]
 Moment = datetime.datetime
 Range = tuple[Moment, Moment]
 

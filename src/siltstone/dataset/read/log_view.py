@@ -14,7 +14,7 @@ are left out after that, if the log has columns that say what a duplicate is (`d
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +41,7 @@ from siltstone.dataset.read.dedup import (
 from siltstone.dataset.store import Snapshot, Store, sequence_of
 from siltstone.delta.parquet import key_ranges
 from siltstone.delta.row_group_reader import readable
+from siltstone.model.arrays import Numbers
 from siltstone.model.columns import OP, ROW_SEQ, SEQ, Op
 from siltstone.model.files import DataFile
 from siltstone.model.spec import Survivor
@@ -51,11 +52,9 @@ if TYPE_CHECKING:
 HIDES: Final = "_hides"
 """The highest sequence of a tombstone that names these subject values: what was appended before it is hidden."""
 
-Numbers = np.ndarray[Any, Any]
-
 
 @dataclass(frozen=True, slots=True)
-class Stones:
+class TombstoneFilter:
     """Tombstones that name the same subject columns."""
 
     columns: tuple[str, ...]
@@ -88,13 +87,13 @@ def _may_hold_tombstones(store: Store, file: DataFile) -> bool:
     return any(not found.known or found.high >= Op.TOMBSTONE.value for found in ranges)
 
 
-def stones_of(store: Store, snapshot: Snapshot) -> tuple[Stones, ...]:
+def tombstone_filters(store: Store, snapshot: Snapshot) -> tuple[TombstoneFilter, ...]:
     """Return what Δ's tombstones hide, one for each combination of subject columns that they name."""
     rows = tombstone_rows(store, snapshot)
     return _grouped(rows, store) if rows.num_rows else ()
 
 
-def _grouped(rows: pa.Table, store: Store) -> tuple[Stones, ...]:
+def _grouped(rows: pa.Table, store: Store) -> tuple[TombstoneFilter, ...]:
     """Return tombstones, which have the subject columns and ``_seq``, by the columns that they name."""
     named = np.zeros(rows.num_rows, np.int64)
     for bit, name in enumerate(store.spec.subject):
@@ -105,7 +104,7 @@ def _grouped(rows: pa.Table, store: Store) -> tuple[Stones, ...]:
         if columns:
             own = rows.filter(pa.array(named == pattern)).select([*columns, SEQ])
             highest = own.group_by(list(columns)).aggregate([(SEQ, "max")])
-            found.append(Stones(columns, highest.rename_columns([*columns, HIDES])))
+            found.append(TombstoneFilter(columns, highest.rename_columns([*columns, HIDES])))
     return tuple(found)
 
 
@@ -121,7 +120,7 @@ def count_named(store: Store, snapshot: Snapshot, named: pa.Table) -> int | None
     return int(np.count_nonzero(hidden_until(rows, stones)))
 
 
-def hidden_until(rows: pa.Table, stones: Iterable[Stones]) -> Numbers:
+def hidden_until(rows: pa.Table, stones: Iterable[TombstoneFilter]) -> Numbers:
     """Say of each row the highest sequence of a tombstone that names its subject, 0 if there is none."""
     highest = np.zeros(rows.num_rows, np.int64)
     for stone in stones:
@@ -129,7 +128,7 @@ def hidden_until(rows: pa.Table, stones: Iterable[Stones]) -> Numbers:
     return highest
 
 
-def _hidden_until(rows: pa.Table, stone: Stones) -> Numbers:
+def _hidden_until(rows: pa.Table, stone: TombstoneFilter) -> Numbers:
     if len(stone.columns) == 1:
         [name] = stone.columns
         table = stone.rows.combine_chunks()
@@ -148,7 +147,7 @@ def _hidden_until(rows: pa.Table, stone: Stones) -> Numbers:
 
 def log_table(store: Store, snapshot: Snapshot, *, raw: bool = False, columns: Sequence[str] | None = None) -> pa.Table:
     """Return the view as one Arrow table, of some columns; with `raw`, tombstones are not applied."""
-    stones = () if raw else stones_of(store, snapshot)
+    stones = () if raw else tombstone_filters(store, snapshot)
     wanted = store.schema.names if columns is None else list(columns)
     names = list(dict.fromkeys([*wanted, *store.spec.subject, *store.spec.dedup_by]))
     schema = pa.schema([store.schema.field(name) for name in names])
@@ -163,7 +162,7 @@ def log_table(store: Store, snapshot: Snapshot, *, raw: bool = False, columns: S
 
 
 def append_rows(
-    store: Store, snapshot: Snapshot, stones: Sequence[Stones], *, columns: Sequence[str], raw: bool = False
+    store: Store, snapshot: Snapshot, stones: Sequence[TombstoneFilter], *, columns: Sequence[str], raw: bool = False
 ) -> pa.Table:
     """Return the given columns of Δ's appends that nothing hides and that survive among them, in the order of application."""
     rows = unfolded_rows(store, snapshot, columns=[*columns, *store.spec.subject, OP])
@@ -175,7 +174,7 @@ def _without_equal(rows: pa.Table, others: Sequence[pa.Table], store: Store) -> 
     return rows.filter(pa.array(~equal_to_any(rows, others, store.spec.dedup_by)))
 
 
-def _visible(rows: pa.Table, stones: Sequence[Stones]) -> pa.Table:
+def _visible(rows: pa.Table, stones: Sequence[TombstoneFilter]) -> pa.Table:
     """Return the appends among change rows, which have their own sequence as ``_seq``, that nothing hides."""
     appended = rows.filter(pc.equal(rows.column(OP), Op.APPEND.value))
     if not stones or not appended.num_rows:
@@ -183,14 +182,14 @@ def _visible(rows: pa.Table, stones: Sequence[Stones]) -> pa.Table:
     return appended.filter(pa.array(hidden_until(appended, stones) <= appended.column(SEQ).to_numpy()))
 
 
-def _not_hidden(rows: pa.Table, stones: Sequence[Stones]) -> pa.Table:
+def _not_hidden(rows: pa.Table, stones: Sequence[TombstoneFilter]) -> pa.Table:
     """Return the rows of base that no tombstone names: all of them are older than any."""
     return rows.filter(pa.array(hidden_until(rows, stones) == 0)) if stones and rows.num_rows else rows
 
 
 def log_head(store: Store, snapshot: Snapshot, rows: int, *, raw: bool = False) -> pa.Table:
     """Return the first rows of `log_table`, reading little more than those and the tombstones."""
-    stones = () if raw else stones_of(store, snapshot)
+    stones = () if raw else tombstone_filters(store, snapshot)
     parts = [store.schema.empty_table()]
     missing = rows
     dedup = bool(store.spec.dedup_by) and not raw
@@ -202,7 +201,7 @@ def log_head(store: Store, snapshot: Snapshot, rows: int, *, raw: bool = False) 
     return pa.concat_tables(parts)
 
 
-def _pieces(store: Store, snapshot: Snapshot, stones: Sequence[Stones]) -> Iterator[pa.Table]:
+def _pieces(store: Store, snapshot: Snapshot, stones: Sequence[TombstoneFilter]) -> Iterator[pa.Table]:
     for batch in base_batches(store, snapshot):
         yield _not_hidden(pa.Table.from_batches([batch]), stones)
     for file in snapshot.unfolded:
@@ -213,7 +212,7 @@ def _pieces(store: Store, snapshot: Snapshot, stones: Sequence[Stones]) -> Itera
         yield _visible(rows, stones).select(store.schema.names).cast(store.schema)
 
 
-def _deduplicated(store: Store, snapshot: Snapshot, stones: Sequence[Stones]) -> Iterator[pa.Table]:
+def _deduplicated(store: Store, snapshot: Snapshot, stones: Sequence[TombstoneFilter]) -> Iterator[pa.Table]:
     """Yield the view of a log without duplicates; which rows of base it has is known before they are read."""
     first = store.spec.survivor is Survivor.FIRST
     appended = append_rows(store, snapshot, stones, columns=store.schema.names).cast(store.schema)
@@ -233,7 +232,7 @@ def _deduplicated(store: Store, snapshot: Snapshot, stones: Sequence[Stones]) ->
 class LogOverlay:
     """Δ, ready to be laid over base: what it hides, and the appends that are seen."""
 
-    stones: "tuple[tuple[Stones, DataFrame], ...]"
+    stones: "tuple[tuple[TombstoneFilter, DataFrame], ...]"
     appends: "DataFrame"
 
     def close(self) -> None:
@@ -271,12 +270,14 @@ def is_small(store: Store, snapshot: Snapshot) -> bool:
 
 
 def _overlay(spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw: bool) -> LogOverlay:
-    stones = () if raw else stones_of(store, snapshot)
-    frames = stone_frames(spark, stones)
+    stones = () if raw else tombstone_filters(store, snapshot)
+    frames = tombstone_frames(spark, stones)
     return LogOverlay(frames, append_frame(spark, store, snapshot, frames, columns=store.schema.names, raw=raw))
 
 
-def stone_frames(spark: "SparkSession", stones: Sequence[Stones]) -> "tuple[tuple[Stones, DataFrame], ...]":
+def tombstone_frames(
+    spark: "SparkSession", stones: Sequence[TombstoneFilter]
+) -> "tuple[tuple[TombstoneFilter, DataFrame], ...]":
     """Return stones with the frames that rows are joined with."""
     from siltstone.dataset.read.spark_frames import arrow_frame
 
@@ -287,7 +288,7 @@ def append_frame(
     spark: "SparkSession",
     store: Store,
     snapshot: Snapshot,
-    stones: "Sequence[tuple[Stones, DataFrame]]",
+    stones: "Sequence[tuple[TombstoneFilter, DataFrame]]",
     *,
     columns: Sequence[str],
     raw: bool = False,
@@ -314,7 +315,7 @@ def _not_in_base(
     spark: "SparkSession",
     store: Store,
     snapshot: Snapshot,
-    stones: "Sequence[tuple[Stones, DataFrame]]",
+    stones: "Sequence[tuple[TombstoneFilter, DataFrame]]",
     appends: "DataFrame",
 ) -> "DataFrame":
     """Return the appends that no row of base, which nothing hides, is equal to."""
@@ -330,7 +331,7 @@ def _not_in_base(
 
 
 def without_hidden(
-    frame: "DataFrame", stone: Stones, side: "DataFrame", store: Store, *, later: bool = False
+    frame: "DataFrame", stone: TombstoneFilter, side: "DataFrame", store: Store, *, later: bool = False
 ) -> "DataFrame":
     """Return the rows that no tombstone names, or, of change rows, none that came `later`."""
     from pyspark.sql import functions as F

@@ -26,7 +26,8 @@ import pyarrow.compute as pc
 from siltstone.dataset.store import Snapshot, Store, sequence_of
 from siltstone.delta.layout import BASE, CHANGES
 from siltstone.delta.read_cache import Visit
-from siltstone.delta.row_group_reader import FileReader, GroupedFile, Numbers
+from siltstone.delta.row_group_reader import FileReader, GroupedFile
+from siltstone.model.arrays import Numbers
 from siltstone.model.columns import OP, POS, ROW_SEQ, Op
 from siltstone.model.files import DataFile, KeyRange
 
@@ -44,17 +45,17 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-class Change(NamedTuple):
+class KeyChange(NamedTuple):
     """One change of a key; changes compare by the order of application."""
 
     sequence: int
     position: int
     is_upsert: bool
-    place: "Place"
+    place: "RowLocation"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RowLocation:
     """Where a change row stands; with `keep`, its row group may stay in memory."""
 
     path: str
@@ -64,7 +65,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRows:
     """Rows of one row group, and the numbers of the keys that they have."""
 
     numbers: list[int]
@@ -72,14 +73,14 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class KeyIndex:
     """A small change file: the last change of each key, and the last upsert for those who do not apply tombstones."""
 
-    last: Mapping[Hashable, Change]
-    upserts: Mapping[Hashable, Change]
+    last: Mapping[Hashable, KeyChange]
+    upserts: Mapping[Hashable, KeyChange]
 
 
-class Asked:
+class KeySet:
     """The keys that were asked for, each once, known by their number in the order of asking."""
 
     def __init__(self, keys: pa.Table, key: Sequence[str]) -> None:
@@ -149,7 +150,7 @@ def lookup(
         live=[_base_path(file) for file in snapshot.base.files] + [_change_path(file) for file in snapshot.unfolded],
         since=since,
     )
-    asked = Asked(keys, store.spec.key)
+    asked = KeySet(keys, store.spec.key)
     files = _Files(store, snapshot, visit)
     changed = _last_changes(files, asked, raw=raw)
     found = _change_rows(files, {n: change.place for n, change in changed.items() if change.is_upsert}, columns)
@@ -189,11 +190,11 @@ def _change_path(file: DataFile) -> str:
 # ---- changes -----------------------------------------------------------------------------------------------------
 
 
-def _last_changes(files: _Files, asked: Asked, *, raw: bool) -> dict[int, Change]:
+def _last_changes(files: _Files, asked: KeySet, *, raw: bool) -> dict[int, KeyChange]:
     """Return what the changes above the watermark say last of the asked keys; with `raw`, tombstones say nothing."""
-    found: dict[int, Change] = {}
+    found: dict[int, KeyChange] = {}
 
-    def note(number: int, change: Change) -> None:
+    def note(number: int, change: KeyChange) -> None:
         known = found.get(number)
         if change.sequence > files.snapshot.watermark and (known is None or known < change):
             found[number] = change
@@ -212,15 +213,15 @@ def _last_changes(files: _Files, asked: Asked, *, raw: bool) -> dict[int, Change
     return found
 
 
-def _listed(files: _Files, file: DataFile) -> Listed:
+def _listed(files: _Files, file: DataFile) -> KeyIndex:
     """Return the keys of a small change file, and keep them."""
     path = _change_path(file)
-    kept: Listed | None = files.visit.find(path, _LISTED)
+    kept: KeyIndex | None = files.visit.find(path, _LISTED)
     if kept is not None:
         return kept
     reader = files.reader(path)
-    last: dict[Hashable, Change] = {}
-    upserts: dict[Hashable, Change] = {}
+    last: dict[Hashable, KeyChange] = {}
+    upserts: dict[Hashable, KeyChange] = {}
     for group in range(reader.footer().metadata.num_row_groups):
         rows = reader.columns(group, [*reader.key, OP, POS, ROW_SEQ], keep=False)
         changes = _changes(rows, file, group, range(rows.num_rows), keep=True)
@@ -228,23 +229,23 @@ def _listed(files: _Files, file: DataFile) -> Listed:
             _note_last(last, value, change)
             if change.is_upsert:
                 _note_last(upserts, value, change)
-    listed = Listed(last, upserts if upserts != last else last)
+    listed = KeyIndex(last, upserts if upserts != last else last)
     files.visit.keep(path, _LISTED, listed, LISTED_ROW_BYTES * (len(last) + len(upserts)))
     return listed
 
 
-def _note_last(changes: dict[Hashable, Change], value: Hashable, change: Change) -> None:
+def _note_last(changes: dict[Hashable, KeyChange], value: Hashable, change: KeyChange) -> None:
     known = changes.get(value)
     if known is None or known < change:
         changes[value] = change
 
 
-def _searched(files: _Files, file: DataFile, asked: Asked) -> list[tuple[int, Change]]:
+def _searched(files: _Files, file: DataFile, asked: KeySet) -> list[tuple[int, KeyChange]]:
     """Find the asked keys in a large change file."""
     reader = files.reader(_change_path(file))
     names = [*reader.key, OP, POS, ROW_SEQ]
 
-    def search(part: tuple[int, list[int]]) -> list[tuple[int, Change]]:
+    def search(part: tuple[int, list[int]]) -> list[tuple[int, KeyChange]]:
         group, numbers = part
         rows = reader.columns(group, names)
         hits = matches(rows, asked, numbers, unique=False)
@@ -256,32 +257,32 @@ def _searched(files: _Files, file: DataFile, asked: Asked) -> list[tuple[int, Ch
     return [found for hits in _each(search, parts, lambda part: reader.has_columns(part[0], names)) for found in hits]
 
 
-def _changes(table: pa.Table, file: DataFile, group: int, rows: Iterable[int], *, keep: bool) -> list[Change]:
+def _changes(table: pa.Table, file: DataFile, group: int, rows: Iterable[int], *, keep: bool) -> list[KeyChange]:
     """Return rows of a change file as changes; `rows` are their numbers in the row group."""
     ops, positions, own = (table.column(name).to_pylist() for name in (OP, POS, ROW_SEQ))
     sequence, path = sequence_of(file), _change_path(file)
     return [
-        Change(
+        KeyChange(
             sequence if own[at] is None else own[at],
             positions[at],
             ops[at] == Op.UPSERT.value,
-            Place(path, group, row, keep),
+            RowLocation(path, group, row, keep),
         )
         for at, row in enumerate(rows)
     ]
 
 
-def _change_rows(files: _Files, places: Mapping[int, Place], columns: Sequence[str]) -> list[Found]:
+def _change_rows(files: _Files, places: Mapping[int, RowLocation], columns: Sequence[str]) -> list[FoundRows]:
     """Read the change rows at these places."""
     groups: dict[tuple[str, int, bool], list[tuple[int, int]]] = {}
     for number, place in places.items():
         groups.setdefault((place.path, place.group, place.keep), []).append((place.row, number))
 
-    def read(part: tuple[str, int, bool]) -> Found:
+    def read(part: tuple[str, int, bool]) -> FoundRows:
         path, group, keep = part
         wanted = sorted(groups[part])
         rows: Numbers = np.array([row for row, _ in wanted], np.int64)
-        return Found([number for _, number in wanted], files.reader(path).rows(group, rows, columns, keep=keep))
+        return FoundRows([number for _, number in wanted], files.reader(path).rows(group, rows, columns, keep=keep))
 
     return _each(read, list(groups), lambda part: files.reader(part[0]).has_columns(part[1], columns))
 
@@ -289,7 +290,7 @@ def _change_rows(files: _Files, places: Mapping[int, Place], columns: Sequence[s
 # ---- base --------------------------------------------------------------------------------------------------------
 
 
-def _base_rows(files: _Files, asked: Asked, missing: Set[int], columns: Sequence[str]) -> list[Found]:
+def _base_rows(files: _Files, asked: KeySet, missing: Set[int], columns: Sequence[str]) -> list[FoundRows]:
     """Find keys in base, and read their rows."""
     readers = [files.reader(_base_path(file)) for file in files.snapshot.base.files]
     few = len(readers) <= FEW_FOOTERS
@@ -301,7 +302,7 @@ def _base_rows(files: _Files, asked: Asked, missing: Set[int], columns: Sequence
         for group, numbers in asked.groups(footer, missing)
     ]
 
-    def read(part: tuple[FileReader, int, list[int]]) -> Found | None:
+    def read(part: tuple[FileReader, int, list[int]]) -> FoundRows | None:
         reader, group, numbers = part
         again = reader.has_columns(group, asked.key)  # then it is worth more than this one lookup
         keys = reader.columns(group, asked.key)
@@ -310,13 +311,13 @@ def _base_rows(files: _Files, asked: Asked, missing: Set[int], columns: Sequence
             return None
         rows: Numbers = np.array([row for row, _ in hits], np.int64)
         table = reader.rows(group, rows, columns, keep=fits and again, known=keys)
-        return Found([number for _, number in hits], table)
+        return FoundRows([number for _, number in hits], table)
 
     found = _each(read, parts, lambda part: part[0].has_columns(part[1], columns))
     return [one for one in found if one is not None]
 
 
-def matches(table: pa.Table, asked: Asked, numbers: Sequence[int], *, unique: bool) -> list[tuple[int, int]]:
+def matches(table: pa.Table, asked: KeySet, numbers: Sequence[int], *, unique: bool) -> list[tuple[int, int]]:
     """Return which of the given asked keys the rows have, each with its row, or rows if a key is not `unique` there."""
     rows = asked.table
     wanted = rows.take(pa.array(numbers, pa.int64()))
@@ -349,7 +350,7 @@ def _searched_places(rows: pa.Array, values: pa.Array) -> list[int] | None:
 # ---- rows --------------------------------------------------------------------------------------------------------
 
 
-def _in_order(found: Sequence[Found], schema: pa.Schema) -> pa.Table:
+def _in_order(found: Sequence[FoundRows], schema: pa.Schema) -> pa.Table:
     """Bring the rows into the order of the keys."""
     table = pa.concat_tables([schema.empty_table(), *(one.rows.cast(schema) for one in found)])
     order = np.argsort([number for one in found for number in one.numbers], kind="stable").astype(np.int64)

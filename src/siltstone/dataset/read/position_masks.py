@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from siltstone.dataset.read.arrow_view import FILE, ROW, base_places, has_key_of
 from siltstone.dataset.read.spark_frames import LISTED_FILES, arrow_frame, by_hash, scan
 from siltstone.dataset.store import Snapshot, Store
+from siltstone.model.arrays import Numbers
 from siltstone.model.columns import OP, Op
 from siltstone.model.files import DataFile
 from siltstone.spark.errors import spark_errors
@@ -44,8 +45,6 @@ _PLACE: Final = "_place"
 _MASK: Final = "_mask"
 _NAME: Final = "_name"
 _MASKS: Final = pa.schema([(_PLACE, pa.int64()), (_NAME, pa.string()), (_MASK, pa.int64())])
-
-Numbers = np.ndarray[Any, Any]
 
 
 def can_hide(store: Store, snapshot: Snapshot) -> bool:

@@ -26,11 +26,10 @@ from siltstone.dataset.write.row_conversion import check_keys, to_table
 from siltstone.delta.commit_lock import Turn
 from siltstone.errors import InvalidRequest, NotFound, Unavailable
 from siltstone.host.deferred_interrupts import Uninterrupted
+from siltstone.model.arrays import Numbers
 
 _AT: Final = "_at"
 _ROW: Final = "_row"
-
-Numbers = np.ndarray[Any, Any]
 
 
 class Missing(StrEnum):

@@ -16,7 +16,7 @@ from siltstone.dataset.schema_compat import fits
 from siltstone.errors import InvalidRequest, one_line
 from siltstone.model.columns import Op
 from siltstone.model.schema import MAX_KEY_BYTES, a_type, type_name
-from siltstone.spark_tasks.values import MISFITS, accepted, outside_years, reader, shown
+from siltstone.spark_tasks.values import MISFITS, accepted, inner_arrays, outside_years, reader, shown
 
 MAX_FILE_BYTES: Final = 512 * 1024 * 1024
 """Arrow bytes of the rows in one change file. A reader holds a file in memory, and Arrow's offsets end at 2 GiB."""
@@ -243,14 +243,12 @@ def has_repeated_keys(column: pa.Array | pa.ChunkedArray) -> bool:
     """True if a map of a column, however deep inside, has a key twice."""
     if isinstance(column, pa.ChunkedArray):
         return any(has_repeated_keys(chunk) for chunk in column.chunks)
-    if pa.types.is_struct(column.type):
-        return any(has_repeated_keys(part) for part in column.flatten())
+    inner = inner_arrays(column)
     if pa.types.is_map(column.type):
-        offsets = column.offsets.to_numpy()
-        keys, items = (part.slice(offsets[0], offsets[-1] - offsets[0]) for part in (column.keys, column.items))
-        rows = np.repeat(np.arange(len(column)), np.diff(offsets))
-        return _has_repeated(rows, keys) or has_repeated_keys(keys) or has_repeated_keys(items)
-    return pa.types.is_nested(column.type) and has_repeated_keys(column.flatten())
+        rows = np.repeat(np.arange(len(column)), np.diff(column.offsets.to_numpy()))
+        if _has_repeated(rows, inner[0]):
+            return True
+    return any(has_repeated_keys(part) for part in inner)
 
 
 def _has_repeated(rows: "np.ndarray[Any, Any]", keys: pa.Array) -> bool:

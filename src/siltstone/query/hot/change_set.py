@@ -81,9 +81,9 @@ def _keyed_delta(store: Store, above: Snapshot) -> Delta:
 
 
 def _log_delta(store: Store, above: Snapshot) -> Delta:
-    from siltstone.dataset.read.log_view import append_rows, stones_of
+    from siltstone.dataset.read.log_view import append_rows, tombstone_filters
 
-    stones = stones_of(store, above)
+    stones = tombstone_filters(store, above)
     appended = append_rows(store, above, stones, columns=store.schema.names).cast(store.schema)
     gone = [Gone(stone.columns, stone.rows.select(list(stone.columns))) for stone in stones]
     dedup = store.spec.dedup_by

@@ -9,6 +9,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from siltstone.spark_tasks.values import inner_arrays
+
 _SIMPLE: Final[dict[pa.DataType, str]] = {
     pa.string(): "VARCHAR",
     pa.int64(): "BIGINT",
@@ -99,10 +101,8 @@ def _times(arrays: "list[pa.Array]") -> Iterator[pa.Array]:
         kind = array.type
         if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
             yield array
-        elif pa.types.is_map(kind):
-            yield from _times([array.keys, array.items])
-        elif pa.types.is_list(kind) or pa.types.is_struct(kind):
-            yield from _times(array.flatten() if pa.types.is_struct(kind) else [array.flatten()])
+        else:
+            yield from _times(inner_arrays(array))
 
 
 def names_sql(names: "list[str] | tuple[str, ...]", *, of: str = "") -> str:

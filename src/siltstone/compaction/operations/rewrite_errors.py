@@ -1,0 +1,103 @@
+"""Errors of jobs that write files before they commit: what they mean for the dataset, and what is removed again."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from siltstone.compaction.failures import UnreadableFiles
+from siltstone.compaction.operations.unreadable_files import check_readable
+from siltstone.dataset.store import Snapshot, Store
+from siltstone.delta.layout import DATA
+from siltstone.errors import Conflict, Corruption, Reason, Unavailable
+from siltstone.model.files import DataFile
+from siltstone.spark.errors import error_line, is_away, is_missing_file, spark_errors
+from siltstone.spark.output_files import discard
+from siltstone.spark.session import ended_out_of_memory
+
+
+@contextmanager
+def discarding(store: Store, owner: str, *, on: tuple[type[BaseException], ...] = (BaseException,)) -> Iterator[None]:
+    """Make the folder of a job's output, and remove it again on these errors.
+
+    It is made here because Spark does not report clearly that it may not make it, or that the disk is full.
+
+    Raises:
+        Unavailable: the folder cannot be made.
+    """
+    path = store.base.path / DATA / owner
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Unavailable(f"Dataset {store.name}: {path} cannot be written ({error}); nothing was changed.") from error
+    try:
+        yield
+    except on:
+        discard(store.base.path, f"{DATA}/{owner}")
+        raise
+
+
+@contextmanager
+def disk_failures(store: Store) -> Iterator[None]:
+    """Name the dataset in errors of the disk, from before a commit.
+
+    Missing files and connections to a JVM that ended are left to `spark_failures`.
+
+    Raises:
+        Unavailable: the disk refused.
+    """
+    try:
+        yield
+    except (FileNotFoundError, ConnectionError):
+        raise
+    except OSError as error:
+        raise Unavailable(
+            f"Dataset {store.name}: the disk refused what the work needs ({error}); nothing was changed."
+        ) from error
+
+
+@contextmanager
+def spark_failures(
+    store: Store, snapshot: Snapshot, *, suspects: Sequence[DataFile] = (), changes: Sequence[DataFile] = ()
+) -> Iterator[None]:
+    """Translate errors of Spark and of missing files, from before a commit.
+
+    Of the `suspects`, files of base, and of the `changes`, those that cannot be read are named.
+
+    Raises:
+        Conflict: files of the plan are gone.
+        UnreadableFiles: files cannot be read.
+        Unavailable: Spark failed.
+    """
+    gone = f"Dataset {store.name}: files of the plan are gone; another compaction was first."
+    try:
+        try:
+            yield
+        except spark_errors() as error:
+            if is_missing_file(error) and not _all_there(store, snapshot):
+                raise Conflict(gone) from error
+            text, reason = error_line(error), None
+            if not is_away(error):
+                message = str(error)
+                named = [file for file in snapshot.base.files if file.path.rsplit("/", 1)[-1] in message]
+                check_readable(store, suspects or named, changes=changes, error=error)
+            elif ended_out_of_memory():
+                text, reason = "its JVM has ended with an OutOfMemoryError.", Reason.MEMORY
+            else:
+                reason = Reason.SPARK_LOST
+            raise Unavailable(
+                f"Dataset {store.name}: the work failed in Spark: {text} Nothing was changed.", reason=reason
+            ) from error
+        except Corruption as error:
+            if changes and not isinstance(error, UnreadableFiles):
+                check_readable(store, (), changes=changes, error=error)
+            raise
+    except FileNotFoundError as error:
+        raise Conflict(gone) from error
+
+
+def _all_there(store: Store, snapshot: Snapshot) -> bool:
+    """True if this process sees every file of the snapshot; then Spark's tasks see another disk."""
+    return all(
+        (table.path / file.path).exists()
+        for table, files in ((store.base, snapshot.base.files), (store.changes, snapshot.unfolded))
+        for file in files
+    )
