@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from siltstone.errors import InvalidRequest
-from siltstone.eventlog.address import Backend, parse_address
+from siltstone.eventlog.address import BackendKind, parse_address
 from siltstone.eventlog.event_json import is_plain, parse_event, read_event
 from siltstone.eventlog.events import (
     MAX_EVENT_BYTES,
@@ -153,15 +153,15 @@ def test_events_say_what_they_are_about() -> None:
 @pytest.mark.parametrize(
     ("uri", "backend", "path"),
     [
-        ("memory:", Backend.MEMORY, ""),
-        ("sqlite:///a/b.db", Backend.SQLITE, "a/b.db"),
-        ("sqlite:////a/b%20c.db", Backend.SQLITE, "/a/b c.db"),
-        ("delta:///a/b", Backend.DELTA, "/a/b"),
-        ("delta+s3://bucket/a/b", Backend.DELTA_S3, "a/b"),
-        ("delta+azure://container/a", Backend.DELTA_AZURE, "a"),
+        ("memory:", BackendKind.MEMORY, ""),
+        ("sqlite:///a/b.db", BackendKind.SQLITE, "a/b.db"),
+        ("sqlite:////a/b%20c.db", BackendKind.SQLITE, "/a/b c.db"),
+        ("delta:///a/b", BackendKind.DELTA, "/a/b"),
+        ("delta+s3://bucket/a/b", BackendKind.DELTA_S3, "a/b"),
+        ("delta+azure://container/a", BackendKind.DELTA_AZURE, "a"),
     ],
 )
-def test_addresses_name_a_backend_and_a_place(uri: str, backend: Backend, path: str) -> None:
+def test_addresses_name_a_backend_and_a_place(uri: str, backend: BackendKind, path: str) -> None:
     found = parse_address(uri)
     assert (found.backend, found.path, found.shown) == (backend, path, uri)
 
