@@ -6,7 +6,6 @@ file it replaces. Whatever cannot be read is an error, never a free lease.
 """
 
 import contextlib
-import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -17,16 +16,14 @@ import pyarrow as pa
 from siltstone.clock import Clock
 from siltstone.config import Settings
 from siltstone.coordination.liveness import is_live
-from siltstone.delta.checkpoints import Retention, try_tidy_log
+from siltstone.delta.checkpoints import try_tidy_log
 from siltstone.delta.layout import DATA, Layout, has_versions, owner_of
-from siltstone.delta.parquet import small_file
-from siltstone.delta.table import Parent, Table
+from siltstone.delta.named_rows import NamedRowTable
 from siltstone.errors import CommitUnknown, Conflict, Corruption, Gone, NotFound, Reason, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
 from siltstone.host import fork_safety as forks
-from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.model.files import CommitKind, DataFile
 from siltstone.model.lease import LeaseRow
-from siltstone.model.spec import FIRST_FORMAT, PROPERTY_FORMAT
 from siltstone.spark_tasks.parquet_checksums import open_parquet
 
 APP_LEASE: Final = "lease/"
@@ -48,7 +45,6 @@ _ROW: Final = pa.schema(
         pa.field("released", pa.bool_(), nullable=False),
     ]
 )
-_TABLE: Final = pa.schema([pa.field("name", pa.string(), nullable=False), *_ROW])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,25 +83,16 @@ class LeaseTable:
         Raises:
             Conflict: it is not allowed any more; nothing was changed.
         """
-        app = f"{APP_LEASE}{row.name}"
 
-        def build(parent: Parent) -> Commit:
-            old = _of(parent.files(), row.name)
-            if not allowed(parent.transaction(app) or 0, old[0].path if old else None):
+        def check(epoch: int, live: DataFile | None) -> None:
+            if not allowed(epoch, live.path if live else None):
                 raise Conflict(f"Lease {row.name!r} of lake {self._layout.root} was taken or renewed by its holder.")
-            return Commit(
-                kind=CommitKind.LEASE,
-                plan_version=parent.version,
-                adds=(file,),
-                removes=old,
-                transactions={app: row.epoch},
-                depends=frozenset({app}),
-            )
 
         with self.speaking():
-            file = self._stage(row)
+            values = {name: value for name, value in asdict(row).items() if name != "name"}
+            file = self._table.stage(row.name, values, owner=f"{row.holder}.{self._clock.new_id()}")
             reach("lease.after_stage")
-            removed, version = self._commit(row, file, build)
+            removed, version = self._commit(row, file, check)
             reach("lease.after_commit")
             for old in removed:
                 with contextlib.suppress(OSError):  # what is left over is swept by the next one who takes a lease
@@ -116,33 +103,16 @@ class LeaseTable:
             )
 
     def _commit(
-        self, row: LeaseRow, file: DataFile, build: Callable[[Parent], Commit]
+        self, row: LeaseRow, file: DataFile, check: Callable[[int, DataFile | None], None]
     ) -> tuple[tuple[DataFile, ...], int]:
         try:
-            committed = self._table.commit(build)
-        except Conflict:
-            (self._layout.leases / file.path).unlink(missing_ok=True)
-            raise
+            committed = self._table.replace_row(file, f"{APP_LEASE}{row.name}", row.epoch, check=check)
         except CommitUnknown:
             found = self.look(row.name)
             if found is None or found.path != file.path:
                 raise
             return (), self._table.version()
         return committed.commit.removes, committed.version
-
-    def _stage(self, row: LeaseRow) -> DataFile:
-        values = {name: [value] for name, value in asdict(row).items() if name != "name"}
-        relative = f"{DATA}/{row.holder}.{self._clock.new_id()}.parquet"
-        path = self._layout.leases / relative
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(small_file(pa.table(values, schema=_ROW)))
-        return DataFile(
-            path=relative,
-            size_bytes=path.stat().st_size,
-            rows=1,
-            partition={"name": row.name},
-            stats=json.dumps({"numRecords": 1}),
-        )
 
     def owns(self, row: LeaseRow) -> bool:
         """Tell whether this holder still has the lease with this epoch, by the newest version of the table."""
@@ -152,8 +122,9 @@ class LeaseTable:
                 pinned = self._table.pin(app)
         except NotFound:
             return False
-        live = _of(pinned.files, row.name)
-        return pinned.transactions.get(app) == row.epoch and [owner_of(file.path) for file in live] == [row.holder]
+        live = self._table.live_file(pinned.files, row.name)
+        is_mine = live is not None and owner_of(live.path) == row.holder
+        return is_mine and pinned.transactions.get(app) == row.epoch
 
     def look(self, name: str) -> Seen | None:
         """Read the row, and remember since when it has been this one."""
@@ -164,14 +135,14 @@ class LeaseTable:
                         return None
                     app = f"{APP_LEASE}{name}"
                     pinned = self._table.pin(app)
-                live = _of(pinned.files, name)
+                live = self._table.live_file(pinned.files, name)
                 epoch = pinned.transactions.get(app)
-                if not live and epoch is None:
+                if live is None and epoch is None:
                     return None
-                if not live or epoch is None:
+                if live is None or epoch is None:
                     raise self._damaged(f"lease {name!r} has {'no row' if epoch else 'no epoch'}")
                 with contextlib.suppress(FileNotFoundError):
-                    return self._remember(name, live[0].path, epoch)
+                    return self._remember(name, live.path, epoch)
         raise self._damaged(f"the row of lease {name!r} is missing")
 
     def _remember(self, name: str, path: str, epoch: int) -> Seen:
@@ -216,20 +187,16 @@ class LeaseTable:
             if not self._layout.is_lake():
                 raise NotFound(f"There is no lake at {self._layout.root} yet; silt create makes it.")
             with contextlib.suppress(Conflict):
-                Table.create(
-                    self._layout.leases,
-                    _TABLE,
-                    partition_by=["name"],
-                    properties={PROPERTY_FORMAT: str(FIRST_FORMAT)},
-                    durable=self._settings.durable,
-                )
+                self._table.create_empty()
 
-    def _open(self) -> Table:
-        return Table(
+    def _open(self) -> NamedRowTable:
+        return NamedRowTable(
             self._layout.leases,
+            _ROW,
+            CommitKind.LEASE,
             settings=self._settings,
             clock=self._clock,
-            retention=Retention(hours=self._settings.changes_retention_hours, max_entries=KEPT_ENTRIES),
+            entries=KEPT_ENTRIES,
             label=f"The leases of lake {self._layout.root}",
         )
 
@@ -265,10 +232,3 @@ class LeaseTable:
             "a copy, or remove that folder if there is none.",
             reason=Reason.DAMAGED_FILE,
         )
-
-
-def _of(files: tuple[DataFile, ...], name: str) -> tuple[DataFile, ...]:
-    mine = tuple(file for file in files if file.partition["name"] == name)
-    if len(mine) > 1:
-        raise Corruption(f"Lease {name!r} has {len(mine)} rows. Restore the table of leases from a copy.")
-    return mine
