@@ -300,7 +300,7 @@ def _many_rows(logs: dict[str, EventLog], size: int) -> Iterator[Row]:
 
 
 def _unbroken_row(log: EventLog, size: int, sqlite_rate: float) -> Row:
-    """Let many append for so long that the projection has to be folded on the way, which bursts leave for later."""
+    """Let many append for so long that the projection must catch up on the way; bursts leave that for later."""
     samples: list[Sample] = []
     for number in range(UNBROKEN_ROUNDS):
         events = [[_received(f"long{number}{n}", at) for at in range(UNBROKEN_EACH)] for n in range(APPENDERS)]

@@ -1,4 +1,4 @@
-"""When a log on Delta folds what its own process has appended: as long as it can not beside appends, and never too late."""
+"""When a log on Delta projects the commits of its own process: if possible not beside appends, and never too late."""
 
 import threading
 import time
@@ -8,9 +8,9 @@ import pytest
 
 from siltstone.eventlog import delta_backend as delta
 from siltstone.eventlog import local_table as local_place
-from siltstone.eventlog.delta_backend import BEHIND, FAR_BEHIND, FOLDED_AT_COMMITS, DeltaKeeper
+from siltstone.eventlog.delta_backend import BEHIND, FAR_BEHIND, PROJECTED_AT_COMMITS, DeltaBackend
 from siltstone.eventlog.log import EventLog
-from siltstone.eventlog.pending_commits import Run
+from siltstone.eventlog.pending_commits import CommitRange
 from tests.support.histories import received
 
 PATIENCE_SECONDS = 60.0
@@ -19,15 +19,15 @@ HOUR_SECONDS = 3600.0
 
 @pytest.fixture
 def log(address: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> Iterator[EventLog]:
-    monkeypatch.setattr(local_place.LocalPlace, "notice", lambda *_: None)  # a squash would be a commit more
+    monkeypatch.setattr(local_place.LocalEventTable, "notice", lambda *_: None)  # a squash would be a commit more
     with EventLog.open(address("delta")) as opened:
         yield opened
 
 
-def unfolded(log: EventLog) -> int:
-    """Return how many commits were not folded yet; asking the log itself would fold them."""
-    assert isinstance(log._keeper, DeltaKeeper)
-    return log._keeper._projection.backlog.commits
+def unprojected(log: EventLog) -> int:
+    """Return how many commits are not projected yet. A query of the log itself would project them."""
+    assert isinstance(log._backend, DeltaBackend)
+    return log._backend._projection.backlog.commits
 
 
 def append(log: EventLog, count: int, name: str) -> None:
@@ -35,21 +35,21 @@ def append(log: EventLog, count: int, name: str) -> None:
         log.append(received(f"{name}{number}"))
 
 
-def test_what_was_appended_is_folded_once_nobody_appends(log: EventLog):
-    append(log, FOLDED_AT_COMMITS, "a")
+def test_appends_are_projected_in_the_next_pause(log: EventLog):
+    append(log, PROJECTED_AT_COMMITS, "a")
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while unfolded(log):
-        assert time.monotonic() < deadline, "it is never folded"
+    while unprojected(log):
+        assert time.monotonic() < deadline, "it is never projected"
         time.sleep(0.05)
-    assert log.next_index() == FOLDED_AT_COMMITS + 1
+    assert log.next_index() == PROJECTED_AT_COMMITS + 1
 
 
-def test_where_folding_does_not_keep_up_who_appends_folds(log: EventLog, monkeypatch: pytest.MonkeyPatch):
+def test_appends_wait_for_a_projection_that_does_not_keep_up(log: EventLog, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(delta, "QUIET_SECONDS", HOUR_SECONDS)
     append(log, FAR_BEHIND.commits - 1, "a")
-    assert unfolded(log) == FAR_BEHIND.commits - 1
+    assert unprojected(log) == FAR_BEHIND.commits - 1
     append(log, 3, "b")
-    assert unfolded(log) == 2
+    assert unprojected(log) == 2
     assert log.next_index() == FAR_BEHIND.commits + 3
 
 
@@ -57,99 +57,97 @@ def test_a_log_that_is_closed_does_not_wait_for_quiet(address: Callable[[str], s
     monkeypatch.setattr(delta, "QUIET_SECONDS", HOUR_SECONDS)
     uri = address("delta")
     with EventLog.open(uri) as log:
-        append(log, FOLDED_AT_COMMITS + 1, "a")
+        append(log, PROJECTED_AT_COMMITS + 1, "a")
     with EventLog.open(uri) as log:
-        assert log.next_index() == FOLDED_AT_COMMITS + 2
+        assert log.next_index() == PROJECTED_AT_COMMITS + 2
 
 
 class Busy(threading.Event):
     """Somebody appends during the first waits."""
 
-    def __init__(self, keeper: DeltaKeeper, appends: int) -> None:
+    def __init__(self, backend: DeltaBackend, appends: int) -> None:
         super().__init__()
-        self._keeper = keeper
+        self._backend = backend
         self.appends = appends
         self.waits = 0
 
     def wait(self, timeout: float | None = None) -> bool:
         del timeout
         self.waits += 1
-        self._keeper._groups += self.waits <= self.appends
+        self._backend._groups += self.waits <= self.appends
         return False
 
 
 @pytest.fixture
-def keeper(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> DeltaKeeper:
-    """A keeper that folds nothing beside appends until it is told to."""
-    assert isinstance(log._keeper, DeltaKeeper)
-    monkeypatch.setattr(log._keeper._background, "start", lambda *_: False)
-    return log._keeper
+def backend(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> DeltaBackend:
+    """A backend that projects nothing beside appends until a test calls it."""
+    assert isinstance(log._backend, DeltaBackend)
+    monkeypatch.setattr(log._backend._background, "start", lambda *_: False)
+    return log._backend
 
 
-def test_it_is_quiet_only_after_a_wait_in_which_nobody_appended(keeper: DeltaKeeper):
-    keeper._is_closing = busy = Busy(keeper, appends=3)
-    assert keeper._keep_up() is None
+def test_it_is_quiet_only_after_a_wait_in_which_nobody_appended(backend: DeltaBackend):
+    backend._is_closing = busy = Busy(backend, appends=3)
+    assert backend._keep_up() is None
     assert busy.waits == busy.appends + 1
 
 
-def test_while_somebody_appends_little_waits_for_quiet_and_too_much_does_not(log: EventLog, keeper: DeltaKeeper):
-    keeper._is_closing = busy = Busy(keeper, appends=3)
+def test_while_somebody_appends_little_waits_for_quiet_and_too_much_does_not(log: EventLog, backend: DeltaBackend):
+    backend._is_closing = busy = Busy(backend, appends=3)
     append(log, BEHIND.commits - 1, "a")
-    keeper._keep_up()
-    assert (busy.waits, unfolded(log)) == (busy.appends + 1, 0)
-    keeper._is_closing = busy = Busy(keeper, appends=3)
+    backend._keep_up()
+    assert (busy.waits, unprojected(log)) == (busy.appends + 1, 0)
+    backend._is_closing = busy = Busy(backend, appends=3)
     append(log, BEHIND.commits, "b")
-    keeper._keep_up()
-    assert (busy.waits, unfolded(log)) == (0, 0)
+    backend._keep_up()
+    assert (busy.waits, unprojected(log)) == (0, 0)
 
 
-def test_who_waits_for_quiet_in_vain_tidies_all_the_same(log: EventLog, keeper: DeltaKeeper):
+def test_who_waits_for_quiet_in_vain_tidies_all_the_same(log: EventLog, backend: DeltaBackend):
     append(log, 1, "a")
-    keeper._is_closing = busy = Busy(keeper, appends=delta.QUIET_WAITS)
-    keeper._keep_up()
-    assert (busy.waits, unfolded(log)) == (delta.QUIET_WAITS, 0)
+    backend._is_closing = busy = Busy(backend, appends=delta.QUIET_WAITS)
+    backend._keep_up()
+    assert (busy.waits, unprojected(log)) == (delta.QUIET_WAITS, 0)
 
 
 @pytest.fixture
-def beside(log: EventLog, keeper: DeltaKeeper, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Somebody appends once more after each of the first three folds; return how many commits then wait."""
-    take_in = keeper._projection._take_in
+def beside(log: EventLog, backend: DeltaBackend, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One more append after each of the first three applied ranges; return how many commits are then pending."""
+    apply = backend._projection._apply
     waiting: list[int] = []
 
-    def folded(run: Run) -> None:
-        take_in(run)
+    def applied(pending: CommitRange) -> None:
+        apply(pending)
         if len(waiting) < 3:
             append(log, 1, f"beside{len(waiting)}")
-            waiting.append(unfolded(log))
+            waiting.append(unprojected(log))
 
-    monkeypatch.setattr(keeper._projection, "_take_in", folded)
+    monkeypatch.setattr(backend._projection, "_apply", applied)
     return waiting
 
 
-def test_who_asks_folds_what_was_there_and_not_all_that_comes_meanwhile(
-    log: EventLog, keeper: DeltaKeeper, beside: list[int]
+def test_a_query_projects_what_was_there_and_not_all_that_comes_meanwhile(
+    log: EventLog, backend: DeltaBackend, beside: list[int]
 ):
     append(log, 1, "a")
-    keeper._projection.flush()
-    assert (len(beside), unfolded(log)) == (1, 1)
-    assert log.next_index() == 3, (
-        "the second append is folded, the third comes beside it and is for the next one who asks"
-    )
+    backend._projection.flush()
+    assert (len(beside), unprojected(log)) == (1, 1)
+    assert log.next_index() == 3, "the second append is projected, the third comes beside it and is for the next query"
 
 
-def test_in_the_background_everything_is_folded_that_came_meanwhile(
-    log: EventLog, keeper: DeltaKeeper, beside: list[int]
+def test_in_the_background_everything_is_projected_that_came_meanwhile(
+    log: EventLog, backend: DeltaBackend, beside: list[int]
 ):
     append(log, 1, "a")
-    keeper._is_closing = Busy(keeper, appends=0)
-    keeper._keep_up()
-    assert (len(beside), unfolded(log)) == (3, 0)
+    backend._is_closing = Busy(backend, appends=0)
+    backend._keep_up()
+    assert (len(beside), unprojected(log)) == (3, 0)
 
 
-def test_many_events_are_too_much_in_few_commits(log: EventLog, keeper: DeltaKeeper):
+def test_many_events_are_too_much_in_few_commits(log: EventLog, backend: DeltaBackend):
     log.append(*[received(f"a{number}") for number in range(BEHIND.events)])
-    keeper._is_closing = busy = Busy(keeper, appends=3)
-    keeper._keep_up()
-    assert (busy.waits, unfolded(log)) == (0, 0)
+    backend._is_closing = busy = Busy(backend, appends=3)
+    backend._keep_up()
+    assert (busy.waits, unprojected(log)) == (0, 0)
     log.append(*[received(f"b{number}") for number in range(FAR_BEHIND.events)])
-    assert unfolded(log) == 0, "who has appended so many folds them"
+    assert unprojected(log) == 0, "a large append projects its events"

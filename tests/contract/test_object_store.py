@@ -12,7 +12,7 @@ from siltstone.delta import object_store_table as object_table
 from siltstone.delta.object_store_table import ObjectTable
 from siltstone.errors import CommitUnknown, Conflict, InvalidRequest, NotFound, Unavailable
 from siltstone.eventlog.address import parse_address
-from siltstone.eventlog.delta_backend import open_place
+from siltstone.eventlog.delta_backend import open_event_table
 from siltstone.eventlog.events import event_json
 from siltstone.eventlog.log import EventLog
 from tests.support.appends import append_all
@@ -41,9 +41,9 @@ def uri(store: ObjectStore, tmp_path: Path) -> str:
 
 
 def table(uri: str) -> ObjectTable:
-    place = open_place(parse_address(uri), create=False, settings=Settings(), clock=SystemClock())
-    assert isinstance(place, ObjectTable)
-    return place
+    table = open_event_table(parse_address(uri), create=False, settings=Settings(), clock=SystemClock())
+    assert isinstance(table, ObjectTable)
+    return table
 
 
 def texts(uri: str) -> list[str]:
@@ -147,7 +147,7 @@ def test_a_lost_answer_is_told_and_the_repeat_is_no_second_event(uri: str) -> No
     event = received("lost")
     with EventLog.open(uri) as log:
         log.append(received("first"))
-        objects = log._keeper._place._objects  # type: ignore[attr-defined]
+        objects = log._backend._table._objects  # type: ignore[attr-defined]
         put = objects.put
 
         def lost(path: str, content: bytes, *, anew: bool = False) -> None:
@@ -169,7 +169,7 @@ def test_a_lost_answer_is_told_and_the_repeat_is_no_second_event(uri: str) -> No
 
 def test_a_put_that_meets_itself_has_landed(uri: str) -> None:
     with EventLog.open(uri) as log:
-        objects = log._keeper._place._objects  # type: ignore[attr-defined]
+        objects = log._backend._table._objects  # type: ignore[attr-defined]
         put = objects.put
 
         def twice(path: str, content: bytes, *, anew: bool = False) -> None:
@@ -185,7 +185,7 @@ def test_a_put_that_meets_itself_has_landed(uri: str) -> None:
 def test_a_put_that_meets_itself_and_cannot_be_read_keeps_its_files(uri: str) -> None:
     event = received("a")
     with EventLog.open(uri) as log:
-        objects = log._keeper._place._objects  # type: ignore[attr-defined]
+        objects = log._backend._table._objects  # type: ignore[attr-defined]
         put = objects.put
 
         def twice(path: str, content: bytes, *, anew: bool = False) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from siltstone.delta import commit_lock as turn
-from siltstone.eventlog.event_store import Checked
+from siltstone.eventlog.event_store import AppendPlan
 from siltstone.eventlog.log import EventLog
 from siltstone.eventlog.projection import Projection
 from tests.support.children import Child
@@ -51,11 +51,11 @@ def test_who_was_overtaken_while_it_looked_tries_again(address: Callable[[str], 
         check = Projection.check
         overtaken: list[int] = []
 
-        def late(self: Projection, *given: Any, **named: Any) -> Checked:  # noqa: ANN401
-            if self is slow._keeper._projection and not overtaken:  # type: ignore[attr-defined]
+        def late(self: Projection, *given: Any, **named: Any) -> AppendPlan:  # noqa: ANN401
+            if self is slow._backend._projection and not overtaken:  # type: ignore[attr-defined]
                 overtaken.append(1)
                 quick.append(received("one"))
-                assert quick.next_index() == 3, "and it is folded"
+                assert quick.next_index() == 3, "and it is projected"
                 quick.append(received("two"))
             return check(self, *given, **named)
 

@@ -9,8 +9,8 @@ import pytest
 
 from siltstone.errors import Conflict, InvalidRequest, NotFound
 from siltstone.eventlog import queries
-from siltstone.eventlog.event_json import MAX_EVENT_BYTES
 from siltstone.eventlog.events import (
+    MAX_EVENT_BYTES,
     BuildCancelEvent,
     BuildRequestEvent,
     BuildStatus,

@@ -54,7 +54,7 @@ def expected(count: int) -> list[str]:
 def uri(address: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> str:
     """A log of forty files that nobody has brought together yet."""
     found = address("delta")
-    monkeypatch.setattr(local_place.LocalPlace, "notice", lambda *_: None)
+    monkeypatch.setattr(local_place.LocalEventTable, "notice", lambda *_: None)
     append_all(found, first=0, last=40, at_once=1)
     return found
 

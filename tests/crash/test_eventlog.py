@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from siltstone.eventlog.events import event_json
-from siltstone.eventlog.local_table import LocalPlace
+from siltstone.eventlog.local_table import LocalEventTable
 from siltstone.eventlog.log import EventLog
 from tests.support.appends import append_all, squash_files
 from tests.support.children import Child
@@ -104,7 +104,7 @@ def test_a_squash_that_is_killed_loses_and_doubles_nothing(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = f"delta://{tmp_path}/log"
-    monkeypatch.setattr(LocalPlace, "notice", lambda *_: None)
+    monkeypatch.setattr(LocalEventTable, "notice", lambda *_: None)
     append_all(uri, first=0, last=40, at_once=1)
     outcome = Child("tests.support.appends:squash_files", {"uri": uri}, failpoint=f"{place}:kill").wait()
     assert outcome.killed, outcome.stderr

@@ -47,6 +47,7 @@ def installation() -> str:
 @cache
 def process_space() -> str:
     """Return what all processes that see each other's process ids have in common, and no others."""
+    # psutil knows neither the namespace of process ids nor, above, the id of the boot.
     try:
         return _digest(machine(), str(Path("/proc/self/ns/pid").stat().st_ino))
     except OSError:

@@ -18,7 +18,7 @@ from siltstone.errors import InvalidRequest
 FORMS: Final = "memory:, sqlite:///path, postgresql://host/name, delta:///path, delta+s3://bucket/path or delta+azure://container/path"
 
 
-class Backend(StrEnum):
+class BackendKind(StrEnum):
     """What keeps a log."""
 
     MEMORY = "memory"
@@ -29,14 +29,14 @@ class Backend(StrEnum):
     DELTA_AZURE = "delta+azure"
 
 
-OPTIONS: Final[Mapping[Backend, Mapping[str, str]]] = {
-    Backend.DELTA_S3: {
+OPTIONS: Final[Mapping[BackendKind, Mapping[str, str]]] = {
+    BackendKind.DELTA_S3: {
         "region": "aws_region",
         "endpoint": "aws_endpoint",
         "allow_http": "allow_http",
         "virtual_hosted": "aws_virtual_hosted_style_request",
     },
-    Backend.DELTA_AZURE: {
+    BackendKind.DELTA_AZURE: {
         "account": "azure_storage_account_name",
         "endpoint": "azure_storage_endpoint",
         "allow_http": "allow_http",
@@ -49,7 +49,7 @@ OPTIONS: Final[Mapping[Backend, Mapping[str, str]]] = {
 class Address:
     """A log's backend and place; `shown` is the URI without a password."""
 
-    backend: Backend
+    backend: BackendKind
     uri: str
     shown: str
     path: str = ""
@@ -70,26 +70,26 @@ def parse_address(uri: str) -> Address:
     'postgresql://ada:***@db/builds'
     """
     scheme, colon, rest = uri.partition(":")
-    known = {backend.value: backend for backend in Backend} | {"postgres": Backend.POSTGRESQL}
+    known = {backend.value: backend for backend in BackendKind} | {"postgres": BackendKind.POSTGRESQL}
     if not colon or scheme not in known:
         raise InvalidRequest(f"{_hidden(uri)!r} is no address of an event log: use {FORMS}.")
     backend = known[scheme]
     parts = _split(uri)
     match backend:
-        case Backend.MEMORY:
+        case BackendKind.MEMORY:
             if rest:
                 raise InvalidRequest("An event log in memory has no name: use 'memory:'.")
             return Address(backend=backend, uri=uri, shown=uri)
-        case Backend.SQLITE | Backend.DELTA:
+        case BackendKind.SQLITE | BackendKind.DELTA:
             return Address(backend=backend, uri=uri, shown=uri, path=_local_path(parts, backend))
-        case Backend.POSTGRESQL:
+        case BackendKind.POSTGRESQL:
             if not parts.path.strip("/"):
                 raise InvalidRequest(f"{_hidden(uri)!r} names no database: use postgresql://user@host:5432/name.")
             _check_port(parts, uri)
             return Address(backend=backend, uri=uri, shown=_hidden(uri))
-        case Backend.DELTA_S3 | Backend.DELTA_AZURE:
+        case BackendKind.DELTA_S3 | BackendKind.DELTA_AZURE:
             if not parts.netloc or not parts.path.strip("/"):
-                place = "bucket" if backend is Backend.DELTA_S3 else "container"
+                place = "bucket" if backend is BackendKind.DELTA_S3 else "container"
                 raise InvalidRequest(
                     f"{uri!r} must name a {place} and a path in it: use {backend.value}://{place}/path."
                 )
@@ -110,7 +110,7 @@ def _check_port(parts: SplitResult, uri: str) -> None:
         raise InvalidRequest(f"{_hidden(uri)!r} has no number as its port.") from error
 
 
-def _options(query: str, backend: Backend) -> dict[str, str]:
+def _options(query: str, backend: BackendKind) -> dict[str, str]:
     """Return what a query says, in the words of the store; only what is known, and no secrets."""
     known = OPTIONS[backend]
     found: dict[str, str] = {}
@@ -130,11 +130,11 @@ def _split(uri: str) -> SplitResult:
         raise InvalidRequest(f"{_hidden(uri)!r} is no address of an event log: {error}. Use {FORMS}.") from error
 
 
-def _local_path(parts: SplitResult, backend: Backend) -> str:
+def _local_path(parts: SplitResult, backend: BackendKind) -> str:
     """Return the path of ``scheme:///path``: what follows the third slash, as in SQLAlchemy; Delta's is always absolute."""
     if parts.netloc or not parts.path.startswith("/") or parts.query or parts.fragment:
         raise InvalidRequest(f"Use {backend.value}:///path, with three slashes and nothing but a path.")
-    path = unquote(parts.path[1:] if backend is Backend.SQLITE else parts.path)
+    path = unquote(parts.path[1:] if backend is BackendKind.SQLITE else parts.path)
     if not path.strip("/"):
         raise InvalidRequest(f"{backend.value}:/// names no path.")
     if path == ":memory:":

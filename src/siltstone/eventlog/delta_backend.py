@@ -8,11 +8,11 @@ Flow of an append:
 3. the new events are written, one file for each day, into files that no log names yet;
 4. one commit adds the files and moves the transaction `APP_INDEX`, on which it depends: whoever loses a race against another
    process checks everything anew on the new version;
-5. the appends are acknowledged, and the leader hands the events to the projection, which folds many of them in the background,
-   if it can once nobody appends; whoever asks, asks there, once it has all.
+5. the appends are acknowledged, and the leader hands the plan to the projection, which applies many of them in the background,
+   if possible while no thread appends. Queries read the projection once it has all commits.
 
-A crash before 4 leaves files of a dead owner, which are swept; after it the events are there, and the next process to ask folds
-them.
+A crash before 4 leaves files of a dead owner, which are swept. After it the events are in the table, and the next query of any
+process brings them into the projection.
 """
 
 import hashlib
@@ -31,10 +31,10 @@ from siltstone.delta.background import Background
 from siltstone.delta.group_commit import WriterQueue
 from siltstone.delta.layout import DATA
 from siltstone.errors import Conflict, Corruption, InvalidRequest, SiltstoneError, Unavailable
-from siltstone.eventlog.address import Address, Backend
+from siltstone.eventlog.address import Address, BackendKind
 from siltstone.eventlog.arrow_rows import DAY, FIRST_INDEX, TABLE_SCHEMA, day_of, stats_of, to_rows
-from siltstone.eventlog.event_store import Appended, Checked
-from siltstone.eventlog.event_table import PROPERTY_VERSION, Place
+from siltstone.eventlog.event_store import Appended, AppendPlan
+from siltstone.eventlog.event_table import PROPERTY_VERSION, EventTable
 from siltstone.eventlog.events import SCHEMA_VERSION, Event, Indexed
 from siltstone.eventlog.local_table import open_local
 from siltstone.eventlog.pending_commits import Backlog
@@ -45,17 +45,16 @@ from siltstone.spark.jars import private_cache
 
 APP_INDEX: Final = "siltstone.index"
 """The transaction that holds the index of the last event."""
-FOLDED_AT_COMMITS: Final = 32
-"""So many commits of this process, or one of several appends, are folded in the background, once nobody appends."""
+PROJECTED_AT_COMMITS: Final = 32
+"""Pending commits at which the projection catches up in the background. One commit of several appends suffices, too."""
 QUIET_WAITS: Final = 50
-"""So often quiet is waited for; a log whose readers keep the backlog small is tidied, too."""
+"""Most waits for a pause in appends. After them the table is tidied even if appends continue."""
 QUIET_SECONDS: Final = 0.1
-"""Nobody appends if nobody did for so long. Folding and tidying beside appends fight with them for the interpreter."""
-BEHIND: Final = Backlog(commits=4 * FOLDED_AT_COMMITS, events=256 * FOLDED_AT_COMMITS)
-"""Where nobody ever stops appending, so much is folded, and the table tidied, beside appends all the same: the database's own
-work, which is most of it, needs no interpreter."""
+"""A pause: no append for this long. Projecting and tidying beside appends compete with them for the GIL."""
+BEHIND: Final = Backlog(commits=4 * PROJECTED_AT_COMMITS, events=256 * PROJECTED_AT_COMMITS)
+"""Backlog at which the projection catches up even while appends continue. Most of that work is in SQLite, outside the GIL."""
 FAR_BEHIND: Final = BEHIND.times(4)
-"""Where folding does not keep up, appends wait for it: a bound for memory."""
+"""Backlog at which appends wait for the projection. Bounds memory."""
 QUEUED: Final = 1000
 """Appends of one process that may wait before a caller has to."""
 
@@ -64,19 +63,19 @@ class _NothingNew(Exception):  # noqa: N818
     """Every event of the group was refused or is in the log already."""
 
 
-class DeltaKeeper:
+class DeltaBackend:
     """A log in a Delta table."""
 
-    def __init__(self, place: Place, *, version: int, settings: Settings, clock: Clock) -> None:
+    def __init__(self, table: EventTable, *, version: int, settings: Settings, clock: Clock) -> None:
         """Use `open_delta`."""
         self.version = version
-        self._place = place
+        self._table = table
         self._clock = clock
-        self._projection = Projection(place, private_cache("eventlog") / f"{place.id}-{_short(place.label)}.db")
+        self._projection = Projection(table, private_cache("eventlog") / f"{table.id}-{_short(table.label)}.db")
         self._queue: WriterQueue[Sequence[Event], list[Appended] | Conflict] = WriterQueue(
-            self._commit, bound=QUEUED, wait_seconds=settings.commit_timeout_seconds, after=self._fold
+            self._commit, bound=QUEUED, wait_seconds=settings.commit_timeout_seconds, after=self._note_commit
         )
-        self._landed: tuple[Committed, Checked] | None = None
+        self._committed: tuple[Committed, AppendPlan] | None = None
         self._background = Background()
         self._owner = clock.new_id()
         self._staging = ExitStack()
@@ -100,24 +99,24 @@ class DeltaKeeper:
         return self._projection.reading()
 
     def rebuild(self) -> None:
-        """Make the projection anew."""
+        """Rebuild the projection."""
         self._projection.rebuild()
 
     def heal(self) -> bool:
-        """Throw the projection away; it is made anew by whoever asks."""
+        """Delete the projection. The next query rebuilds it."""
         self._projection.heal()
         return True
 
     def look_again(self) -> int:
         """Look whether somebody has migrated the table."""
-        self.version = int(self._place.properties()[PROPERTY_VERSION])
+        self.version = int(self._table.properties()[PROPERTY_VERSION])
         return self.version
 
     def migrate(self) -> None:
         """Add the columns that the table lacks, and then say so; a crash in between leaves columns that nobody uses yet."""
-        self._place.add_columns(TABLE_SCHEMA)
+        self._table.add_columns(TABLE_SCHEMA)
         reach("eventlog.during_migration")
-        self._place.set_properties({PROPERTY_VERSION: str(SCHEMA_VERSION)})
+        self._table.set_properties({PROPERTY_VERSION: str(SCHEMA_VERSION)})
         self.version = SCHEMA_VERSION
 
     def close(self) -> None:
@@ -125,7 +124,7 @@ class DeltaKeeper:
         self._is_closing.set()
         self._queue.close()
         self._background.close()
-        self._place.close()
+        self._table.close()
         self._staging.close()
         self._projection.close()
 
@@ -134,86 +133,86 @@ class DeltaKeeper:
     def _commit(self, batches: Sequence[Sequence[Event]]) -> list[list[Appended] | Conflict]:
         self._groups += 1
         staged: list[DataFile] = []
-        found = Checked.nothing()
+        plan = AppendPlan.empty()
 
         def build(version: int) -> Commit:
             self._discard(staged)
-            nonlocal found
-            last = self._place.transaction(APP_INDEX)  # before the check, which may look at a newer version
-            found = self._checked(batches, version)
-            if not found.new:
+            nonlocal plan
+            last = self._table.transaction(APP_INDEX)  # before the check, which may look at a newer version
+            plan = self._checked(batches, version)
+            if not plan.new:
                 raise _NothingNew
-            self._check_index(found.new[0].index, last)
-            staged[:] = self._stage(found.new)
+            self._check_index(plan.new[0].index, last)
+            staged[:] = self._stage(plan.new)
             reach("eventlog.after_stage")
             return Commit(
                 kind=CommitKind.APPEND,
                 plan_version=version,
                 adds=tuple(staged),
-                transactions={APP_INDEX: found.new[-1].index},
+                transactions={APP_INDEX: plan.new[-1].index},
                 depends=frozenset({APP_INDEX}),
             )
 
         self._keep_staged()
         try:
-            committed = self._place.commit(build)
+            committed = self._table.commit(build)
         except _NothingNew:
-            return found.answers
+            return plan.answers
         except (Conflict, Corruption, InvalidRequest, Unavailable):
             self._discard(staged)
             raise
         reach("eventlog.after_append")
-        self._landed = committed, found
-        return found.answers
+        self._committed = committed, plan
+        return plan.answers
 
     def _keep_staged(self) -> None:
         """Keep what this process stages from being swept, from its first append until it closes the log."""
         if not self._is_kept:
-            self._staging.enter_context(self._place.staging(self._owner))
+            self._staging.enter_context(self._table.staging(self._owner))
             self._is_kept = True
 
-    def _fold(self) -> None:
-        """Take note of what has just landed; when many append at once they do not wait for the projection."""
-        landed, self._landed = self._landed, None
-        if landed is None:
+    def _note_commit(self) -> None:
+        """Hand the last commit to the projection. Appends do not wait until it is applied."""
+        last, self._committed = self._committed, None
+        if last is None:
             return
-        committed, checked = landed
-        with suppress(Exception):  # whoever asks finds out, or folds it himself
-            backlog = self._projection.landed(committed.version, checked, commit_id=committed.commit_id)
+        committed, plan = last
+        with suppress(Exception):  # the next query finds the error, or reads the commit from the files
+            backlog = self._projection.add_commit(committed.version, plan, commit_id=committed.commit_id)
             if backlog.reaches(FAR_BEHIND):
                 self._projection.flush()
-            if backlog.commits >= FOLDED_AT_COMMITS or len(checked.answers) > 1 or backlog.reaches(BEHIND):
-                self._background.start("fold", Path(), self._keep_up)
+            if backlog.commits >= PROJECTED_AT_COMMITS or len(plan.answers) > 1 or backlog.reaches(BEHIND):
+                self._background.start("project", Path(), self._keep_up)
             else:
-                self._place.notice(committed.version)
+                self._table.notice(committed.version)
 
     def _keep_up(self) -> str | None:
-        """Fold, and tidy the table, once nobody appends or too much waits, until nothing waits."""
+        """Apply pending commits, and tidy the table, in a pause or at a large backlog, until nothing is pending."""
         try:
             while True:
                 self._wait_for_quiet()
                 self._projection.flush()
-                self._place.notice(self._place.version())
+                self._table.notice(self._table.version())
                 if not self._projection.backlog.commits:
                     return None
         except SiltstoneError as error:
             return str(error)
 
     def _wait_for_quiet(self) -> None:
-        """Wait until nobody appends, the log is closed, or too much waits to be folded."""
+        """Wait for a pause in appends, for the close of the log, or for a large backlog."""
         for _ in range(QUIET_WAITS):
             seen = self._groups
             if self._projection.backlog.reaches(BEHIND) or self._is_closing.wait(QUIET_SECONDS) or seen == self._groups:
                 return
 
-    def _checked(self, batches: Sequence[Sequence[Event]], version: int) -> Checked:
+    def _checked(self, batches: Sequence[Sequence[Event]], version: int) -> AppendPlan:
         return self._projection.check(batches, version=version, at=epoch_ns(self._clock.now()))
 
     def _check_index(self, first: int, last: int | None) -> None:
         """Refuse to leave a gap, whatever the projection says."""
         if last is not None and first != last + 1:
             raise Corruption(
-                f"{self._place.label}: the next event would be {first}, and the last one is {last}. "
+                f"{self._table.label}: the next event would be {first}, and the last one is {last}. "
                 "Run silt events rebuild."
             )
 
@@ -226,7 +225,7 @@ class DeltaKeeper:
         files: list[DataFile] = []
         for number, (day, events) in enumerate(days.items()):
             path = f"{DATA}/{self._owner}.{self._groups}.{number}.parquet"
-            size = self._place.stage(path, to_rows(events, first_index=first))
+            size = self._table.stage(path, to_rows(events, first_index=first))
             files.append(
                 DataFile(
                     path=path,
@@ -239,18 +238,18 @@ class DeltaKeeper:
         return files
 
     def _discard(self, staged: list[DataFile]) -> None:
-        self._place.discard([file.path for file in staged])
+        self._table.discard([file.path for file in staged])
         staged.clear()
 
 
 def _short(text: str) -> str:
-    """Return a short name for a place: copies of a log have the same id, and not the same events."""
+    """Return a short name for a location: copies of a log have the same id, but not the same events."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def open_delta(
     address: Address, *, create: bool, settings: Settings | None = None, clock: Clock | None = None
-) -> DeltaKeeper:
+) -> DeltaBackend:
     """Open a log in a Delta table, and make the table if there is none.
 
     Raises:
@@ -259,8 +258,8 @@ def open_delta(
     """
     settings = settings or Settings()
     clock = clock or SystemClock()
-    place = open_place(address, create=create, settings=settings, clock=clock)
-    version = place.properties().get(PROPERTY_VERSION)
+    table = open_event_table(address, create=create, settings=settings, clock=clock)
+    version = table.properties().get(PROPERTY_VERSION)
     if version is None:
         raise InvalidRequest(f"The Delta table at {address.shown} is no event log.")
     if int(version) > SCHEMA_VERSION:
@@ -268,12 +267,12 @@ def open_delta(
             f"Event log {address.shown} has version {version} of its columns; this Siltstone knows {SCHEMA_VERSION}. "
             "Use a newer Siltstone."
         )
-    return DeltaKeeper(place, version=int(version), settings=settings, clock=clock)
+    return DeltaBackend(table, version=int(version), settings=settings, clock=clock)
 
 
-def open_place(address: Address, *, create: bool, settings: Settings, clock: Clock) -> Place:
+def open_event_table(address: Address, *, create: bool, settings: Settings, clock: Clock) -> EventTable:
     """Open the table of a log, and make it if there is none."""
-    if address.backend is Backend.DELTA:
+    if address.backend is BackendKind.DELTA:
         return open_local(address, create=create, settings=settings, clock=clock)
     from siltstone.eventlog.object_place import open_object
 

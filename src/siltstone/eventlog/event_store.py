@@ -1,4 +1,4 @@
-"""Appending to the tables of a log: events get their indexes, are checked against what is there, and fold into it.
+"""Appends events to the tables of a log: numbers them, checks state transitions, and updates the state tables.
 
 Flow of an append, inside one transaction of the caller that nobody else appends in:
 
@@ -6,8 +6,8 @@ Flow of an append, inside one transaction of the caller that nobody else appends
 2. event by event, in memory: an id that is known must be of the same event; the next state must be legal; then it moves;
 3. write all rows at once: the events, and the states as they are after the last of them.
 
-A crash or an error leaves the transaction undone. The same code keeps a Delta log's projection: its events were checked before
-they were committed, and are only folded (`fold`).
+A crash or an error leaves the transaction undone. The same code maintains a Delta log's projection. Its events were checked
+before they were committed, and are only applied (`EventStore.project`).
 """
 
 import zlib
@@ -75,20 +75,20 @@ class Appended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
-    """What several appends come to: the events that are new, and for each append its answer or why it was refused."""
+class AppendPlan:
+    """The result of checking several appends: the new events, and for each append its answer or its refusal."""
 
     new: list[Indexed]
     answers: "list[list[Appended] | Conflict]"
-    states: "_States"
+    states: "StateChanges"
 
     @staticmethod
-    def nothing() -> "Checked":
-        """Return what no appends come to."""
-        return Checked(new=[], answers=[], states=_States())
+    def empty() -> "AppendPlan":
+        """Return the plan of no appends."""
+        return AppendPlan(new=[], answers=[], states=StateChanges())
 
-    def add(self, later: "Checked") -> None:
-        """Take what later appends come to."""
+    def extend(self, later: "AppendPlan") -> None:
+        """Add the plan of later appends."""
         self.new.extend(later.new)
         self.states.follow(later.new, later.states)
 
@@ -110,7 +110,7 @@ def next_index(connection: Connection) -> int:
     return int(found)
 
 
-class Ledger:
+class EventStore:
     """The tables of one log, within a transaction."""
 
     def __init__(self, connection: Connection) -> None:
@@ -123,24 +123,24 @@ class Ledger:
         Raises:
             Conflict: an event is not a legal next state, or its id was used for another one.
         """
-        checked = self.check([events], at=at)
-        answer = checked.answers[0]
+        plan = self.check([events], at=at)
+        answer = plan.answers[0]
         if isinstance(answer, Conflict):
             raise answer
-        self.take_in(checked)
+        self.apply(plan)
         return answer
 
-    def check(self, batches: Sequence[Sequence[Event]], *, at: int, over: "Sequence[Checked]" = ()) -> "Checked":
+    def check(self, batches: Sequence[Sequence[Event]], *, at: int, over: "Sequence[AppendPlan]" = ()) -> "AppendPlan":
         """Give indexes to the events of several appends, one after the other; one that is refused leaves the next its turn.
 
-        What `over` has found lies over the tables, the oldest first: it has landed, but was not taken in yet.
+        The tables are overlaid with the plans of `over`, oldest first: they are committed, but not applied yet.
         """
         states = self._looked_up([event for batch in batches for event in batch])
-        for landed in over:
-            states.lay(landed.states)
+        for committed in over:
+            states.overlay(committed.states)
         new: list[Indexed] = []
         answers: list[list[Appended] | Conflict] = []
-        last = next((landed.new[-1].index for landed in reversed(over) if landed.new), None)
+        last = next((committed.new[-1].index for committed in reversed(over) if committed.new), None)
         first = self.next_index() if last is None else last + 1
         for batch in batches:
             trial = states.copy() if len(batches) > 1 and len(batch) > 1 else states  # one event moves all or nothing
@@ -152,14 +152,14 @@ class Ledger:
             states = trial
             new += added
             answers.append(answer)
-        return Checked(new=new, answers=answers, states=states)
+        return AppendPlan(new=new, answers=answers, states=states)
 
-    def take_in(self, checked: Checked) -> None:
-        """Take in what `check` has found, in a transaction in which nothing else has come since."""
-        self._write(checked.new, checked.states)
+    def apply(self, plan: AppendPlan) -> None:
+        """Write a plan of `check`. The tables must not have changed since."""
+        self._write(plan.new, plan.states)
 
-    def fold(self, events: Sequence[Indexed]) -> None:
-        """Take in events that were checked and numbered elsewhere."""
+    def project(self, events: Sequence[Indexed]) -> None:
+        """Write events that were checked and numbered before."""
         states = self._looked_up([one.event for one in events])
         for one in events:
             states.apply(one.index, one.event)
@@ -171,7 +171,7 @@ class Ledger:
 
     # ---- looking up ----------------------------------------------------------------------------------------------
 
-    def _looked_up(self, events: Sequence[Event]) -> "_States":
+    def _looked_up(self, events: Sequence[Event]) -> "StateChanges":
         builds = {event.build_request_id for event in events}
         refs: set[tuple[str, str]] = set()
         runs: set[str] = set()
@@ -194,7 +194,7 @@ class Ledger:
             partitions=invalidated | {ref for _, ref in refs},
             runs=runs,
         )
-        states = _States(wanted=wanted)
+        states = StateChanges(wanted=wanted)
         for row in self._rows(EVENTS, ("event_id",), [event.event_id for event in events]):
             states.ids[row["event_id"]] = (row["idx"], stored_json(row))
         states.builds = {row["build_request_id"]: row for row in self._rows(BUILDS, ("build_request_id",), builds)}
@@ -231,7 +231,7 @@ class Ledger:
 
     # ---- writing -------------------------------------------------------------------------------------------------
 
-    def _write(self, events: Sequence[Indexed], states: "_States") -> None:
+    def _write(self, events: Sequence[Indexed], states: "StateChanges") -> None:
         if not events:
             return
         rows = [_event_row(one) for one in events]
@@ -320,7 +320,9 @@ def _written(dialect: str) -> dict[str, Any]:
     return found
 
 
-def _appended(events: Sequence[Event], states: "_States", first: int, at: int) -> tuple[list[Appended], list[Indexed]]:
+def _appended(
+    events: Sequence[Event], states: "StateChanges", first: int, at: int
+) -> tuple[list[Appended], list[Indexed]]:
     new: list[Indexed] = []
     answers: list[Appended] = []
     for event in events:
@@ -381,8 +383,8 @@ class _Wanted:
 
 
 @dataclass(slots=True)
-class _States:
-    """Where everything stands that some events are about, and how it moves with them."""
+class StateChanges:
+    """The states of everything that some events are about, and how the events change them."""
 
     wanted: _Wanted = field(default_factory=_Wanted)
     ids: dict[str, tuple[int, str | Event]] = field(default_factory=dict)
@@ -395,10 +397,10 @@ class _States:
     moved: dict[str, dict[Any, Row]] = field(default_factory=lambda: defaultdict(dict))
     """By table, the rows that an event has moved."""
 
-    def copy(self) -> "_States":
+    def copy(self) -> "StateChanges":
         """Return states that can move without these; rows are replaced, never changed."""
         moved: dict[str, dict[Any, Row]] = defaultdict(dict, {name: dict(rows) for name, rows in self.moved.items()})
-        return _States(
+        return StateChanges(
             wanted=self.wanted,
             ids=dict(self.ids),
             builds=dict(self.builds),
@@ -409,8 +411,8 @@ class _States:
             moved=moved,
         )
 
-    def lay(self, over: "_States") -> None:
-        """Replace what these states are about by how others have moved it."""
+    def overlay(self, over: "StateChanges") -> None:
+        """Replace rows of these states by the rows that others have changed."""
         self.ids |= {ident: over.ids[ident] for ident in self.wanted.ids if ident in over.ids}
         for rows, table, keys in (
             (self.builds, BUILDS, self.wanted.builds),
@@ -421,7 +423,7 @@ class _States:
             moved = over.moved[table.name]
             rows.update({key: moved[key] for key in keys if key in moved})
 
-    def follow(self, new: Sequence[Indexed], after: "_States") -> None:
+    def follow(self, new: Sequence[Indexed], after: "StateChanges") -> None:
         """Move these states by new events, after which those are as `after` says."""
         self.ids.update((one.event.event_id, (one.index, one.event)) for one in new)
         for name, rows in after.moved.items():
@@ -429,14 +431,17 @@ class _States:
         self.counts.update(after.counts)
 
     def build(self, build_request_id: str) -> BuildStatus | None:
+        """Return the status of a build request, if it is known."""
         row = self.builds.get(build_request_id)
         return BuildStatus(row["status"]) if row is not None else None
 
     def partition(self, build_request_id: str, partition_ref: str) -> PartitionStatus | None:
+        """Return the status of a partition in a build, if it is known."""
         row = self.in_builds.get((build_request_id, partition_ref))
         return PartitionStatus(row["status"]) if row is not None else None
 
     def run(self, job_run_id: str) -> Run | None:
+        """Return a job run, if it is known."""
         row = self.runs.get(job_run_id)
         if row is None:
             return None

@@ -1,7 +1,7 @@
-"""Where the files of a log on Delta are: a folder of this machine, or an object store.
+"""The port to the Delta table of a log: in a folder of this machine, or in an object store.
 
-A `Place` is a Delta table as the log needs it: commits by the number of the version they build on, the files that a commit has
-added, the files that are live, and files of events to write, read and throw away.
+An `EventTable` is a Delta table as the log needs it: commits by the version they build on, the files that a commit has added,
+the live files, and files of events to write, read and delete.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +19,7 @@ NEW_PROPERTIES: Final = {PROPERTY_FORMAT: str(FIRST_FORMAT), PROPERTY_VERSION: s
 """The properties of a log that is made today."""
 
 
-class Place(Protocol):
+class EventTable(Protocol):
     """A Delta table that holds a log. Safe to share between threads."""
 
     @property

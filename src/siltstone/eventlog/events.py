@@ -18,6 +18,11 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 SCHEMA_VERSION: Final = 2
 """The version of the events' columns that this code writes."""
+MAX_EVENT_BYTES: Final = 1024 * 1024
+"""Size limit of one event as JSON. Readers scan whole logs, so large data belongs elsewhere."""
+MAX_NAME_BYTES: Final = 1024
+"""Size limit of a name (build request, partition, job, job run), because names are in indexes."""
+MAX_TIMESTAMP: Final = 2**63 - 1
 
 
 class EventType(StrEnum):

@@ -36,8 +36,8 @@ RECENT_BYTES: Final = 32 * 1024
 """The rows of larger files do not stay."""
 
 
-class LocalPlace:
-    """A log in a folder."""
+class LocalEventTable:
+    """The Delta table of a log in a folder."""
 
     def __init__(self, table: Table, *, settings: Settings, clock: Clock) -> None:
         """Use `open_local`."""
@@ -180,7 +180,7 @@ def sweep(table: Table) -> int:
     return len(dead)
 
 
-def open_local(address: Address, *, create: bool, settings: Settings, clock: Clock) -> LocalPlace:
+def open_local(address: Address, *, create: bool, settings: Settings, clock: Clock) -> LocalEventTable:
     """Open the table in a folder, and make it if there is none.
 
     Raises:
@@ -193,7 +193,7 @@ def open_local(address: Address, *, create: bool, settings: Settings, clock: Clo
         _create(path, settings)
     table = open_table(path, settings=settings, clock=clock, label=f"Event log {address.shown}")
     table.version()
-    return LocalPlace(table, settings=settings, clock=clock)
+    return LocalEventTable(table, settings=settings, clock=clock)
 
 
 def open_table(path: Path, *, settings: Settings, clock: Clock, label: str | None = None) -> Table:

@@ -1,7 +1,7 @@
 """The event log as a user holds it: append events, and ask what happened.
 
-`EventLog.open` takes an address (see `address`). Whatever keeps the log, the same calls give the same answers: a backend only
-says how one appends and where one asks (`Keeper`); what may be appended and how questions are answered is the same code.
+`EventLog.open` takes an address (see `address`). The same calls give the same answers on every backend. An `EventLogBackend` only
+defines how to append and which tables to query. The rules for events and the queries are the same code.
 """
 
 import threading
@@ -17,10 +17,10 @@ from siltstone.clock import Clock, SystemClock, epoch_ns
 from siltstone.config import Role, Settings
 from siltstone.errors import Corruption, InvalidRequest, NotFound, Reason
 from siltstone.eventlog import queries
-from siltstone.eventlog.address import Address, Backend, parse_address
+from siltstone.eventlog.address import Address, BackendKind, parse_address
 from siltstone.eventlog.delta_backend import open_delta
 from siltstone.eventlog.event_json import check_event, is_plain
-from siltstone.eventlog.event_store import Appended, Ledger, next_index
+from siltstone.eventlog.event_store import Appended, EventStore, next_index
 from siltstone.eventlog.events import SCHEMA_VERSION, BuildStatus, Event, Indexed
 from siltstone.eventlog.queries import Build, Filter, JobRun, Listed, Page, Partition, Summary
 from siltstone.eventlog.sql_backend import Database, open_database
@@ -39,8 +39,8 @@ MAX_APPENDED: Final = 100_000
 T = TypeVar("T")
 
 
-class Keeper(Protocol):
-    """What keeps a log."""
+class EventLogBackend(Protocol):
+    """Storage of one log."""
 
     def append(self, events: Sequence[Event]) -> list[Appended]:
         """Append events, all of them or none; what is returned is durable."""
@@ -55,11 +55,11 @@ class Keeper(Protocol):
         ...
 
     def rebuild(self) -> None:
-        """Make anew whatever can be made from the log itself."""
+        """Rebuild what is derived from the log."""
         ...
 
     def heal(self) -> bool:
-        """Throw away what is broken and can be made anew; False if there is no such thing."""
+        """Delete what is derived from the log, so that it is rebuilt; False if nothing is."""
         ...
 
     @property
@@ -80,11 +80,10 @@ class Keeper(Protocol):
         ...
 
 
-class SqlKeeper:
-    """A log that lives in a database."""
+class SqlBackend:
+    """A log in the tables of a database."""
 
     def __init__(self, database: Database) -> None:
-        """Keep the log in these tables."""
         self._database = database
         self._clock = SystemClock()
         self._mutex = threading.Lock()
@@ -93,7 +92,7 @@ class SqlKeeper:
     def append(self, events: Sequence[Event]) -> list[Appended]:
         """Append in one transaction."""
         with self._database.writing() as connection:
-            return Ledger(connection).append(events, at=epoch_ns(self._clock.now()))
+            return EventStore(connection).append(events, at=epoch_ns(self._clock.now()))
 
     def append_soon(self, events: Sequence[Event]) -> "Future[list[Appended]]":
         """Append on a thread of one's own, one after the other: a database takes one writer at a time."""
@@ -141,9 +140,9 @@ class SqlKeeper:
 class EventLog:
     """One event log. Safe to share between threads."""
 
-    def __init__(self, keeper: Keeper, address: Address, *, role: Role = Role.ALL) -> None:
+    def __init__(self, backend: EventLogBackend, address: Address, *, role: Role = Role.ALL) -> None:
         """Use `EventLog.open`."""
-        self._keeper = keeper
+        self._backend = backend
         self._address = address
         self._role = role
 
@@ -169,9 +168,9 @@ class EventLog:
         role = (Settings.load() if settings is None else settings).role
         create = create and may_write(role)
         match address.backend:
-            case Backend.MEMORY | Backend.SQLITE | Backend.POSTGRESQL:
-                return cls(SqlKeeper(open_database(address, create=create)), address, role=role)
-            case Backend.DELTA | Backend.DELTA_S3 | Backend.DELTA_AZURE:
+            case BackendKind.MEMORY | BackendKind.SQLITE | BackendKind.POSTGRESQL:
+                return cls(SqlBackend(open_database(address, create=create)), address, role=role)
+            case BackendKind.DELTA | BackendKind.DELTA_S3 | BackendKind.DELTA_AZURE:
                 return cls(open_delta(address, create=create, settings=settings, clock=clock), address, role=role)
 
     @property
@@ -189,7 +188,7 @@ class EventLog:
             Conflict: an event is not a legal next state, or its id belongs to another event.
             Unavailable: the log cannot be reached.
         """
-        return self._keeper.append(self._checked(events)) if events else []
+        return self._backend.append(self._checked(events)) if events else []
 
     def append_soon(self, *events: Event) -> "Future[list[Appended]]":
         """Append events like `append`, but return at once: the future has the answer when they are durable, or the error.
@@ -201,11 +200,11 @@ class EventLog:
         """
         if not events:
             raise InvalidRequest("There is no event to append.")
-        return self._keeper.append_soon(self._checked(events))
+        return self._backend.append_soon(self._checked(events))
 
     def _checked(self, events: tuple[Event, ...]) -> tuple[Event, ...]:
         check_may_write(self._role, doing="append events")
-        if self._keeper.version < SCHEMA_VERSION and self._keeper.look_again() < SCHEMA_VERSION:
+        if self._backend.version < SCHEMA_VERSION and self._backend.look_again() < SCHEMA_VERSION:
             raise InvalidRequest(
                 f"Event log {self.uri} has version {self.version}; it can be read, but before anything is appended it needs "
                 f"version {SCHEMA_VERSION}: run silt events migrate. Older versions of Siltstone cannot use it after that."
@@ -318,7 +317,7 @@ class EventLog:
     @property
     def version(self) -> int:
         """The version of the log's columns; one that is older than today's can be read, but not appended to."""
-        return self._keeper.version
+        return self._backend.version
 
     def migrate(self) -> int:
         """Bring the log to today's version, which only adds columns, and return the version it had.
@@ -329,7 +328,7 @@ class EventLog:
         check_may_write(self._role, doing="migrate an event log")
         before = self.version
         if before < SCHEMA_VERSION:
-            self._keeper.migrate()
+            self._backend.migrate()
         return before
 
     def rebuild(self) -> None:
@@ -338,7 +337,7 @@ class EventLog:
         Raises:
             InvalidRequest: the log has none.
         """
-        self._keeper.rebuild()
+        self._backend.rebuild()
 
     def read(self, spark: "SparkSession") -> "DataFrame":
         """Return every event of a log on Delta as a Spark frame, with its index.
@@ -361,7 +360,7 @@ class EventLog:
         return report(self.read(spark), limit=limit)
 
     def _delta_path(self) -> str:
-        if self._address.backend is not Backend.DELTA:
+        if self._address.backend is not BackendKind.DELTA:
             raise InvalidRequest(
                 f"Spark reads event logs on Delta on this machine, and {self.uri} is none. Export it and import it into one."
             )
@@ -375,12 +374,12 @@ class EventLog:
         try:
             return self._answered(question)
         except Corruption:
-            if not self._keeper.heal():
+            if not self._backend.heal():
                 raise
         return self._answered(question)
 
     def _answered(self, question: Callable[[Connection], T]) -> T:
-        with self._keeper.reading() as connection:
+        with self._backend.reading() as connection:
             try:
                 return question(connection)
             except (KeyError, TypeError, ValueError) as error:  # of a row that is not what was written
@@ -399,7 +398,7 @@ class EventLog:
 
     def close(self) -> None:
         """Let go of the log."""
-        self._keeper.close()
+        self._backend.close()
 
     def __enter__(self) -> Self:
         """Use the log in a block."""

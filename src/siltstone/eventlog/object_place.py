@@ -6,7 +6,7 @@ from siltstone.clock import Clock
 from siltstone.config import Settings
 from siltstone.delta.object_store_table import Objects, ObjectTable
 from siltstone.errors import Conflict, NotFound
-from siltstone.eventlog.address import Address, Backend
+from siltstone.eventlog.address import Address, BackendKind
 from siltstone.eventlog.arrow_rows import DAY, FIRST_INDEX, TABLE_SCHEMA
 from siltstone.eventlog.event_table import NEW_PROPERTIES
 
@@ -18,7 +18,7 @@ def open_object(address: Address, *, create: bool, settings: Settings, clock: Cl
         NotFound: there is none, and none is to be made.
         Unavailable: the store cannot be reached.
     """
-    kind = "s3" if address.backend is Backend.DELTA_S3 else "azure"
+    kind = "s3" if address.backend is BackendKind.DELTA_S3 else "azure"
     objects = Objects(kind, address.bucket, address.path, address.options)
     label = f"Event log {address.shown}"
     try:

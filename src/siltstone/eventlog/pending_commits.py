@@ -1,106 +1,106 @@
-"""What this process has appended to a log on Delta and the projection does not have yet.
+"""Commits of this process to a log on Delta that the projection does not have yet.
 
-A *run* is a row of commits without a gap, oldest first: what this process has committed, and commits of others between that
-only moved rows. Appends are checked against the projection with the runs above it laid over, so who appends need not wait
-until they are folded; `delta_backend` says how many may wait. A run that is being folded takes nothing in; it may be laid
-over a projection that has it already: each state it says is what the projection says, or a later run says it again.
+A *commit range* has no gaps: commits of this process, and commits of others between them that only moved rows. Appends are
+checked against the projection overlaid with the ranges above it, so they do not wait for it. `delta_backend` bounds the backlog.
+A range that is being projected is closed: it takes no more commits. It may be overlaid on a projection that already has it,
+because each of its states is in the projection, or in a later range.
 """
 
 import threading
 from collections import deque
 from dataclasses import dataclass
 
-from siltstone.eventlog.event_store import Checked
+from siltstone.eventlog.event_store import AppendPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """How much waits to be folded: it costs memory by its events, and whoever asks by both."""
+    """How much waits to be projected. Events cost memory; events and commits cost the next query time."""
 
     commits: int
     events: int
 
     def reaches(self, other: "Backlog") -> bool:
-        """Tell whether this is as much as the other, by one measure or the other."""
+        """True if this has at least as many commits, or at least as many events, as the other."""
         return self.commits >= other.commits or self.events >= other.events
 
     def times(self, factor: int) -> "Backlog":
-        """Return so many times as much."""
+        """Return this backlog multiplied by a factor."""
         return Backlog(commits=factor * self.commits, events=factor * self.events)
 
 
 @dataclass(slots=True)
-class Run:
-    """Commits from one version of the table to another."""
+class CommitRange:
+    """Commits from one version of the table to another, and their plans as one."""
 
     start: int
     end: int
     commit_id: str
-    checked: Checked
+    plan: AppendPlan
     is_closed: bool = False
 
 
-class Remembered:
-    """Runs of commits. Safe to share between threads."""
+class PendingCommits:
+    """Commit ranges, oldest first. Safe to share between threads."""
 
     def __init__(self) -> None:
-        """Remember nothing yet."""
         self._mutex = threading.Lock()
-        self._runs: deque[Run] = deque()
+        self._ranges: deque[CommitRange] = deque()
 
     def __bool__(self) -> bool:
-        """True if something waits to be folded."""
-        return bool(self._runs)
+        """True if a commit waits to be projected."""
+        return bool(self._ranges)
 
     @property
     def backlog(self) -> Backlog:
-        """How much waits to be folded."""
+        """How much waits to be projected."""
         with self._mutex:
             return Backlog(
-                commits=sum(run.end - run.start + 1 for run in self._runs),
-                events=sum(len(run.checked.new) for run in self._runs),
+                commits=sum(pending.end - pending.start + 1 for pending in self._ranges),
+                events=sum(len(pending.plan.new) for pending in self._ranges),
             )
 
     @property
     def until(self) -> int | None:
-        """The version of the last commit; None if nothing is remembered."""
+        """The version of the last commit, or None."""
         with self._mutex:
-            return self._runs[-1].end if self._runs else None
+            return self._ranges[-1].end if self._ranges else None
 
-    def add(self, version: int, checked: Checked, commit_id: str) -> None:
-        """Remember a commit; where versions of others lie before it, what was remembered is folded from the files instead."""
+    def add(self, version: int, plan: AppendPlan, commit_id: str) -> None:
+        """Add a commit. After a gap all older ranges are dropped: the projection reads those versions from files."""
         with self._mutex:
-            if self._runs and self._runs[-1].end != version - 1:
-                self._runs.clear()
-            if not self._runs or self._runs[-1].is_closed:
-                self._runs.append(Run(start=version, end=version, commit_id=commit_id, checked=Checked.nothing()))
-            run = self._runs[-1]
-            run.end, run.commit_id = version, commit_id
-            run.checked.add(checked)
+            if self._ranges and self._ranges[-1].end != version - 1:
+                self._ranges.clear()
+            if not self._ranges or self._ranges[-1].is_closed:
+                empty = AppendPlan.empty()
+                self._ranges.append(CommitRange(start=version, end=version, commit_id=commit_id, plan=empty))
+            last = self._ranges[-1]
+            last.end, last.commit_id = version, commit_id
+            last.plan.extend(plan)
 
-    def over(self, version: int, *, until: int) -> list[Checked] | None:
-        """Return what lies above a projection of some version, up to a version of the table; None if that is not all."""
+    def over(self, version: int, *, until: int) -> list[AppendPlan] | None:
+        """Return the plans of all versions above `version` up to `until`; None if some of them are not here."""
         with self._mutex:
-            above = [run for run in self._runs if run.start > version]
+            above = [pending for pending in self._ranges if pending.start > version]
             start = above[0].start if above else until + 1
             end = above[-1].end if above else version
-            return [run.checked for run in above] if start == version + 1 and end == until else None
+            return [pending.plan for pending in above] if start == version + 1 and end == until else None
 
-    def oldest(self, *, until: int) -> Run | None:
-        """Return the oldest run, which takes nothing more in; None if it begins after a version."""
+    def oldest(self, *, until: int) -> CommitRange | None:
+        """Close and return the oldest range; None if it starts after a version."""
         with self._mutex:
-            if not self._runs or self._runs[0].start > until:
+            if not self._ranges or self._ranges[0].start > until:
                 return None
-            self._runs[0].is_closed = True
-            return self._runs[0]
+            self._ranges[0].is_closed = True
+            return self._ranges[0]
 
-    def drop(self, run: Run) -> None:
-        """Forget a run: it was folded, or cannot be."""
+    def drop(self, projected: CommitRange) -> None:
+        """Remove the oldest range after it was projected, or could not be."""
         with self._mutex:
-            if self._runs and self._runs[0] is run:
-                self._runs.popleft()
+            if self._ranges and self._ranges[0] is projected:
+                self._ranges.popleft()
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all ranges."""
         with self._mutex:
-            self._runs.clear()
+            self._ranges.clear()

@@ -1,16 +1,15 @@
 """The projection of a Delta log: its events in SQLite tables, so that it answers like any other log.
 
-It is made from the Delta table and can be thrown away at any time. It knows up to which version of the table it has folded, and
-before every question and every append it takes in what was committed since: from the entries of the Delta log one by one or,
-where those were cleaned, from the live files that can hold events it has not seen.
+It is built from the Delta table and can be deleted at any time. It stores the version of the table that it has reached. Before
+every query and every append it catches up: from the entries of the Delta log one by one or, where those were cleaned, from the
+live files that can hold events it has not seen.
 
-All processes of a user on one machine share it: a file in the cache folder, named by the table's id and place, so that
-copies of a log do not share one. It remembers the commit of the version it has folded: where an older copy, or one that went
-another way, was put in the place of the log, it is made anew. Whoever catches up does so in transactions. What this process
-appends itself it remembers (`pending_commits`), and folds when somebody asks, or in the background when it has come to many
-commits; until then appends are checked against both.
+All processes of a user on one machine share it: a file in the cache folder, named by the table's id and location, so that
+copies of a log do not share one. It stores the commit id of its version: it is rebuilt if an older or diverged copy replaces
+the log. A process catches up in transactions. Its own appends stay in memory (`pending_commits`). They are applied before
+the next query, or in the background after many commits. Until then appends are checked against both.
 
-A projection that is broken, or of another layout, is deleted and made anew.
+A projection that is broken, or of another layout, is deleted and rebuilt.
 """
 
 import threading
@@ -26,19 +25,19 @@ from sqlalchemy import Connection, insert, inspect, select, update
 from siltstone.delta.log_replay import LogMoved
 from siltstone.errors import Corruption, Reason, Unavailable
 from siltstone.eventlog.arrow_rows import FIRST_INDEX, from_rows
-from siltstone.eventlog.event_store import Checked, Ledger
-from siltstone.eventlog.event_table import Place
+from siltstone.eventlog.event_store import AppendPlan, EventStore
+from siltstone.eventlog.event_table import EventTable
 from siltstone.eventlog.events import SCHEMA_VERSION, Event, Indexed
-from siltstone.eventlog.pending_commits import Backlog, Remembered, Run
+from siltstone.eventlog.pending_commits import Backlog, CommitRange, PendingCommits
 from siltstone.eventlog.sql_backend import Database, open_projection
 from siltstone.eventlog.tables import CHECK_METADATA, HEAD, METADATA, PROJECTED, PROJECTION_METADATA
 from siltstone.failpoints import reach
 from siltstone.model.files import DataFile
 
 LAYOUT: Final = 4
-"""How the tables of a projection are laid out; one of another layout is made anew."""
+"""Version of the tables of a projection. A projection of another version is rebuilt."""
 FILES_AT_ONCE: Final = 200
-"""Files that are folded in one transaction: a bound for memory, and what a crash costs."""
+"""Most files per transaction. Bounds memory, and the work that a crash loses."""
 REBUILDS: Final = 2
 
 
@@ -53,12 +52,12 @@ class _Moved(Exception):  # noqa: N818
 class Projection:
     """The projection of one log on Delta."""
 
-    def __init__(self, place: Place, path: Path) -> None:
+    def __init__(self, table: EventTable, path: Path) -> None:
         """Open the projection, and make it if there is none that can be used."""
-        self._place = place
+        self._table = table
         self._path = path
-        self._folding = threading.RLock()
-        self._remembered = Remembered()
+        self._projecting = threading.RLock()
+        self._pending = PendingCommits()
         self._database = self._opened()
 
     def _opened(self) -> Database:
@@ -88,20 +87,20 @@ class Projection:
             self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
 
     def rebuild(self) -> None:
-        """Throw everything away and fold the log from its beginning."""
+        """Delete the projection and build it from the whole log."""
         self.heal()
-        self.catch_up(self._place.version())
+        self.catch_up(self._table.version())
 
     def heal(self) -> None:
-        """Throw everything away; whoever asks next folds the log from its beginning."""
-        with self._folding:
-            self._remembered.clear()
+        """Delete the projection. The next query builds it from the whole log."""
+        with self._projecting:
+            self._pending.clear()
             self._database.close()
             self._delete()
             self._database = self._opened()
 
     def close(self) -> None:
-        """Fold what was remembered, and close the database."""
+        """Apply pending commits, and close the database."""
         with suppress(Corruption, Unavailable):
             self.flush()
         self._database.close()
@@ -111,7 +110,7 @@ class Projection:
     @contextmanager
     def reading(self, version: int | None = None) -> Iterator[Connection]:
         """Ask within one state that has all of a version of the table, the newest one unless told."""
-        until = self._place.version() if version is None else version
+        until = self._table.version() if version is None else version
         self._try_flush()  # after the look: what this process has landed by then comes from memory, not from files
         while True:
             with self._asked(until) as connection:
@@ -121,13 +120,13 @@ class Projection:
             self.catch_up(until)
 
     def _try_flush(self) -> None:
-        if self._remembered:
+        if self._pending:
             with suppress(Corruption):  # mended by whoever catches up
                 self.flush()
 
     @contextmanager
     def _asked(self, until: int) -> Iterator[Connection | None]:
-        """Ask what was folded so far; None if that is not all, is of another log, or is broken."""
+        """Read the projection as it is; None if it is behind, of another log, or broken."""
         with ExitStack() as stack:
             try:
                 found = stack.enter_context(self._database.reading())
@@ -141,12 +140,12 @@ class Projection:
 
     def _is_ahead(self, at: int) -> bool:
         """True if the table has no such version: an older copy of it was put in its place."""
-        return at > self._place.version()
+        return at > self._table.version()
 
     # ---- catching up ---------------------------------------------------------------------------------------------
 
     def catch_up(self, until: int) -> None:
-        """Fold what was committed up to a version of the table."""
+        """Apply all commits up to a version of the table."""
         try:
             self._catch_up(until)
         except Corruption:  # of the projection, or of the table: the second time tells
@@ -154,7 +153,7 @@ class Projection:
             self._catch_up(until)
 
     def _catch_up(self, until: int) -> None:
-        """Fold in steps. What is to be folded is looked up before the database is locked: whoever appends holds the table."""
+        """Apply commits in steps. Files are listed before the database is locked, because an append holds the table."""
         live = False
         while True:
             with self._database.reading() as connection:
@@ -168,23 +167,23 @@ class Projection:
             try:
                 self._take(at, step)
             except _Moved as error:
-                if live and not self._place.exists(error.path) and error.path in {f.path for f in self._live_files()}:
+                if live and not self._table.exists(error.path) and error.path in {f.path for f in self._live_files()}:
                     raise Corruption(
-                        f"{self._place.label}: {error.path} cannot be read: it is not there. Restore it from a copy.",
+                        f"{self._table.label}: {error.path} cannot be read: it is not there. Restore it from a copy.",
                         reason=Reason.MISSING_FILE,
                     ) from error
                 live = True
             reach("eventlog.during_catch_up")
 
     def _live_files(self) -> tuple[DataFile, ...]:
-        return self._place.live().files
+        return self._table.live().files
 
     def _check_same(self, at: int, commit_id: str | None) -> None:
         """Refuse to go on from a version of another table, which was put in the place of ours."""
         if at < 0 or commit_id is None:
             return
         with suppress(FileNotFoundError):  # cleaned: nobody can tell
-            if self._place.added(at).commit_id != commit_id:
+            if self._table.added(at).commit_id != commit_id:
                 raise Corruption(f"The projection {self._path} is of another log.")
 
     def _next_step(self, at: int, until: int) -> "_Step":
@@ -193,7 +192,7 @@ class Projection:
         commit_id: str | None = None
         while at < until and len(files) < FILES_AT_ONCE:
             try:
-                added = self._place.added(at + 1)
+                added = self._table.added(at + 1)
             except FileNotFoundError:
                 return self._live_step()
             files += added.files
@@ -202,23 +201,23 @@ class Projection:
         return _Step(version=at, files=tuple(files), commit_id=commit_id)
 
     def _live_step(self) -> "_Step":
-        live = self._place.live()
+        live = self._table.live()
         commit_id: str | None = None
         with suppress(FileNotFoundError):
-            commit_id = self._place.added(live.version).commit_id
+            commit_id = self._table.added(live.version).commit_id
         return _Step(version=live.version, files=live.files, commit_id=commit_id)
 
     def _take(self, at: int, step: "_Step") -> None:
-        """Fold in one transaction, unless somebody was quicker."""
+        """Apply one step in one transaction, unless another process was faster."""
         with self._database.writing() as connection:
             if _version(connection) == at:
-                self._fold(connection, step.files)
+                self._project(connection, step.files)
                 _set_version(connection, step.version, step.commit_id)
 
-    def _fold(self, connection: Connection, files: Iterable[DataFile]) -> None:
-        """Fold the events of these files that are not there yet."""
-        ledger = Ledger(connection)
-        known = ledger.next_index()
+    def _project(self, connection: Connection, files: Iterable[DataFile]) -> None:
+        """Write the events of these files that the projection does not have yet."""
+        store = EventStore(connection)
+        known = store.next_index()
         events = [
             one
             for file in files
@@ -228,32 +227,32 @@ class Projection:
         events.sort(key=lambda one: one.index)
         if events and [one.index for one in events] != list(range(known, known + len(events))):
             raise Corruption(
-                f"{self._place.label}: events {known} to {events[-1].index} are not all there. Restore the log from a copy."
+                f"{self._table.label}: events {known} to {events[-1].index} are not all there. Restore the log from a copy."
             )
-        ledger.fold(events)
+        store.project(events)
 
     def _read(self, file: DataFile, first: int | None, known: int) -> Iterator[Indexed]:
         try:
-            rows = self._place.read(file.path)
+            rows = self._table.read(file.path)
         except FileNotFoundError as error:
             raise _Moved(file.path) from error
         except OSError as error:
             if error.errno is not None:
-                raise Unavailable(f"{self._place.label}: {file.path} cannot be read now ({error}).") from error
+                raise Unavailable(f"{self._table.label}: {file.path} cannot be read now ({error}).") from error
             raise Corruption(
-                f"{self._place.label}: {file.path} cannot be read ({error}). Restore it from a copy.",
+                f"{self._table.label}: {file.path} cannot be read ({error}). Restore it from a copy.",
                 reason=Reason.DAMAGED_FILE,
             ) from error
         except pa.ArrowException as error:
             raise Corruption(
-                f"{self._place.label}: {file.path} cannot be read ({error}). Restore it from a copy.",
+                f"{self._table.label}: {file.path} cannot be read ({error}). Restore it from a copy.",
                 reason=Reason.DAMAGED_FILE,
             ) from error
-        return from_rows(rows, first_index=first, where=f"{self._place.label}: {file.path}", known=known)
+        return from_rows(rows, first_index=first, where=f"{self._table.label}: {file.path}", known=known)
 
     # ---- what this process appends -------------------------------------------------------------------------------
 
-    def check(self, batches: Sequence[Sequence[Event]], *, version: int, at: int) -> Checked:
+    def check(self, batches: Sequence[Sequence[Event]], *, version: int, at: int) -> AppendPlan:
         """Check appends against a version of the table.
 
         Raises:
@@ -265,55 +264,55 @@ class Projection:
             self.heal()
             return self._check(batches, version=version, at=at)
 
-    def _check(self, batches: Sequence[Sequence[Event]], *, version: int, at: int) -> Checked:
+    def _check(self, batches: Sequence[Sequence[Event]], *, version: int, at: int) -> AppendPlan:
         self._remember_moves(version)
         with self._database.reading() as connection:
-            over = self._remembered.over(_version(connection), until=version)
+            over = self._pending.over(_version(connection), until=version)
             if over is not None:
-                return Ledger(connection).check(batches, at=at, over=over)
+                return EventStore(connection).check(batches, at=at, over=over)
         with self.reading(version) as connection:
             if _version(connection) > version:
                 raise LogMoved(f"another process was first: version {version} is not the newest any more")
-            return Ledger(connection).check(batches, at=at)
+            return EventStore(connection).check(batches, at=at)
 
     def _remember_moves(self, version: int) -> None:
-        """Remember the commits since ours that only moved rows, so that what we have committed need not be folded for them."""
-        until = self._remembered.until
-        with suppress(FileNotFoundError):  # cleaned: it is folded from the files
-            while until is not None and until < version and not (added := self._place.added(until + 1)).files:
+        """Add the commits since ours that only moved rows, so that our own commits can stay pending."""
+        until = self._pending.until
+        with suppress(FileNotFoundError):  # cleaned: it is read from the files
+            while until is not None and until < version and not (added := self._table.added(until + 1)).files:
                 until += 1
-                self._remembered.add(until, Checked.nothing(), added.commit_id or "")
+                self._pending.add(until, AppendPlan.empty(), added.commit_id or "")
 
-    def landed(self, version: int, checked: Checked, *, commit_id: str) -> Backlog:
-        """Remember what this process has committed, to be folded later; return how much that is now."""
-        self._remembered.add(version, checked, commit_id)
+    def add_commit(self, version: int, plan: AppendPlan, *, commit_id: str) -> Backlog:
+        """Add a commit of this process, to be applied later; return the backlog."""
+        self._pending.add(version, plan, commit_id)
         return self.backlog
 
     @property
     def backlog(self) -> Backlog:
-        """What this process has committed and not folded yet."""
-        return self._remembered.backlog
+        """Commits of this process that are not applied yet."""
+        return self._pending.backlog
 
     def flush(self) -> None:
-        """Fold what was remembered until now, unless somebody was quicker; then whoever asks catches up from the files."""
-        until = self._remembered.until
-        with self._folding:
-            while until is not None and (run := self._remembered.oldest(until=until)) is not None:
+        """Apply pending commits, unless another process was faster. The next query then catches up from the files."""
+        until = self._pending.until
+        with self._projecting:
+            while until is not None and (pending := self._pending.oldest(until=until)) is not None:
                 try:
-                    self._take_in(run)
+                    self._apply(pending)
                 finally:
-                    self._remembered.drop(run)
+                    self._pending.drop(pending)
 
-    def _take_in(self, run: Run) -> None:
+    def _apply(self, pending: CommitRange) -> None:
         with self._database.writing() as connection:
-            if _version(connection) == run.start - 1:
-                Ledger(connection).take_in(run.checked)
-                _set_version(connection, run.end, run.commit_id)
+            if _version(connection) == pending.start - 1:
+                EventStore(connection).apply(pending.plan)
+                _set_version(connection, pending.end, pending.commit_id)
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What is folded in one transaction."""
+    """The files that are applied in one transaction."""
 
     version: int
     files: tuple[DataFile, ...]

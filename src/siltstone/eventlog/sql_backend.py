@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlch
 from sqlalchemy.pool import StaticPool
 
 from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, Reason, Unavailable
-from siltstone.eventlog.address import Address, Backend
+from siltstone.eventlog.address import Address, BackendKind
 from siltstone.eventlog.events import SCHEMA_VERSION
 from siltstone.eventlog.tables import ADDED, HEAD, METADATA, VERSION
 from siltstone.failpoints import reach
@@ -146,9 +146,9 @@ def open_database(address: Address, *, create: bool) -> Database:
         InvalidRequest: a newer version of Siltstone has written it.
         Unavailable: the database cannot be reached, or does not let us in.
     """
-    if address.backend is Backend.SQLITE and not create and not Path(address.path).is_file():
+    if address.backend is BackendKind.SQLITE and not create and not Path(address.path).is_file():
         raise NotFound(f"There is no event log at {address.shown}.")
-    database = Database(_engine(address), address.shown, alone=address.backend is Backend.MEMORY)
+    database = Database(_engine(address), address.shown, alone=address.backend is BackendKind.MEMORY)
     try:
         _prepare(database, address, create=create)
     except BaseException:
@@ -204,21 +204,21 @@ def _stored_version(connection: Connection) -> int:
 
 def _engine(address: Address) -> Engine:
     match address.backend:
-        case Backend.MEMORY:
+        case BackendKind.MEMORY:
             engine = create_engine(
                 "sqlite://",
                 isolation_level="AUTOCOMMIT",
                 poolclass=StaticPool,
                 connect_args={"check_same_thread": False},
             )
-        case Backend.SQLITE:
+        case BackendKind.SQLITE:
             Path(address.path).parent.mkdir(parents=True, exist_ok=True)
             engine = create_engine(
                 URL.create("sqlite", database=address.path),
                 isolation_level="AUTOCOMMIT",
                 connect_args={"timeout": BUSY_SECONDS},
             )
-        case Backend.POSTGRESQL:
+        case BackendKind.POSTGRESQL:
             return create_engine(
                 make_url(address.uri).set(drivername="postgresql+psycopg"),
                 isolation_level="AUTOCOMMIT",

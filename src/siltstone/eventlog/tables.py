@@ -1,6 +1,6 @@
 """The tables of a log in SQL: the events in order, and what they add up to, so that every question is an index seek.
 
-`build_events` is the log: nothing else is ever asked for an event. The other tables are folded from it as events are
+`build_events` is the log: nothing else is ever asked for an event. The other tables are derived from it as events are
 appended (`event_store`): where builds, partitions and job runs stand, and which events are about which partition. They could
 be made anew from the events at any time.
 
@@ -131,7 +131,7 @@ PROJECTED: Final = Table(
     Column("version", BigInteger, nullable=False),
     Column("commit_id", _text()),
 )
-"""Of a projection: how its tables are laid out, up to which version of the table it has folded, and which commit that was."""
+"""Of a projection: how its tables are laid out, the version of the table that it has reached, and the commit of that version."""
 
 
 # ---- versions ----------------------------------------------------------------------------------------------------

@@ -228,6 +228,7 @@ def _forward(read_end: int, shown: int, tail: deque[str]) -> None:
 
 def children() -> set[int]:
     """Return this process's children, as far as the system tells."""
+    # Read by hand, not by psutil: the handler of Ctrl-C calls this, and a signal handler must not import a module.
     found: set[int] = set()
     with suppress(OSError):
         for task in Path("/proc/self/task").iterdir():

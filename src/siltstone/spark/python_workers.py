@@ -1,20 +1,15 @@
 """The Python processes of a Spark server: Spark starts a daemon of them for every session that runs Python, and never ends it.
 
-A server that outlives its sessions would gather one of them, of some 50 MB, for every command. Whoever knows that no session
-is left ends them. Spark starts a daemon anew where a session still asks for one that was ended.
-
-Found in ``/proc``; where there is none, nothing is ended, and they go with the server.
+A server that outlives its sessions would gather one of them, of some 50 MB, for every command. The server's owner ends them
+when no session is left. Spark starts a new daemon where a session still needs one that was ended.
 """
 
 import os
 import signal
-from collections import defaultdict
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
-DAEMON: Final = b"pyspark.daemon"
-_PROCESSES: Final = Path("/proc")
+DAEMON: Final = "pyspark.daemon"
 
 
 def end_python_workers(server: int) -> int:
@@ -27,33 +22,22 @@ def end_python_workers(server: int) -> int:
 
 
 def python_daemons(server: int) -> list[int]:
-    """Return the Python daemons below a server's process, and their workers, which bear the same name."""
-    return [process for process in _below(server) if DAEMON in _arguments(process)]
+    """Return the Python daemons below a server's process, and their workers, which have the same name."""
+    return [process for process, arguments in _descendants(server).items() if DAEMON in arguments]
 
 
 def java_processes(server: int) -> list[int]:
     """Return the JVMs below a server's process."""
-    return [process for process in _below(server) if _arguments(process)[:1] and _is_java(_arguments(process)[0])]
+    return [process for process, arguments in _descendants(server).items() if arguments[0].rpartition("/")[2] == "java"]
 
 
-def _is_java(program: bytes) -> bool:
-    return program.rpartition(b"/")[2] == b"java"
+def _descendants(server: int) -> dict[int, list[str]]:
+    """Return the arguments of all processes below a server's, by process id."""
+    import psutil  # here, because clients of a server import this module and need no psutil
 
-
-def _below(root: int) -> list[int]:
-    children: dict[int, list[int]] = defaultdict(list)
-    for folder in _PROCESSES.glob("[0-9]*"):
-        with suppress(OSError, ValueError):  # it has ended
-            after_name = (folder / "stat").read_text().rpartition(")")[2].split()
-            children[int(after_name[1])].append(int(folder.name))
-    found = [root]
-    for process in found:
-        found += children[process]
-    return found[1:]
-
-
-def _arguments(process: int) -> list[bytes]:
-    try:
-        return (_PROCESSES / str(process) / "cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return []
+    found: dict[int, list[str]] = {}
+    with suppress(psutil.Error):
+        for process in psutil.Process(server).children(recursive=True):
+            with suppress(psutil.Error):  # it has ended
+                found[process.pid] = process.cmdline() or [""]
+    return found

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from siltstone.errors import InvalidRequest
-from siltstone.eventlog.address import Backend, parse_address
-from siltstone.eventlog.event_json import MAX_EVENT_BYTES, MAX_NAME_BYTES, is_plain, parse_event, read_event
+from siltstone.eventlog.address import BackendKind, parse_address
+from siltstone.eventlog.event_json import is_plain, parse_event, read_event
 from siltstone.eventlog.events import (
+    MAX_EVENT_BYTES,
+    MAX_NAME_BYTES,
     PAYLOADS,
     BuildRequestEvent,
     BuildStatus,
@@ -77,8 +79,8 @@ def test_ids_are_written_in_one_way() -> None:
     ("values", "words"),
     [
         ([], "The event must be an object, not a list"),
-        ({}, "event_type is missing"),
-        (given() | {"event_type": "party"}, "event_type is 'party'; there are build_request, partition"),
+        ({}, "The event has no event_type"),
+        (given() | {"event_type": "party"}, "event_type 'party'; there are build_request, partition"),
         (given() | {"event_id": "7"}, "event_id is '7', which is not a UUID"),
         (given() | {"event_id": 7}, "event_id must be text, not a number"),
         (given() | {"timestamp": "now"}, "timestamp must be a whole number, not text"),
@@ -86,14 +88,14 @@ def test_ids_are_written_in_one_way() -> None:
         (given() | {"timestamp": 1.5}, "timestamp must be a whole number"),
         (given() | {"timestamp": -1}, "timestamp is -1; it must lie between"),
         (given() | {"timestamp": 2**63}, "it must lie between"),
-        (given() | {"build_request_id": ""}, "build_request_id is missing"),
-        (given() | {"build_request_id": "b" * (MAX_NAME_BYTES + 1)}, "build_request_id takes more than 1,024 bytes"),
+        (given() | {"build_request_id": ""}, "build_request_id must be 1 to 1,024 bytes long"),
+        (given() | {"build_request_id": "b" * (MAX_NAME_BYTES + 1)}, "build_request_id must be 1 to 1,024 bytes long"),
         (given() | {"build_request_event": None}, "build_request_event is missing"),
         (given() | {"build_request_event": "x"}, "build_request_event must be an object, not text"),
         (given() | {"colour": "red"}, "has unknown fields: colour"),
         (given() | {"job_event": {}}, "has unknown fields: job_event"),
         (given(status_code=1, colour="red"), "build_request_event has unknown fields: colour"),
-        (given(message="x"), "status_code is missing"),
+        (given(message="x"), "build_request_event has neither status_code nor status_name"),
         (given(status_code=0), "UNKNOWN, which says nothing"),
         (given(status_code=99), "status_code is 99; there are UNKNOWN 0, RECEIVED 1"),
         (given(status_name="DONE"), "status_name is 'DONE'; there are"),
@@ -113,7 +115,7 @@ def test_ids_are_written_in_one_way() -> None:
         (given("job", job_run_id="r", job_label="l", status_code=1, config={"inputs": [{"partition_ref": "p", "kind": 7}]}),
          r"config.inputs\[0\].kind is 7; there are QUERY 0, MATERIALIZE 1"),
         (given("job", job_run_id="r", job_label="l", status_code=1, manifests={}), "manifests must be a list, not an object"),
-        (given("job", job_run_id="r", job_label="l", status_code=1, manifests=[{}]), r"manifests\[0\].start_time must be"),
+        (given("job", job_run_id="r", job_label="l", status_code=1, manifests=[{}]), r"manifests\[0\].start_time is missing"),
         (given("job", job_run_id="r", job_label="l", status_code=1, manifests='[{"start_time": NaN}]'), "not a number in JSON"),
         (given("job_graph", job_graph="{nodes}"), "job_graph_event.job_graph is not JSON"),
     ],
@@ -151,15 +153,15 @@ def test_events_say_what_they_are_about() -> None:
 @pytest.mark.parametrize(
     ("uri", "backend", "path"),
     [
-        ("memory:", Backend.MEMORY, ""),
-        ("sqlite:///a/b.db", Backend.SQLITE, "a/b.db"),
-        ("sqlite:////a/b%20c.db", Backend.SQLITE, "/a/b c.db"),
-        ("delta:///a/b", Backend.DELTA, "/a/b"),
-        ("delta+s3://bucket/a/b", Backend.DELTA_S3, "a/b"),
-        ("delta+azure://container/a", Backend.DELTA_AZURE, "a"),
+        ("memory:", BackendKind.MEMORY, ""),
+        ("sqlite:///a/b.db", BackendKind.SQLITE, "a/b.db"),
+        ("sqlite:////a/b%20c.db", BackendKind.SQLITE, "/a/b c.db"),
+        ("delta:///a/b", BackendKind.DELTA, "/a/b"),
+        ("delta+s3://bucket/a/b", BackendKind.DELTA_S3, "a/b"),
+        ("delta+azure://container/a", BackendKind.DELTA_AZURE, "a"),
     ],
 )
-def test_addresses_name_a_backend_and_a_place(uri: str, backend: Backend, path: str) -> None:
+def test_addresses_name_a_backend_and_a_place(uri: str, backend: BackendKind, path: str) -> None:
     found = parse_address(uri)
     assert (found.backend, found.path, found.shown) == (backend, path, uri)
 
@@ -188,6 +190,17 @@ def test_plain_events_are_those_that_are_stored_as_they_stand() -> None:
     plain = [event for event in history(2000, seed=3) if is_plain(event)]
     assert len(plain) > 500
     assert all(parse_event(event_json(event)) == event for event in plain)
+
+
+def test_stored_json_is_a_few_times_as_long_as_the_json_that_was_read() -> None:
+    job = {"job_run_id": "r", "job_label": "l", "status_code": 3}
+    for payload in (
+        job | {"manifests": [{"start_time": 1, "end_time": 2}] * 500},
+        job | {"config": {"env": {str(n): '"' for n in range(500)}}},
+        job | {"message": "\U0001f600" * 2000},
+    ):
+        text = json.dumps(given("job", **payload), ensure_ascii=False, separators=(",", ":"))
+        assert len(event_json(parse_event(text)).encode()) < 5 * len(text)
 
 
 @pytest.mark.parametrize(

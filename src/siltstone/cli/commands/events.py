@@ -109,10 +109,10 @@ def _opened(uri: str | None, *, create: bool = False, writes: str = "") -> "Iter
 
 def _is_journal(uri: str) -> bool:
     from siltstone.delta.layout import JOURNAL
-    from siltstone.eventlog.address import Backend, parse_address
+    from siltstone.eventlog.address import BackendKind, parse_address
 
     found = parse_address(uri)
-    return found.backend is Backend.DELTA and Path(found.path).resolve().match(JOURNAL)
+    return found.backend is BackendKind.DELTA and Path(found.path).resolve().match(JOURNAL)
 
 
 # ---- writing -----------------------------------------------------------------------------------------------------

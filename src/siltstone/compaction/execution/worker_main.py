@@ -28,6 +28,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+import psutil
 import pyarrow as pa
 
 from siltstone.clock import SystemClock
@@ -187,19 +188,13 @@ class Worker:
 
 
 def session_members(leader: int) -> set[int]:
-    """Return the processes of a session, which all descend from its leader; of a system that does not tell, its group's."""
-    found: set[int] = set()
-    with contextlib.suppress(OSError):
-        for path in Path("/proc").iterdir():
-            if path.name.isdigit():
-                with contextlib.suppress(OSError, ValueError):
-                    if os.getsid(int(path.name)) == leader and not _is_zombie(path):
-                        found.add(int(path.name))
-    return found
-
-
-def _is_zombie(path: Path) -> bool:
-    return (path / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    """Return the running processes of a session. They all descend from its leader."""
+    members: set[int] = set()
+    for process in psutil.pids():
+        with contextlib.suppress(OSError, psutil.Error):  # it has ended
+            if os.getsid(process) == leader and psutil.Process(process).status() != psutil.STATUS_ZOMBIE:
+                members.add(process)
+    return members
 
 
 def own_stdout() -> TextIO:

@@ -17,6 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
+
 from siltstone.clock import Clock
 from siltstone.compaction.execution.job import Job
 from siltstone.compaction.execution.worker_main import session_members, settings_to_dict
@@ -45,7 +47,6 @@ NOT_INHERITED: Final = (
     "MASTER",
 )
 """Variables that would give a worker somebody else's JVM."""
-PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def worker_settings(settings: Settings, *, scratch: Path) -> Settings:
@@ -192,6 +193,7 @@ class WorkerProcess:
 
 
 def _resident_bytes(process: int) -> int:
-    with contextlib.suppress(OSError, IndexError, ValueError):
-        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * PAGE_BYTES
-    return 0
+    try:
+        return int(psutil.Process(process).memory_info().rss)
+    except psutil.Error:  # it has ended
+        return 0
