@@ -18,6 +18,7 @@ from siltstone.query.gate.allowlist import FUNCTIONS
 from siltstone.query.running import Cancellation
 from tests.e2e.silt import silt
 from tests.support.people import NAME, create, key, write_people
+from tests.support.refusals import refused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -233,9 +234,9 @@ def test_a_join_that_yields_nothing_ends_soon_after_its_time(lake: Lake, spark: 
 @pytest.mark.usefixtures("dataset")
 def test_a_product_that_could_not_be_stopped_is_refused_before_it_starts(lake: Lake) -> None:
     product = f"SELECT count(*) FROM {NAME} a, {NAME} b, {NAME} c WHERE a.n + b.n + c.n = -1"
-    with pytest.raises(InvalidRequest, match=r"Nothing equal connects a, b, c: .* about 2.6·10\^10 pairs"):
+    with refused(InvalidRequest, None, "a, b and c", "2.6e10 row pairs"):
         lake.sql(product, engine="spark")
-    with pytest.raises(InvalidRequest, match="Nothing equal connects a, b, c"):
+    with refused(InvalidRequest, None, "a, b and c"):
         lake.stream_sql(product)
 
 

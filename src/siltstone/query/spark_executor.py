@@ -23,7 +23,7 @@ from siltstone.errors import Corruption, InvalidRequest, Reason, SiltstoneError,
 from siltstone.query.gate.admit import source_of, spark_text
 from siltstone.query.gate.checked_query import Admitted, Source
 from siltstone.query.gate.column_check import check_names
-from siltstone.query.gate.cross_join_guard import Known, check_expansion, check_product, has_products
+from siltstone.query.gate.cross_join_guard import Known, check_expansion, check_product
 from siltstone.query.result import QueryResult, answered_schema, as_answered_batch
 from siltstone.query.running import Cancellation
 from siltstone.query.stream import as_batches, batches_of
@@ -198,15 +198,12 @@ class SparkQuery:
         return {str(source.name): self._dataset(str(source.name)) for source in self._admitted.references}
 
     def _check_product(self, opened: Mapping[str, Dataset]) -> None:
-        """Refuse, before Spark is asked for, what Spark could not be stopped from."""
+        """Reject, before Spark is started, what Spark could not plan or interrupt, and misspelt columns."""
         check_expansion(self._admitted.checked)
         check_names(self._admitted.checked, lambda table: self._columns(opened, table))
-        if not self._most_pairs or not has_products(self._admitted.checked):
-            return
-        known = {name: _known(found) for name, found in opened.items()}
 
         def dataset(table: exp.Table) -> Known:
-            return known[str(source_of(self._admitted, table).name)]
+            return _known(opened[str(source_of(self._admitted, table).name)])
 
         check_product(self._admitted.checked, dataset, most=self._most_pairs)
 
