@@ -1,7 +1,7 @@
 """The router: one question, two engines, and who answers.
 
 0. A question is answered on a thread beside its caller's (`aside.py`), who waits no longer than its time limit (`running.py`).
-1. The gate admits the text; what it was admitted as is kept.
+1. The gate admits the text, from its cache if it was admitted before.
 2. The question is translated for the hot engine, or a phrase says why it lies outside the subset.
 3. If it can be hot and every dataset is resident, each is pinned once and the hot engine answers. Small datasets that are not
    resident are filled at once: that is quicker than Spark's first answer.
@@ -12,9 +12,7 @@ Whatever the hot engine cannot do exactly as Spark does, Spark does. The result 
 """
 
 import math
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -48,7 +46,6 @@ if TYPE_CHECKING:
     from siltstone.query.hot.dataset_resolver import Sources
 
 BYTES_PER_MB: Final = 1024 * 1024
-KEPT_ADMISSIONS: Final = 256
 MAX_ID_CHARS: Final = 128
 FILLS: Final = 4
 """How often what is not resident is filled for one question: somebody may evict it before it is read."""
@@ -143,8 +140,6 @@ class Router:
         self._aside = Aside()
         self._kept = KeptResults(settings.result_cache_mb * BYTES_PER_MB)
         self._translations = Translations()
-        self._admitted: OrderedDict[tuple[str, str | None, str | None], Admitted] = OrderedDict()
-        self._mutex = threading.Lock()
 
     # ---- asking --------------------------------------------------------------------------------------------------
 
@@ -244,13 +239,13 @@ class Router:
             raise
 
     def _answered(self, question: Question, run: Run) -> tuple[QueryResult, Admitted]:
-        admitted = self._admit(question)
+        admitted = _admit(question)
         run.since = self._kept.forgets
         return self._routed(question, admitted, run), admitted
 
     def _batches(self, question: Question, run: Run) -> Iterator[pa.Schema | pa.RecordBatch]:
         with self._running.listed(run):
-            yield from self._spark_query(self._admit(question), run).batches()
+            yield from self._spark_query(_admit(question), run).batches()
 
     def _spark_query(self, admitted: Admitted, run: Run) -> SparkQuery:
         run.check()
@@ -263,7 +258,7 @@ class Router:
         )
 
     def _explained(self, question: Question, run: Run) -> Explanation:
-        admitted = self._admit(question)
+        admitted = _admit(question)
         run.check()
         names = _names(admitted)
         decisions = {name: self._hot().decide(name) for name in names}
@@ -284,24 +279,6 @@ class Router:
         return Explanation(engine=Engine.SPARK, reason=reason, datasets=resident, plan=text)
 
     # ---- whose turn it is ----------------------------------------------------------------------------------------
-
-    def _admit(self, question: Question) -> Admitted:
-        key = (question.text, question.catalog, question.schema)
-        if question.params:
-            return self._admit_anew(question)
-        with self._mutex:
-            found = self._admitted.get(key)
-        if found is None:
-            found = self._admit_anew(question)
-            with self._mutex:
-                self._admitted[key] = found
-                while len(self._admitted) > KEPT_ADMISSIONS:
-                    self._admitted.popitem(last=False)
-        return found
-
-    @staticmethod
-    def _admit_anew(question: Question) -> Admitted:
-        return admit(question.text, parameters=question.params, catalog=question.catalog, schema=question.schema)
 
     def _routed(self, question: Question, admitted: Admitted, run: Run) -> QueryResult:
         missed: tuple[str, ...] = ()
@@ -511,6 +488,10 @@ def check_seconds(seconds: object) -> None:
         raise InvalidRequest(
             f"A time limit is a number of seconds, or 0 for none, not {seconds!r} (--timeout or timeout=)."
         )
+
+
+def _admit(question: Question) -> Admitted:
+    return admit(question.text, parameters=question.params, catalog=question.catalog, schema=question.schema)
 
 
 def _names(admitted: Admitted) -> tuple[str, ...]:

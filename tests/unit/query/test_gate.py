@@ -251,15 +251,6 @@ def test_references_come_once_and_in_the_order_of_the_text():
     ]
 
 
-def test_a_tree_can_be_given_other_tables():
-    admitted = admit("WITH w AS (SELECT a FROM crm.sales.t) SELECT * FROM w JOIN crm.sales.__raw__t USING (a)")
-    names = {source: f"hot_{number}" for number, source in enumerate(admitted.references)}
-    assert admitted.with_tables(names).sql("duckdb") == (
-        'WITH "w" AS (SELECT "a" FROM "hot_0" AS "t") SELECT * FROM "w" AS "w" JOIN "hot_1" AS "__raw__t" USING ("a")'
-    )
-    assert "crm" in admitted.tree.sql("duckdb")
-
-
 def test_functions_and_what_changes_by_itself_are_named():
     admitted = admit("SELECT COUNT(*), extract(YEAR FROM a), now(), CURRENT_DATE FROM crm.sales.t")
     assert admitted.functions == {"count", "extract", "now", "current_date"}
@@ -364,3 +355,11 @@ def test_a_known_text_is_not_read_again():
     first, second = admit("SELECT :a", parameters={"a": 1}), admit("SELECT :a", parameters={"a": 2})
     assert second.tree is first.tree
     assert (first.parameters, second.parameters) == ({"a": 1}, {"a": 2})
+
+
+def test_a_text_that_was_read_is_not_read_again():
+    text = f"SELECT n FROM crm.sales.t WHERE n = :value -- {'x' * 10_000}"
+    first = admit(text, parameters={"value": 1})
+    again = admit(text, parameters={"value": 2})
+    assert (again.checked is first.checked, again.parameters) == (True, {"value": 2})
+    assert admit(text, parameters={"value": 1}, catalog="crm").checked is not first.checked

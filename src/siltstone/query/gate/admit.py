@@ -12,9 +12,10 @@ elsewhere is found nowhere.
 """
 
 import re
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 from sqlglot import exp
@@ -34,10 +35,8 @@ from siltstone.query.gate.tree_comparison import check_same, decides_alike
 MAX_QUERY_CHARS: Final = 100_000
 MAX_QUERY_TOKENS: Final = 25_000
 """Most words, names, values and signs of a query. Reading takes a time in proportion to them, about 0.1 ms each."""
-KEPT_TEXTS: Final = 512
-"""How many texts are known by heart: one that is asked again is not read again."""
-MAX_KEPT_CHARS: Final = 4_000
-"""The longest text that is kept; its trees are some hundred times as large."""
+CACHED_CHARS: Final = 2_000_000
+"""Bound on the admission cache, in characters of its query texts. Their trees take some hundred times as many bytes."""
 _BEGINS: Final = (TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.L_PAREN)
 PARSER_ERRORS: Final = (SqlglotError, AttributeError, AssertionError, IndexError, KeyError, TypeError, ValueError)
 """What the parser raises for a text that it cannot read: its own errors, and slips of its own for odd ones."""
@@ -76,7 +75,7 @@ def admit(
     """
     if not isinstance(text, str):
         raise InvalidRequest(f"A query is text, not {type(text).__name__}.")
-    read = (_kept if len(text) <= MAX_KEPT_CHARS else _read)(text, catalog, schema)
+    read = _admissions.read(text, catalog, schema)
     given = check_parameters(read.places, parameters or {})
     return Admitted(
         text=text,
@@ -133,7 +132,33 @@ def _read(text: str, catalog: str | None, schema: str | None) -> _Read:
         raise InvalidRequest("The query is nested too deeply. Split it, with WITH or in several queries.") from None
 
 
-_kept = lru_cache(maxsize=KEPT_TEXTS)(_read)
+class _AdmissionCache:
+    """LRU cache of parsed and checked query texts, by text and default catalog and schema. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._reads: OrderedDict[tuple[str, str | None, str | None], _Read] = OrderedDict()
+        self._chars = 0
+        self._mutex = threading.Lock()
+
+    def read(self, text: str, catalog: str | None, schema: str | None) -> _Read:
+        """Return what a text says; parse and check it if it is not in the cache."""
+        key = (text, catalog, schema)
+        with self._mutex:
+            cached = self._reads.get(key)
+            if cached is not None:
+                self._reads.move_to_end(key)
+                return cached
+        read = _read(text, catalog, schema)
+        with self._mutex:
+            self._chars += len(text) if key not in self._reads else 0
+            self._reads[key] = read
+            while self._chars > CACHED_CHARS:
+                (evicted, _, _), _ = self._reads.popitem(last=False)
+                self._chars -= len(evicted)
+        return read
+
+
+_admissions: Final = _AdmissionCache()
 
 
 def _reading(text: str, catalog: str | None, schema: str | None) -> _Read:

@@ -98,7 +98,6 @@ _JOINS: Final = frozenset(
 )
 _CLAUSES: Final = ("where", "group", "having", "qualify", "windows", "order", "limit", "offset")
 _QUERY_PARTS: Final = ("with_", *_CLAUSES)
-_ORDINARY: Final = {"line", "col", "start", "end"}
 MAX_TERMS: Final = 500
 """The most operators in a row, and set operations in a row: each is a level for an engine that reads them by recursion."""
 
