@@ -7,7 +7,8 @@ from siltstone.errors import InvalidRequest
 from siltstone.query.gate.admit import MAX_QUERY_CHARS, MAX_QUERY_TOKENS, admit, spark_text
 from siltstone.query.gate.checked_query import Admitted, Source
 from siltstone.query.gate.parser import tree_of
-from siltstone.query.gate.sql_writer import MAX_TERMS, WRITERS
+from siltstone.query.gate.sql_writer import SqlWriter
+from siltstone.query.gate.syntax import MAX_TERMS, check_syntax
 from siltstone.query.gate.tokenizer import tokens_of
 from siltstone.query.gate.tree_comparison import check_same
 from tests.support.refusals import refused
@@ -200,7 +201,12 @@ def test_a_rewrite_with_another_meaning_is_found_by_its_tree(one: str, other: st
 
 
 def test_a_query_is_refused_if_its_rewrite_would_mean_something_else(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(WRITERS, exp.Sub, lambda to, node: f"{to.write(node.expression)} - {to.write(node.this)}")
+    original = SqlWriter.operators
+
+    def swapped(to: SqlWriter, node: exp.Expr) -> str:
+        return f"{to.sql(node.expression)} - {to.sql(node.this)}" if isinstance(node, exp.Sub) else original(to, node)
+
+    monkeypatch.setattr(SqlWriter, "operators", swapped)
     with pytest.raises(InvalidRequest, match="would not mean the same"):
         admit("SELECT * FROM crm.sales.t WHERE (a - b) = 7001")
 
@@ -363,3 +369,20 @@ def test_a_text_that_was_read_is_not_read_again():
     again = admit(text, parameters={"value": 2})
     assert (again.checked is first.checked, again.parameters) == (True, {"value": 2})
     assert admit(text, parameters={"value": 1}, catalog="crm").checked is not first.checked
+
+
+@pytest.mark.parametrize("text", WRITTEN)
+def test_writing_a_query_leaves_its_tree_as_it_is(text: str):
+    """Trees are cached and written by several threads at once."""
+    checked = admit(text).checked
+    before = repr(checked)
+    for_spark(admit(text))
+    assert repr(checked) == before
+
+
+def test_text_in_a_tree_is_rejected_where_it_would_be_written_without_quotes():
+    tree = exp.select(exp.Column(this=exp.Identifier(this="a")))
+    check_syntax(tree)
+    for node in (exp.Alias(this=exp.Null(), alias="x; y"), exp.Tuple(expressions=["x; y"]), exp.Cast(this="x; y")):
+        with refused(InvalidRequest, None, "not allowed"):
+            check_syntax(exp.Select(expressions=[node]))

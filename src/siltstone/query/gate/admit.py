@@ -1,7 +1,7 @@
 """The gate: exactly one SELECT, made of what is on the lists, and every table in it a dataset of the lake.
 
 1. `words.py` cuts the text into tokens by Spark's rules, `grammar.py` makes a tree of them.
-2. `written.py` rewrites that tree as text, node by node; what it cannot write is refused with its place.
+2. `syntax.py` checks every node and argument of the tree against its list, `written.py` writes the tree as text.
 3. `lost.py` and `same.py` compare the rewrite with the original, token by token and tree by tree.
 4. Every table is found to be a common table expression that is visible there, or the name of a dataset; nothing else.
 5. Every parameter gets a value of a type that can be bound.
@@ -28,7 +28,8 @@ from siltstone.query.gate.checked_query import Admitted, Source
 from siltstone.query.gate.parameters import check_parameters, literal
 from siltstone.query.gate.parser import known_tree_of, tree_of
 from siltstone.query.gate.round_trip import check_nothing_is_lost
-from siltstone.query.gate.sql_writer import Writer, located, place_of, quoted
+from siltstone.query.gate.sql_writer import SqlWriter, quoted
+from siltstone.query.gate.syntax import check_syntax, located, place_of
 from siltstone.query.gate.tokenizer import Place, tokens_of
 from siltstone.query.gate.tree_comparison import check_same, decides_alike
 
@@ -110,7 +111,7 @@ def spark_text(admitted: Admitted, views: Mapping[Source, str], *, common: Calla
             return quoted(of_common_table(cte))
         return quoted(views[_source(table, admitted.catalog, admitted.schema)])
 
-    writer = Writer(
+    writer = SqlWriter(
         table=of_table,
         common_table=of_common_table,
         parameter=lambda name: literal(admitted.parameters[name]),
@@ -175,7 +176,8 @@ def _reading(text: str, catalog: str | None, schema: str | None) -> _Read:
     tables = [table for table in checked.find_all(exp.Table) if isinstance(table.this, exp.Identifier)]
     tables.sort(key=lambda table: table.parts[0].meta.get("start", 0))
     named = [_source(table, catalog, schema) for table in tables if common_table(table) is None]
-    writer = Writer(table=of_table, common_table=_common_name, datasets=_prefixes(named))
+    syntax = check_syntax(checked)
+    writer = SqlWriter(table=of_table, common_table=_common_name, datasets=_prefixes(named))
     normalised = writer.write(checked)
     written = tokens_of(normalised)
     check_nothing_is_lost(tokens, written, _names(named))
@@ -186,9 +188,9 @@ def _reading(text: str, catalog: str | None, schema: str | None) -> _Read:
         tree=_known(written, normalised, again),
         checked=checked,
         references=tuple(dict.fromkeys(named)),
-        places=writer.parameters,
-        functions=frozenset(writer.functions),
-        volatile=frozenset(writer.volatile),
+        places=syntax.parameters,
+        functions=frozenset(syntax.functions),
+        volatile=frozenset(syntax.volatile),
     )
 
 
