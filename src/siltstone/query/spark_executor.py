@@ -26,7 +26,7 @@ from siltstone.query.cancellation import ActiveQuery
 from siltstone.query.gate.admit import source_of, spark_text
 from siltstone.query.gate.checked_query import Admitted, Source
 from siltstone.query.gate.column_check import check_names
-from siltstone.query.gate.cross_join_guard import Known, check_expansion, check_product
+from siltstone.query.gate.cross_join_guard import DatasetSize, check_expansion, check_product
 from siltstone.query.result import QueryResult, answered_schema, as_answered_batch
 from siltstone.spark.errors import (
     away,
@@ -202,8 +202,8 @@ class SparkQuery:
         check_expansion(self._admitted.checked)
         check_names(self._admitted.checked, lambda table: self._columns(opened, table))
 
-        def dataset(table: exp.Table) -> Known:
-            return _known(opened[str(source_of(self._admitted, table).name)])
+        def dataset(table: exp.Table) -> DatasetSize:
+            return _size(opened[str(source_of(self._admitted, table).name)])
 
         check_product(self._admitted.checked, dataset, most=self._most_pairs)
 
@@ -309,10 +309,10 @@ _RELATIONS: Final = (exp.From, exp.Join, exp.Lateral, exp.Query, exp.CTE)
 """What reads a subquery as a table, or puts it into parentheses."""
 
 
-def _known(dataset: Dataset) -> Known:
+def _size(dataset: Dataset) -> DatasetSize:
     snapshot = dataset.snapshot()
     rows = sum(file.rows for file in snapshot.base.files) + snapshot.unfolded_rows
-    return Known(rows=rows, columns=frozenset(name.lower() for name in dataset.schema.names))
+    return DatasetSize(rows=rows, columns=frozenset(name.lower() for name in dataset.schema.names))
 
 
 def _vanished(opened: Mapping[str, Dataset], otherwise: str) -> SiltstoneError:

@@ -4,15 +4,15 @@ import pytest
 
 from siltstone.errors import InvalidRequest
 from siltstone.query.gate.admit import admit
-from siltstone.query.gate.cross_join_guard import Known, check_product
+from siltstone.query.gate.cross_join_guard import DatasetSize, check_product
 from tests.support.refusals import refused
 
 MOST = 5_000_000_000
 DATASETS = {
-    "small": Known(rows=1_000, columns=frozenset({"id", "n"})),
-    "mid": Known(rows=100_000, columns=frozenset({"mid_id", "n"})),
-    "large": Known(rows=50_000_000, columns=frozenset({"large_id", "small_id", "info"})),
-    "none": Known(rows=0, columns=frozenset({"x"})),
+    "small": DatasetSize(rows=1_000, columns=frozenset({"id", "n"})),
+    "mid": DatasetSize(rows=100_000, columns=frozenset({"mid_id", "n"})),
+    "large": DatasetSize(rows=50_000_000, columns=frozenset({"large_id", "small_id", "info"})),
+    "none": DatasetSize(rows=0, columns=frozenset({"x"})),
 }
 
 ALLOWED = [

@@ -27,7 +27,7 @@ _ONE_SIDED: Final = ("SEMI", "ANTI")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class DatasetSize:
     """Size and columns of a dataset."""
 
     rows: int
@@ -41,16 +41,16 @@ class _Item:
 
     alias: str
     """In lower case."""
-    known: Known | None
+    size: DatasetSize | None
     """None unless the item is a dataset."""
 
     @property
     def rows(self) -> int:
-        return self.known.rows if self.known is not None else 1
+        return self.size.rows if self.size is not None else 1
 
     def may_have(self, names: list[str]) -> bool:
         """True if one of these names can be a column of this item; its columns may be unknown."""
-        return self.known is None or self.alias in names[:-1] or not self.known.columns.isdisjoint(names)
+        return self.size is None or self.alias in names[:-1] or not self.size.columns.isdisjoint(names)
 
 
 def check_expansion(query: exp.Query) -> None:
@@ -67,7 +67,7 @@ def check_expansion(query: exp.Query) -> None:
         )
 
 
-def check_product(query: exp.Query, dataset: Callable[[exp.Table], Known], *, most: int) -> None:
+def check_product(query: exp.Query, dataset: Callable[[exp.Table], DatasetSize], *, most: int) -> None:
     """Reject a query that joins three or more datasets without an equality into more than `most` row pairs.
 
     Args:
@@ -82,7 +82,7 @@ def check_product(query: exp.Query, dataset: Callable[[exp.Table], Known], *, mo
         tables = [item for _, item in _items(select) if _is_dataset(item)]
         if len(tables) < MIN_DATASETS:
             continue
-        groups = [group for group in _groups(select, dataset) if any(item.known for item in group)]
+        groups = [group for group in _groups(select, dataset) if any(item.size for item in group)]
         largest = [max(group, key=lambda item: item.rows) for group in groups]
         pairs = _uninterrupted_pairs([item.rows for item in largest])
         if len(groups) >= MIN_DATASETS and pairs > most:
@@ -110,7 +110,7 @@ def _uninterrupted_pairs(rows: list[int]) -> int:
     return math.prod(rows) * min(scanned, BATCH_ROWS) // scanned if scanned else 0
 
 
-def _groups(select: exp.Select, dataset: Callable[[exp.Table], Known]) -> list[list[_Item]]:
+def _groups(select: exp.Select, dataset: Callable[[exp.Table], DatasetSize]) -> list[list[_Item]]:
     """Return the FROM items of a SELECT, grouped by the equalities that connect them."""
     items: list[_Item] = []
     where = select.args.get("where")
@@ -131,11 +131,11 @@ def _groups(select: exp.Select, dataset: Callable[[exp.Table], Known]) -> list[l
     return [[items[number] for number in sorted(group)] for group in groups]
 
 
-def _item(node: exp.Expr, dataset: Callable[[exp.Table], Known]) -> _Item:
-    known = dataset(node) if isinstance(node, exp.Table) and _is_dataset(node) else None
-    if known is not None and (names := node.alias_column_names):
-        known = Known(rows=known.rows, columns=known.columns | {name.lower() for name in names})
-    return _Item(alias=node.alias_or_name.lower(), known=known)
+def _item(node: exp.Expr, dataset: Callable[[exp.Table], DatasetSize]) -> _Item:
+    size = dataset(node) if isinstance(node, exp.Table) and _is_dataset(node) else None
+    if size is not None and (names := node.alias_column_names):
+        size = DatasetSize(rows=size.rows, columns=size.columns | {name.lower() for name in names})
+    return _Item(alias=node.alias_or_name.lower(), size=size)
 
 
 def _connected(condition: exp.Expr, items: list[_Item]) -> Iterator[set[int]]:

@@ -4,7 +4,7 @@
 position. `_CHECKS` has the rules that a list cannot express. `written.py` writes these nodes and arguments.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -153,6 +153,7 @@ ARGUMENTS: Final[dict[type[exp.Expr], str]] = {
 }
 """The arguments that each kind of node may have."""
 _ARGUMENTS: Final = {kind: frozenset(names.split()) for kind, names in ARGUMENTS.items()}
+_REQUIRED: Final = {kind: [name for name, needed in kind.arg_types.items() if needed] for kind in ARGUMENTS}
 _RELATIONS: Final = (exp.Table, exp.Subquery, exp.Values, exp.Lateral)
 _VALUES: Final[dict[tuple[type[exp.Expr], str], tuple[type[exp.Expr], ...]]] = {
     (exp.CTE, "alias"): (exp.TableAlias,),
@@ -239,28 +240,22 @@ def _check_node(node: exp.Expr) -> None:
     if allowed is None or not isinstance(node.parent, _PARENTS.get(kind, object)):
         raise _rejected(node)
     for name, value in node.args.items():
-        if value and name not in allowed:
+        if not value:
+            continue
+        if name not in allowed:
             raise InvalidRequest(
                 f"{_shown(node)}{located(node)} has a part that is not allowed in a query ({name.strip('_').upper()}). "
                 "docs/sql.md lists what is."
             )
-        if isinstance(value, list):
-            for one in value:
-                _check_value(node, name, one)
-        elif value:
-            _check_value(node, name, value)
-    if any(required and node.args.get(name) is None for name, required in node.arg_types.items()):
+        for one in value if isinstance(value, list) else (value,):
+            if one is None:
+                raise _incomplete()
+            if isinstance(one, str) and not isinstance(one, Enum) and (kind, name) not in _TEXTS:
+                raise _rejected(node)
+            if not isinstance(one, _VALUES.get((kind, name), object)):
+                raise _rejected(one if isinstance(one, exp.Expr) else node)
+    if None in map(node.args.get, _REQUIRED[kind]):
         raise _incomplete()
-
-
-def _check_value(node: exp.Expr, name: str, value: object) -> None:
-    if value is None:
-        raise _incomplete()
-    if isinstance(value, str) and not isinstance(value, Enum) and (type(node), name) not in _TEXTS:
-        raise _rejected(node)
-    kinds = _VALUES.get((type(node), name))
-    if kinds is not None:
-        _require(value, kinds, within=node)
 
 
 def place_of(node: exp.Expr) -> Place | None:
@@ -325,12 +320,12 @@ def _set_operation(_found: Syntax, node: exp.Expr) -> None:
         raise InvalidRequest(f"A query has at most {MAX_TERMS:,} set operations in a row.")
 
 
-def _chain_length(node: exp.Expr, kinds: tuple[type[exp.Expr], ...]) -> int:
+def _chain_length(node: exp.Expr, kinds: Collection[type[exp.Expr]]) -> int:
     """Return how many operations follow each other from the left, if this is the last of them; 0 for the others."""
-    if isinstance(node.parent, kinds) and node.parent.this is node:
+    if type(node.parent) in kinds and node.arg_key == "this":
         return 0
     length = 0
-    while isinstance(node, kinds):
+    while type(node) in kinds:
         node, length = node.this, length + 1
     return length
 
@@ -474,7 +469,7 @@ def _column(found: Syntax, node: exp.Expr) -> None:
         raise _rejected(node)
     _require(parts[-1], (exp.Identifier, exp.Star), within=node)
     names = [part.name.lower() for part in parts if isinstance(part, exp.Identifier)]
-    if len(parts) == 1 and names and names[0] in SESSION_NAMES - found.columns:
+    if len(parts) == 1 and names and names[0] in SESSION_NAMES and names[0] not in found.columns:
         raise InvalidRequest(
             f"The name {parts[0].name}{located(node)} asks the engine about itself, which is not allowed. If it is a column, "
             f"put the name of its table before it: t.{parts[0].name}."
@@ -567,7 +562,7 @@ def _binary(_found: Syntax, node: exp.Expr) -> None:
         _check_comparison(node)
     elif not isinstance(node, exp.Connector) and isinstance(node.expression, exp.Not):
         raise _two_in_a_row(node)
-    if _chain_length(node, tuple(OPERATORS)) > MAX_TERMS:
+    if _chain_length(node, OPERATORS) > MAX_TERMS:
         raise InvalidRequest(f"An expression has at most {MAX_TERMS:,} operators in a row. Use IN for many values.")
 
 
