@@ -178,7 +178,7 @@ class Settings:
     query_seconds: float = 300.0
     """How long a query may take; then it is ended. 0 means no limit."""
     query_pairs: int = 5_000_000_000
-    """How many pairs of rows a query on Spark may compare at a stretch where nothing equal joins its tables; 0 means any."""
+    """Row pairs that a query on Spark may make of three or more datasets without an equality between them; 0: any number."""
     default_catalog: str = ""
     """The catalog of tables that a query names without one; empty means that every name has three parts."""
     default_schema: str = ""

@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from siltstone.compaction.execution.worker_pool import WorkerPool
     from siltstone.dataset.adoption import Adoption, Unregistered
     from siltstone.keeping.repair import Damage, Repairs
+    from siltstone.query.cancellation import CancelToken
     from siltstone.query.hot.cache import HotCache
     from siltstone.query.hot.directives import Wishes
     from siltstone.query.result import QueryResult
     from siltstone.query.router import Explanation, Question, Router
-    from siltstone.query.running import Cancellation
     from siltstone.spark.shared_server import ServerRole
 
 SQUASH_LOOK_COMMITS: Final = 8
@@ -514,12 +514,12 @@ class Lake(KeptLake):
         timeout: float = 0.0,
         catalog: str | None = None,
         schema: str | None = None,
-        cancellation: "Cancellation | None" = None,
+        cancellation: "CancelToken | None" = None,
     ) -> pa.RecordBatchReader:
         """Answer one SELECT on Spark as a stream of record batches: all rows, a few thousand in memory at a time.
 
         The arguments and errors are those of `sql`; there is no limit of rows, and none of time unless one is given. Errors of
-        Spark come while the batches are read. `cancellation` is what another thread can end it by.
+        Spark come while the batches are read. Another thread can cancel it by `cancellation`.
         """
         asked = self._question(text, params=params, engine="spark", timeout=timeout, catalog=catalog, schema=schema)
         return self.queries.stream(asked, cancellation=cancellation)

@@ -13,11 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from siltstone import Corruption, Dataset, InvalidRequest, Lake, Unavailable
+from siltstone.query.cancellation import CancelToken
 from siltstone.query.gate.admit import admit, spark_text
 from siltstone.query.gate.allowlist import FUNCTIONS
-from siltstone.query.running import Cancellation
 from tests.e2e.silt import silt
 from tests.support.people import NAME, create, key, write_people
+from tests.support.refusals import refused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -189,7 +190,7 @@ def test_a_query_that_takes_too_long_or_is_cancelled_ends(lake: Lake, spark: "Sp
     began = time.monotonic()
     with pytest.raises(Unavailable, match=r"longer than 0\.1 s .*query_seconds"):
         lake.sql(SLOW, timeout=0.1)
-    cancellation = Cancellation()
+    cancellation = CancelToken()
     timer = Timer(0.1, cancellation.cancel)
     timer.start()
     with pytest.raises(Unavailable, match="cancelled"):
@@ -233,9 +234,9 @@ def test_a_join_that_yields_nothing_ends_soon_after_its_time(lake: Lake, spark: 
 @pytest.mark.usefixtures("dataset")
 def test_a_product_that_could_not_be_stopped_is_refused_before_it_starts(lake: Lake) -> None:
     product = f"SELECT count(*) FROM {NAME} a, {NAME} b, {NAME} c WHERE a.n + b.n + c.n = -1"
-    with pytest.raises(InvalidRequest, match=r"Nothing equal connects a, b, c: .* about 2.6·10\^10 pairs"):
+    with refused(InvalidRequest, None, "a, b and c", "2.6e10 row pairs"):
         lake.sql(product, engine="spark")
-    with pytest.raises(InvalidRequest, match="Nothing equal connects a, b, c"):
+    with refused(InvalidRequest, None, "a, b and c"):
         lake.stream_sql(product)
 
 
@@ -289,7 +290,7 @@ def test_standard_output_gets_all_rows_as_csv_and_json(lake_path: Path, lake: La
 def test_a_stream_tells_what_is_wrong(lake: Lake) -> None:
     with pytest.raises(InvalidRequest, match="nope"):
         lake.stream_sql(f"SELECT nope FROM {NAME}")
-    cancellation = Cancellation()
+    cancellation = CancelToken()
     reader = lake.stream_sql(f"SELECT n FROM {NAME}", cancellation=cancellation)
     cancellation.cancel()
     with pytest.raises(Unavailable, match="was cancelled"):

@@ -27,7 +27,7 @@ MAY_COLLECT = {
     ("dataset/load/row_validation.py", "unread_examples"): "three rows for an error message",
     ("eventlog/spark_report.py", "_shown"): "the rows of a report, at most a thousand",
     ("query/spark_executor.py", "_rows"): "the rows of a query, at most max_rows",
-    ("query/stream.py", "batches_of"): "the rows of a query that is answered as a stream",
+    ("query/spark_executor.py", "_batches"): "the rows of a query that is answered as a stream",
 }
 COMMITTING = {
     "create_write_transaction",

@@ -7,7 +7,7 @@ file it replaces. Whatever cannot be read is an error, never a free lease.
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -16,14 +16,13 @@ import pyarrow as pa
 from siltstone.clock import Clock
 from siltstone.config import Settings
 from siltstone.coordination.liveness import is_live
-from siltstone.delta.checkpoints import Retention, try_tidy_log
+from siltstone.delta.checkpoints import try_tidy_log
 from siltstone.delta.layout import DATA, Layout, has_versions, owner_of
-from siltstone.delta.named_rows import create_table, file_of, replacement, stage_row
-from siltstone.delta.table import Parent, Table
+from siltstone.delta.named_rows import NamedRowTable
 from siltstone.errors import CommitUnknown, Conflict, Corruption, Gone, NotFound, Reason, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
 from siltstone.host import fork_safety
-from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.model.files import CommitKind, DataFile
 from siltstone.model.lease import LeaseRow
 from siltstone.spark_tasks.parquet_checksums import open_parquet
 
@@ -84,18 +83,16 @@ class LeaseTable:
         Raises:
             Conflict: it is not allowed any more; nothing was changed.
         """
-        app = f"{APP_LEASE}{row.name}"
 
-        def build(parent: Parent) -> Commit:
-            old = self._file_of(parent.files(), row.name)
-            if not allowed(parent.transaction(app) or 0, old.path if old else None):
+        def check(epoch: int, live: DataFile | None) -> None:
+            if not allowed(epoch, live.path if live else None):
                 raise Conflict(f"Lease {row.name!r} of lake {self._layout.root} was taken or renewed by its holder.")
-            return replacement(parent, file, old, kind=CommitKind.LEASE, app=app, number=row.epoch)
 
         with self.speaking():
-            file = self._stage(row)
+            values = {name: value for name, value in asdict(row).items() if name != "name"}
+            file = self._table.stage(row.name, values, owner=f"{row.holder}.{self._clock.new_id()}")
             reach("lease.after_stage")
-            removed, version = self._commit(row, file, build)
+            removed, version = self._commit(row, file, check)
             reach("lease.after_commit")
             for old in removed:
                 with contextlib.suppress(OSError):  # what is left over is swept by the next one who takes a lease
@@ -106,26 +103,16 @@ class LeaseTable:
             )
 
     def _commit(
-        self, row: LeaseRow, file: DataFile, build: Callable[[Parent], Commit]
+        self, row: LeaseRow, file: DataFile, check: Callable[[int, DataFile | None], None]
     ) -> tuple[tuple[DataFile, ...], int]:
         try:
-            committed = self._table.commit(build)
-        except Conflict:
-            (self._layout.leases / file.path).unlink(missing_ok=True)
-            raise
+            committed = self._table.replace_row(file, f"{APP_LEASE}{row.name}", row.epoch, check=check)
         except CommitUnknown:
             found = self.look(row.name)
             if found is None or found.path != file.path:
                 raise
             return (), self._table.version()
         return committed.commit.removes, committed.version
-
-    def _stage(self, row: LeaseRow) -> DataFile:
-        owner = f"{row.holder}.{self._clock.new_id()}"
-        return stage_row(self._layout.leases, owner, row.name, asdict(row), _ROW)
-
-    def _file_of(self, files: Iterable[DataFile], name: str) -> DataFile | None:
-        return file_of(files, name, label=self._table.label)
 
     def owns(self, row: LeaseRow) -> bool:
         """Tell whether this holder still has the lease with this epoch, by the newest version of the table."""
@@ -135,8 +122,9 @@ class LeaseTable:
                 pinned = self._table.pin(app)
         except NotFound:
             return False
-        live = self._file_of(pinned.files, row.name)
-        return pinned.transactions.get(app) == row.epoch and live is not None and owner_of(live.path) == row.holder
+        live = self._table.live_file(pinned.files, row.name)
+        is_mine = live is not None and owner_of(live.path) == row.holder
+        return is_mine and pinned.transactions.get(app) == row.epoch
 
     def look(self, name: str) -> Seen | None:
         """Read the row, and remember since when it has been this one."""
@@ -147,7 +135,7 @@ class LeaseTable:
                         return None
                     app = f"{APP_LEASE}{name}"
                     pinned = self._table.pin(app)
-                live = self._file_of(pinned.files, name)
+                live = self._table.live_file(pinned.files, name)
                 epoch = pinned.transactions.get(app)
                 if live is None and epoch is None:
                     return None
@@ -199,14 +187,16 @@ class LeaseTable:
             if not self._layout.is_lake():
                 raise NotFound(f"There is no lake at {self._layout.root} yet; silt create makes it.")
             with contextlib.suppress(Conflict):
-                create_table(self._layout.leases, _ROW, durable=self._settings.durable)
+                self._table.create_empty()
 
-    def _open(self) -> Table:
-        return Table(
+    def _open(self) -> NamedRowTable:
+        return NamedRowTable(
             self._layout.leases,
+            _ROW,
+            CommitKind.LEASE,
             settings=self._settings,
             clock=self._clock,
-            retention=Retention(hours=self._settings.changes_retention_hours, max_entries=KEPT_ENTRIES),
+            entries=KEPT_ENTRIES,
             label=f"The leases of lake {self._layout.root}",
         )
 

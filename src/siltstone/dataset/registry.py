@@ -1,7 +1,7 @@
 """The registry: which name means which incarnation, with which specification.
 
-The registry is a Delta table partitioned by name: the live file of a name holds its one row. ``n`` counts what has
-happened to a name; the app transaction ("dataset/<name>", n) lets exactly one of many writers decide what comes next.
+The registry is a table of named rows (`storage.named_rows`). ``n`` counts what has happened to a name; it is the number of the
+app transaction "dataset/<name>".
 
 * create: make a fresh incarnation folder with its marker and both tables, then one registry commit decides who won; a loser
   removes its folder and compares specifications with the winner.
@@ -15,11 +15,11 @@ and writes are right at every point, and `sweep` removes what is left.
 import contextlib
 import datetime
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -37,18 +37,17 @@ from siltstone.dataset.dataset_folder import (
 )
 from siltstone.dataset.lake_folder import no_lake, refuse_foreign_folder, unwritable
 from siltstone.dataset.store import CHANGES_LOG_ENTRIES, Store
-from siltstone.delta.checkpoints import Retention
 from siltstone.delta.fsync import sync_directory
 from siltstone.delta.layout import BASE, CHANGES, DATA, Layout
-from siltstone.delta.named_rows import create_table, file_of, replacement, stage_row
+from siltstone.delta.named_rows import NamedRowTable
 from siltstone.delta.parquet import READ_ERRORS
 from siltstone.delta.read_cache import KeptReads
-from siltstone.delta.table import Parent, Pinned, Table
+from siltstone.delta.table import Pinned, Table
 from siltstone.errors import Conflict, Corruption, Gone, InvalidRequest, NotFound, Reason, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
 from siltstone.host.system_errors import read_failure
 from siltstone.model.columns import PERIOD, SEQ
-from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.model.files import CommitKind, DataFile
 from siltstone.model.names import DatasetName
 from siltstone.model.schema import (
     base_schema,
@@ -137,11 +136,13 @@ class Registry:
         self._reads = reads
         self._known: dict[str, Registration] = {}
         """Rows of the registry by their file, which never changes."""
-        self._table = Table(
+        self._table = NamedRowTable(
             layout.registry,
+            _ROW,
+            CommitKind.REGISTER,
             settings=settings,
             clock=clock,
-            retention=Retention(hours=settings.changes_retention_hours, max_entries=CHANGES_LOG_ENTRIES),
+            entries=CHANGES_LOG_ENTRIES,
             label=f"The registry of lake {layout.root}",
         )
 
@@ -226,14 +227,8 @@ class Registry:
     def _lookup(self, name: DatasetName) -> Registration | None:
         if not self._layout.is_lake():
             return None
-        return self._latest(self._table.pin().files, name)
-
-    def _latest(self, files: tuple[DataFile, ...], name: DatasetName) -> Registration | None:
-        mine = self._file_of(files, name)
-        return self._known.get(mine.path) or self._read(mine) if mine is not None else None
-
-    def _file_of(self, files: Iterable[DataFile], name: DatasetName) -> DataFile | None:
-        return file_of(files, str(name), label=self._table.label)
+        live = self._table.live_file(self._table.pin().files, str(name))
+        return None if live is None else self._known.get(live.path) or self._read(live)
 
     def _read(self, file: DataFile) -> Registration:
         path = self._layout.registry / file.path
@@ -342,7 +337,7 @@ class Registry:
         if not is_ours:
             refuse_foreign_folder(self._layout)
         try:
-            create_table(self._layout.registry, _ROW, durable=self._settings.durable)
+            self._table.create_empty()
         except Conflict:
             return
         except OSError as error:
@@ -403,7 +398,7 @@ class Registry:
         """Commit one row; refused if anything has happened to that name since `before` was read."""
         owner = self._clock.new_id()
         with self._presence(owner):  # until the log names its file, the sweep leaves it alone
-            self._commit(row, before, self._stage(row, owner))
+            self._commit(row, before, owner)
 
     def _presence(self, owner: str) -> Presence:
         """Show that an owner of staged files lives.
@@ -416,24 +411,12 @@ class Registry:
         except OSError as error:
             raise unwritable(self._layout, error) from error
 
-    def _commit(self, row: Registration, before: Registration | None, file: DataFile) -> None:
-        app = f"{APP_DATASET}{row.name}"
+    def _commit(self, row: Registration, before: Registration | None, owner: str) -> None:
+        def check(n: int, _live: DataFile | None) -> None:
+            if n != (before.n if before else 0):
+                raise Conflict(f"Dataset {row.name} was created or dropped by another process meanwhile.")
 
-        def build(parent: Parent) -> Commit:
-            if (parent.transaction(app) or 0) != (before.n if before else 0):
-                raise Conflict(f"Dataset {row.name} was created or dropped by somebody else meanwhile.")
-            old = self._file_of(parent.files(), row.name)
-            return replacement(parent, file, old, kind=CommitKind.REGISTER, app=app, number=row.n)
-
-        try:
-            committed = self._table.commit(build)
-        except Conflict:
-            (self._layout.registry / file.path).unlink(missing_ok=True)
-            raise
-        self._after_commit(self._table, committed.version)
-
-    def _stage(self, row: Registration, owner: str) -> DataFile:
-        values: dict[str, Any] = {
+        values = {
             "n": row.n,
             "incarnation": row.incarnation,
             "state": row.state,
@@ -441,7 +424,9 @@ class Registry:
             "schema": row.schema.serialize().to_pybytes(),
             "at": row.at,
         }
-        return stage_row(self._layout.registry, owner, str(row.name), values, _ROW)
+        file = self._table.stage(str(row.name), values, owner=owner)
+        committed = self._table.replace_row(file, f"{APP_DATASET}{row.name}", row.n, check=check)
+        self._after_commit(self._table, committed.version)
 
     # ---- drop ----------------------------------------------------------------------------------------------------
 

@@ -1,77 +1,97 @@
-"""Delta tables with one row for each name, such as the registry and the leases.
+"""A Delta table partitioned by name. The live file of a name holds its one row.
 
-The live file of a name, a partition of its own, holds its row. An app transaction for each name counts its rows, so that exactly
-one of several writers replaces a row. A file is staged first; until a commit names it, it belongs to the owner in its path.
+A row is replaced in two steps: stage a file that no log names yet, then commit. The commit adds the file, removes the live file
+of the name, and moves the app transaction of the name. Of many writers, the transaction lets exactly one replace a row.
+A crash in between leaves a staged file. The sweep of the table's owner deletes it.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
+from siltstone.clock import Clock
+from siltstone.config import Settings
+from siltstone.delta.checkpoints import Retention
 from siltstone.delta.layout import DATA
 from siltstone.delta.parquet import small_file
 from siltstone.delta.table import Parent, Table
-from siltstone.errors import Corruption
-from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.errors import Conflict, Corruption
+from siltstone.model.files import Commit, CommitKind, Committed, DataFile
 from siltstone.model.spec import FIRST_FORMAT, PROPERTY_FORMAT
 
-NAME: Final = "name"
 
+class NamedRowTable(Table):
+    """One table of named rows. Safe to share between threads."""
 
-def create_table(path: Path, row: pa.Schema, *, durable: bool) -> None:
-    """Create the table; `row` are the columns of its files.
+    def __init__(
+        self,
+        path: Path,
+        columns: pa.Schema,
+        kind: CommitKind,
+        *,
+        settings: Settings,
+        clock: Clock,
+        entries: int,
+        label: str,
+    ) -> None:
+        """Remember where the table is. `columns` leaves out the name; the log has at most `entries` between checkpoints."""
+        retention = Retention(hours=settings.changes_retention_hours, max_entries=entries)
+        super().__init__(path, settings=settings, clock=clock, retention=retention, label=label)
+        self._columns = columns
+        self._kind = kind
 
-    Raises:
-        Conflict: another process has created it.
-    """
-    Table.create(
-        path,
-        pa.schema([pa.field(NAME, pa.string(), nullable=False), *row]),
-        partition_by=[NAME],
-        properties={PROPERTY_FORMAT: str(FIRST_FORMAT)},
-        durable=durable,
-    )
+    def create_empty(self) -> None:
+        """Create the table; a table that exists is a Conflict."""
+        Table.create(
+            self.path,
+            pa.schema([pa.field("name", pa.string(), nullable=False), *self._columns]),
+            partition_by=["name"],
+            properties={PROPERTY_FORMAT: str(FIRST_FORMAT)},
+            durable=self._settings.durable,
+        )
 
+    def live_file(self, files: tuple[DataFile, ...], name: str) -> DataFile | None:
+        """Return the file of a name among the live files of a version."""
+        live = [file for file in files if file.partition["name"] == name]
+        if len(live) > 1:
+            raise Corruption(f"{self.label}: {name} has {len(live)} rows. Restore the table from a copy.")
+        return live[0] if live else None
 
-def stage_row(table: Path, owner: str, name: str, values: Mapping[str, Any], row: pa.Schema) -> DataFile:
-    """Write the file of a new row; the file name begins with its owner."""
-    relative = f"{DATA}/{owner}.parquet"
-    path = table / relative
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(small_file(pa.Table.from_pylist([dict(values)], schema=row)))
-    return DataFile(
-        path=relative,
-        size_bytes=path.stat().st_size,
-        rows=1,
-        partition={NAME: name},
-        stats=json.dumps({"numRecords": 1}),
-    )
+    def stage(self, name: str, row: Mapping[str, Any], *, owner: str) -> DataFile:
+        """Write a row to a file that begins with its owner, by which a sweep finds out whether it is still needed."""
+        relative = f"{DATA}/{owner}.parquet"
+        path = self.path / relative
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(small_file(pa.Table.from_pylist([row], schema=self._columns)))
+        size, stats = path.stat().st_size, json.dumps({"numRecords": 1})
+        return DataFile(path=relative, size_bytes=size, rows=1, partition={"name": name}, stats=stats)
 
+    def replace_row(
+        self, file: DataFile, app: str, number: int, *, check: Callable[[int, DataFile | None], None]
+    ) -> Committed:
+        """Commit a staged row in place of the live row of its name, and move the app transaction to a number.
 
-def file_of(files: Iterable[DataFile], name: str, *, label: str) -> DataFile | None:
-    """Return the live file of a name; None if it has none.
+        `check` gets the number before and the live file for each parent that the commit is tried on. It raises Conflict to
+        stop the commit. The staged file is then deleted.
+        """
 
-    Raises:
-        Corruption: it has several.
-    """
-    found = [file for file in files if file.partition[NAME] == name]
-    if len(found) > 1:
-        raise Corruption(f"{label}: {name!r} has {len(found)} rows. Restore the table from a copy.")
-    return found[0] if found else None
+        def build(parent: Parent) -> Commit:
+            live = self.live_file(parent.files(), file.partition["name"] or "")
+            check(parent.transaction(app) or 0, live)
+            return Commit(
+                kind=self._kind,
+                plan_version=parent.version,
+                adds=(file,),
+                removes=() if live is None else (live,),
+                transactions={app: number},
+                depends=frozenset({app}),
+            )
 
-
-def replacement(
-    parent: Parent, file: DataFile, old: DataFile | None, *, kind: CommitKind, app: str, number: int
-) -> Commit:
-    """Return the commit that puts a staged row in the place of the old one, with its `number` as the app transaction."""
-    return Commit(
-        kind=kind,
-        plan_version=parent.version,
-        adds=(file,),
-        removes=(old,) if old is not None else (),
-        transactions={app: number},
-        depends=frozenset({app}),
-    )
+        try:
+            return self.commit(build)
+        except Conflict:
+            (self.path / file.path).unlink(missing_ok=True)
+            raise

@@ -24,9 +24,9 @@ from siltstone.query.translate import Outside, Relation, Translated, translate
 from siltstone.query.translate.typed_sql import GUARD
 
 if TYPE_CHECKING:
+    from siltstone.query.cancellation import ActiveQuery
     from siltstone.query.hot.cache import Pinned
     from siltstone.query.hot.read_transactions import Reader
-    from siltstone.query.running import Run
 
 KEPT_TRANSLATIONS: Final = 256
 _MARK: Final = f"silt_{secrets.token_hex(8)}_"
@@ -142,7 +142,7 @@ def bound(value: object) -> object:
             return value
 
 
-def answer(plan: HotPlan, parameters: Mapping[str, object], view: "Pinned", run: "Run") -> pa.Table:
+def answer(plan: HotPlan, parameters: Mapping[str, object], view: "Pinned", query: "ActiveQuery") -> pa.Table:
     """Run a translated question in a reader's transaction.
 
     Raises:
@@ -154,19 +154,19 @@ def answer(plan: HotPlan, parameters: Mapping[str, object], view: "Pinned", run:
     values = {name: bound(parameters[name]) for name in plan.translated.parameters}
     sql = plan.sql(view.tables)
     try:
-        with run.watched(view.cursor.interrupt):
+        with query.interruptible(view.cursor.interrupt, in_process=True):
             table = _fetched(view.reader, sql, values)
     except duckdb.InterruptException as error:
-        if run.was_ended:
-            raise run.ended() from error
+        if query.is_cancelled:
+            raise query.error() from error
         raise KeyboardInterrupt from error
     except duckdb.OutOfMemoryException as error:
         raise HotFailed(
             "it would take more memory than hot queries have (the setting hot_query_mb)", reason=Reason.MEMORY
         ) from error
     except (duckdb.Error, pa.ArrowException) as error:
-        if run.was_ended:
-            raise run.ended() from error
+        if query.is_cancelled:
+            raise query.error() from error
         raise HotFailed(_why(error)) from error
     return in_form(table, plan.schema)
 

@@ -1,7 +1,7 @@
 """The router: one question, two engines, and who answers.
 
-0. A question is answered on a thread beside its caller's (`aside.py`), who waits no longer than its time limit (`running.py`).
-1. The gate admits the text; what it was admitted as is kept.
+0. A worker thread answers a question. Its caller waits no longer than the time limit (`cancellation.py`).
+1. The gate admits the text, from its cache if it was admitted before.
 2. The question is translated for the hot engine, or a phrase says why it lies outside the subset.
 3. If it can be hot and every dataset is resident, each is pinned once and the hot engine answers. Small datasets that are not
    resident are filled at once: that is quicker than Spark's first answer.
@@ -12,9 +12,7 @@ Whatever the hot engine cannot do exactly as Spark does, Spark does. The result 
 """
 
 import math
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -30,7 +28,13 @@ from siltstone.dataset.store import Store
 from siltstone.errors import Gone, InvalidRequest, NotFound, Unavailable
 from siltstone.model.units import BYTES_PER_MB
 from siltstone.query import hot_executor
-from siltstone.query.aside import Aside, streamed
+from siltstone.query.cancellation import (
+    ActiveQueries,
+    ActiveQuery,
+    CancelToken,
+    InterruptibleExecutor,
+    stream_from_thread,
+)
 from siltstone.query.gate.admit import admit
 from siltstone.query.gate.checked_query import Admitted
 from siltstone.query.hot.resident import Cold, State, state_of
@@ -38,7 +42,6 @@ from siltstone.query.hot.residents import Patience
 from siltstone.query.hot_executor import HotFailed, HotPlan, Translations
 from siltstone.query.result import QueryResult, as_answered
 from siltstone.query.result_cache import KeptResults
-from siltstone.query.running import Cancellation, Run, Running
 from siltstone.query.spark_executor import SparkQuery, check_max_rows
 from siltstone.query.translate import Outside
 
@@ -48,7 +51,6 @@ if TYPE_CHECKING:
     from siltstone.query.hot.cache import HotCache, Pinned
     from siltstone.query.hot.dataset_resolver import Sources
 
-KEPT_ADMISSIONS: Final = 256
 MAX_ID_CHARS: Final = 128
 FILLS: Final = 4
 """How often what is not resident is filled for one question: somebody may evict it before it is read."""
@@ -139,12 +141,10 @@ class Router:
         self._dataset = dataset
         self._settings = settings
         self._clock = clock
-        self._running = Running()
-        self._aside = Aside()
+        self._active = ActiveQueries()
+        self._executor = InterruptibleExecutor()
         self._kept = KeptResults(settings.result_cache_mb * BYTES_PER_MB)
         self._translations = Translations()
-        self._admitted: OrderedDict[tuple[str, str | None, str | None], Admitted] = OrderedDict()
-        self._mutex = threading.Lock()
 
     # ---- asking --------------------------------------------------------------------------------------------------
 
@@ -159,21 +159,21 @@ class Router:
         """
         started = time.monotonic()
         check_max_rows(question.max_rows)
-        run = self._begin(question)
-        result, admitted = self._beside(run, lambda: self._answered(question, run))
+        query = self._begin(question)
+        result, admitted = self._beside(query, lambda: self._answered(question, query))
         seconds = time.monotonic() - started
-        result = replace(result, seconds=seconds, query_id=run.query_id, limit_given=question.limit_given)
-        self._kept.keep_pages(result, _names(admitted), since=run.since)
+        result = replace(result, seconds=seconds, query_id=query.query_id, limit_given=question.limit_given)
+        self._kept.keep_pages(result, _names(admitted), since=query.cache_generation)
         return result
 
-    def stream(self, question: Question, *, cancellation: Cancellation | None = None) -> pa.RecordBatchReader:
+    def stream(self, question: Question, *, cancellation: CancelToken | None = None) -> pa.RecordBatchReader:
         """Answer a question on Spark with all its rows, which come as they are read.
 
         Raises:
             InvalidRequest, NotFound, Corruption, Unavailable: see `ask`; also while the rows are read.
         """
-        run = self._begin(question, cancellation)
-        made = streamed(lambda: self._batches(question, run), end=run.cancel, given_up=run.given_up)
+        query = self._begin(question, cancellation)
+        made = stream_from_thread(lambda: self._batches(question, query), end=query.cancel, give_up=query.give_up)
         schema = next(made)
         if not isinstance(schema, pa.Schema):
             raise TypeError("a stream begins with its schema")
@@ -185,15 +185,15 @@ class Router:
         Raises:
             NotFound: none with that id runs here.
         """
-        self._running.cancel(query_id)
+        self._active.cancel(query_id)
 
     def close(self) -> None:
         """End the queries that run; whoever waits for one gets Unavailable."""
-        self._running.end_all()
+        self._active.cancel_all()
 
     def running(self) -> list[str]:
         """Return the ids of the queries that run now."""
-        return self._running.ids()
+        return self._active.ids()
 
     def page(self, query_id: str, number: int, *, size: int = 100) -> QueryResult:
         """Return one page, counted from 1, of one of the last 50 answers.
@@ -219,58 +219,58 @@ class Router:
             InvalidRequest: see `ask`.
             Unavailable: the time is up, or Spark went away.
         """
-        run = self._begin(question)
-        return self._beside(run, lambda: self._explained(question, run))
+        query = self._begin(question)
+        return self._beside(query, lambda: self._explained(question, query))
 
     # ---- beside the caller ---------------------------------------------------------------------------------------
 
-    def _begin(self, question: Question, cancellation: Cancellation | None = None) -> Run:
+    def _begin(self, question: Question, cancellation: CancelToken | None = None) -> ActiveQuery:
         """Start the time of a question."""
         check_seconds(question.seconds)
         query_id = checked_id(question.query_id) if question.query_id else self._clock.new_id()
-        return Run(query_id, question.seconds, cancellation=cancellation)
+        return ActiveQuery(query_id, question.seconds, token=cancellation)
 
-    def _beside(self, run: Run, work: Callable[[], _T]) -> _T:
+    def _beside(self, query: ActiveQuery, work: Callable[[], _T]) -> _T:
         """Do work for a question on another thread; the caller waits no longer than the time limit."""
 
         def listed() -> _T:
-            with self._running.listed(run):
+            with self._active.listed(query):
                 return work()
 
         try:
-            return self._aside.do(listed, interrupt=run.cancel, given_up=run.given_up)
+            return self._executor.run(listed, interrupt=query.cancel, give_up=query.give_up)
         except BaseException:
-            run.abandon()  # after Ctrl-C it may still run: a Spark that starts hears nothing
+            query.abandon()  # after Ctrl-C it may still run: a Spark that starts hears nothing
             raise
 
-    def _answered(self, question: Question, run: Run) -> tuple[QueryResult, Admitted]:
-        admitted = self._admit(question)
-        run.since = self._kept.forgets
-        return self._routed(question, admitted, run), admitted
+    def _answered(self, question: Question, query: ActiveQuery) -> tuple[QueryResult, Admitted]:
+        admitted = _admit(question)
+        query.cache_generation = self._kept.forgets
+        return self._routed(question, admitted, query), admitted
 
-    def _batches(self, question: Question, run: Run) -> Iterator[pa.Schema | pa.RecordBatch]:
-        with self._running.listed(run):
-            yield from self._spark_query(self._admit(question), run).batches()
+    def _batches(self, question: Question, query: ActiveQuery) -> Iterator[pa.Schema | pa.RecordBatch]:
+        with self._active.listed(query):
+            yield from self._spark_query(_admit(question), query).batches()
 
-    def _spark_query(self, admitted: Admitted, run: Run) -> SparkQuery:
-        run.check()
+    def _spark_query(self, admitted: Admitted, query: ActiveQuery) -> SparkQuery:
+        query.check()
         return SparkQuery(
             admitted,
             spark=self._spark,
             dataset=self._dataset,
-            cancellation=run.cancellation,
+            query=query,
             most_pairs=self._settings.query_pairs,
         )
 
-    def _explained(self, question: Question, run: Run) -> Explanation:
-        admitted = self._admit(question)
-        run.check()
+    def _explained(self, question: Question, query: ActiveQuery) -> Explanation:
+        admitted = _admit(question)
+        query.check()
         names = _names(admitted)
         decisions = {name: self._hot().decide(name) for name in names}
         resident = {name: decision.reason for name, decision in decisions.items()}
         try:
             self._check_asked(question, admitted)
-            text = self._hot_plan(question, admitted, run)
+            text = self._hot_plan(question, admitted, query)
             reason = "What is not in memory is read into it at once."
             if all(decision.resident for decision in decisions.values()):
                 reason = _why_hot(names)
@@ -280,33 +280,15 @@ class Router:
         if question.engine is Engine.HOT:
             raise InvalidRequest(f"The hot engine cannot answer this: {reason}")
         start = question.engine is Engine.SPARK or self._has_spark()
-        text = self._spark_query(admitted, run).explain(start=start)
+        text = self._spark_query(admitted, query).explain(start=start)
         return Explanation(engine=Engine.SPARK, reason=reason, datasets=resident, plan=text)
 
     # ---- whose turn it is ----------------------------------------------------------------------------------------
 
-    def _admit(self, question: Question) -> Admitted:
-        key = (question.text, question.catalog, question.schema)
-        if question.params:
-            return self._admit_anew(question)
-        with self._mutex:
-            found = self._admitted.get(key)
-        if found is None:
-            found = self._admit_anew(question)
-            with self._mutex:
-                self._admitted[key] = found
-                while len(self._admitted) > KEPT_ADMISSIONS:
-                    self._admitted.popitem(last=False)
-        return found
-
-    @staticmethod
-    def _admit_anew(question: Question) -> Admitted:
-        return admit(question.text, parameters=question.params, catalog=question.catalog, schema=question.schema)
-
-    def _routed(self, question: Question, admitted: Admitted, run: Run) -> QueryResult:
+    def _routed(self, question: Question, admitted: Admitted, query: ActiveQuery) -> QueryResult:
         missed: tuple[str, ...] = ()
         try:
-            return self._hot_answer(question, admitted, run)
+            return self._hot_answer(question, admitted, query)
         except _Miss as miss:
             reason, missed = str(miss), miss.names
         except Cold as cold:
@@ -322,7 +304,7 @@ class Router:
             raise InvalidRequest(
                 f"The hot engine cannot answer this query. {reason} The engine auto lets Spark answer."
             )
-        result = self._spark_answer(question, admitted, run, reason)
+        result = self._spark_answer(question, admitted, query, reason)
         if self.fill_behind and question.engine is Engine.AUTO:
             for name in missed:
                 self._hot().want(name)
@@ -330,7 +312,7 @@ class Router:
 
     # ---- hot -----------------------------------------------------------------------------------------------------
 
-    def _hot_answer(self, question: Question, admitted: Admitted, run: Run) -> QueryResult:
+    def _hot_answer(self, question: Question, admitted: Admitted, query: ActiveQuery) -> QueryResult:
         """Answer from memory.
 
         Raises:
@@ -342,18 +324,18 @@ class Router:
         self._check_asked(question, admitted)
         for _ in range(FILLS):
             try:
-                return self._pinned_answer(question, admitted, run)
+                return self._pinned_answer(question, admitted, query)
             except Cold:
-                self._fill_cold(question, admitted, run)
+                self._fill_cold(question, admitted, query)
         try:
-            return self._pinned_answer(question, admitted, run)
+            return self._pinned_answer(question, admitted, query)
         except Cold as cold:
             if question.engine is Engine.HOT:
                 raise Unavailable(f"{cold} That happened again and again before it was read. Try again.") from cold
             raise
 
-    def _hot_plan(self, question: Question, admitted: Admitted, run: Run) -> str:
-        self._fill_cold(question, admitted, run)
+    def _hot_plan(self, question: Question, admitted: Admitted, query: ActiveQuery) -> str:
+        self._fill_cold(question, admitted, query)
         with self._pinned(question, admitted) as view:
             plan = self._plan(view.schemas, question, admitted)
             return hot_executor.explained(plan, admitted.parameters, view)
@@ -365,17 +347,17 @@ class Router:
         if len({source.raw for source in admitted.references}) > 1:
             raise _Miss("It reads raw rows beside merged ones.")
 
-    def _pinned_answer(self, question: Question, admitted: Admitted, run: Run) -> QueryResult:
+    def _pinned_answer(self, question: Question, admitted: Admitted, query: ActiveQuery) -> QueryResult:
         names = _names(admitted)
         with self._pinned(question, admitted) as view:
             plan = self._plan(view.schemas, question, admitted)
             key = self._key(question, admitted, view.states)
             for name, purges in view.purges.items():
-                run.since += self._kept.notice(name, purges)  # what is read now is of after that
+                query.cache_generation += self._kept.notice(name, purges)  # what is read now is of after that
             found = self._found(key, admitted)
             if found is not None and (found.engine == Engine.HOT or question.engine is not Engine.HOT):
                 return replace(found, cached=True)
-            table = hot_executor.answer(plan, admitted.parameters, view, run)
+            table = hot_executor.answer(plan, admitted.parameters, view, query)
         result = QueryResult(
             table=table.slice(0, question.max_rows),
             engine=Engine.HOT,
@@ -383,7 +365,7 @@ class Router:
             truncated=table.num_rows > question.max_rows,
             seconds=0.0,
         )
-        self._keep(key, admitted, result, run)
+        self._keep(key, admitted, result, query)
         return result
 
     @contextmanager
@@ -413,7 +395,7 @@ class Router:
         except Outside as outside:
             raise _Miss(f"Outside the hot subset: {outside}.") from outside
 
-    def _fill_cold(self, question: Question, admitted: Admitted, run: Run) -> None:
+    def _fill_cold(self, question: Question, admitted: Admitted, query: ActiveQuery) -> None:
         """Fill what is not resident, if that helps: a question inside the subset, and datasets that are small, or must be hot.
 
         Who asks for hot waits for the fills of others as long as its time lasts, others a moment: Spark is quicker then.
@@ -433,35 +415,35 @@ class Router:
             small = rows <= self._settings.hot_at_once_rows and free
             if not small and not asked:
                 raise _Miss(f"{name}: {decision.reason}", names=tuple(cold))
-        patience = Patience(seconds=math.inf if asked else AT_ONCE_WAIT_SECONDS, check=run.check)
+        patience = Patience(seconds=math.inf if asked else AT_ONCE_WAIT_SECONDS, check=query.check)
         for name in cold:
             cache.fill(name, by_name=asked, patience=patience)
 
     # ---- Spark ---------------------------------------------------------------------------------------------------
 
-    def _spark_answer(self, question: Question, admitted: Admitted, run: Run, reason: str) -> QueryResult:
-        before = self._states(admitted, run)
+    def _spark_answer(self, question: Question, admitted: Admitted, query: ActiveQuery, reason: str) -> QueryResult:
+        before = self._states(admitted, query)
         key = self._key(question, admitted, before)
         found = self._found(key, admitted)
         if found is not None and found.engine == Engine.SPARK:
             return replace(found, cached=True)
-        result = self._spark_query(admitted, run).answer(question.max_rows)
+        result = self._spark_query(admitted, query).answer(question.max_rows)
         result = replace(result, table=as_answered(result.table), reason=reason, engine=Engine.SPARK)
         if before == self._states(admitted):  # what was pinned in between is of this state
-            self._keep(key, admitted, result, run)
+            self._keep(key, admitted, result, query)
         return result
 
     # ---- keeping -------------------------------------------------------------------------------------------------
 
-    def _states(self, admitted: Admitted, run: Run | None = None) -> dict[str, State]:
-        """Return what the datasets are; a run that has not read yet outlives what is forgotten because of that look."""
+    def _states(self, admitted: Admitted, query: ActiveQuery | None = None) -> dict[str, State]:
+        """Return what the datasets are; a query that has not read yet outlives what is forgotten because of that look."""
         found = {}
         for name in _names(admitted):
             store = self._store(name).current()
             snapshot = store.snapshot()
             forgot = self._kept.notice(name, (store.incarnation, snapshot.epoch))
-            if run is not None:
-                run.since += forgot
+            if query is not None:
+                query.cache_generation += forgot
             found[name] = state_of(store, snapshot)
         return found
 
@@ -482,9 +464,9 @@ class Router:
     def _found(self, key: Hashable, admitted: Admitted) -> QueryResult | None:
         return self._kept.find(key) if _is_kept(admitted) else None
 
-    def _keep(self, key: Hashable, admitted: Admitted, result: QueryResult, run: Run) -> None:
+    def _keep(self, key: Hashable, admitted: Admitted, result: QueryResult, query: ActiveQuery) -> None:
         if _is_kept(admitted):
-            self._kept.keep(key, result, since=run.since)
+            self._kept.keep(key, result, since=query.cache_generation)
 
     def _store(self, name: str) -> Store:
         return self._sources.store(name)
@@ -511,6 +493,10 @@ def check_seconds(seconds: object) -> None:
         raise InvalidRequest(
             f"A time limit is a number of seconds, or 0 for none, not {seconds!r} (--timeout or timeout=)."
         )
+
+
+def _admit(question: Question) -> Admitted:
+    return admit(question.text, parameters=question.params, catalog=question.catalog, schema=question.schema)
 
 
 def _names(admitted: Admitted) -> tuple[str, ...]:

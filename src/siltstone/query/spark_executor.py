@@ -4,7 +4,10 @@
 2. The text that the gate wrote is sent.
 3. At most `max_rows` rows come back at once, or all of them as a stream, a few thousand at a time.
 
-A query carries a tag, by which it is ended when its time is up or when another thread asks for that (`Cancellation`).
+A query carries a tag. `cancellation.py` interrupts Spark by that tag once the query is cancelled or its time is up.
+
+Streams: Spark's public API fetches a frame as one Arrow table, or as Python rows one by one. So the tasks pack each Arrow batch
+into *one* row of bytes, and an iterator over rows brings it. The driver holds the batches of one partition, never all rows.
 """
 
 import re
@@ -12,7 +15,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from threading import Event, Thread
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
@@ -21,13 +23,13 @@ from sqlglot import exp
 from siltstone.dataset.dataset import Dataset
 from siltstone.dataset.read.retry import SNAPSHOT_TRIES
 from siltstone.errors import Corruption, InvalidRequest, Reason, SiltstoneError, Unavailable
+from siltstone.query.cancellation import ActiveQuery
 from siltstone.query.gate.admit import source_of, spark_text
 from siltstone.query.gate.checked_query import Admitted, Source
 from siltstone.query.gate.column_check import check_names
-from siltstone.query.gate.cross_join_guard import Known, check_expansion, check_product, has_products
+from siltstone.query.gate.cross_join_guard import DatasetSize, check_expansion, check_product
 from siltstone.query.result import QueryResult, answered_schema, as_answered_batch
-from siltstone.query.running import Cancellation
-from siltstone.query.stream import as_batches, batches_of
+from siltstone.spark.arrow_tasks import send_by_value
 from siltstone.spark.errors import (
     away,
     damage,
@@ -42,6 +44,7 @@ from siltstone.spark.errors import (
 )
 from siltstone.spark.job_tags import add_tag, interrupt_tag, remove_tag, stop_tasks_when_ended
 from siltstone.spark.session import answering, ended_out_of_memory, suspect, was_ended
+from siltstone.spark_tasks import stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,9 +55,7 @@ NO_PLAN: Final = "Error occurred during query planning"
 _PLACE: Final = re.compile(r"\b(?:file|s3a?|abfss?|gs|hdfs|dbfs|wasbs?):/[^\s,\]\)]*|(?<![\w.])/(?:[\w.=-]+/)+[\w.=-]*")
 """Addresses and paths, as plans show them."""
 INTERRUPT_SECONDS: Final = 0.5
-"""How often a query that is to end is interrupted: Spark forgets an interrupt that comes between two jobs."""
-
-
+"""Interval between interrupts of a cancelled query. Spark forgets an interrupt between two jobs."""
 SERVER_ENDED: Final = (
     "The shared Spark server for queries was ended, because another query on it could not be stopped. Nothing was changed. "
     "Try again: the next query starts another server."
@@ -75,12 +76,12 @@ class SparkQuery:
         *,
         spark: "Callable[[], SparkSession]",
         dataset: Callable[[str], Dataset],
-        cancellation: Cancellation,
+        query: ActiveQuery,
         most_pairs: int = 0,
     ) -> None:
         """Say what is asked of whom; `most_pairs` is the limit of `query/gate/cross_join_guard.py`, 0 for none."""
         self._admitted, self._spark, self._dataset = admitted, spark, dataset
-        self._most_pairs, self._cancellation = most_pairs, cancellation
+        self._most_pairs, self._query = most_pairs, query
         self._session_used: SparkSession | None = None
 
     def answer(self, max_rows: int) -> QueryResult:
@@ -103,7 +104,7 @@ class SparkQuery:
         failure: Exception | None = None
         for _ in range(SNAPSHOT_TRIES):
             try:
-                with self._running(session), self._asked(session, opened) as frame:
+                with self._interruptible(session), self._asked(session, opened) as frame:
                     table = _rows(frame, max_rows + 1)
             except _failures() as error:
                 failure = self._missing_file(error)
@@ -151,10 +152,10 @@ class SparkQuery:
             return f"Spark is not running, so there is no plan yet. It would get:\n{self._admitted.normalised}"
         session = self._session()
         try:
-            with self._running(session), self._asked(session, opened, before="EXPLAIN FORMATTED ") as frame:
+            with self._interruptible(session), self._asked(session, opened, before="EXPLAIN FORMATTED ") as frame:
                 plan = str(_rows(frame, 1).column(0)[0])
             if plan.startswith(NO_PLAN):  # what is wrong is said only to who asks the query itself
-                with self._running(session), self._asked(session, opened) as frame:
+                with self._interruptible(session), self._asked(session, opened) as frame:
                     _rows(frame, 0)
             return _without_places(plan)
         except _failures() as error:
@@ -171,11 +172,11 @@ class SparkQuery:
 
     def _batches(self, session: "SparkSession", opened: Mapping[str, Dataset]) -> Iterator[pa.Schema | pa.RecordBatch]:
         try:
-            with self._running(session), self._asked(session, opened) as frame:
+            with self._interruptible(session), self._asked(session, opened) as frame:
                 schema = _rows(frame, 0).schema
                 yield answered_schema(schema)
-                for batch in batches_of(as_batches(frame), schema):
-                    self._check_ended()
+                for batch in _batches(frame, schema):
+                    self._query.check()
                     yield as_answered_batch(batch)
         except _failures() as error:
             failure = self._missing_file(error)
@@ -187,7 +188,7 @@ class SparkQuery:
         Raises:
             Unavailable: it cannot be started or reached, or the query was ended meanwhile.
         """
-        self._check_ended()
+        self._query.check()
         self._session_used = found = self._spark()
         try:
             self._session_used = answering(found, subqueries=_has_subqueries(self._admitted.checked))
@@ -199,15 +200,12 @@ class SparkQuery:
         return {str(source.name): self._dataset(str(source.name)) for source in self._admitted.references}
 
     def _check_product(self, opened: Mapping[str, Dataset]) -> None:
-        """Refuse, before Spark is asked for, what Spark could not be stopped from."""
+        """Reject, before Spark is started, what Spark could not plan or interrupt, and misspelt columns."""
         check_expansion(self._admitted.checked)
         check_names(self._admitted.checked, lambda table: self._columns(opened, table))
-        if not self._most_pairs or not has_products(self._admitted.checked):
-            return
-        known = {name: _known(found) for name, found in opened.items()}
 
-        def dataset(table: exp.Table) -> Known:
-            return known[str(source_of(self._admitted, table).name)]
+        def dataset(table: exp.Table) -> DatasetSize:
+            return _size(opened[str(source_of(self._admitted, table).name)])
 
         check_product(self._admitted.checked, dataset, most=self._most_pairs)
 
@@ -223,8 +221,8 @@ class SparkQuery:
 
     def _missing_file(self, error: Exception) -> Exception:
         """Return the error if it means that a file is gone; raise what any other one means."""
-        if self._cancellation.asked:
-            raise self._cancellation.error() from error
+        if self._query.is_cancelled:
+            raise self._query.error() from error
         if isinstance(error, FileNotFoundError) or is_missing_file(error):
             return error
         if says_out_of_memory(str(error)) or (is_away(error) and ended_out_of_memory()):
@@ -258,44 +256,33 @@ class SparkQuery:
             _drop(session, views)
 
     @contextmanager
-    def _running(self, session: "SparkSession") -> Iterator[None]:
-        """Let what this thread asks of Spark end when the query is to end."""
-        self._check_ended()
-        tag, done, unknown = f"silt-query-{uuid.uuid4().hex}", Event(), Event()  # noqa: TID251
-        watcher = Thread(target=self._watch, args=(session, tag, done, unknown), name=tag, daemon=True)
-        stop_tasks_when_ended(session)
-        add_tag(session, tag)
-        watcher.start()
-        try:
-            yield
-        except Exception as error:
-            if leaves_end_unknown(error):
-                unknown.set()
-            raise
-        finally:
-            done.set()
-            remove_tag(session, tag)
+    def _interruptible(self, session: "SparkSession") -> Iterator[None]:
+        """Run a block whose requests to Spark, on this thread, are interrupted once the query is cancelled.
 
-    def _watch(self, session: "SparkSession", tag: str, done: Event, unknown: Event) -> None:
-        """Interrupt the query on Spark, again and again, once it is to end and until it has.
-
-        Reports to the keeper stay if it is unknown how the query ended: a process that ends closes its session, and Spark then
-        answers at once although the query may still be at work.
+        Each interrupted operation is reported to the shared server's daemon until it has ended. If its end is unknown, the report
+        stays: a process that ends closes its session, and Spark then answers although the operation may still run.
         """
-        while not done.is_set() and not self._cancellation.wait(INTERRUPT_SECONDS / 10):
-            pass
-        with ExitStack() as reports:
-            while not done.is_set():
-                operations = interrupt_tag(session, tag)
-                if operations:
-                    reports.callback(suspect(session, operations))
-                done.wait(INTERRUPT_SECONDS)
-            if unknown.is_set():
-                reports.pop_all()
+        tag = f"silt-query-{uuid.uuid4().hex}"  # noqa: TID251
+        reports = ExitStack()
 
-    def _check_ended(self) -> None:
-        if self._cancellation.asked:
-            raise self._cancellation.error()
+        def interrupt() -> None:
+            operations = interrupt_tag(session, tag)
+            if operations:
+                reports.callback(suspect(session, operations))
+
+        with reports:
+            try:
+                with self._query.interruptible(interrupt, every=INTERRUPT_SECONDS):
+                    stop_tasks_when_ended(session)
+                    add_tag(session, tag)
+                    try:
+                        yield
+                    finally:
+                        remove_tag(session, tag)
+            except Exception as error:
+                if leaves_end_unknown(error):
+                    reports.pop_all()
+                raise
 
 
 def check_max_rows(max_rows: object) -> None:
@@ -324,10 +311,10 @@ _RELATIONS: Final = (exp.From, exp.Join, exp.Lateral, exp.Query, exp.CTE)
 """What reads a subquery as a table, or puts it into parentheses."""
 
 
-def _known(dataset: Dataset) -> Known:
+def _size(dataset: Dataset) -> DatasetSize:
     snapshot = dataset.snapshot()
     rows = sum(file.rows for file in snapshot.base.files) + snapshot.unfolded_rows
-    return Known(rows=rows, columns=frozenset(name.lower() for name in dataset.schema.names))
+    return DatasetSize(rows=rows, columns=frozenset(name.lower() for name in dataset.schema.names))
 
 
 def _vanished(opened: Mapping[str, Dataset], otherwise: str) -> SiltstoneError:
@@ -347,6 +334,16 @@ def _failures() -> tuple[type[Exception], ...]:
 
 def _rows(frame: "DataFrame", most: int) -> pa.Table:
     return frame.limit(most).toArrow()
+
+
+def _batches(frame: "DataFrame", schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield all rows of a frame as record batches, in its order, as they arrive."""
+    send_by_value()
+    packed = frame.mapInArrow(stream.packed, f"{stream.COLUMN} binary")
+    for row in packed.toLocalIterator():
+        with pa.ipc.open_stream(bytes(row[0])) as reader:
+            for batch in reader:
+                yield batch.cast(schema) if batch.schema != schema else batch
 
 
 def _drop(session: "SparkSession", views: Mapping[Source, str]) -> None:

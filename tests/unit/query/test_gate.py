@@ -7,7 +7,8 @@ from siltstone.errors import InvalidRequest
 from siltstone.query.gate.admit import MAX_QUERY_CHARS, MAX_QUERY_TOKENS, admit, spark_text
 from siltstone.query.gate.checked_query import Admitted, Source
 from siltstone.query.gate.parser import tree_of
-from siltstone.query.gate.sql_writer import MAX_TERMS, WRITERS
+from siltstone.query.gate.sql_writer import SqlWriter
+from siltstone.query.gate.syntax import MAX_TERMS, check_syntax
 from siltstone.query.gate.tokenizer import tokens_of
 from siltstone.query.gate.tree_comparison import check_same
 from tests.support.refusals import refused
@@ -200,7 +201,12 @@ def test_a_rewrite_with_another_meaning_is_found_by_its_tree(one: str, other: st
 
 
 def test_a_query_is_refused_if_its_rewrite_would_mean_something_else(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(WRITERS, exp.Sub, lambda to, node: f"{to.write(node.expression)} - {to.write(node.this)}")
+    original = SqlWriter.operators
+
+    def swapped(to: SqlWriter, node: exp.Expr) -> str:
+        return f"{to.sql(node.expression)} - {to.sql(node.this)}" if isinstance(node, exp.Sub) else original(to, node)
+
+    monkeypatch.setattr(SqlWriter, "operators", swapped)
     with pytest.raises(InvalidRequest, match="would not mean the same"):
         admit("SELECT * FROM crm.sales.t WHERE (a - b) = 7001")
 
@@ -249,15 +255,6 @@ def test_references_come_once_and_in_the_order_of_the_text():
         "x.y.b",
         "x.y.d",
     ]
-
-
-def test_a_tree_can_be_given_other_tables():
-    admitted = admit("WITH w AS (SELECT a FROM crm.sales.t) SELECT * FROM w JOIN crm.sales.__raw__t USING (a)")
-    names = {source: f"hot_{number}" for number, source in enumerate(admitted.references)}
-    assert admitted.with_tables(names).sql("duckdb") == (
-        'WITH "w" AS (SELECT "a" FROM "hot_0" AS "t") SELECT * FROM "w" AS "w" JOIN "hot_1" AS "__raw__t" USING ("a")'
-    )
-    assert "crm" in admitted.tree.sql("duckdb")
 
 
 def test_functions_and_what_changes_by_itself_are_named():
@@ -364,3 +361,28 @@ def test_a_known_text_is_not_read_again():
     first, second = admit("SELECT :a", parameters={"a": 1}), admit("SELECT :a", parameters={"a": 2})
     assert second.tree is first.tree
     assert (first.parameters, second.parameters) == ({"a": 1}, {"a": 2})
+
+
+def test_a_text_that_was_read_is_not_read_again():
+    text = f"SELECT n FROM crm.sales.t WHERE n = :value -- {'x' * 10_000}"
+    first = admit(text, parameters={"value": 1})
+    again = admit(text, parameters={"value": 2})
+    assert (again.checked is first.checked, again.parameters) == (True, {"value": 2})
+    assert admit(text, parameters={"value": 1}, catalog="crm").checked is not first.checked
+
+
+@pytest.mark.parametrize("text", WRITTEN)
+def test_writing_a_query_leaves_its_tree_as_it_is(text: str):
+    """Trees are cached and written by several threads at once."""
+    checked = admit(text).checked
+    before = repr(checked)
+    for_spark(admit(text))
+    assert repr(checked) == before
+
+
+def test_text_in_a_tree_is_rejected_where_it_would_be_written_without_quotes():
+    tree = exp.select(exp.Column(this=exp.Identifier(this="a")))
+    check_syntax(tree)
+    for node in (exp.Alias(this=exp.Null(), alias="x; y"), exp.Tuple(expressions=["x; y"]), exp.Cast(this="x; y")):
+        with refused(InvalidRequest, None, "not allowed"):
+            check_syntax(exp.Select(expressions=[node]))

@@ -11,7 +11,7 @@ from sqlglot import exp
 from siltstone.errors import InvalidRequest
 from siltstone.query.gate.admit import admit, expanded_tables
 from siltstone.query.gate.column_check import check_names
-from siltstone.query.gate.cross_join_guard import MAX_EXPANDED_TABLES, Known, check_expansion, check_product
+from siltstone.query.gate.cross_join_guard import MAX_EXPANDED_TABLES, check_expansion, check_product
 from siltstone.query.translate import Outside, Relation, Translated, translate
 from tests.support.refusals import refused
 
@@ -86,7 +86,7 @@ def test_expressions_that_double_are_refused_before_spark_plans_them():
     text = doubling(12, "SELECT x.a FROM {w} x JOIN {w} y ON x.a = y.a")
     assert len(text) < 800
     assert expanded_tables(admit(text).checked) == 4_096
-    with refused(InvalidRequest, None, "4.1·10^3 tables", " 512"):
+    with refused(InvalidRequest, None, "4.1e3 tables", " 512"):
         check_expansion(admit(text).checked)
     fitting = admit(doubling(9, "SELECT x.a FROM {w} x JOIN {w} y ON x.a = y.a")).checked
     assert expanded_tables(fitting) == MAX_EXPANDED_TABLES
@@ -105,8 +105,7 @@ def test_a_long_chain_of_expressions_is_counted_without_nested_calls():
     assert expanded_tables(chain) == 2
     check_expansion(chain)
     check_names(chain, lambda _table: ("a",))
-    with pytest.raises(InvalidRequest, match="too many common table expressions in a row"):
-        check_product(chain, lambda _table: Known(rows=1, columns=frozenset("a")), most=1)
+    check_product(chain, lambda table: pytest.fail(table.name), most=1)
 
 
 def test_a_recursive_expression_counts_once():

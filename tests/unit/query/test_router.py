@@ -18,7 +18,7 @@ from siltstone import Lake
 from siltstone.config import Settings
 from siltstone.errors import Conflict, InvalidRequest, NotFound, Reason, Unavailable
 from siltstone.model.files import Commit, CommitKind
-from siltstone.query import aside, running
+from siltstone.query import cancellation
 from siltstone.query import hot_executor as hot_query
 from siltstone.query import result_cache as kept
 from siltstone.query.hot import fill as fill_room
@@ -519,7 +519,7 @@ def test_a_lake_is_closed_at_once_after_ctrl_c_while_spark_starts(lake: Lake, mo
         raise NoSpark
 
     monkeypatch.setattr(Lake, "_session", start)
-    monkeypatch.setattr(aside, "UNHEARD_SECONDS", 0.2)
+    monkeypatch.setattr(cancellation, "UNHEARD_SECONDS", 0.2)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -528,7 +528,7 @@ def test_a_lake_is_closed_at_once_after_ctrl_c_while_spark_starts(lake: Lake, mo
         signal.signal(signal.SIGINT, before)
     began = time.monotonic()
     lake.close()
-    assert time.monotonic() - began < running.CLOSING_SECONDS / 2
+    assert time.monotonic() - began < cancellation.CLOSING_SECONDS / 2
     goes_on.set()
 
 

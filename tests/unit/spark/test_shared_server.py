@@ -18,8 +18,8 @@ import pytest
 from siltstone.clock import SystemClock
 from siltstone.config import Settings
 from siltstone.errors import Conflict, Reason, Unavailable
+from siltstone.query.cancellation import ActiveQueries, ActiveQuery
 from siltstone.query.gate.admit import admit
-from siltstone.query.running import Cancellation
 from siltstone.query.spark_executor import SparkQuery
 from siltstone.spark import session as sessions
 from siltstone.spark import shared_server as shared_spark
@@ -464,21 +464,17 @@ def test_a_report_is_taken_back_only_if_the_query_has_ended(place: Path, error: 
     session: Any = DeafSession()
     member = Membership(lock(place / CLIENTS_LOCK, fcntl.LOCK_SH), RUNNING, place)
     sessions._members[session] = member
-    cancellation = Cancellation()
-    query = SparkQuery(admit("SELECT 1"), spark=lambda: session, dataset=pytest.fail, cancellation=cancellation)
-    watchers: list[threading.Thread] = []
+    active = ActiveQuery("one")
+    query = SparkQuery(admit("SELECT 1"), spark=lambda: session, dataset=pytest.fail, query=active)
 
     def fail() -> None:
-        watchers.extend(one for one in threading.enumerate() if one.name == session.tag)
-        cancellation.cancel()
+        active.cancel()
         while not list(place.glob("suspect-*")):
             SystemClock().sleep(0.01)
         raise error
 
-    with pytest.raises(type(error)), query._running(session):
+    with ActiveQueries().listed(active), pytest.raises(type(error)), query._interruptible(session):
         fail()
-    for watcher in watchers:
-        watcher.join()
     assert len(list(place.glob("suspect-*"))) == left
     member.leave()
 

@@ -1,7 +1,7 @@
 """The gate: exactly one SELECT, made of what is on the lists, and every table in it a dataset of the lake.
 
 1. `words.py` cuts the text into tokens by Spark's rules, `grammar.py` makes a tree of them.
-2. `written.py` rewrites that tree as text, node by node; what it cannot write is refused with its place.
+2. `syntax.py` checks every node and argument of the tree against its list, `written.py` writes the tree as text.
 3. `lost.py` and `same.py` compare the rewrite with the original, token by token and tree by tree.
 4. Every table is found to be a common table expression that is visible there, or the name of a dataset; nothing else.
 5. Every parameter gets a value of a type that can be bound.
@@ -12,9 +12,10 @@ elsewhere is found nowhere.
 """
 
 import re
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 from sqlglot import exp
@@ -27,17 +28,16 @@ from siltstone.query.gate.checked_query import Admitted, Source
 from siltstone.query.gate.parameters import check_parameters, literal
 from siltstone.query.gate.parser import known_tree_of, tree_of
 from siltstone.query.gate.round_trip import check_nothing_is_lost
-from siltstone.query.gate.sql_writer import Writer, located, place_of, quoted
+from siltstone.query.gate.sql_writer import SqlWriter, quoted
+from siltstone.query.gate.syntax import check_syntax, located, place_of
 from siltstone.query.gate.tokenizer import Place, tokens_of
 from siltstone.query.gate.tree_comparison import check_same, decides_alike
 
 MAX_QUERY_CHARS: Final = 100_000
 MAX_QUERY_TOKENS: Final = 25_000
 """Most words, names, values and signs of a query. Reading takes a time in proportion to them, about 0.1 ms each."""
-KEPT_TEXTS: Final = 512
-"""How many texts are known by heart: one that is asked again is not read again."""
-MAX_KEPT_CHARS: Final = 4_000
-"""The longest text that is kept; its trees are some hundred times as large."""
+CACHED_CHARS: Final = 2_000_000
+"""Bound on the admission cache, in characters of its query texts. Their trees take some hundred times as many bytes."""
 _BEGINS: Final = (TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.L_PAREN)
 PARSER_ERRORS: Final = (SqlglotError, AttributeError, AssertionError, IndexError, KeyError, TypeError, ValueError)
 """What the parser raises for a text that it cannot read: its own errors, and slips of its own for odd ones."""
@@ -76,7 +76,7 @@ def admit(
     """
     if not isinstance(text, str):
         raise InvalidRequest(f"A query is text, not {type(text).__name__}.")
-    read = (_kept if len(text) <= MAX_KEPT_CHARS else _read)(text, catalog, schema)
+    read = _admissions.read(text, catalog, schema)
     given = check_parameters(read.places, parameters or {})
     return Admitted(
         text=text,
@@ -111,7 +111,7 @@ def spark_text(admitted: Admitted, views: Mapping[Source, str], *, common: Calla
             return quoted(of_common_table(cte))
         return quoted(views[_source(table, admitted.catalog, admitted.schema)])
 
-    writer = Writer(
+    writer = SqlWriter(
         table=of_table,
         common_table=of_common_table,
         parameter=lambda name: literal(admitted.parameters[name]),
@@ -133,7 +133,33 @@ def _read(text: str, catalog: str | None, schema: str | None) -> _Read:
         raise InvalidRequest("The query is nested too deeply. Split it, with WITH or in several queries.") from None
 
 
-_kept = lru_cache(maxsize=KEPT_TEXTS)(_read)
+class _AdmissionCache:
+    """LRU cache of parsed and checked query texts, by text and default catalog and schema. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._reads: OrderedDict[tuple[str, str | None, str | None], _Read] = OrderedDict()
+        self._chars = 0
+        self._mutex = threading.Lock()
+
+    def read(self, text: str, catalog: str | None, schema: str | None) -> _Read:
+        """Return what a text says; parse and check it if it is not in the cache."""
+        key = (text, catalog, schema)
+        with self._mutex:
+            cached = self._reads.get(key)
+            if cached is not None:
+                self._reads.move_to_end(key)
+                return cached
+        read = _read(text, catalog, schema)
+        with self._mutex:
+            self._chars += len(text) if key not in self._reads else 0
+            self._reads[key] = read
+            while self._chars > CACHED_CHARS:
+                (evicted, _, _), _ = self._reads.popitem(last=False)
+                self._chars -= len(evicted)
+        return read
+
+
+_admissions: Final = _AdmissionCache()
 
 
 def _reading(text: str, catalog: str | None, schema: str | None) -> _Read:
@@ -150,7 +176,8 @@ def _reading(text: str, catalog: str | None, schema: str | None) -> _Read:
     tables = [table for table in checked.find_all(exp.Table) if isinstance(table.this, exp.Identifier)]
     tables.sort(key=lambda table: table.parts[0].meta.get("start", 0))
     named = [_source(table, catalog, schema) for table in tables if common_table(table) is None]
-    writer = Writer(table=of_table, common_table=_common_name, datasets=_prefixes(named))
+    syntax = check_syntax(checked)
+    writer = SqlWriter(table=of_table, common_table=_common_name, datasets=_prefixes(named))
     normalised = writer.write(checked)
     written = tokens_of(normalised)
     check_nothing_is_lost(tokens, written, _names(named))
@@ -161,9 +188,9 @@ def _reading(text: str, catalog: str | None, schema: str | None) -> _Read:
         tree=_known(written, normalised, again),
         checked=checked,
         references=tuple(dict.fromkeys(named)),
-        places=writer.parameters,
-        functions=frozenset(writer.functions),
-        volatile=frozenset(writer.volatile),
+        places=syntax.parameters,
+        functions=frozenset(syntax.functions),
+        volatile=frozenset(syntax.volatile),
     )
 
 

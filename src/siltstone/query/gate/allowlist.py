@@ -1,8 +1,7 @@
 """What a query may consist of, as data; `docs/sql.md` is made from it.
 
 A function is here if its answer follows from its arguments alone (or, if it is in `VOLATILE`, from the clock or from chance),
-and if it touches no file, no network and nothing of the process. The syntax is in `query/gate/sql_writer.py`: what cannot be
-written there cannot be asked.
+and if it touches no file, no network and nothing of the process. `query/gate/syntax.py` lists the syntax.
 """
 
 from typing import Final

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from siltstone.model.names import PARTS, RAW_PREFIX, DatasetName
+from siltstone.model.names import RAW_PREFIX, DatasetName
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -65,14 +65,3 @@ class Admitted:
     """What in it has another answer each time (``rand``, ``now``): if there is any, a result is not kept."""
     catalog: str | None = None
     schema: str | None = None
-
-    def with_tables(self, names: Mapping[Source, str]) -> exp.Query:
-        """Return a copy of the tree that reads each dataset from the table that is named for it."""
-        tree = self.tree.copy()
-        for table in list(tree.find_all(exp.Table)):
-            if len(table.parts) == PARTS:
-                source = Source.parse(*(part.name for part in table.parts))
-                table.set("this", exp.to_identifier(names[source], quoted=True))
-                table.set("db", None)
-                table.set("catalog", None)
-        return tree

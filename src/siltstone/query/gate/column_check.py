@@ -16,7 +16,7 @@ from sqlglot import exp
 from siltstone.errors import InvalidRequest
 from siltstone.query.gate.admit import common_table
 from siltstone.query.gate.allowlist import GENERATORS, SESSION_NAMES, VOLATILE_NAMES
-from siltstone.query.gate.sql_writer import UNITS_OF_TIME, WITH_UNIT, located, range_of
+from siltstone.query.gate.syntax import UNITS_OF_TIME, WITH_UNIT, located, range_of
 
 Columns = Callable[[exp.Table], tuple[str, ...]]
 """Returns the columns of the dataset that a table names."""

@@ -103,7 +103,7 @@ class _BoundedParser(SparkParser):
     }
 
     def __init__(self) -> None:
-        super().__init__(dialect=_DIALECT)
+        super().__init__(dialect=DIALECT)
         self._joining = False
         self._read_again = 0
 
@@ -453,7 +453,7 @@ def _in_parentheses(node: exp.Expr | None) -> exp.Expr | None:
 
 
 _AFTER_INTERVAL: Final = frozenset({TokenType.STRING, TokenType.NUMBER, TokenType.DASH, TokenType.PLUS})
-_DIALECT: Final = Spark()
+DIALECT: Final = Spark()
 
 
 def tree_of(tokens: list[Token], text: str) -> exp.Expr | None:

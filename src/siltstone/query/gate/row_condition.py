@@ -15,7 +15,8 @@ from siltstone.query.gate.admit import PARSER_ERRORS
 from siltstone.query.gate.allowlist import FUNCTIONS_BY_GROUP, GENERATORS
 from siltstone.query.gate.parser import tree_of
 from siltstone.query.gate.round_trip import check_nothing_is_lost
-from siltstone.query.gate.sql_writer import Writer, located
+from siltstone.query.gate.sql_writer import SqlWriter
+from siltstone.query.gate.syntax import check_syntax, located
 from siltstone.query.gate.tokenizer import tokens_of
 from siltstone.query.gate.tree_comparison import check_same
 
@@ -53,8 +54,8 @@ def condition_of(text: str, columns: Collection[str]) -> str:
         if isinstance(node, exp.Anonymous) and node.name.lower() in _OF_CHANCE:
             raise InvalidRequest(f"A condition holds or not; {node.name}{located(node)} is another one each time.")
     _check_columns(condition, columns)
-    writer = Writer(table=_no_table, common_table=_no_table, columns=frozenset(name.lower() for name in columns))
-    written = writer.write(condition)
+    check_syntax(condition, columns=frozenset(name.lower() for name in columns))
+    written = SqlWriter(table=_no_table, common_table=_no_table).write(condition)
     again = tokens_of(written)
     check_nothing_is_lost(tokens, again, ())
     check_same(condition, _inside(again, written), table=_no_table)

@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from siltstone.errors import InvalidRequest
 from siltstone.query.gate.parser import Quantified
-from siltstone.query.gate.sql_writer import UNITS_OF_TIME, WITH_UNIT
+from siltstone.query.gate.syntax import UNITS_OF_TIME, WITH_UNIT
 
 Path = tuple[str, ...]
 Resolve = Callable[[exp.Table], Path]

@@ -1,7 +1,6 @@
 """Which dataset a name means now: looked up once, and again only when the registry has moved."""
 
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from siltstone.dataset.registry import Registry
@@ -45,6 +44,3 @@ class Sources:
         """Let go of a dataset's open tables."""
         with self._mutex:
             self._found.pop(name, None)
-
-
-Find = Callable[[str], Store]

@@ -14,7 +14,7 @@ from sqlglot import exp
 import siltstone.query.translate.functions  # noqa: F401  # its rules
 from siltstone.errors import InvalidRequest
 from siltstone.query.gate.admit import expanded_tables
-from siltstone.query.gate.sql_writer import range_of
+from siltstone.query.gate.syntax import range_of
 from siltstone.query.translate import types
 from siltstone.query.translate.aggregates import direction, is_aggregated, order_key
 from siltstone.query.translate.expressions import Expressions, check_args, unified

@@ -1,4 +1,4 @@
-"""Work beside the main thread: one thread for many questions, errors come back, Ctrl-C ends what runs."""
+"""Cancellation: one worker thread for many questions, errors come back, Ctrl-C and time limits end what runs."""
 
 import contextlib
 import itertools
@@ -15,14 +15,16 @@ from typing import Any
 
 import pytest
 
-from siltstone.query import aside
-from siltstone.query.aside import Aside
+from siltstone.errors import Reason, Unavailable
+from siltstone.query import cancellation
+from siltstone.query.cancellation import ActiveQueries, ActiveQuery, InterruptibleExecutor, stream_from_thread
+from tests.support.refusals import refused
 
 TraceFunction = Callable[[FrameType, str, object], Any]
 
 
-def hands() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "silt-hot-query"]
+def workers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "silt-query-worker"]
 
 
 def nobody() -> None:
@@ -33,22 +35,22 @@ def patient() -> None:
     return None
 
 
-PATIENTLY: dict[str, Any] = {"interrupt": nobody, "given_up": patient}
+PATIENTLY: dict[str, Any] = {"interrupt": nobody, "give_up": patient}
 
 
 def test_work_is_done_by_one_thread_that_waits_for_more():
-    beside = Aside()
-    found = {beside.do(threading.get_ident, interrupt=nobody, given_up=patient) for _ in range(5)}
+    executor = InterruptibleExecutor()
+    found = {executor.run(threading.get_ident, interrupt=nobody, give_up=patient) for _ in range(5)}
     assert len(found) == 1
     assert threading.get_ident() not in found
 
 
 def test_jobs_of_several_callers_never_wait_for_each_other():
-    beside, callers = Aside(), 4
+    executor, callers = InterruptibleExecutor(), 4
     for _ in range(20):
         together = threading.Barrier(callers)  # broken unless all jobs run at once
         asked = [
-            threading.Thread(target=beside.do, args=(partial(together.wait, 10),), kwargs=PATIENTLY)
+            threading.Thread(target=executor.run, args=(partial(together.wait, 10),), kwargs=PATIENTLY)
             for _ in range(callers)
         ]
         for one in asked:
@@ -68,14 +70,14 @@ def test_a_stream_that_is_not_read_ends_when_its_query_is_given_up():
         finally:
             ended.set()
 
-    made = aside.streamed(make, end=patient, given_up=lambda: cause[0] if cause else None)
+    made = stream_from_thread(make, end=patient, give_up=lambda: cause[0] if cause else None)
     assert next(made) == 0
     cause.append(TimeoutError("given up"))
     assert ended.wait(timeout=10)
 
 
 def test_a_caller_that_gives_up_leaves_the_work_behind():
-    beside, ends = Aside(), threading.Event()
+    executor, ends = InterruptibleExecutor(), threading.Event()
     began = threading.Event()
 
     def work() -> None:
@@ -83,9 +85,9 @@ def test_a_caller_that_gives_up_leaves_the_work_behind():
         ends.wait(timeout=60)
 
     with pytest.raises(TimeoutError, match="given up"):
-        beside.do(work, interrupt=nobody, given_up=lambda: TimeoutError("given up") if began.is_set() else None)
+        executor.run(work, interrupt=nobody, give_up=lambda: TimeoutError("given up") if began.is_set() else None)
     assert not ends.is_set()
-    assert beside.do(lambda: 7, interrupt=nobody, given_up=patient) == 7
+    assert executor.run(lambda: 7, interrupt=nobody, give_up=patient) == 7
     ends.set()
 
 
@@ -97,10 +99,10 @@ def test_a_stream_comes_in_order_from_one_thread_and_ends_with_its_reader():
             threads.add(threading.get_ident())
             yield number
 
-    assert list(aside.streamed(make, end=ended.set, given_up=patient)) == list(range(1_000))
+    assert list(stream_from_thread(make, end=ended.set, give_up=patient)) == list(range(1_000))
     assert (len(threads), threading.get_ident() in threads, ended.is_set()) == (1, False, True)
 
-    made = aside.streamed(itertools.count, end=nobody, given_up=patient)
+    made = stream_from_thread(itertools.count, end=nobody, give_up=patient)
     assert [next(made), next(made)] == [0, 1]
     with pytest.raises(AssertionError):
         made.close()  # type: ignore[attr-defined]  # it calls end, which is nobody here
@@ -109,7 +111,7 @@ def test_a_stream_comes_in_order_from_one_thread_and_ends_with_its_reader():
         yield 1
         raise ZeroDivisionError
 
-    broken_stream = aside.streamed(broken, end=ended.set, given_up=patient)
+    broken_stream = stream_from_thread(broken, end=ended.set, give_up=patient)
     assert next(broken_stream) == 1
     with pytest.raises(ZeroDivisionError):
         next(broken_stream)
@@ -123,30 +125,30 @@ def test_a_stream_whose_maker_is_stuck_is_given_up():
         yield 1
 
     with pytest.raises(TimeoutError, match="given up"):
-        next(aside.streamed(make, end=stuck.set, given_up=lambda: TimeoutError("given up")))
+        next(stream_from_thread(make, end=stuck.set, give_up=lambda: TimeoutError("given up")))
 
 
 def test_what_work_raises_is_raised_and_the_thread_goes_on():
-    beside = Aside()
-    first = beside.do(threading.get_ident, interrupt=nobody, given_up=patient)
+    executor = InterruptibleExecutor()
+    first = executor.run(threading.get_ident, interrupt=nobody, give_up=patient)
     with pytest.raises(ZeroDivisionError):
-        beside.do(lambda: 1 // 0, interrupt=nobody, given_up=patient)
+        executor.run(lambda: 1 // 0, interrupt=nobody, give_up=patient)
 
     def late() -> None:
         raise TimeoutError("its own")
 
     with pytest.raises(TimeoutError, match="its own"):
-        beside.do(late, interrupt=nobody, given_up=patient)
-    assert beside.do(threading.get_ident, interrupt=nobody, given_up=patient) == first
+        executor.run(late, interrupt=nobody, give_up=patient)
+    assert executor.run(threading.get_ident, interrupt=nobody, give_up=patient) == first
 
 
 def test_a_thread_that_is_not_needed_goes_and_another_one_comes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(aside, "IDLE_SECONDS", 0.01)
-    beside = Aside()
-    hand = beside.do(threading.current_thread, interrupt=nobody, given_up=patient)
-    hand.join(timeout=10)
-    assert not hand.is_alive()
-    assert beside.do(lambda: 7, interrupt=nobody, given_up=patient) == 7
+    monkeypatch.setattr(cancellation, "IDLE_SECONDS", 0.01)
+    executor = InterruptibleExecutor()
+    worker = executor.run(threading.current_thread, interrupt=nobody, give_up=patient)
+    worker.join(timeout=10)
+    assert not worker.is_alive()
+    assert executor.run(lambda: 7, interrupt=nobody, give_up=patient) == 7
 
 
 @pytest.fixture
@@ -160,7 +162,7 @@ def hears_ctrl_c() -> Iterator[None]:
 @pytest.mark.usefixtures("hears_ctrl_c")
 @pytest.mark.parametrize("wait_seconds", [0.0, 0.001, 0.05])
 def test_ctrl_c_interrupts_the_work_until_it_has_ended(wait_seconds: float):
-    beside, ended = Aside(), threading.Event()
+    executor, ended = InterruptibleExecutor(), threading.Event()
 
     def work() -> bool:
         time.sleep(wait_seconds)
@@ -168,19 +170,19 @@ def test_ctrl_c_interrupts_the_work_until_it_has_ended(wait_seconds: float):
         return ended.wait(timeout=10)
 
     with pytest.raises(KeyboardInterrupt):
-        beside.do(work, interrupt=ended.set, given_up=patient)
+        executor.run(work, interrupt=ended.set, give_up=patient)
     assert ended.is_set()
 
 
 @pytest.mark.parametrize("line", range(1, 12))
 def test_ctrl_c_at_any_step_of_handing_work_over_leaves_no_thread_behind(line: int, monkeypatch: pytest.MonkeyPatch):
     """Raise before the n-th line that the main thread runs in the module, as a signal may."""
-    monkeypatch.setattr(aside, "IDLE_SECONDS", 0.05)
-    beside, lines = Aside(), [0]
-    beside.do(lambda: 1, interrupt=nobody, given_up=patient)
+    monkeypatch.setattr(cancellation, "IDLE_SECONDS", 0.05)
+    executor, lines = InterruptibleExecutor(), [0]
+    executor.run(lambda: 1, interrupt=nobody, give_up=patient)
 
     def step(frame: FrameType, event: str, _: object) -> TraceFunction | None:
-        if frame.f_code.co_filename != aside.__file__:
+        if frame.f_code.co_filename != cancellation.__file__:
             return None
         lines[0] += event == "line"
         if lines[0] == line:
@@ -192,25 +194,67 @@ def test_ctrl_c_at_any_step_of_handing_work_over_leaves_no_thread_behind(line: i
     sys.settrace(step)
     try:
         with contextlib.suppress(KeyboardInterrupt):
-            beside.do(lambda: 1, interrupt=lambda: None, given_up=patient)
+            executor.run(lambda: 1, interrupt=lambda: None, give_up=patient)
     finally:
         sys.settrace(before)
     until = time.monotonic() + 10
-    while (left := hands()) and time.monotonic() < until:
+    while (left := workers()) and time.monotonic() < until:
         time.sleep(0.01)
     assert left == []
-    assert beside.do(lambda: 7, interrupt=nobody, given_up=patient) == 7
+    assert executor.run(lambda: 7, interrupt=nobody, give_up=patient) == 7
 
 
 def test_nothing_of_a_job_that_is_done_is_kept():
     class Rows:
         pass
 
-    beside = Aside()
-    rows = beside.do(Rows, interrupt=nobody, given_up=patient)
+    executor = InterruptibleExecutor()
+    rows = executor.run(Rows, interrupt=nobody, give_up=patient)
     gone = weakref.ref(rows)
     del rows
     until = time.monotonic() + 10
     while gone() is not None and time.monotonic() < until:
         time.sleep(0.001)
     assert gone() is None
+
+
+def test_an_engine_is_interrupted_from_its_time_limit_until_it_returns_and_never_after():
+    calls: list[float] = []
+    query = ActiveQuery("one", 0.05)
+    with ActiveQueries().listed(query):
+        with query.interruptible(lambda: calls.append(time.monotonic()), every=0.001):
+            assert calls == []
+            until = time.monotonic() + 10
+            while len(calls) < 3 and time.monotonic() < until:
+                time.sleep(0.001)
+        made = len(calls)
+        assert made >= 3
+        time.sleep(0.2)
+        assert len(calls) == made
+        with refused(Unavailable, Reason.TIME_LIMIT, "0.05 s"), query.interruptible(nobody):
+            pytest.fail("a query that has ended was run")
+
+
+def test_an_interrupt_that_hangs_delays_no_other():
+    hangs, heard = threading.Event(), threading.Event()
+    queries, first, second = ActiveQueries(), ActiveQuery("first", 0.01), ActiveQuery("second", 0.05)
+    with (
+        queries.listed(first),
+        queries.listed(second),
+        first.interruptible(lambda: hangs.wait(timeout=60)),
+        second.interruptible(heard.set),
+    ):
+        assert heard.wait(timeout=10)
+        hangs.set()
+
+
+def test_an_abandoned_query_blocks_a_close_only_while_its_engine_reads_the_memory_of_the_process():
+    query = ActiveQuery("one")
+    blocks = [query.blocks_close]
+    query.abandon()
+    blocks.append(query.blocks_close)
+    with query.interruptible(nobody):
+        blocks.append(query.blocks_close)
+    with query.interruptible(nobody, in_process=True):
+        blocks.append(query.blocks_close)
+    assert blocks == [True, False, False, True]
