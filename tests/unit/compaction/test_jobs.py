@@ -25,6 +25,7 @@ from siltstone.compaction.failures import (
     UnreadableFiles,
     WorkerLost,
     classify,
+    names_file,
     symptoms_of,
 )
 from siltstone.compaction.operations.fold import disk_failures, spark_failures
@@ -42,6 +43,7 @@ from siltstone.errors import (
     Unavailable,
 )
 from siltstone.failpoints import arm
+from siltstone.host.system_errors import read_failure
 from siltstone.model.columns import APP_EPOCH, JOB
 from siltstone.model.reports import JobResult, RollUpReport
 from siltstone.spark import session as spark
@@ -118,6 +120,9 @@ def report(done: Job) -> RollUpReport:
         (Symptoms(text="[Errno 30] Read-only file system"), Failure.PERMISSION_DENIED),
         (Symptoms(text="[FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER] Could not read footer"), Failure.CORRUPT_INPUT),
         (Symptoms(kind="corruption", reason=Reason.DAMAGED_FILE), Failure.CORRUPT_INPUT),
+        (Symptoms(kind="corruption", reason=Reason.MISSING_FILE), Failure.MISSING_FILE),
+        (Symptoms(kind="corruption", reason=Reason.FOREIGN_COMMIT, exit_code=-9), Failure.FOREIGN_COMMIT),
+        (Symptoms(kind="corruption", reason=Reason.MISSING_FILE, text="Java heap space"), Failure.OUT_OF_MEMORY),
         (Symptoms(kind="corruption"), Failure.UNKNOWN),
         (Symptoms(kind="conflict", reason=Reason.SCHEMA_CHANGED), Failure.SCHEMA_CHANGED),
         (Symptoms(kind="unavailable", reason=Reason.MEMORY), Failure.OUT_OF_MEMORY),
@@ -153,6 +158,8 @@ def test_each_failure_has_its_class(symptoms: Symptoms, expected: Failure) -> No
         (Conflict("x", reason=Reason.SCHEMA_CHANGED), Failure.SCHEMA_CHANGED),
         (Corruption("x"), Failure.UNKNOWN),
         (Corruption("x", reason=Reason.DAMAGED_FILE), Failure.CORRUPT_INPUT),
+        (Corruption("x", reason=Reason.MISSING_FILE), Failure.MISSING_FILE),
+        (Corruption("x", reason=Reason.FOREIGN_COMMIT), Failure.FOREIGN_COMMIT),
         (UnreadableFiles("x", {"a": "b"}), Failure.CORRUPT_INPUT),
         (PermissionError(13, "Permission denied"), Failure.PERMISSION_DENIED),
         (OSError(28, "No space left on device"), Failure.DISK_FULL),
@@ -181,6 +188,15 @@ def test_an_error_of_the_system_gives_its_reason_to_the_error_that_is_raised_fro
     assert (failed.reason, classify(symptoms_of(failed))) == (Reason.PERMISSION_DENIED, Failure.PERMISSION_DENIED)
 
 
+def test_our_errors_name_their_files_as_data_and_errors_of_others_by_their_words() -> None:
+    assert names_file(read_failure("/lake/changes/data/1.parquet", ValueError("bad")), "data/1.parquet")
+    assert not names_file(Corruption("File data/1.parquet is damaged."), "data/1.parquet"), "our words never count"
+    failed = Unavailable("The work failed.")
+    failed.__cause__ = RuntimeError("[FAILED_READ_FILE] Encountered error while reading file:///lake/data/1.parquet.")
+    assert names_file(failed, "data/1.parquet")
+    assert not names_file(failed, "data/2.parquet")
+
+
 def test_the_cause_of_an_error_counts_too() -> None:
     error = Unavailable("the work failed in Spark.")
     error.__cause__ = RuntimeError(
@@ -196,6 +212,7 @@ def test_only_what_fewer_files_may_avoid_is_tried_with_fewer() -> None:
         Failure.TIME_LIMIT,
     }
     assert not any(found.soils_worker for found in (Failure.CONFLICT, Failure.FENCED, Failure.CORRUPT_INPUT))
+    assert not any(found.soils_worker for found in (Failure.MISSING_FILE, Failure.FOREIGN_COMMIT))
 
 
 # ---- jobs as data --------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 
-from siltstone.compaction.failures import UnreadableFiles
+from siltstone.compaction.failures import UnreadableFiles, names_file
 from siltstone.compaction.operations.commit import commit_fold, prune
 from siltstone.compaction.operations.fold_arrow import InPlace
 from siltstone.compaction.operations.fold_plan import FoldPlan, Matched, touched_files
@@ -386,8 +386,7 @@ def spark_failures(
                 raise Conflict(gone) from error
             told, reason = error_line(error), None
             if not is_away(error):
-                said = str(error)
-                named = [file for file in snapshot.base.files if file.path.rsplit("/", 1)[-1] in said]
+                named = [file for file in snapshot.base.files if names_file(error, file.path)]
                 check_readable(store, suspects or named, changes=changes, error=error)
             elif ended_out_of_memory():
                 told, reason = "its JVM has ended with an OutOfMemoryError.", Reason.MEMORY

@@ -56,6 +56,7 @@ def leftovers(store: Store) -> list[Leftover]:
         raise Corruption(
             f"Dataset {store.name}: live file {path} is missing from {store.path}. Restore it.",
             reason=Reason.MISSING_FILE,
+            paths=[path],
         )
     return found
 
