@@ -22,6 +22,7 @@ from siltstone.lake import Lake
 from siltstone.model.columns import APP_SEQ
 from siltstone.model.files import Commit, CommitKind
 from tests.support.histories import received
+from tests.support.internals import store_of
 from tests.support.leasing import lake_at, leases_of, taken
 from tests.support.tables import FAST, append, ids, make_table, open_table
 
@@ -219,8 +220,8 @@ def test_a_batch_whose_entry_is_damaged_is_missed_by_every_reader_and_writer(tmp
             lambda: people.get([1]),
             lambda: people.upsert([{"id": 9}]),
             lambda: people.changes_to_arrow(since=0),
-            lambda: squash(people._store, many=2),
-            lambda: prune(people._store),
+            lambda: squash(store_of(people), many=2),
+            lambda: prune(store_of(people)),
         ):
             with pytest.raises(Corruption, match="Restore"):
                 refused()
@@ -344,7 +345,7 @@ def test_a_checkpoint_whose_transactions_cannot_be_read_is_corruption_and_no_raw
     lake = Lake.open(tmp_path / "lake", settings=FAST)
     made = lake.create("a.b.c", "id STRING", key="id")
     made.upsert([{"id": "x"}], producer="nightly", sequence=1)
-    changes = made._store.changes
+    changes = store_of(made).changes
     write_checkpoint(changes.path, durable=False)
     [file] = (changes.path / LOG).glob("*.checkpoint.parquet")
     content = file.read_bytes()
@@ -363,7 +364,7 @@ def test_a_damaged_page_of_a_checkpoint_is_not_called_a_log_that_is_cleaned(tmp_
     lake = Lake.open(tmp_path / "lake", settings=FAST)
     made = lake.create("a.b.c", "id STRING", key="id")
     made.upsert([{"id": "x"}])
-    changes = made._store.changes
+    changes = store_of(made).changes
     write_checkpoint(changes.path, durable=False)
     forget_history(changes.path)  # else it is rebuilt from its entries
     [file] = (changes.path / LOG).glob("*.checkpoint.parquet")

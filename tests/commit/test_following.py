@@ -11,7 +11,6 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Ta
 from deltalake.transaction import AddAction
 
 from siltstone.clock import SystemClock
-from siltstone.delta import table_reader as handle
 from siltstone.delta.checkpoints import Retention, forget_history, tidy_log, write_checkpoint
 from siltstone.delta.full_replay import Replayed
 from siltstone.delta.layout import LOG, entry_name
@@ -22,6 +21,7 @@ from siltstone.errors import Corruption, Reason
 from siltstone.model.columns import APP_EPOCH, APP_FOLD, APP_PRODUCER, APP_SEQ, COMMIT_KIND, SEQ
 from siltstone.model.files import Commit, CommitKind
 from tests.support.faults import FaultyEntry, overtaken
+from tests.support.internals import replace_log_opening
 from tests.support.refusals import refused
 from tests.support.tables import (
     FAST,
@@ -51,13 +51,13 @@ def path(tmp_path: Path) -> Path:
 def opens(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Every time that a table is opened to be followed."""
     found: list[Path] = []
-    real = handle._opened
 
     def opened(path: Path) -> DeltaTable | Replayed:
         found.append(path)
-        return real(path)
+        replayed: DeltaTable | Replayed = real(path)
+        return replayed
 
-    monkeypatch.setattr(handle, "_opened", opened)
+    real = replace_log_opening(monkeypatch, opened)
     return found
 
 

@@ -19,6 +19,7 @@ from siltstone.model.files import DataFile
 from siltstone.model.names import DatasetName
 from siltstone.model.reports import Ack
 from tests.support.folds import fold_by_arrow
+from tests.support.internals import parts_of, store_of
 from tests.support.tables import FAST, checkpoint_and_clean
 
 NAME = DatasetName.parse("a.b.c")
@@ -58,7 +59,7 @@ def every_use(dataset: Dataset) -> Sequence[Callable[[], object]]:
         lambda: dataset.upsert([{"id": 9}]),
         lambda: dataset.tombstone([1]),
         lambda: dataset.changes_to_arrow(since=0),
-        lambda: squash(dataset._store, many=2),
+        lambda: squash(store_of(dataset), many=2),
     )
 
 
@@ -91,11 +92,11 @@ def test_changes_that_are_older_than_base_are_refused_and_nothing_is_written(
 def test_raising_the_sequence_repairs_them_and_the_next_write_is_seen(root: Path, tmp_path: Path):
     changes_before_base(root, tmp_path)
     people = opened(root)
-    found = damage_of(people._parts.store)
+    found = damage_of(parts_of(people).store)
     assert found is not None
     assert found.repairable
-    assert raise_sequence(people._parts.store) == 4
-    assert damage_of(people._parts.store) is None
+    assert raise_sequence(parts_of(people).store) == 4
+    assert damage_of(parts_of(people).store) is None
     assert rows(people) == [1, 2, 3, 4]
     assert people.upsert([{"id": 5}]) == Ack(sequence=5, rows=1)
     assert rows(opened(root)) == [1, 2, 3, 4, 5]
@@ -107,10 +108,10 @@ def test_a_dataset_that_is_sound_is_not_repaired(root: Path):
     people = opened(root)
     write(people, 1, 2)
     fold_by_arrow(people)
-    assert damage_of(people._store) is None
+    assert damage_of(store_of(people)) is None
     with pytest.raises(Conflict, match="nothing was changed"):
-        raise_sequence(people._store)
-    assert people._store.changes.pin(APP_SEQ).transactions == {APP_SEQ: 2}
+        raise_sequence(store_of(people))
+    assert store_of(people).changes.pin(APP_SEQ).transactions == {APP_SEQ: 2}
 
 
 @pytest.mark.parametrize("same_handle", [True, False])
@@ -126,11 +127,11 @@ def test_a_base_that_is_older_than_what_was_pruned_is_refused(root: Path, tmp_pa
     for use in every_use(people):
         with pytest.raises(Corruption, match="in neither"):
             use()
-    found = damage_of(people._parts.store)
+    found = damage_of(parts_of(people).store)
     assert found is not None
     assert not found.repairable
     with pytest.raises(Conflict):
-        raise_sequence(people._parts.store)
+        raise_sequence(parts_of(people).store)
 
 
 def test_a_base_that_is_older_but_not_pruned_for_is_read_with_all_its_changes(root: Path, tmp_path: Path):
@@ -149,7 +150,7 @@ def test_a_write_that_meets_a_fold_and_a_prune_is_not_refused(root: Path, monkey
     """The watermark is read before the turn: what is pruned in between is above it, and base is read again."""
     people, other = opened(root), opened(root)
     write(people, 1, 2)
-    store = people._store
+    store = store_of(people)
     real = store.base.newest
     answers: list[int | None] = []
 
@@ -170,7 +171,7 @@ def test_a_reader_whose_base_is_folded_after_changes_was_opened_is_not_refused(
 ):
     people, other = opened(root), opened(root)
     write(people, 1)
-    store = people._store
+    store = store_of(people)
     real = store.base.pin
 
     def pin(*apps: str) -> object:
@@ -189,7 +190,7 @@ def test_a_lost_checkpoint_line_is_noticed_by_the_gap_it_leaves(root: Path):
     people = opened(root)
     write(people, 1, 2, 3)
     checkpoint_and_clean(people.path / "changes")
-    lost = next(file for file in people._store.changes.files() if file.partition[SEQ] == "2")
+    lost = next(file for file in store_of(people).changes.files() if file.partition[SEQ] == "2")
     _forget(people.path / "changes", lost.path)
     with pytest.raises(Corruption, match="sequence 2 is missing"):
         opened(root).to_arrow()
@@ -247,12 +248,12 @@ def test_every_sequence_above_the_watermark_has_a_file_or_lies_in_a_squash(
 def test_squashes_folds_and_prunes_leave_no_gap(root: Path):
     people = opened(root)
     write(people, 1, 2, 3)
-    squash(people._store, many=2)
+    squash(store_of(people), many=2)
     write(people, 4, 5)
     fold_by_arrow(people, with_prune=False)
     write(people, 6, 7)
-    squash(people._store, many=2)
-    prune(people._store)
+    squash(store_of(people), many=2)
+    prune(store_of(people))
     write(people, 8)
     assert rows(opened(root)) == [1, 2, 3, 4, 5, 6, 7, 8]
 

@@ -21,6 +21,7 @@ from siltstone.model.columns import APP_CONTENT, APP_FOLD, Op
 from siltstone.model.files import Commit, CommitKind
 from siltstone.model.reports import Ack
 from tests.support.folds import fold_by_arrow, squash_here, stage
+from tests.support.internals import commit_batches, staged_file, store_of
 from tests.support.people import NAME, SCHEMA, create, key, people, person
 
 QUIET = Settings(durable=False, checkpoint_interval_commits=1_000_000)
@@ -172,7 +173,7 @@ def test_a_squashed_range_can_be_read_at_its_end_and_before_while_the_log_knows_
 
 
 def test_a_batch_of_a_group_is_read_without_the_others(dataset: Dataset):
-    store = dataset._store
+    store = store_of(dataset)
     writer = ChangeWriter(store)
     batches = []
     for number in range(3):
@@ -187,8 +188,8 @@ def test_a_batch_of_a_group_is_read_without_the_others(dataset: Dataset):
             actor=None,
             reason=None,
         )
-        batches.append(Batch(files=(writer._stage(rows, f"data/{batch_id}.parquet"),), rows=1))
-    assert writer._commit(batches) == [Ack(sequence=number, rows=1) for number in (1, 2, 3)]
+        batches.append(Batch(files=(staged_file(writer, rows, f"data/{batch_id}.parquet"),), rows=1))
+    assert commit_batches(writer, batches) == [Ack(sequence=number, rows=1) for number in (1, 2, 3)]
     assert [dataset.to_arrow(at=number).num_rows for number in range(4)] == [0, 1, 2, 3]
     assert [dataset.changes_to_arrow(since=number).num_rows for number in range(4)] == [3, 2, 1, 0]
 
@@ -200,7 +201,7 @@ def test_a_state_whose_files_were_deleted_is_not_found(dataset: Dataset, table: 
     dataset.upsert([person(2)])
     dataset.upsert([person(3)])
     fold_by_arrow(dataset)
-    store = dataset._store
+    store = store_of(dataset)
     doomed = store.base.at(1).files if table == "base" else store.changes.at(3).files
     assert doomed
     assert dataset.to_arrow(at=2).num_rows == 2
@@ -221,7 +222,7 @@ def test_files_that_disappear_during_the_read_of_an_old_state_are_a_clear_error(
     read = local.unfolded_rows
 
     def vacuumed_meanwhile(*arguments: object, **named: object) -> pa.Table:
-        for file in dataset._store.base.at(1).files:
+        for file in store_of(dataset).base.at(1).files:
             (dataset.path / "base" / file.path).unlink(missing_ok=True)
         return read(*arguments, **named)  # type: ignore[arg-type]
 
@@ -284,7 +285,7 @@ def test_a_random_history_is_read_back_or_not_found_and_never_wrong(dataset: Dat
 
 def first_load(dataset: Dataset, count: int) -> None:
     """Put rows straight into base, as a first load does."""
-    store = dataset._store
+    store = store_of(dataset)
     snapshot = store.snapshot()
     file = stage(store, store.base, people(count), {})
     store.base.commit(

@@ -12,6 +12,15 @@ from siltstone.eventlog.delta_backend import BEHIND, FAR_BEHIND, FOLDED_AT_COMMI
 from siltstone.eventlog.log import EventLog
 from siltstone.eventlog.pending_commits import Run
 from tests.support.histories import received
+from tests.support.internals import (
+    count_append,
+    delta_keeper_of,
+    keep_up,
+    projection_of,
+    replace_take_in,
+    stop_background,
+    wait_with,
+)
 
 PATIENCE_SECONDS = 60.0
 HOUR_SECONDS = 3600.0
@@ -26,8 +35,7 @@ def log(address: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> Itera
 
 def unfolded(log: EventLog) -> int:
     """Return how many commits were not folded yet; asking the log itself would fold them."""
-    assert isinstance(log._keeper, DeltaKeeper)
-    return log._keeper._projection.backlog.commits
+    return projection_of(delta_keeper_of(log)).backlog.commits
 
 
 def append(log: EventLog, count: int, name: str) -> None:
@@ -74,46 +82,50 @@ class Busy(threading.Event):
     def wait(self, timeout: float | None = None) -> bool:
         del timeout
         self.waits += 1
-        self._keeper._groups += self.waits <= self.appends
+        if self.waits <= self.appends:
+            count_append(self._keeper)
         return False
 
 
 @pytest.fixture
 def keeper(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> DeltaKeeper:
     """A keeper that folds nothing beside appends until it is told to."""
-    assert isinstance(log._keeper, DeltaKeeper)
-    monkeypatch.setattr(log._keeper._background, "start", lambda *_: False)
-    return log._keeper
+    found = delta_keeper_of(log)
+    stop_background(monkeypatch, found)
+    return found
 
 
 def test_it_is_quiet_only_after_a_wait_in_which_nobody_appended(keeper: DeltaKeeper):
-    keeper._is_closing = busy = Busy(keeper, appends=3)
-    assert keeper._keep_up() is None
+    busy = Busy(keeper, appends=3)
+    wait_with(keeper, busy)
+    assert keep_up(keeper) is None
     assert busy.waits == busy.appends + 1
 
 
 def test_while_somebody_appends_little_waits_for_quiet_and_too_much_does_not(log: EventLog, keeper: DeltaKeeper):
-    keeper._is_closing = busy = Busy(keeper, appends=3)
+    busy = Busy(keeper, appends=3)
+    wait_with(keeper, busy)
     append(log, BEHIND.commits - 1, "a")
-    keeper._keep_up()
+    keep_up(keeper)
     assert (busy.waits, unfolded(log)) == (busy.appends + 1, 0)
-    keeper._is_closing = busy = Busy(keeper, appends=3)
+    busy = Busy(keeper, appends=3)
+    wait_with(keeper, busy)
     append(log, BEHIND.commits, "b")
-    keeper._keep_up()
+    keep_up(keeper)
     assert (busy.waits, unfolded(log)) == (0, 0)
 
 
 def test_who_waits_for_quiet_in_vain_tidies_all_the_same(log: EventLog, keeper: DeltaKeeper):
     append(log, 1, "a")
-    keeper._is_closing = busy = Busy(keeper, appends=delta.QUIET_WAITS)
-    keeper._keep_up()
+    busy = Busy(keeper, appends=delta.QUIET_WAITS)
+    wait_with(keeper, busy)
+    keep_up(keeper)
     assert (busy.waits, unfolded(log)) == (delta.QUIET_WAITS, 0)
 
 
 @pytest.fixture
 def beside(log: EventLog, keeper: DeltaKeeper, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Somebody appends once more after each of the first three folds; return how many commits then wait."""
-    take_in = keeper._projection._take_in
     waiting: list[int] = []
 
     def folded(run: Run) -> None:
@@ -122,7 +134,7 @@ def beside(log: EventLog, keeper: DeltaKeeper, monkeypatch: pytest.MonkeyPatch) 
             append(log, 1, f"beside{len(waiting)}")
             waiting.append(unfolded(log))
 
-    monkeypatch.setattr(keeper._projection, "_take_in", folded)
+    take_in = replace_take_in(monkeypatch, projection_of(keeper), folded)
     return waiting
 
 
@@ -130,7 +142,7 @@ def test_who_asks_folds_what_was_there_and_not_all_that_comes_meanwhile(
     log: EventLog, keeper: DeltaKeeper, beside: list[int]
 ):
     append(log, 1, "a")
-    keeper._projection.flush()
+    projection_of(keeper).flush()
     assert (len(beside), unfolded(log)) == (1, 1)
     assert log.next_index() == 3, (
         "the second append is folded, the third comes beside it and is for the next one who asks"
@@ -141,15 +153,16 @@ def test_in_the_background_everything_is_folded_that_came_meanwhile(
     log: EventLog, keeper: DeltaKeeper, beside: list[int]
 ):
     append(log, 1, "a")
-    keeper._is_closing = Busy(keeper, appends=0)
-    keeper._keep_up()
+    wait_with(keeper, Busy(keeper, appends=0))
+    keep_up(keeper)
     assert (len(beside), unfolded(log)) == (3, 0)
 
 
 def test_many_events_are_too_much_in_few_commits(log: EventLog, keeper: DeltaKeeper):
     log.append(*[received(f"a{number}") for number in range(BEHIND.events)])
-    keeper._is_closing = busy = Busy(keeper, appends=3)
-    keeper._keep_up()
+    busy = Busy(keeper, appends=3)
+    wait_with(keeper, busy)
+    keep_up(keeper)
     assert (busy.waits, unfolded(log)) == (0, 0)
     log.append(*[received(f"b{number}") for number in range(FAR_BEHIND.events)])
     assert unfolded(log) == 0, "who has appended so many folds them"

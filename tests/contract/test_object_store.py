@@ -18,6 +18,7 @@ from siltstone.eventlog.log import EventLog
 from tests.support.appends import append_all
 from tests.support.children import Child
 from tests.support.histories import history, received
+from tests.support.internals import objects_of, table_objects, tidy_objects
 from tests.support.objects import CREDENTIALS, ObjectStore, object_store
 
 APPEND = "tests.support.appends:append_all"
@@ -111,7 +112,7 @@ def test_after_its_entries_were_cleaned_a_log_is_read_from_its_files(
 ) -> None:
     append_all(uri, first=0, last=30, at_once=5)
     there = table(uri)
-    assert there._tidy() is None
+    assert tidy_objects(there) is None
     there.close()
     folder = f"logs/{tmp_path.name}/_delta_log/"
     for name in store.names(folder):
@@ -135,7 +136,7 @@ def test_what_crashed_writers_left_is_swept_by_age(uri: str, monkeypatch: pytest
 
     append_all(uri, first=0, last=10, at_once=5)
     there = table(uri)
-    there._objects.put("data/left-over.parquet", b"x")
+    table_objects(there).put("data/left-over.parquet", b"x")
     assert there.sweep() == 0
     monkeypatch.setattr(object_table, "SWEPT_AFTER", datetime.timedelta(seconds=-10))
     assert there.sweep() == 1
@@ -147,7 +148,7 @@ def test_a_lost_answer_is_told_and_the_repeat_is_no_second_event(uri: str) -> No
     event = received("lost")
     with EventLog.open(uri) as log:
         log.append(received("first"))
-        objects = log._keeper._place._objects  # type: ignore[attr-defined]
+        objects = objects_of(log)
         put = objects.put
 
         def lost(path: str, content: bytes, *, anew: bool = False) -> None:
@@ -169,7 +170,7 @@ def test_a_lost_answer_is_told_and_the_repeat_is_no_second_event(uri: str) -> No
 
 def test_a_put_that_meets_itself_has_landed(uri: str) -> None:
     with EventLog.open(uri) as log:
-        objects = log._keeper._place._objects  # type: ignore[attr-defined]
+        objects = objects_of(log)
         put = objects.put
 
         def twice(path: str, content: bytes, *, anew: bool = False) -> None:
@@ -185,7 +186,7 @@ def test_a_put_that_meets_itself_has_landed(uri: str) -> None:
 def test_a_put_that_meets_itself_and_cannot_be_read_keeps_its_files(uri: str) -> None:
     event = received("a")
     with EventLog.open(uri) as log:
-        objects = log._keeper._place._objects  # type: ignore[attr-defined]
+        objects = objects_of(log)
         put = objects.put
 
         def twice(path: str, content: bytes, *, anew: bool = False) -> None:

@@ -23,6 +23,7 @@ from siltstone.query.hot import memory_reclaim as tidy_room
 from tests.support import clicks
 from tests.support.folds import fold_by_arrow
 from tests.support.hot import ask, assert_same, bag, fold_log, hot_table
+from tests.support.internals import store_of
 from tests.support.people import NAME, create, key, people, person
 
 SETTINGS = Settings(durable=False, squash_files=0)
@@ -62,7 +63,7 @@ def test_a_keyed_dataset_says_the_same_after_each_step_of_a_random_history(
                 fold_by_arrow(made, files=2, with_prune=chance.random() < 0.7)
             case 3:
                 fold_by_arrow(made)
-                purge_files(made._store)
+                purge_files(store_of(made))
             case 4:
                 lake.hot.evict(NAME)
             case _:
@@ -138,7 +139,7 @@ def test_what_only_moves_rows_applies_nothing_and_fills_nothing(lake: Lake, data
     assert_same(lake, dataset)
     fold_by_arrow(dataset)
     assert_same(lake, dataset)
-    purge_files(dataset._store)
+    purge_files(store_of(dataset))
     assert_same(lake, dataset)
     after = lake.hot.stats().entries[0]
     assert (after.fills, after.refreshes, after.applied_rows) == (1, before.refreshes, before.applied_rows)
@@ -157,7 +158,7 @@ def test_changes_that_were_pruned_and_deleted_unseen_mean_a_new_fill(lake: Lake,
     lake.hot.fill(NAME)
     dataset.upsert([person(3, n=33)])
     fold_by_arrow(dataset)
-    purge_files(dataset._store)
+    purge_files(store_of(dataset))
     dataset.upsert([person(4, n=44)])
     assert_same(lake, dataset)
     assert fills(lake) == 2
@@ -166,7 +167,7 @@ def test_changes_that_were_pruned_and_deleted_unseen_mean_a_new_fill(lake: Lake,
 def test_a_new_content_version_means_a_new_fill(lake: Lake, dataset: Dataset) -> None:
     fold_by_arrow(dataset)
     lake.hot.fill(NAME)
-    store = dataset._store
+    store = store_of(dataset)
     [file] = store.snapshot().base.files
     state = lake.hot.stats().entries[0].sequence
     store.base.commit(
@@ -378,7 +379,7 @@ def test_after_a_purge_by_another_process_nothing_that_went_stays_in_memory(lake
     dataset.tombstone([key(3)])
     assert_same(lake, dataset)
     fold_by_arrow(dataset)
-    base = dataset._store.base
+    base = store_of(dataset).base
     base.commit(lambda parent: Commit(kind=CommitKind.EPOCH, plan_version=parent.version, epoch=7))
     for _ in range(200):
         with lake.hot.pinned([NAME]) as hot:
@@ -392,7 +393,7 @@ def test_after_a_purge_by_another_process_nothing_that_went_stays_in_memory(lake
 
 def test_a_purge_or_drop_of_the_same_lake_lets_the_rows_go(lake: Lake, dataset: Dataset) -> None:
     lake.hot.fill(NAME)
-    dataset._store.forget()
+    store_of(dataset).forget()
     assert not lake.hot.decide(NAME).resident
     assert lake.hot.fill(NAME).resident
 

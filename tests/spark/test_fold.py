@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from siltstone import Conflict, Dataset, Fenced, InvalidRequest, Lake, Settings
 from siltstone.failpoints import arm
 from siltstone.spark_tasks import fold as worker
+from tests.support.internals import store_of
 from tests.support.people import NAME, by_id, create, key, people, person, write_people
 
 if TYPE_CHECKING:
@@ -314,5 +315,5 @@ def test_lookups_find_the_same_rows_before_and_after_a_fold_and_a_purge_empties_
     dataset.tombstone([key(7)])
     assert dataset.get([key(7)]).num_rows == 0
     assert small_files.dataset(NAME).compact(purge=True).purged
-    assert dataset._store.reads.size_bytes == 0
+    assert store_of(dataset).reads.size_bytes == 0
     assert dataset.get(asked).column("n").to_pylist() == [3039, 1500, 2991]

@@ -20,6 +20,7 @@ from siltstone.dataset.load.source_files import find_source
 from siltstone.failpoints import arm
 from siltstone.spark.arrow_tasks import WorkersUnfit
 from siltstone.spark.output_files import house_settings
+from tests.support.internals import current_parts, replace_spread, session_of, store_of, tasks_of
 from tests.support.people import by_id, create, people
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def test_spark_sorts_where_its_tasks_cannot(
     def unfit(*_: object, **__: object) -> None:
         raise WorkersUnfit
 
-    monkeypatch.setattr(arrange, "_spread", unfit)
+    replace_spread(monkeypatch, unfit)
     assert dataset.ingest(shuffled(tmp_path / "in", people(ROWS))).files > 3
     assert arranged_by_tasks == [False]
     assert by_id(dataset.to_arrow()).equals(people(ROWS))
@@ -163,7 +164,7 @@ def test_a_load_of_unknown_size_is_counted_first(
     dataset: Dataset, spark: "SparkSession", arranged_by_tasks: list[bool]
 ) -> None:
     frame = spark.createDataFrame(people(ROWS))
-    report = dataset._now().loader.load(ingest.Load(frame=frame))
+    report = current_parts(dataset).loader.load(ingest.Load(frame=frame))
     assert arranged_by_tasks == [True]
     assert report.files > 3
     assert by_id(dataset.to_arrow()).equals(people(ROWS))
@@ -221,8 +222,8 @@ def test_many_small_files_share_tasks(dataset: Dataset, tmp_path: Path, arranged
 
     def tasks(count: int, rows: int) -> list[int]:
         files = tuple(arrange.ParquetFile(path=Path(f"{n}"), rows=rows, size_bytes=10) for n in range(count))
-        found = arrange.FileRows(spark=dataset._spark(), store=dataset._store, files=files)
-        return [len(task) for task in found._tasks()]
+        found = arrange.FileRows(spark=session_of(dataset), store=store_of(dataset), files=files)
+        return [len(task) for task in tasks_of(found)]
 
     assert tasks(5, 600_000) == [1] * 5
     assert tasks(500, 100) == [500]

@@ -14,6 +14,7 @@ from siltstone.compaction.planning.model import JobKind
 from siltstone.erasure.scan import scan
 from siltstone.eventlog.events import JobStatus
 from siltstone.model.compaction_request import Ask, Wish
+from tests.support.internals import clock_of, compactor_of, layout_of, running_presence, stores_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -112,15 +113,13 @@ def test_a_purge_that_folds_tells_what_it_folded_and_what_it_deleted(lake: Lake,
 
 def died_after_its_commit(lake: Lake, kind: JobKind) -> Job:
     """Let a process die in a fold or purge: it has committed, and told nobody."""
-    journal = Journal(lake._layout, settings=lake.settings, clock=lake._clock, store=lake._store)
+    journal = Journal(layout_of(lake), settings=lake.settings, clock=clock_of(lake), store=stores_of(lake))
     plan = lake.plan(only=["fold"], force=True)
     job = Job.of(replace(plan.jobs[0], kind=kind, lane=str(kind)), cycle=plan.cycle, epoch=None)
     journal.cycle_began(plan, [job])
     journal.job_began(job)
-    lake._compactor.compact(lake._store(NAME), purge=False, job=job.id)
-    assert journal._running is not None
-    assert journal._running.presence is not None
-    journal._running.presence.close()
+    compactor_of(lake).compact(stores_of(lake)(NAME), purge=False, job=job.id)
+    running_presence(journal).close()
     return job
 
 

@@ -18,6 +18,7 @@ from siltstone import Dataset, InvalidRequest, Lake, Settings
 from siltstone.failpoints import arm
 from siltstone.model.columns import APP_CONTENT
 from tests.support.clicks import SCHEMA, Oracle, as_counter, click, clicks, create, period_of
+from tests.support.internals import store_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,7 +103,7 @@ def test_a_first_load_leaves_what_an_append_and_a_fold_leave(lake: Lake, tmp_pat
         assert file["min"]["visitor"] is None
     assert as_counter(log.to_arrow()) == as_counter(log.read().toArrow()) == as_counter(rows)
     assert log.history(1)[0].what == "first_load"
-    assert log._store.base.pin(APP_CONTENT).transactions[APP_CONTENT] == 1
+    assert store_of(log).base.pin(APP_CONTENT).transactions[APP_CONTENT] == 1
 
 
 def test_dates_times_without_a_zone_and_every_kind_of_partition_are_divided_as_a_fold_divides_them(

@@ -12,6 +12,7 @@ from siltstone.dataset.read import arrow_view as local
 from siltstone.dataset.read import position_masks as positions
 from siltstone.dataset.read.spark_frames import arrow_frame
 from siltstone.dataset.read.spark_view import merged_frame
+from tests.support.internals import store_of
 from tests.support.people import NAME, SCHEMA, by_id, create, key, people, person, write_people
 
 if TYPE_CHECKING:
@@ -261,10 +262,10 @@ def test_an_older_snapshot_does_not_take_the_places_of_a_newer_one(
         dataset = create(lake)
         dataset.ingest(write_people(tmp_path / "in.parquet", 10))
         dataset.upsert([person(1)])
-        older = dataset._store.snapshot()
+        older = store_of(dataset).snapshot()
         dataset.upsert([person(5, city="newer")])
         assert dataset.read().count() == 10
-        assert merged_frame(spark, dataset._store, older).count() == 10
+        assert merged_frame(spark, store_of(dataset), older).count() == 10
 
 
 def test_files_of_one_size_are_told_apart(lake_path: Path, spark: "SparkSession", tmp_path: Path) -> None:
@@ -273,7 +274,7 @@ def test_files_of_one_size_are_told_apart(lake_path: Path, spark: "SparkSession"
         dataset.ingest(write_people(tmp_path / "in.parquet", 200))
         for number in range(6):
             dataset.upsert([person(7, city=f"city {number}"), person(number, city="same")])
-        sizes = [file.size_bytes for file in dataset._store.snapshot().unfolded]
+        sizes = [file.size_bytes for file in store_of(dataset).snapshot().unfolded]
         assert len(set(sizes)) < len(sizes)
         assert on_spark(dataset.read()).equals(by_id(dataset.to_arrow()))
 

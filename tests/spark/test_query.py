@@ -17,6 +17,7 @@ from siltstone.query.gate.admit import admit, spark_text
 from siltstone.query.gate.allowlist import FUNCTIONS
 from siltstone.query.running import Cancellation
 from tests.e2e.silt import silt
+from tests.support.internals import store_of
 from tests.support.people import NAME, create, key, write_people
 
 if TYPE_CHECKING:
@@ -298,7 +299,7 @@ def test_a_stream_tells_what_is_wrong(lake: Lake) -> None:
 
 def test_a_live_file_that_is_lost_is_named(lake: Lake, dataset: Dataset) -> None:
     [lost] = dataset.snapshot().base.files
-    (dataset._store.base.path / lost.path).unlink()
+    (store_of(dataset).base.path / lost.path).unlink()
     text = f"SELECT max(id) FROM {NAME}"
     with pytest.raises(Corruption, match=f"live file .*{lost.path}"):
         lake.sql(text, engine="spark")

@@ -10,15 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from siltstone import Dataset, InvalidRequest, Lake, NotFound
-from siltstone.cli.commands.datasets import _loaded
 from siltstone.clock import SystemClock
 from siltstone.config import Settings
 from siltstone.dataset.load.schema_inference import schema_of_rows
-from siltstone.demo import Step, _asked, _Guide
+from siltstone.demo import Step
 from siltstone.failpoints import arm
 from siltstone.model.preview import MAX_CELL_CHARS, MAX_COLUMNS, MAX_ROWS
 from siltstone.query.result import QueryResult
 from tests.support.folds import fold_by_arrow
+from tests.support.internals import demo_guide, demo_query, load_created
 
 FAST = Settings(durable=False)
 NAME = "crm.sales.people"
@@ -258,7 +258,7 @@ class Refusing:
 def test_a_refused_load_of_create_says_where_its_options_are():
     fake: Any = Refusing()
     with pytest.raises(InvalidRequest, match=r"--order-by.*silt create has no options for a load.*silt ingest"):
-        _loaded(fake, fake, Path("x.csv"))
+        load_created(fake, fake, Path("x.csv"))
     assert fake.dropped == [fake]
 
 
@@ -279,5 +279,5 @@ def test_a_name_that_is_no_text_is_refused(lake: Lake, name: Any):  # noqa: ANN4
 
 def test_the_demo_names_the_engine_that_answered(lake: Lake, people: Dataset):
     told: list[Step] = []
-    _asked(_Guide(told.append, SystemClock()), lake, "count", f"SELECT count(*) FROM {people.name}")
+    demo_query(demo_guide(told.append, SystemClock()), lake, "count", f"SELECT count(*) FROM {people.name}")
     assert [(step.engine, step.rows) for step in told] == [("memory", 1)]

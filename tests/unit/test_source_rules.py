@@ -10,6 +10,7 @@ import pytest
 from siltstone import errors
 
 SOURCE = Path(__file__).parents[2] / "src" / "siltstone"
+TESTS = Path(__file__).parents[1]
 
 COLLECTING = {"collect", "toPandas", "toArrow", "toLocalIterator", "take", "tail", "first", "head", "pandas_api"}
 MAY_COLLECT = {
@@ -127,6 +128,23 @@ def test_no_comprehension_searches_a_list_of_columns_for_each_column() -> None:
         for line in names_searched_in_loops(ast.parse(path.read_text()))
     }
     assert found == set()
+
+
+PRIVATE = re.compile(
+    r"""from siltstone[\w.]* import (\([^)]*\b_[a-z][^)]*\)|.*\b_[a-z].*)|attr\([^,()]+, "_[a-z]|"siltstone[\w.]*\._[a-z]""",
+    re.IGNORECASE,
+)
+
+
+def test_only_one_test_module_reaches_behind_public_names() -> None:
+    """Private attributes are ruff's SLF001; these are private names in imports and texts."""
+    found = {
+        path.relative_to(TESTS).as_posix(): reached[0]
+        for path in sorted(TESTS.rglob("*.py"))
+        if path.name not in ("internals.py", "test_source_rules.py") and (reached := PRIVATE.search(path.read_text()))
+    }
+    assert found == {}
+    assert PRIVATE.search((TESTS / "support" / "internals.py").read_text())
 
 
 # ---- the words of errors -------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ from siltstone.failpoints import arm
 from siltstone.host.system_errors import read_failure
 from siltstone.model.columns import APP_EPOCH, JOB
 from siltstone.model.reports import JobResult, RollUpReport
-from siltstone.spark import session as spark
+from tests.support.internals import compactor_of, replace_own_jvms, stores_of
 from tests.support.tables import FAST
 
 NAME = "web.eu.clicks"
@@ -601,14 +601,14 @@ def lake(tmp_path: Path) -> Lake:
 
 def squash(lake: Lake, epoch: int | None) -> JobResult:
     plan = Plan(cycle=3, budget_bytes=0, jobs=(work(0, kind=JobKind.SQUASH),), left_out=())
-    (done,) = run_cycle(plan, Inline(lake._compactor, lake._store), epoch=epoch)
+    (done,) = run_cycle(plan, Inline(compactor_of(lake), stores_of(lake)), epoch=epoch)
     return done
 
 
 def test_a_squash_carries_the_epoch_and_the_name_of_its_job(lake: Lake) -> None:
     done = squash(lake, 4)
     assert done.outcome == "done"
-    changes = lake._store(NAME).changes
+    changes = stores_of(lake)(NAME).changes
     pinned = changes.pin(APP_EPOCH)
     assert pinned.transactions[APP_EPOCH] == 4
     assert read_entry(changes.path, pinned.version).info[JOB] == done.job
@@ -637,7 +637,7 @@ def test_a_job_that_meets_an_error_of_the_disk_is_classified(lake: Lake) -> None
 
 def met(lake: Lake, error: OSError) -> SiltstoneError:
     """Return what becomes of an error that a fold meets while it writes."""
-    store = lake._store(NAME)
+    store = stores_of(lake)(NAME)
     with (
         pytest.raises(SiltstoneError) as found,
         spark_failures(store, store.snapshot(), changes=store.snapshot().unfolded),
@@ -660,7 +660,7 @@ def test_a_fold_whose_jvm_ended_for_want_of_memory_is_tried_with_fewer_files(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]) as jvm:
-        monkeypatch.setattr(spark, "_own", [jvm.pid])
+        replace_own_jvms(monkeypatch, [jvm.pid])
         found = met(lake, ConnectionRefusedError(111, "Connection refused"))
     assert (type(found), found.reason) == (Unavailable, Reason.MEMORY)
     failure = classify(symptoms_of(found))
@@ -699,7 +699,7 @@ def test_a_worker_whose_jvm_was_killed_reports_it_and_the_job_can_be_halved(monk
     from siltstone.compaction.execution.worker_pool import error_from
 
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as jvm:
-        monkeypatch.setattr("siltstone.spark.session._own", [jvm.pid])
+        replace_own_jvms(monkeypatch, [jvm.pid])
         alive = error_from(json.loads(json.dumps(failed(Unavailable("Spark refused")))))
         assert classify(symptoms_of(alive)) is Failure.UNKNOWN
         jvm.kill()

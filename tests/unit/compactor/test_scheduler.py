@@ -17,6 +17,7 @@ from siltstone.errors import Conflict, Fenced, InvalidRequest, NotFound, Unavail
 from siltstone.scheduler.cycles import Cycle, Outcome, Run, State, Why, Work
 from siltstone.scheduler.loop import HISTORY_CYCLES, Scheduler
 from tests.support.clocks import FakeClock
+from tests.support.internals import lease_of, presence_of
 from tests.support.leasing import lake_at, leases_of, taken
 from tests.support.tables import FAST
 
@@ -330,12 +331,10 @@ def test_a_standby_takes_over_at_once_when_the_holder_dies_and_does_what_it_left
         first.tick()
         second.tick()
     assert bench.ran == ["hourly"] * 2  # 14:05 and 15:05, by the first
-    assert first._lease is not None
-    first._lease._presence.close()  # as a crash would
+    presence_of(lease_of(first)).close()  # as a crash would
     assert second.tick() is None, "what the first one did hours ago is not done again"
     assert second.status().state is State.WAITING
-    assert second._lease is not None
-    assert (second._lease.epoch, second._lease.taken_from is not None) == (2, True)
+    assert (lease_of(second).epoch, lease_of(second).taken_from is not None) == (2, True)
     bench.clock.pass_time(minutes=30)
     assert second.tick() is not None
     assert first.tick() is None
@@ -388,8 +387,7 @@ def test_a_scheduler_that_loses_its_lease_in_a_cycle_leaves_the_rest(bench: Benc
 def test_a_request_whose_lease_is_lost_before_it_runs_ends_as_left_out(bench: Bench):
     scheduler = bench.scheduler()
     scheduler.tick()
-    assert scheduler._lease is not None
-    scheduler._lease._presence.close()
+    presence_of(lease_of(scheduler)).close()
     number = scheduler.trigger(["daily"])
     taken(leases_of(bench.lake, clock=bench.clock))
     assert scheduler.tick() is None

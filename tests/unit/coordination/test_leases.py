@@ -19,6 +19,7 @@ from siltstone.errors import Conflict, Corruption, Fenced, InvalidRequest, NotFo
 from siltstone.failpoints import arm
 from siltstone.model.lease import MARGIN_SECONDS, LeaseRow, Standing, standing
 from tests.support.clocks import START, FakeClock
+from tests.support.internals import lease_table_of, presence_of, replace_log_sync
 from tests.support.leasing import ELSEWHERE, commit_with, lake_at, leases_of, taken
 from tests.support.refusals import refused
 from tests.support.tables import FAST, make_table
@@ -46,7 +47,7 @@ def elsewhere(lake: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> 
 
 def dead(lease: Lease) -> None:
     """Let a holder die: its presence is free, its row is as it was."""
-    lease._presence.close()
+    presence_of(lease).close()
 
 
 # ---- the rules, pure -------------------------------------------------------------------------------------------------
@@ -171,7 +172,7 @@ def test_an_error_that_nobody_expected_does_not_end_the_renewals_and_is_told(
 ):
     with leases_of(lake).hold(COMPACTOR, role=Role.ALL, ttl_seconds=0.06) as lease:
         with monkeypatch.context() as broken:
-            broken.setattr(lease._table, "write", breaks(KeyError("epoch")))
+            broken.setattr(lease_table_of(lease), "write", breaks(KeyError("epoch")))
             until(lambda: lease.trouble is not None)
             assert lease.trouble == "Lease 'compactor' cannot be renewed: KeyError: 'epoch'"
             lease.check()
@@ -202,7 +203,7 @@ def test_a_lease_that_could_not_be_renewed_is_ours_until_it_is_taken_or_nobody_c
 def test_a_release_that_meets_what_nobody_expected_lets_go_of_the_presence(lake: Path, monkeypatch: pytest.MonkeyPatch):
     lease = taken(leases_of(lake))
     with monkeypatch.context() as broken:
-        broken.setattr(lease._table, "write", breaks(KeyError("epoch")))
+        broken.setattr(lease_table_of(lease), "write", breaks(KeyError("epoch")))
         lease.release()
     assert leases_of(lake).holder(COMPACTOR) is None
 
@@ -432,7 +433,7 @@ def test_a_taking_that_is_there_and_could_not_be_synced_is_a_taking(lake: Path, 
         if failures:
             raise failures.pop()
 
-    monkeypatch.setattr(Table, "_sync_log", sync_log)
+    replace_log_sync(monkeypatch, sync_log)
     lease = taken(leases_of(lake))
     lease.check()
     lease.renew()

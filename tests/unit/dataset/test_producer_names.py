@@ -8,6 +8,7 @@ import pytest
 
 from siltstone import InvalidRequest, Lake
 from siltstone.dataset.write.change_writer import MAX_SEQUENCE, check_producer
+from tests.support.internals import parts_of
 from tests.support.people import create
 
 
@@ -39,4 +40,4 @@ def test_half_of_it_is_refused_for_a_frame_too(lake_path: Path) -> None:
     with Lake.open(lake_path) as lake:
         dataset = create(lake)
         with pytest.raises(InvalidRequest, match="both"):
-            dataset._parts.loader.write_frame(None, producer=None, sequence=1)  # type: ignore[arg-type]
+            parts_of(dataset).loader.write_frame(None, producer=None, sequence=1)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from siltstone.delta.layout import Layout
 from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, Reason
 from siltstone.lake import Lake
 from siltstone.model.spec import PROPERTY_DROPPED
+from tests.support.internals import registry_of, store_of
 from tests.support.refusals import refused
 from tests.support.tables import FAST
 
@@ -130,7 +131,7 @@ def test_a_sweep_takes_what_crashed_creates_left_and_nothing_else(lake: Lake):
 
 def test_a_sweep_leaves_what_somebody_is_making_right_now(lake: Lake):
     people = lake.create("a.b.c", SCHEMA, key="id")
-    with people._store.presence() as owner:
+    with store_of(people).presence() as owner:
         folder = people.path.parent / owner.owner
         folder.mkdir()
         write_marker(folder, Marker(dataset="a.b.c", incarnation=owner.owner), durable=False)
@@ -141,7 +142,7 @@ def test_a_sweep_leaves_what_somebody_is_making_right_now(lake: Lake):
 def test_a_sweep_finishes_a_drop_that_crashed_after_the_registry(lake: Lake, monkeypatch: pytest.MonkeyPatch):
     people = lake.create("a.b.c", SCHEMA, key="id")
     with monkeypatch.context() as crash:
-        crash.setattr(lake._registry, "bury", lambda _dropped: None)
+        crash.setattr(registry_of(lake), "bury", lambda _dropped: None)
         lake.drop("a.b.c")
     assert people.path.exists()
     assert lake.sweep() == [people.path]
@@ -151,9 +152,9 @@ def test_a_sweep_finishes_a_drop_that_crashed_after_the_registry(lake: Lake, mon
 def test_a_name_lives_again_only_after_its_old_tables_are_marked(lake: Lake, monkeypatch: pytest.MonkeyPatch):
     people = lake.create("a.b.c", SCHEMA, key="id")
     with monkeypatch.context() as crash:
-        crash.setattr(lake._registry, "bury", lambda _dropped: None)
+        crash.setattr(registry_of(lake), "bury", lambda _dropped: None)
         lake.drop("a.b.c")
-    assert PROPERTY_DROPPED not in people._store.changes.properties()
+    assert PROPERTY_DROPPED not in store_of(people).changes.properties()
     lake.create("a.b.c", SCHEMA, key="id")
     assert not people.path.exists()
 

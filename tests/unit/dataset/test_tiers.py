@@ -10,6 +10,7 @@ from siltstone import Lake, Settings
 from siltstone.errors import InvalidRequest
 from siltstone.model.tiers import Tier, tiers_from_text
 from tests.support.clicks import clicks, create
+from tests.support.internals import store_of
 
 NAME = "web.eu.clicks"
 
@@ -68,10 +69,10 @@ def test_the_planner_goes_by_them(lake: Lake) -> None:
 def test_what_contradicts_itself_is_refused_and_changes_nothing(lake: Lake, changes: str, words: str) -> None:
     log = create(lake)
     log.set_tiers("daily.min_files=6")
-    version = log._store.base.pin().version
+    version = store_of(log).base.pin().version
     with pytest.raises(InvalidRequest, match=words):
         log.set_tiers(changes)
-    assert log._store.base.pin().version == version
+    assert store_of(log).base.pin().version == version
     assert by_name(log.tiers())["daily"].min_files == 6
 
 
@@ -98,9 +99,9 @@ def test_saying_the_same_again_commits_nothing_and_columns_keep_what_they_say(la
     log.alter(add="score BIGINT", defaults={"score": 7}, comments={"n": "a number"})
     log.append([{"at": datetime.datetime(2026, 11, 15, tzinfo=datetime.UTC)}])
     log.set_tiers("daily.min_files=6")
-    version = log._store.base.pin().version
+    version = store_of(log).base.pin().version
     log.set_tiers("daily.min_files=6")
-    assert log._store.base.pin().version == version
+    assert store_of(log).base.pin().version == version
     columns = {column["name"]: column for column in lake.dataset(NAME).info().columns}
     assert columns["n"]["comment"] == "a number"
     assert columns["score"]["default"] == 7 or columns["score"]["default"] == "7"

@@ -25,6 +25,7 @@ from siltstone.query.hot import fill as fill_room
 from siltstone.query.hot.duckdb_types import check_values
 from siltstone.query.result import QueryResult, TruncatedWarning
 from tests.support.folds import fold_by_arrow
+from tests.support.internals import parts_of, replace_session, residents_of, store_of
 from tests.support.refusals import refused
 
 PEOPLE = "crm.sales.people"
@@ -45,7 +46,7 @@ def lake(lake_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
     def refuse(_lake: Lake, _server: object) -> None:
         raise NoSpark
 
-    monkeypatch.setattr(Lake, "_session", refuse)
+    replace_session(monkeypatch, refuse)
     with Lake.open(lake_path, settings=Settings(durable=False, hot_cache_mb=32, hot_query_mb=64)) as opened:
         people = opened.create(
             PEOPLE, "id BIGINT NOT NULL, n INT, name STRING, amount DECIMAL(10,2), x DOUBLE", key="id"
@@ -238,7 +239,7 @@ def others_fill(lake: Lake) -> Iterator[None]:
     begun, ended = threading.Event(), threading.Event()
 
     def fill() -> None:
-        with lake.hot._residents.filling:
+        with residents_of(lake.hot).filling:
             begun.set()
             ended.wait(60)
 
@@ -299,7 +300,7 @@ def test_a_question_that_spark_can_answer_drives_nobody_out(lake: Lake, monkeypa
     lake.sql(GROUPED)
     lake.create("crm.sales.more", "id BIGINT NOT NULL", key="id").upsert([{"id": 1}])
     monkeypatch.setattr(fill_room, "BLOCK_BYTES", lake.hot.stats().budget_bytes - 100_000)
-    lake.hot._residents.slot("crm.sales.more").wanted = True  # it is to be filled behind another answer
+    residents_of(lake.hot).slot("crm.sales.more").wanted = True  # it is to be filled behind another answer
     with pytest.raises(NoSpark):
         lake.sql("SELECT id FROM crm.sales.more")
     assert lake.hot.decide(PEOPLE).resident
@@ -332,7 +333,7 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
         goes_on.wait(60)
         raise NoSpark
 
-    monkeypatch.setattr(Lake, "_session", wait)
+    replace_session(monkeypatch, wait)
     yield goes_on
     goes_on.set()
 
@@ -518,7 +519,7 @@ def test_a_lake_is_closed_at_once_after_ctrl_c_while_spark_starts(lake: Lake, mo
         goes_on.wait(timeout=60)
         raise NoSpark
 
-    monkeypatch.setattr(Lake, "_session", start)
+    replace_session(monkeypatch, start)
     monkeypatch.setattr(aside, "UNHEARD_SECONDS", 0.2)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -591,7 +592,7 @@ def test_a_result_without_columns_has_rows():
 
 def test_nothing_of_a_purged_dataset_stays_among_kept_answers(lake: Lake):
     lake.sql(GROUPED, query_id="before")
-    lake.dataset(PEOPLE)._parts.store.forget()
+    parts_of(lake.dataset(PEOPLE)).store.forget()
     assert not lake.sql(GROUPED).cached
     with pytest.raises(NotFound):
         lake.queries.page("before", 1)
@@ -600,7 +601,7 @@ def test_nothing_of_a_purged_dataset_stays_among_kept_answers(lake: Lake):
 def test_a_purge_by_another_process_takes_kept_answers_and_pages(lake: Lake):
     lake.sql(GROUPED, query_id="before")
     with Lake.open(lake.path, settings=Settings(durable=False)) as other:
-        base = other.dataset(PEOPLE)._store.base
+        base = store_of(other.dataset(PEOPLE)).base
         base.commit(lambda parent: Commit(kind=CommitKind.EPOCH, plan_version=parent.version, epoch=7))
     with pytest.raises(NotFound):
         lake.queries.page("before", 1)
@@ -615,7 +616,7 @@ def test_a_purge_by_another_process_takes_kept_answers_and_pages(lake: Lake):
 def test_the_query_that_notices_a_purge_keeps_its_own_answer_and_pages(lake: Lake):
     lake.sql(GROUPED, query_id="before")
     with Lake.open(lake.path, settings=Settings(durable=False)) as other:
-        base = other.dataset(PEOPLE)._store.base
+        base = store_of(other.dataset(PEOPLE)).base
         base.commit(lambda parent: Commit(kind=CommitKind.EPOCH, plan_version=parent.version, epoch=7))
     assert not lake.sql(GROUPED, query_id="noticed").cached
     assert lake.queries.page("noticed", 1).row_count == 3
@@ -628,7 +629,7 @@ def test_a_query_that_began_before_a_purge_keeps_nothing(lake: Lake, monkeypatch
     answer = hot_query.answer
 
     def purged_meanwhile(*given: Any, **named: Any) -> pa.Table:  # noqa: ANN401
-        lake.dataset(PEOPLE)._parts.store.forget()
+        parts_of(lake.dataset(PEOPLE)).store.forget()
         return answer(*given, **named)
 
     monkeypatch.setattr(hot_query, "answer", purged_meanwhile)

@@ -21,7 +21,6 @@ from siltstone.errors import Conflict, Reason, Unavailable
 from siltstone.query.gate.admit import admit
 from siltstone.query.running import Cancellation
 from siltstone.query.spark_executor import SparkQuery
-from siltstone.spark import session as sessions
 from siltstone.spark import shared_server as shared_spark
 from siltstone.spark.connect_server import THREADS_SECONDS, ConnectServer
 from siltstone.spark.scratch import Scratch
@@ -43,6 +42,7 @@ from siltstone.spark.shared_server import (
     write_state,
     write_suspect,
 )
+from tests.support.internals import members, running_query
 from tests.support.refusals import refused
 
 RUNNING = Running(port=1, token="t" * 64, started_at="2026-11-16T00:00:00+00:00", idle_minutes=15.0)
@@ -463,7 +463,7 @@ def test_a_report_is_taken_back_only_if_the_query_has_ended(place: Path, error: 
     """A process that gives up a query and ends closes its session first, and so hears at once of a query that works on."""
     session: Any = DeafSession()
     member = Membership(lock(place / CLIENTS_LOCK, fcntl.LOCK_SH), RUNNING, place)
-    sessions._members[session] = member
+    members()[session] = member
     cancellation = Cancellation()
     query = SparkQuery(admit("SELECT 1"), spark=lambda: session, dataset=pytest.fail, cancellation=cancellation)
     watchers: list[threading.Thread] = []
@@ -475,7 +475,7 @@ def test_a_report_is_taken_back_only_if_the_query_has_ended(place: Path, error: 
             SystemClock().sleep(0.01)
         raise error
 
-    with pytest.raises(type(error)), query._running(session):
+    with pytest.raises(type(error)), running_query(query, session):
         fail()
     for watcher in watchers:
         watcher.join()
