@@ -118,7 +118,7 @@ def test_a_batch_beyond_the_bound_waits_and_gives_up_after_its_time(tmp_path: Pa
         with held_back(people) as until_waiting:
             running = upserts(people, pool, range(3))
             until_waiting(3)
-            with pytest.raises(Unavailable, match="queue is full"):
+            with pytest.raises(Unavailable):
                 people.upsert([{"id": 9}])
         assert all(task.result(30).applied for task in running)
     assert ids(people) == [0, 1, 2]

@@ -107,5 +107,5 @@ def test_beyond_the_limit_the_oldest_files_are_forgotten(root: Path, tmp_path: P
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path):
-    with pytest.raises(InvalidRequest, match="gone cannot be read"):
+    with pytest.raises(InvalidRequest, match="gone"):
         hash_files([tmp_path / "gone"])

@@ -55,21 +55,17 @@ def test_a_repeat_returns_the_first_acknowledgement(root: Path, *, same_handle: 
 
 
 @pytest.mark.parametrize("cleaned", [False, True])
-@pytest.mark.parametrize(
-    ("number", "why"), [(5, "is older"), (3, "is older"), (0, "is older"), (8, "leaves a gap after 6")]
-)
-def test_a_sequence_that_is_neither_the_last_nor_the_next_is_refused(
-    root: Path, number: int, why: str, *, cleaned: bool
-):
+@pytest.mark.parametrize("number", [5, 3, 0, 8])
+def test_a_sequence_that_is_neither_the_last_nor_the_next_is_refused(root: Path, number: int, *, cleaned: bool):
     people = opened(root)
     people.upsert([{"id": 1}], producer="p", sequence=5)
     people.upsert([{"id": 2}], producer="p", sequence=6)
     if cleaned:
         checkpoint_and_clean(people.path / "changes")
     for found in (people, opened(root)):
-        with pytest.raises(InvalidRequest, match=f"{why}.*Send 7 next"):
+        with pytest.raises(InvalidRequest, match=rf"\b{number}\b.*\b7\b"):
             found.upsert([{"id": 3}], producer="p", sequence=number)
-        with pytest.raises(InvalidRequest, match=f"{why}.*Send 7 next"):
+        with pytest.raises(InvalidRequest, match=rf"\b{number}\b.*\b7\b"):
             found.tombstone([1], producer="p", sequence=number)
     assert rows(people) == [1, 2]
     assert store_of(people).changes.version() == 2
@@ -83,7 +79,7 @@ def test_a_producer_may_start_at_any_sequence_and_goes_on_by_one(root: Path):
     assert not people.upsert([{"id": 1}], producer="p", sequence=0).applied
     assert people.upsert([{"id": 2}], producer="p", sequence=1).sequence == 2
     assert people.upsert([{"id": 3}], producer="q", sequence=2**63 - 1).sequence == 3
-    with pytest.raises(InvalidRequest, match="choose another producer"):
+    with pytest.raises(InvalidRequest, match=r"\bq\b"):
         people.upsert([{"id": 4}], producer="q", sequence=4)
 
 

@@ -20,6 +20,7 @@ from siltstone.model.names import DatasetName
 from siltstone.model.reports import Ack
 from tests.support.folds import fold_by_arrow
 from tests.support.internals import parts_of, store_of
+from tests.support.refusals import refused
 from tests.support.tables import FAST, checkpoint_and_clean
 
 NAME = DatasetName.parse("a.b.c")
@@ -83,7 +84,7 @@ def test_changes_that_are_older_than_base_are_refused_and_nothing_is_written(
     people = changes_before_base(root, tmp_path)
     people = people if same_handle else opened(root)
     for use in every_use(people):
-        with pytest.raises(Corruption, match="older than that of base"):
+        with pytest.raises(Corruption):
             use()
     assert sorted(path.name for path in (people.path / "changes" / LOG).iterdir()) == [entry_name(n) for n in range(3)]
     assert len(list((people.path / "changes" / "data").iterdir())) == 2, "the refused batches leave no files"
@@ -109,7 +110,7 @@ def test_a_dataset_that_is_sound_is_not_repaired(root: Path):
     write(people, 1, 2)
     fold_by_arrow(people)
     assert damage_of(store_of(people)) is None
-    with pytest.raises(Conflict, match="nothing was changed"):
+    with pytest.raises(Conflict):
         raise_sequence(store_of(people))
     assert store_of(people).changes.pin(APP_SEQ).transactions == {APP_SEQ: 2}
 
@@ -125,7 +126,7 @@ def test_a_base_that_is_older_than_what_was_pruned_is_refused(root: Path, tmp_pa
     put_back(tmp_path / "base", people.path / "base")
     people = people if same_handle else opened(root)
     for use in every_use(people):
-        with pytest.raises(Corruption, match="in neither"):
+        with pytest.raises(Corruption):
             use()
     found = damage_of(parts_of(people).store)
     assert found is not None
@@ -192,7 +193,7 @@ def test_a_lost_checkpoint_line_is_noticed_by_the_gap_it_leaves(root: Path):
     checkpoint_and_clean(people.path / "changes")
     lost = next(file for file in store_of(people).changes.files() if file.partition[SEQ] == "2")
     _forget(people.path / "changes", lost.path)
-    with pytest.raises(Corruption, match="sequence 2 is missing"):
+    with pytest.raises(Corruption, match=r"\b2\b"):
         opened(root).to_arrow()
 
 
@@ -225,23 +226,23 @@ def change_file(number: int, *, squashed: bool = False) -> DataFile:
         ((5, 6), (4,), 0, 6, None),
         ((5,), (4,), 2, 5, None),
         ((1,), (3, 6), 0, 6, None),
-        ((1, 3), (), 0, 3, "sequence 2 is"),
-        ((2, 3), (), 0, 3, "sequence 1 is"),
-        ((1, 2), (), 0, 3, "sequence 3 is"),
-        ((), (), 0, 3, "sequences 1 to 3 are"),
-        ((6,), (4,), 0, 6, "sequence 5 is"),
-        ((1, 7), (4,), 0, 7, "sequences 5 to 6 are"),
-        ((1, 2), (), 0, 1, "hold sequence 2"),
+        ((1, 3), (), 0, 3, (2,)),
+        ((2, 3), (), 0, 3, (1,)),
+        ((1, 2), (), 0, 3, (3,)),
+        ((), (), 0, 3, (1, 3)),
+        ((6,), (4,), 0, 6, (5,)),
+        ((1, 7), (4,), 0, 7, (5, 6)),
+        ((1, 2), (), 0, 1, (2,)),
     ],
 )
 def test_every_sequence_above_the_watermark_has_a_file_or_lies_in_a_squash(
-    plain: tuple[int, ...], squashed: tuple[int, ...], watermark: int, sequence: int, missing: str | None
+    plain: tuple[int, ...], squashed: tuple[int, ...], watermark: int, sequence: int, missing: tuple[int, ...] | None
 ):
     files = [*map(change_file, plain), *(change_file(number, squashed=True) for number in squashed)]
     if missing is None:
         check_gapless(NAME, files, watermark=watermark, sequence=sequence)
         return
-    with pytest.raises(Corruption, match=missing):
+    with refused(Corruption, None, *missing):
         check_gapless(NAME, files, watermark=watermark, sequence=sequence)
 
 

@@ -16,11 +16,12 @@ from siltstone.dataset.dataset import Dataset
 from siltstone.dataset.table_repair import damage_of, repair
 from siltstone.delta.checkpoints import Retention, tidy_log
 from siltstone.delta.layout import LOG, Layout, entry_name
-from siltstone.errors import Conflict, Corruption
+from siltstone.errors import Conflict, Corruption, Reason
 from siltstone.keeping.repair import DamageKind
 from siltstone.lake import Lake
 from tests.support.folds import fold_by_arrow
 from tests.support.internals import parts_of
+from tests.support.refusals import refused as refuses
 from tests.support.tables import FAST, checkpoint_and_clean
 
 NAME = "a.b.c"
@@ -150,7 +151,7 @@ def test_what_another_program_does_is_refused_listed_and_undone(root: Path, what
             lambda found=refused: found.get([1]),
             lambda found=refused: found.upsert([{"id": 1, "name": "x"}]),
         ):
-            with pytest.raises(Corruption, match="another program"):
+            with refuses(Corruption, Reason.FOREIGN_COMMIT):
                 use()
     with Lake.open(root, settings=FAST) as lake:
         [damage] = lake.damages()
@@ -188,7 +189,7 @@ def test_what_was_deleted_from_disk_cannot_be_undone(root: Path):
     assert not found.repairable
     assert "backup" in found.remedy
     before = sorted(path.name for path in (base / LOG).iterdir())
-    with pytest.raises(Corruption, match="backup"):
+    with pytest.raises(Corruption):
         repair(parts_of(people).store)
     assert sorted(path.name for path in (base / LOG).iterdir()) == before
 
@@ -226,7 +227,7 @@ def test_a_commit_after_a_repair_is_refused_again(root: Path):
     append_rows(base)
     repair(parts_of(people).store)
     append_rows(base)
-    with pytest.raises(Corruption, match="another program"):
+    with refuses(Corruption, Reason.FOREIGN_COMMIT):
         opened(root).to_arrow()
     repair(parts_of(people).store)
     assert rows(opened(root)) == TRUTH
@@ -235,7 +236,7 @@ def test_a_commit_after_a_repair_is_refused_again(root: Path):
 def test_a_commit_of_another_program_on_changes_is_undone_too(root: Path):
     people = opened(root)
     DeltaTable(people.path / "changes").delete()
-    with pytest.raises(Corruption, match="another program"):
+    with refuses(Corruption, Reason.FOREIGN_COMMIT):
         people.to_arrow()
     repair(parts_of(people).store)
     assert rows(opened(root)) == TRUTH

@@ -93,7 +93,7 @@ def test_a_fold_whose_files_a_purge_deleted_after_its_snapshot_reports_a_conflic
 
     parts = {part.name: getattr(store_of(dataset), part.name) for part in fields(Store) if part.init}
     no_session: Any = None
-    with pytest.raises(Conflict, match="another compaction was first"):
+    with pytest.raises(Conflict):
         fold(no_session, OvertakenStore(**parts, overtake=purge))
     status = dataset.status()
     assert (status.rows_in_base, status.watermark, status.unreferenced_files) == (1, 1, 0)

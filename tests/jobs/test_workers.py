@@ -91,7 +91,7 @@ def test_files_that_cannot_be_read_stay_and_the_others_are_rolled_up(open_lake: 
     damaged = {path.relative_to(store_of(log).base.path).as_posix() for path in (cut, garbage, flipped)}
     assert set(done.corrupt) == damaged
     assert done.error is not None
-    assert "stay in place" in done.error
+    assert all(path.name in done.error for path in (cut, garbage, flipped))
     assert done.report is not None
     assert (done.report["files_removed"], done.report["rows"]) == (5, 10_000)
     live = {file.path for file in store_of(log).snapshot().base.files}
@@ -242,7 +242,6 @@ def test_jobs_that_may_not_write_say_so_and_change_nothing_and_the_others_are_do
         assert (one.outcome, one.failure, one.attempts) == ("failed", "permission_denied", 1), one
         assert (one.error_kind, one.error_reason) == ("unavailable", "permission_denied"), one
         assert one.dataset in (one.error or "")
-        assert "nothing was changed" in (one.error or "")
     assert {name: state(lake, name) for name in names} == before
     assert sorted(map(str, denied.rglob("*"))) == files
     arrange(lake.path)

@@ -113,7 +113,7 @@ def test_of_two_folds_one_commits_and_the_other_reports_conflict(dataset: Datase
         other.compact()
 
     before = by_id(dataset.to_arrow())
-    with arm("fold.before_commit", fold_first), pytest.raises(Conflict, match="Plan anew"):
+    with arm("fold.before_commit", fold_first), pytest.raises(Conflict):
         dataset.compact()
     assert by_id(dataset.to_arrow()).equals(before)
     assert dataset.compact().change_rows == 0
@@ -283,7 +283,7 @@ def test_vacuum_keeps_young_files_and_shows_what_it_would_delete(dataset: Datase
     assert dataset.vacuum(dry_run=True).files == ()
     assert dataset.vacuum(retention_hours=1).files == ()
     assert dataset.status().unreferenced_files == left
-    with pytest.raises(InvalidRequest, match="at least 1 h;"):
+    with pytest.raises(InvalidRequest, match=r"\b1 h\b"):
         dataset.vacuum(retention_hours=0)
 
 

@@ -112,7 +112,7 @@ def test_a_job_whose_files_are_gone_changes_nothing(lake: Lake, log: Dataset) ->
     (first, *_) = jobs(lake, "daily")
     lake.run_cycle([NAME], only=["hourly"], force=True)
     before = files(log)
-    with pytest.raises(Conflict, match="not live any more"):
+    with pytest.raises(Conflict):
         compactor_of(lake).roll_up(store_of(log), first)
     assert files(log) == before
 

@@ -30,6 +30,7 @@ from tests.support.folds import fold_by_arrow
 from tests.support.hot import fold_log
 from tests.support.internals import clock_of, registry_of, store_of
 from tests.support.refusals import refused
+from tests.support.refusals import refused as refuses
 from tests.support.tables import FAST
 
 
@@ -332,7 +333,7 @@ def test_a_damaged_manifest_is_refused(root: Path, to: Path, tmp_path: Path):
             restored(to, tmp_path / "new")
     head = json.loads(lines[0]) | {"format": 99}
     manifest.write_text("".join([json.dumps(head) + "\n", *lines[1:]]))
-    with pytest.raises(InvalidRequest, match="Upgrade"):
+    with pytest.raises(InvalidRequest, match=r"\b99\b"):
         restored(to, tmp_path / "new")
     hostile = json.loads(lines[1]) | {"path": "../../outside"}
     manifest.write_text("".join([lines[0], json.dumps(hostile) + "\n", *lines[2:]]))
@@ -387,7 +388,7 @@ def test_a_first_backup_that_ended_before_its_marker_does_not_block_the_folder(r
         (to / name).mkdir(parents=True)
     (to / "drafts" / "siltstone-backup.json.77").write_text("{")
     (to / "files" / "theirs.txt").write_text("of the user")
-    with pytest.raises(InvalidRequest, match="not empty"):
+    with pytest.raises(InvalidRequest):
         opened(root).backup(to)
     (to / "files" / "theirs.txt").unlink()
     assert opened(root).backup(to).datasets == 1
@@ -397,7 +398,7 @@ def test_a_broken_dataset_ends_a_backup_or_is_left_out_on_request(root: Path, to
     lake = opened(root)
     lake.create("a.b.torn", SCHEMA, key="id").upsert([{"id": 1}])
     shutil.rmtree(lake.dataset("a.b.torn").path / "base")
-    with pytest.raises(Corruption, match=r"a\.b\.torn"):
+    with refuses(Corruption, Reason.MISSING_FILE, "a.b.torn"):
         opened(root).backup(to)
     assert BackupFolder(to, durable=False).manifests() == []
     report = opened(root).backup(to, skip_broken=True)
@@ -412,7 +413,7 @@ def test_a_dataset_that_the_registry_does_not_name_ends_a_backup_or_is_left_out(
     opened(root).create("a.b.later", SCHEMA, key="id").upsert([{"id": 1}])
     shutil.rmtree(registry)
     shutil.copytree(tmp_path / "older", registry)
-    with pytest.raises(Corruption, match="doctor --repair"):
+    with pytest.raises(Corruption, match="--repair"):
         opened(root).backup(to)
     report = opened(root).backup(to, skip_broken=True)
     assert (report.datasets, len(report.left_out)) == (1, 1)
@@ -435,8 +436,8 @@ def test_folders_that_hold_something_else_are_refused(root: Path, to: Path, tmp_
     full.mkdir()
     (full / "thesis.doc").write_text("mine")
     lake = opened(root)
-    for path, says in ((full, "not empty"), (root / "bak", "outside"), (root, "outside"), (tmp_path, "outside")):
-        with pytest.raises(InvalidRequest, match=says):
+    for path, facts in ((full, ("full",)), (root / "bak", ("bak",)), (root, ()), (tmp_path, ())):
+        with refuses(InvalidRequest, None, *facts):
             lake.backup(path)
     with pytest.raises(InvalidRequest, match="keep"):
         lake.backup(to, keep=0)
@@ -444,12 +445,12 @@ def test_folders_that_hold_something_else_are_refused(root: Path, to: Path, tmp_
         lake.backup(to, verify="maybe")
     lake.backup(to)
     fill(tmp_path / "other", rows=1)
-    with pytest.raises(InvalidRequest, match="another lake"):
+    with pytest.raises(InvalidRequest):
         opened(tmp_path / "other").backup(to)
     with pytest.raises(NotFound):
         opened(tmp_path / "none").backup(to)
-    for target, says in ((full, "not empty"), (root, "not empty"), (to / "x", "outside")):
-        with pytest.raises(InvalidRequest, match=says):
+    for target, facts in ((full, ("full",)), (root, ()), (to / "x", ())):
+        with refuses(InvalidRequest, None, *facts):
             restored(to, target)
     with pytest.raises(NotFound):
         restored(full, tmp_path / "new")

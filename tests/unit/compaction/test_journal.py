@@ -41,6 +41,7 @@ from siltstone.model.reports import SquashReport
 from tests.support.clocks import FakeClock
 from tests.support.folds import fold_by_arrow
 from tests.support.internals import compactor_of, journal_of, layout_of, stores_of
+from tests.support.refusals import figures
 
 NAME = "shop.web.people"
 SETTINGS = Settings(durable=False, squash_files=0)
@@ -222,7 +223,7 @@ def test_a_commit_of_which_nobody_was_told_is_found(lake: Lake) -> None:
     (result,) = run_cycle(plan, Lost(compactor_of(lake), stores_of(lake)), watchers=[journal_of(lake)])
     assert result.failure == "commit_unknown"
     (record,) = lake.jobs()
-    assert (record.status, record.message, record.done.files_before) == (JobStatus.COMPLETED, "4 files became 1", 4)
+    assert (record.status, figures(record.message), record.done.files_before) == (JobStatus.COMPLETED, "4 1", 4)
 
 
 def test_a_purge_that_stopped_after_its_fold_is_not_written_down_as_done(lake: Lake) -> None:
@@ -234,7 +235,7 @@ def test_a_purge_that_stopped_after_its_fold_is_not_written_down_as_done(lake: L
     plan = plan_of(replace(candidate(kind=JobKind.PURGE), dataset=NAME, period="", files=()))
     run_cycle(plan, Stopped(compactor_of(lake), stores_of(lake)), watchers=[journal_of(lake)])
     (record,) = lake.jobs()
-    assert (record.status, record.message) == (JobStatus.FAILED, "commit_unknown; of it was done: 0 files became 1")
+    assert (record.status, figures(record.message)) == (JobStatus.FAILED, "commit_unknown 0 1")
 
 
 def test_a_job_that_met_what_nobody_expected_is_written_down_as_failed_and_its_cycle_ends(lake: Lake) -> None:
@@ -258,10 +259,8 @@ def test_a_journal_that_meets_what_nobody_expected_stops_no_work(lake: Lake, mon
     for number in range(2):
         lake.dataset(NAME).upsert([{"id": str(number), "note": "n"}])
     report = squash(lake)
-    assert ([result.outcome for result in report], report.trouble) == (
-        ["done"],
-        "The journal cannot be written: KeyError: 'event'",
-    )
+    assert [result.outcome for result in report] == ["done"]
+    assert "KeyError: 'event'" in (report.trouble or "")
 
 
 def entry(job: str, *, removes: tuple[str, ...] = (), folded: int | None = None) -> LogEntry:
@@ -496,7 +495,7 @@ def test_the_planner_is_told_when_the_last_vacuum_was(lake: Lake, clock: FakeClo
     assert lake.totals().last_done(NAME, "vacuum") == clock.now()
     assert lake.totals().last_done(NAME, "fold") is None
     (left,) = lake.plan([NAME], only=["vacuum"]).left_out
-    assert left.reason == "due in 24.0 hours"
+    assert figures(left.reason) == "24.0"
     clock.pass_time(hours=24)
     (job,) = lake.plan([NAME], only=["vacuum"]).jobs
-    assert job.trigger == "24 hours since the last one"
+    assert figures(job.trigger) == "24"

@@ -38,6 +38,7 @@ from tests.support.internals import (
     stores_of,
 )
 from tests.support.leasing import leases_of, taken
+from tests.support.refusals import figures
 
 NAME = "shop.web.people"
 OTHER = "shop.web.others"
@@ -109,7 +110,7 @@ def test_a_job_that_had_committed_is_rolled_forward_and_one_that_had_not_is_aban
     done = next(record for record in lake.jobs() if record.job == first.id)
     assert (done.recovered, done.done.files_before, done.done.files_after, done.done.rows) == (True, 3, 1, 3)
     (cycle,) = lake.history()
-    assert (cycle.status, cycle.message) == ("failed", "its process died; 1 job rolled forward, 1 abandoned")
+    assert (cycle.status, figures(cycle.message)) == ("failed", "1 1")
     log = journal_of(lake).log()
     assert log is not None
     assert log.partition(first.planned.dataset).status is PartitionStatus.AVAILABLE
@@ -156,16 +157,13 @@ def test_of_a_halved_fold_whose_first_part_landed_the_journal_says_that_it_was_p
     job = died_in_a_halved_fold(lake, parts=1)
     report = lake.recover()
     assert (report.rolled_forward, report.partly, report.abandoned) == ((), (job.id,), ())
-    assert (report.did_something, report.told()) == (True, "1 jobs partly done")
+    assert (report.did_something, figures(report.told())) == (True, "1")
     (record,) = lake.jobs()
     assert (record.status, record.recovered) == (JobStatus.FAILED, True)
-    assert record.message.startswith("2 files became 1; partly done: its process died before the other parts")
+    assert figures(record.message).startswith("2 1")
     assert (record.done.bytes_folded, record.done.rows) == (7, 2), "what the part did is told"
     (cycle,) = lake.history()
-    assert (cycle.status, cycle.message) == (
-        "failed",
-        "its process died; 0 jobs rolled forward, 1 partly done, 0 abandoned",
-    )
+    assert (cycle.status, figures(cycle.message)) == ("failed", "0 1 0")
     log = journal_of(lake).log()
     assert log is not None
     assert log.partition(NAME).status is PartitionStatus.FAILED
@@ -199,7 +197,8 @@ def test_the_files_of_a_live_owner_are_left_alone(lake: Lake) -> None:
     assert {one.job for one in report.recovery.unfinished} == {job.id for job in jobs}
     assert not report.recovery.did_something
     reasons = {found.reason for found in lake.plan(only=["squash"], force=True).left_out}
-    assert reasons == {f"files of unfinished job {job.id}" for job in jobs}
+    assert all(any(job.id in reason for job in jobs) for reason in reasons)
+    assert len(reasons) == len(jobs)
 
 
 def test_of_two_that_recover_at_once_the_second_finds_it_done(lake: Lake, tmp_path: Path, clock: FakeClock) -> None:
@@ -360,7 +359,7 @@ def test_what_nobody_could_settle_for_a_week_is_reported_and_ended(
         report = again.recover()
         assert report.expired == (job.id,)
         assert report.unfinished == ()
-        assert again.jobs()[0].message.startswith("not settled for 7 days")
+        assert figures(again.jobs()[0].message).startswith("7")
         assert again.recover().expired == ()
 
 
@@ -371,7 +370,7 @@ def test_a_record_that_cannot_be_read_is_reported_and_after_a_week_ended(lake: L
     journal.append(build, [JobEvent(job_run_id="strange", job_label="x", status=JobStatus.SCHEDULED)])
     report = lake.recover()
     assert len(report.rolled_forward) == 1
-    assert [one.what for one in report.quarantined] == ["record of job strange"]
+    assert ["strange" in one.what for one in report.quarantined] == [True]
     assert journal.cycles(1)[0].status is BuildStatus.EXECUTING
     clock.pass_time(days=8)
     assert lake.recover().expired == ("strange",)

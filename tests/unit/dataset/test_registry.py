@@ -60,7 +60,7 @@ def test_creating_a_different_dataset_of_that_name_conflicts(
     lake: Lake, schema: str, key: str | list[str], subject: str | None
 ):
     first = lake.create("a.b.c", SCHEMA, key="id")
-    with pytest.raises(Conflict, match=r"a\.b\.c exists"):
+    with refused(Conflict, None, "a.b.c"):
         lake.create("a.b.c", schema, key=key, subject=subject)
     assert lake.dataset("a.b.c").info() == first.info()
 
@@ -92,10 +92,10 @@ def test_a_key_is_required_whatever_the_schema_says(lake: Lake):
 def test_a_lake_is_not_laid_over_something_else(tmp_path: Path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.doc").touch()
-    with pytest.raises(InvalidRequest, match=r"thesis\.doc"):
+    with refused(InvalidRequest, None, "thesis.doc"):
         Lake.open(tmp_path / "full", settings=FAST).create("a.b.c", SCHEMA, key="id")
     (tmp_path / "table" / "_delta_log").mkdir(parents=True)
-    with pytest.raises(InvalidRequest, match="is a Delta table"):
+    with pytest.raises(InvalidRequest):
         Lake.open(tmp_path / "table", settings=FAST).create("a.b.c", SCHEMA, key="id")
 
 
@@ -108,7 +108,7 @@ def test_a_lake_is_a_local_folder(path: str):
 def test_a_lake_is_not_a_file(tmp_path: Path):
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "lake"):
-        with pytest.raises(InvalidRequest, match="is a file"):
+        with pytest.raises(InvalidRequest):
             Layout.at(path)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from siltstone import Dataset, Lake
-from siltstone.errors import Corruption, SiltstoneError
+from siltstone.errors import Corruption, Reason, SiltstoneError
 from tests.support.folds import fold_by_arrow
 from tests.support.internals import store_of
 from tests.support.tables import FAST
@@ -57,7 +57,7 @@ def test_a_broken_change_file_is_named_and_hides_nothing_else(
     damage(dataset.path / broken)
     found = dataset.status()
     assert list(found.unreadable) == [broken]
-    assert (damage is missing) == (found.unreadable[broken] == "it is missing")
+    assert (damage is missing) == (found.unreadable_reasons[broken] is Reason.MISSING_FILE)
     assert (found.backlog_rows, found.backlog_files, found.rows_in_base) == (
         before.backlog_rows,
         before.backlog_files,

@@ -103,7 +103,7 @@ def test_a_queue_that_stays_full_is_unavailable_and_the_batch_is_not_committed()
     with ThreadPoolExecutor(2) as pool:
         running = submit_behind(gate, queue, pool, 2)
         until(lambda: len(waiting_in(queue)) == 1)
-        with pytest.raises(Unavailable, match="nothing was written"):
+        with pytest.raises(Unavailable):
             queue.submit(99)
         gate.open.set()
         assert [task.result(10) for task in running] == ["ack 0", "ack 1"]

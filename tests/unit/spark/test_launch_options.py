@@ -95,7 +95,7 @@ def test_importing_the_session_module_does_not_import_pyspark():
 def test_a_jars_folder_without_the_delta_jars_says_what_is_missing(tmp_path: Path, jars: list[str]):
     for jar in jars:
         (tmp_path / jar).touch()
-    with refused(Unavailable, None, "delta-storage jar", "spark_jars"):
+    with refused(Unavailable, None, "delta-storage", "spark_jars"):
         delta_jars(Settings(spark_jars=str(tmp_path)))
 
 

@@ -215,7 +215,7 @@ def test_a_state_without_a_living_keeper_is_no_server(place: Path):
 def test_of_two_keepers_one_serves(place: Path):
     first = keeper(place, Ticking())
     assert SharedSpark(Settings(), folder=place).keeper_pid() == os.getpid()
-    with pytest.raises(Unavailable, match="Another keeper"):
+    with pytest.raises(Unavailable):
         keeper(place, Ticking())
     del first
 
@@ -249,7 +249,7 @@ def test_a_keeper_that_does_not_end_is_unavailable(place: Path):
     ) as deaf:
         assert deaf.stdout is not None
         deaf.stdout.readline()
-        with pytest.raises(Unavailable, match=f"process {deaf.pid}"):
+        with pytest.raises(Unavailable, match=str(deaf.pid)):
             SharedSpark(Settings(), folder=place, clock=Ticking()).stop()
         deaf.kill()
 
