@@ -21,6 +21,7 @@ from siltstone.spark.connect_server import connect_server as start_connect_serve
 from siltstone.spark.jars import fetch_driver
 from siltstone.spark.session import session
 from tests.support.children import none_left
+from tests.support.internals import server_process
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -139,7 +140,7 @@ def connect_server(spark_settings: Settings) -> Iterator[ConnectServer]:
     with start_connect_server(small) as server:
         yield server
         with suppress(ProcessLookupError):  # told to end, its JVM may write a class archive first
-            os.killpg(server._process.pid, signal.SIGKILL)
+            os.killpg(server_process(server).pid, signal.SIGKILL)
 
 
 @pytest.fixture

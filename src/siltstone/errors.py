@@ -13,13 +13,14 @@
     └── Corruption          stop, stored state breaks an invariant           500, exit 9
 
 A message says what happened, to which dataset, and what to do next. It is written for people and may be reworded at any time:
-programs decide by the type or `kind` of an error, and within a kind by its `reason`.
+programs decide by the type or `kind` of an error, within a kind by its `reason`, and find its files in `paths`.
 """
 
 import errno
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import ClassVar, Final
 
 _TERMINAL: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
@@ -134,10 +135,17 @@ class SiltstoneError(Exception):
     status: ClassVar[int] = 500
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, message: str = "", *, reason: Reason | None = None) -> None:
-        """Make the message one line that a terminal can show: it may quote file names, data and errors of other programs."""
+    def __init__(self, message: str = "", *, reason: Reason | None = None, paths: Iterable[str | Path] = ()) -> None:
+        """Make the message one line that a terminal can show: it may quote file names, data and errors of other programs.
+
+        Args:
+            message: what happened, for people.
+            reason: why, for programs.
+            paths: the files that the error is about, for programs.
+        """
         super().__init__(one_line(message))
         self.given_reason = reason
+        self.paths = tuple(map(str, paths))
 
     @property
     def reason(self) -> Reason | None:

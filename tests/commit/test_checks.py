@@ -19,6 +19,7 @@ from siltstone.lake import Lake
 from siltstone.model.columns import APP_EPOCH, APP_FOLD, SEQ
 from siltstone.model.files import Commit, CommitKind, DataFile
 from siltstone.model.spec import FORMAT_VERSION, PROPERTY_DROPPED, PROPERTY_FORMAT
+from tests.support.refusals import refused
 from tests.support.tables import (
     FAST,
     TABLE_SCHEMA,
@@ -55,7 +56,7 @@ def test_a_transaction_never_decreases(path: Path, *, cleaned: bool):
         append(open_table(path), 3)
         checkpoint_and_clean(path)
     before = state(path)
-    with pytest.raises(Conflict, match="would fall to 6"):
+    with refused(Conflict, None, APP_FOLD, "6"):
         set_transaction(open_table(path), APP_FOLD, 6)
     assert state(path) == before
     set_transaction(open_table(path), APP_FOLD, 7)
@@ -78,7 +79,7 @@ def test_a_lower_epoch_is_fenced_an_equal_one_passes_and_a_higher_one_is_written
         checkpoint_and_clean(path)
     before = state(path)
     four = compaction(open_table(path), epoch=4)
-    with pytest.raises(Fenced, match="epoch 4 was overtaken by 5"):
+    with refused(Fenced, None, "4", "5"):
         open_table(path).commit(lambda _: four)
     assert state(path) == before
     again = compaction(table, epoch=5)
@@ -116,7 +117,7 @@ def test_a_removed_file_must_be_live(path: Path):
     table = open_table(path)
     ghost = DataFile(path="data/ghost.parquet", size_bytes=1, rows=1, partition={SEQ: "1"})
     before = state(path)
-    with pytest.raises(Conflict, match="not live"):
+    with pytest.raises(Conflict, match=ghost.path):
         table.commit(lambda p: Commit(kind=CommitKind.CLUSTER, plan_version=p.version, removes=(ghost,)))
     assert state(path) == before
 
@@ -127,7 +128,7 @@ def test_a_file_that_was_removed_before_the_plan_is_refused_too(path: Path):
     first = move(table, old)
     table.commit(lambda _: first)
     before = state(path)
-    with pytest.raises(Conflict, match="not live"):
+    with pytest.raises(Conflict, match=old[0].path):
         table.commit(lambda p: Commit(kind=CommitKind.CLUSTER, plan_version=p.version, removes=old[:1]))
     assert state(path) == before
 
@@ -181,7 +182,7 @@ def test_an_added_file_that_is_not_as_said_is_refused_before_the_commit(path: Pa
     table = open_table(path)
     file = NOT_AS_SAID[fault](table, stage(table, [9]))
     before = state(path)
-    with pytest.raises(Corruption, match=r"(?i)nothing was committed"):
+    with pytest.raises(Corruption, match=file.path):
         table.commit(lambda parent: append_commit(parent, file))
     assert state(path) == before
 
@@ -191,7 +192,7 @@ def test_an_added_file_with_other_columns_is_refused_before_the_commit(path: Pat
     table = open_table(path)
     file = stage(table, [9], rows=WRONG_COLUMNS[fault])
     before = state(path)
-    with pytest.raises(Corruption, match="expected columns"):
+    with refused(Corruption, None, file.path):
         table.commit(lambda parent: append_commit(parent, file))
     assert state(path) == before
 
@@ -210,7 +211,7 @@ def test_nanoseconds_and_int96_never_get_into_a_table(tmp_path: Path, zone: str 
         pq.write_table(rows, table.path / f"{name}.parquet", **options)
         size = (table.path / f"{name}.parquet").stat().st_size
         file = DataFile(path=f"{name}.parquet", size_bytes=size, rows=1)
-        with pytest.raises(Corruption, match="expected columns"):
+        with refused(Corruption, None, file.path):
             table.commit(
                 lambda p, file=file: Commit(kind=CommitKind.APPEND, plan_version=p.version, adds=(file,))  # type: ignore[misc]
             )
@@ -311,9 +312,9 @@ def test_a_table_of_a_newer_format_is_refused(path: Path):
     table.pin()
     open_table(path).set_properties({PROPERTY_FORMAT: str(FORMAT_VERSION + 1)})
     for handle in (table, open_table(path)):
-        with pytest.raises(InvalidRequest, match="Upgrade Siltstone"):
+        with refused(InvalidRequest, None, FORMAT_VERSION + 1):
             handle.pin()
-        with pytest.raises(InvalidRequest, match="Upgrade Siltstone"):
+        with refused(InvalidRequest, None, FORMAT_VERSION + 1):
             append(handle, 9)
 
 

@@ -23,6 +23,8 @@ from siltstone.failpoints import arm
 from siltstone.lake import Lake
 from siltstone.model.columns import APP_FOLD
 from siltstone.model.files import Commit, CommitKind
+from tests.support.internals import store_of
+from tests.support.refusals import refused
 from tests.support.tables import FAST, append, append_commit, ids, make_table, open_table, stage
 
 DURABLE = Settings(durable=True, checkpoint_interval_commits=1_000_000)
@@ -171,12 +173,12 @@ def test_base_is_synced_before_a_change_is_pruned_on_its_word(tmp_path: Path, sy
     with Lake.open(tmp_path / "lake", settings=FAST) as lake:
         people = lake.create("a.b.c", "id BIGINT NOT NULL", key="id")
         people.upsert([{"id": 1}])
-        careless = people._store
+        careless = store_of(people)
         folded = careless.base.commit(
             lambda p: Commit(kind=CommitKind.FOLD, plan_version=p.version, transactions={APP_FOLD: 1})
         )
     with Lake.open(tmp_path / "lake", settings=DURABLE) as lake:
-        store = lake.dataset("a.b.c")._store
+        store = store_of(lake.dataset("a.b.c"))
         syncs.watched = store.changes.path
         assert prune(store) == 1
     entry = store.base.path / LOG / entry_name(folded.version)
@@ -199,7 +201,7 @@ def test_a_data_folder_that_a_purge_took_away_is_synced_again_when_it_is_made_an
     with Lake.open(tmp_path / "lake", settings=DURABLE) as lake:
         people = lake.create("a.b.c", "id BIGINT NOT NULL", key="id")
         people.upsert([{"id": 1}])
-        store = people._store
+        store = store_of(people)
         store.base.commit(lambda p: Commit(kind=CommitKind.FOLD, plan_version=p.version, transactions={APP_FOLD: 1}))
         prune(store)
         purge_files(store)
@@ -225,7 +227,7 @@ def test_a_log_that_is_cleaned_while_a_checkpoint_is_written_is_looked_at_again(
     monkeypatch.setattr(upkeep, "CHECKPOINT_TRIES", tries)
     with arm("checkpoint.before_write", clean):
         if tries == 1:
-            with pytest.raises(Unavailable, match="checkpoint cannot be written"):
+            with refused(Unavailable, None, table.path):
                 write_checkpoint(table.path, durable=False)
         else:
             assert write_checkpoint(table.path, durable=False) == table.version()

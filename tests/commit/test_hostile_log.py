@@ -15,6 +15,7 @@ from siltstone.delta.log_reader import removals
 from siltstone.delta.path_checks import check_links, checked
 from siltstone.errors import Corruption, Unavailable
 from siltstone.lake import Lake
+from tests.support.refusals import refused
 from tests.support.tables import FAST, append, make_table, open_table
 
 APPENDS = 3
@@ -83,13 +84,13 @@ def test_a_file_outside_the_table_is_refused_in_a_checkpoint(path: Path):
     DeltaTable(path).create_checkpoint()
     for version in range(APPENDS + 1):
         (path / LOG / entry_name(version)).unlink()
-    with pytest.raises(Corruption, match="not below its table"):
+    with refused(Corruption, None, secret(path)):
         open_table(path).pin()
 
 
 def test_a_removed_file_outside_the_table_is_never_one_to_delete(path: Path):
     rename_in_log(path, f"../../secret/data/{secret(path).name}", action="remove")
-    with pytest.raises(Corruption, match="not below its table"):
+    with refused(Corruption, None, "../../secret"):
         removals(path)
 
 
@@ -103,14 +104,14 @@ def test_a_data_file_that_is_a_link_is_refused(path: Path, *, many: bool):
     victim.symlink_to(secret(path))
     reader = open_table(path)
     for _ in range(2):
-        with pytest.raises(Corruption, match="is a symbolic link"):
+        with refused(Corruption, None, path):
             reader.pin()
 
 
 def test_a_data_folder_that_is_a_link_is_refused(path: Path):
     shutil.move(path / "data", path.parent.parent / "elsewhere")
     (path / "data").symlink_to(path.parent.parent / "elsewhere")
-    with pytest.raises(Corruption, match="data is a symbolic link"):
+    with refused(Corruption, None, path / "data"):
         open_table(path).pin()
 
 
@@ -123,7 +124,7 @@ def test_a_lake_in_a_folder_that_is_a_link_is_read(path: Path):
 def test_a_turn_that_is_a_link_makes_no_file_elsewhere(path: Path):
     (path / "_turn").unlink(missing_ok=True)
     (path / "_turn").symlink_to(path.parent.parent / "made")
-    with pytest.raises(Unavailable, match="symbolic links"):
+    with refused(Unavailable, None, "_turn"):
         append(open_table(path), 9)
     assert not (path.parent.parent / "made").exists()
 
@@ -146,5 +147,5 @@ def test_a_registry_that_names_a_folder_outside_the_lake_is_refused(tmp_path: Pa
     found = pq.ParquetFile(row).read()
     place = found.schema.get_field_index("incarnation")
     pq.write_table(found.set_column(place, found.schema.field(place), pa.array(["../../../../secret"])), row)
-    with pytest.raises(Corruption, match="not a valid incarnation"):
+    with refused(Corruption, None, "../../../../secret"):
         Lake.open(lake.path, settings=FAST).dataset("a.b.c")

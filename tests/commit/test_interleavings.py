@@ -24,6 +24,7 @@ from siltstone.errors import Conflict
 from siltstone.lake import Lake
 from siltstone.model.columns import APP_FOLD, APP_PRUNE, SEQ, Op
 from siltstone.model.files import Commit, CommitKind, DataFile
+from tests.support.internals import store_of
 from tests.support.tables import FAST, append_commit, ids, open_table, state
 
 LANDS, REFUSED = "lands", "refused"
@@ -178,7 +179,7 @@ class Site:
 @pytest.fixture
 def site(template: Path, tmp_path: Path) -> Iterator[Site]:
     shutil.copytree(template, tmp_path / "lake")
-    found = Site(store=Lake.open(tmp_path / "lake", settings=FAST).dataset("a.b.c")._store, owners=[])
+    found = Site(store=store_of(Lake.open(tmp_path / "lake", settings=FAST).dataset("a.b.c")), owners=[])
     yield found
     for owner in found.owners:
         owner.close()

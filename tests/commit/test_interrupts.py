@@ -15,6 +15,7 @@ import pytest
 from siltstone.delta.commit_lock import TURN
 from siltstone.host.deferred_interrupts import Uninterrupted, raise_noted
 from siltstone.lake import Lake
+from tests.support.internals import store_of
 from tests.support.tables import FAST
 
 INTERRUPTS = 100
@@ -64,9 +65,9 @@ def test_an_interrupted_writer_leaves_no_lock_and_writes_on(tmp_path: Path):
             number += 1
             writer.send_signal(signal.SIGINT)
             while not select.select([writer.stdout], [], [], LOST_SECONDS)[0]:
-                before = dataset._store.changes.version()
+                before = store_of(dataset).changes.version()
                 time.sleep(2)
-                assert dataset._store.changes.version() > before, "the writer hangs"
+                assert store_of(dataset).changes.version() > before, "the writer hangs"
                 writer.send_signal(signal.SIGINT)  # it writes on: Python dropped an interrupt inside a finalizer
             line = writer.stdout.readline()
         hung.cancel()

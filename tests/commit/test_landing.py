@@ -20,6 +20,7 @@ from siltstone.lake import Lake
 from siltstone.model.columns import APP_SEQ
 from siltstone.model.files import Commit, CommitKind, DataFile
 from tests.support.faults import ERRORS, FaultyEntry, lands_then_raises, overtaken, raises
+from tests.support.internals import replace_back_off, replace_entry_writing, replace_refresh, store_of
 from tests.support.tables import (
     FAST,
     append,
@@ -119,7 +120,7 @@ def test_an_error_without_an_entry_is_unavailable_and_leaves_nothing(
     before = state(path)
     FaultyEntry(raises(error("disk full"))).install(monkeypatch)
     table = open_table(path)
-    with pytest.raises(Unavailable, match="nothing was changed"):
+    with pytest.raises(Unavailable):
         ACTS[act](table)
     assert state(path) == before
     assert ACTS[act](table) == before.version + 1
@@ -131,7 +132,7 @@ def test_races_that_are_lost_for_too_long_are_unavailable_and_leave_nothing(
 ):
     before = state(path)
     fake = FaultyEntry(*[raises(CommitFailedError("again"))] * 50).install(monkeypatch)
-    with pytest.raises(Unavailable, match="nothing was written"):
+    with pytest.raises(Unavailable):
         ACTS[act](open_table(path, settings=IMPATIENT))
     assert fake.tries > 1
     assert state(path) == before
@@ -149,7 +150,7 @@ def test_an_outcome_that_can_no_longer_be_seen_is_unknown_and_never_repeated(
 
     fault = lands_then_raises(CommitFailedError("?"), after=forget) if landed else raises(OSError("?"), before=forget)
     fake = FaultyEntry(fault).install(monkeypatch)
-    with pytest.raises(CommitUnknown, match="before you repeat it"):
+    with pytest.raises(CommitUnknown):
         ACTS[act](open_table(path))
     assert fake.left == []
     assert ids(path).count(9) == (1 if landed and act == "an append" else 0)
@@ -176,16 +177,16 @@ def test_an_entry_that_lands_beneath_a_newer_checkpoint_is_not_acknowledged(
 ):
     """A process sleeps between its check and its write; meanwhile the log moves on and is cleaned."""
     table = open_table(path)
-    file, write_entry = stage(table, [9]), Table._write_entry
+    file = stage(table, [9])
 
     def sleep_and_write(_table: Table, version: int, commit: Commit, commit_id: str) -> None:
-        monkeypatch.setattr(Table, "_write_entry", write_entry)
+        replace_entry_writing(monkeypatch, write_entry)
         for number in (6, 7, 8):
             append(open_table(path), number)
         checkpoint_and_clean(path)
         write_entry(table, version, commit, commit_id)
 
-    monkeypatch.setattr(Table, "_write_entry", sleep_and_write)
+    write_entry = replace_entry_writing(monkeypatch, sleep_and_write)
     with pytest.raises(CommitUnknown):
         table.commit(lambda parent: append_commit(parent, file))
     assert ids(path) == [1, 2, 6, 7, 8]
@@ -213,18 +214,17 @@ def test_a_log_that_is_cleaned_while_a_commit_is_built_only_costs_another_try(pa
 def test_a_log_that_is_cleaned_while_it_is_pinned_only_costs_another_look(path: Path, monkeypatch: pytest.MonkeyPatch):
     write_checkpoint(path, durable=False)  # so that delta-rs opens it, which reads late
     table = open_table(path)
-    refresh = table._refresh
     moved: list[int] = []
 
     def refresh_then_clean() -> int:
-        version = refresh()
+        version: int = refresh()
         if not moved:
             moved.append(append(open_table(path), 7).version)
             moved.append(append(open_table(path), 8).version)
             checkpoint_and_clean(path)
         return version
 
-    monkeypatch.setattr(table, "_refresh", refresh_then_clean)
+    refresh = replace_refresh(monkeypatch, table, refresh_then_clean)
     pinned = table.pin(APP_SEQ)
     assert (pinned.version, pinned.transactions, pinned.rows) == (4, {APP_SEQ: 4}, 4)
 
@@ -247,7 +247,7 @@ def test_a_commit_that_lands_late_is_found_before_the_next_try(path: Path, monke
             entry.write_bytes(text)
 
     fake = FaultyEntry(hide).install(monkeypatch)
-    monkeypatch.setattr(table, "_back_off", appear)
+    replace_back_off(monkeypatch, table, appear)
     assert append(table, 9).version == 3
     assert fake.tries == 1
     assert ids(path) == [1, 2, 9]
@@ -263,7 +263,7 @@ def test_a_disk_that_refuses_to_sync_the_entry_leaves_an_unknown_outcome(path: P
         sync_directory(folder)
 
     monkeypatch.setattr("siltstone.delta.fsync.sync_directory", refuse)
-    with pytest.raises(CommitUnknown, match="could not be synced"):
+    with pytest.raises(CommitUnknown):
         table.commit(lambda parent: append_commit(parent, file))
     assert ids(path) == [1, 2, 9]
 
@@ -320,10 +320,10 @@ def test_an_acknowledged_batch_survives_a_failure_of_the_upkeep_after_it(lake: L
     def fail(_table: Table, _version: int) -> None:
         raise Unavailable("the checkpoint failed")
 
-    object.__setattr__(people._store, "after_commit", fail)
+    object.__setattr__(store_of(people), "after_commit", fail)
     with contextlib.suppress(Unavailable):
         people.upsert([{"id": 2}])
-    object.__setattr__(people._store, "after_commit", lambda _table, _version: None)
+    object.__setattr__(store_of(people), "after_commit", lambda _table, _version: None)
     assert sorted(people.to_arrow().column("id").to_pylist()) == [1, 2]
 
 
@@ -338,7 +338,7 @@ def test_a_file_that_is_added_twice_is_refused(path: Path):
     live = table.pin().files[0]
     again = DataFile(path=live.path, size_bytes=live.size_bytes, rows=live.rows, partition=live.partition)
     before = state(path)
-    with pytest.raises(Conflict, match="already part of the table"):
+    with pytest.raises(Conflict, match=again.path):
         table.commit(lambda p: Commit(kind=CommitKind.CLUSTER, plan_version=p.version, adds=(again,)))
     assert state(path) == before
 

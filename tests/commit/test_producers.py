@@ -19,6 +19,7 @@ from siltstone.lake import Lake
 from siltstone.model.columns import APP_SEQ, Op
 from siltstone.model.files import Commit, Committed
 from siltstone.model.reports import Ack
+from tests.support.internals import commit_batches, current_parts, forget_marks, parts_of, staged_batch, store_of
 from tests.support.processes import Pool, upsert_in_process
 from tests.support.tables import FAST, checkpoint_and_clean
 
@@ -49,29 +50,25 @@ def test_a_repeat_returns_the_first_acknowledgement(root: Path, *, same_handle: 
     again = people if same_handle else opened(root)
     assert again.upsert([{"id": 1}], producer="p", sequence=5) == Ack(sequence=1, rows=1, applied=False)
     assert rows(again) == [1, 2]
-    assert again._store.changes.version() == 2, "nothing is committed for a repeat"
+    assert store_of(again).changes.version() == 2, "nothing is committed for a repeat"
     assert len(list((again.path / "changes" / "data").iterdir())) == 2, "the repeated batch leaves no file"
 
 
 @pytest.mark.parametrize("cleaned", [False, True])
-@pytest.mark.parametrize(
-    ("number", "why"), [(5, "is older"), (3, "is older"), (0, "is older"), (8, "leaves a gap after 6")]
-)
-def test_a_sequence_that_is_neither_the_last_nor_the_next_is_refused(
-    root: Path, number: int, why: str, *, cleaned: bool
-):
+@pytest.mark.parametrize("number", [5, 3, 0, 8])
+def test_a_sequence_that_is_neither_the_last_nor_the_next_is_refused(root: Path, number: int, *, cleaned: bool):
     people = opened(root)
     people.upsert([{"id": 1}], producer="p", sequence=5)
     people.upsert([{"id": 2}], producer="p", sequence=6)
     if cleaned:
         checkpoint_and_clean(people.path / "changes")
     for found in (people, opened(root)):
-        with pytest.raises(InvalidRequest, match=f"{why}.*Send 7 next"):
+        with pytest.raises(InvalidRequest, match=rf"\b{number}\b.*\b7\b"):
             found.upsert([{"id": 3}], producer="p", sequence=number)
-        with pytest.raises(InvalidRequest, match=f"{why}.*Send 7 next"):
+        with pytest.raises(InvalidRequest, match=rf"\b{number}\b.*\b7\b"):
             found.tombstone([1], producer="p", sequence=number)
     assert rows(people) == [1, 2]
-    assert people._store.changes.version() == 2
+    assert store_of(people).changes.version() == 2
     assert len(list((people.path / "changes" / "data").iterdir())) == 2, "a refused batch leaves no file"
     assert people.upsert([{"id": 3}], producer="p", sequence=7).applied
 
@@ -82,7 +79,7 @@ def test_a_producer_may_start_at_any_sequence_and_goes_on_by_one(root: Path):
     assert not people.upsert([{"id": 1}], producer="p", sequence=0).applied
     assert people.upsert([{"id": 2}], producer="p", sequence=1).sequence == 2
     assert people.upsert([{"id": 3}], producer="q", sequence=2**63 - 1).sequence == 3
-    with pytest.raises(InvalidRequest, match="choose another producer"):
+    with pytest.raises(InvalidRequest, match=r"\bq\b"):
         people.upsert([{"id": 4}], producer="q", sequence=4)
 
 
@@ -90,7 +87,7 @@ def test_a_batch_out_of_order_does_not_keep_the_others_of_its_round_from_landing
     people = opened(root)
     people.upsert([{"id": 1}], producer="p", sequence=5)
     staged = [batch(people, number, sequence) for number, sequence in ((2, 8), (3, 6), (4, 7))]
-    gap, first, second = people._parts.writer._commit(staged)
+    gap, first, second = commit_batches(parts_of(people).writer, staged)
     assert isinstance(gap, InvalidRequest)
     assert [first, second] == [Ack(sequence=2, rows=1), Ack(sequence=3, rows=1)]
     assert rows(people) == [1, 3, 4]
@@ -98,7 +95,7 @@ def test_a_batch_out_of_order_does_not_keep_the_others_of_its_round_from_landing
 
 def batch(dataset: Dataset, number: int, sequence: int) -> Batch:
     """Stage one row of producer p."""
-    parts = dataset._now()
+    parts = current_parts(dataset)
     batch_id = parts.store.clock.new_id()
     table = change_rows(
         pa.table({"id": [number]}),
@@ -107,7 +104,7 @@ def batch(dataset: Dataset, number: int, sequence: int) -> Batch:
         batch_id=batch_id,
         written_at=parts.store.clock.now(),
     )
-    [file] = parts.writer._staged([table], batch_id).files
+    [file] = staged_batch(parts.writer, [table], batch_id).files
     return Batch(files=(file,), rows=1, producer="p", producer_sequence=sequence)
 
 
@@ -152,7 +149,7 @@ def test_of_processes_that_repeat_one_batch_at_once_exactly_one_applies_it(root:
     acks = pool.at_once([(upsert_in_process, root, "p", 7, 1)] * 4)
     assert sorted(ack.applied for ack in acks) == [False, False, False, True]
     assert {ack.sequence for ack in acks} == {1}
-    assert opened(root)._store.changes.pin(APP_SEQ).transactions == {APP_SEQ: 1}
+    assert store_of(opened(root)).changes.pin(APP_SEQ).transactions == {APP_SEQ: 1}
 
 
 @pytest.mark.parametrize(
@@ -164,7 +161,7 @@ def test_half_or_odd_producers_are_refused_and_nothing_is_written(
     people = opened(root)
     with pytest.raises(InvalidRequest):
         people.upsert([{"id": 1}], producer=producer, sequence=sequence)
-    assert people._store.changes.version() == 0
+    assert store_of(people).changes.version() == 0
     assert not (people.path / "changes" / "data").exists()
 
 
@@ -196,7 +193,7 @@ def test_beyond_the_limit_the_producers_of_the_oldest_sequences_are_forgotten(ro
     for number in range(10):
         people.upsert([{"id": number}], producer=f"p{number}", sequence=5)
     people.upsert([{"id": 0}], producer="p0", sequence=6)
-    changes = people._store.changes
+    changes = store_of(people).changes
     other = opened(root)
     other.upsert([{"id": 9}], producer="p9", sequence=6)
     assert forget_oldest(changes, most=10) == 0
@@ -205,9 +202,9 @@ def test_beyond_the_limit_the_producers_of_the_oldest_sequences_are_forgotten(ro
         if cleaned:
             checkpoint_and_clean(changes.path)
         for found in (people, other, opened(root)):
-            marks = {app for app in found._store.changes.marks("producer/") if not app.endswith("/ack")}
+            marks = {app for app in store_of(found).changes.marks("producer/") if not app.endswith("/ack")}
             assert marks == {f"producer/p{number}" for number in (0, 3, 4, 5, 6, 7, 8, 9)}
-            assert found._store.changes.pin(APP_SEQ, "producer/p1", "producer/p3").transactions == {
+            assert store_of(found).changes.pin(APP_SEQ, "producer/p1", "producer/p3").transactions == {
                 APP_SEQ: 12,
                 "producer/p3": 5,
             }
@@ -220,7 +217,7 @@ def test_a_producer_that_writes_meanwhile_is_not_forgotten(root: Path, monkeypat
     people, other = opened(root), opened(root)
     for number in range(4):
         people.upsert([{"id": number}], producer=f"p{number}", sequence=5)
-    changes = people._store.changes
+    changes = store_of(people).changes
     real = changes.commit
 
     def overtaken(build: Callable[[Parent], Commit]) -> Committed:
@@ -239,8 +236,8 @@ def test_the_background_forgets_after_a_checkpoint(tmp_path: Path):
         people = lake.create("a.b.c", "id BIGINT NOT NULL", key="id")
         for number in range(8):
             people.upsert([{"id": number}], producer=f"p{number}", sequence=1)
-        lake._upkeep._forget(people._store.changes)
-        marks = people._store.changes.marks("producer/")
+        forget_marks(lake, store_of(people).changes)
+        marks = store_of(people).changes.marks("producer/")
         assert len(marks) <= 2 * 4
         assert marks["producer/p7"] == 1
         assert rows(people) == list(range(8))

@@ -10,6 +10,7 @@ from siltstone.errors import Conflict, Gone, NotFound
 from siltstone.failpoints import arm
 from siltstone.lake import Lake
 from siltstone.model.columns import APP_SEQ
+from tests.support.internals import store_of
 from tests.support.processes import (
     Pool,
     append_for,
@@ -116,7 +117,7 @@ def test_a_write_that_meets_a_drop_half_way_is_gone_and_lands_nowhere(lake: Lake
 
 def test_a_write_whose_dataset_is_dropped_before_it_is_staged_is_gone(lake: Lake, monkeypatch: pytest.MonkeyPatch):
     people, other = lake.dataset("a.b.c"), Lake.open(lake.path, settings=FAST)
-    check, looks = people._store.changes.check_there, []
+    check, looks = store_of(people).changes.check_there, []
 
     def drop_after_first_look() -> None:
         check()
@@ -124,14 +125,14 @@ def test_a_write_whose_dataset_is_dropped_before_it_is_staged_is_gone(lake: Lake
         if len(looks) == 1:
             other.drop("a.b.c")
 
-    monkeypatch.setattr(people._store.changes, "check_there", drop_after_first_look)
+    monkeypatch.setattr(store_of(people).changes, "check_there", drop_after_first_look)
     with pytest.raises(Gone):
         people.upsert([{"id": 2}])
     assert looks == [1]
 
 
 def test_the_upkeep_after_a_commit_fails_no_write_whose_folder_a_drop_has_taken(lake: Lake):
-    store = Lake.open(lake.path, settings=FAST).dataset("a.b.c")._store  # it has not looked at the log yet
+    store = store_of(Lake.open(lake.path, settings=FAST).dataset("a.b.c"))  # it has not looked at the log yet
     shutil.rmtree(store.path)
     store.note_commit(store.changes, 1)
 

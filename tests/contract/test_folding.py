@@ -12,6 +12,15 @@ from siltstone.eventlog.delta_backend import BEHIND, FAR_BEHIND, PROJECTED_AT_CO
 from siltstone.eventlog.log import EventLog
 from siltstone.eventlog.pending_commits import CommitRange
 from tests.support.histories import received
+from tests.support.internals import (
+    count_append,
+    delta_backend_of,
+    keep_up,
+    projection_of,
+    replace_apply,
+    stop_background,
+    wait_with,
+)
 
 PATIENCE_SECONDS = 60.0
 HOUR_SECONDS = 3600.0
@@ -26,8 +35,7 @@ def log(address: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> Itera
 
 def unprojected(log: EventLog) -> int:
     """Return how many commits are not projected yet. A query of the log itself would project them."""
-    assert isinstance(log._backend, DeltaBackend)
-    return log._backend._projection.backlog.commits
+    return projection_of(delta_backend_of(log)).backlog.commits
 
 
 def append(log: EventLog, count: int, name: str) -> None:
@@ -74,46 +82,50 @@ class Busy(threading.Event):
     def wait(self, timeout: float | None = None) -> bool:
         del timeout
         self.waits += 1
-        self._backend._groups += self.waits <= self.appends
+        if self.waits <= self.appends:
+            count_append(self._backend)
         return False
 
 
 @pytest.fixture
 def backend(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> DeltaBackend:
     """A backend that projects nothing beside appends until a test calls it."""
-    assert isinstance(log._backend, DeltaBackend)
-    monkeypatch.setattr(log._backend._background, "start", lambda *_: False)
-    return log._backend
+    found = delta_backend_of(log)
+    stop_background(monkeypatch, found)
+    return found
 
 
 def test_it_is_quiet_only_after_a_wait_in_which_nobody_appended(backend: DeltaBackend):
-    backend._is_closing = busy = Busy(backend, appends=3)
-    assert backend._keep_up() is None
+    busy = Busy(backend, appends=3)
+    wait_with(backend, busy)
+    assert keep_up(backend) is None
     assert busy.waits == busy.appends + 1
 
 
 def test_while_somebody_appends_little_waits_for_quiet_and_too_much_does_not(log: EventLog, backend: DeltaBackend):
-    backend._is_closing = busy = Busy(backend, appends=3)
+    busy = Busy(backend, appends=3)
+    wait_with(backend, busy)
     append(log, BEHIND.commits - 1, "a")
-    backend._keep_up()
+    keep_up(backend)
     assert (busy.waits, unprojected(log)) == (busy.appends + 1, 0)
-    backend._is_closing = busy = Busy(backend, appends=3)
+    busy = Busy(backend, appends=3)
+    wait_with(backend, busy)
     append(log, BEHIND.commits, "b")
-    backend._keep_up()
+    keep_up(backend)
     assert (busy.waits, unprojected(log)) == (0, 0)
 
 
 def test_who_waits_for_quiet_in_vain_tidies_all_the_same(log: EventLog, backend: DeltaBackend):
     append(log, 1, "a")
-    backend._is_closing = busy = Busy(backend, appends=delta.QUIET_WAITS)
-    backend._keep_up()
+    busy = Busy(backend, appends=delta.QUIET_WAITS)
+    wait_with(backend, busy)
+    keep_up(backend)
     assert (busy.waits, unprojected(log)) == (delta.QUIET_WAITS, 0)
 
 
 @pytest.fixture
 def beside(log: EventLog, backend: DeltaBackend, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One more append after each of the first three applied ranges; return how many commits are then pending."""
-    apply = backend._projection._apply
     waiting: list[int] = []
 
     def applied(pending: CommitRange) -> None:
@@ -122,7 +134,7 @@ def beside(log: EventLog, backend: DeltaBackend, monkeypatch: pytest.MonkeyPatch
             append(log, 1, f"beside{len(waiting)}")
             waiting.append(unprojected(log))
 
-    monkeypatch.setattr(backend._projection, "_apply", applied)
+    apply = replace_apply(monkeypatch, projection_of(backend), applied)
     return waiting
 
 
@@ -130,7 +142,7 @@ def test_a_query_projects_what_was_there_and_not_all_that_comes_meanwhile(
     log: EventLog, backend: DeltaBackend, beside: list[int]
 ):
     append(log, 1, "a")
-    backend._projection.flush()
+    projection_of(backend).flush()
     assert (len(beside), unprojected(log)) == (1, 1)
     assert log.next_index() == 3, "the second append is projected, the third comes beside it and is for the next query"
 
@@ -139,15 +151,16 @@ def test_in_the_background_everything_is_projected_that_came_meanwhile(
     log: EventLog, backend: DeltaBackend, beside: list[int]
 ):
     append(log, 1, "a")
-    backend._is_closing = Busy(backend, appends=0)
-    backend._keep_up()
+    wait_with(backend, Busy(backend, appends=0))
+    keep_up(backend)
     assert (len(beside), unprojected(log)) == (3, 0)
 
 
 def test_many_events_are_too_much_in_few_commits(log: EventLog, backend: DeltaBackend):
     log.append(*[received(f"a{number}") for number in range(BEHIND.events)])
-    backend._is_closing = busy = Busy(backend, appends=3)
-    backend._keep_up()
+    busy = Busy(backend, appends=3)
+    wait_with(backend, busy)
+    keep_up(backend)
     assert (busy.waits, unprojected(log)) == (0, 0)
     log.append(*[received(f"b{number}") for number in range(FAR_BEHIND.events)])
     assert unprojected(log) == 0, "a large append projects its events"

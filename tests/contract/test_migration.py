@@ -50,7 +50,7 @@ def test_a_log_of_version_1_is_read(old: str) -> None:
 
 def test_nothing_is_appended_to_it_before_it_is_migrated(old: str) -> None:
     with EventLog.open(old) as log:
-        with pytest.raises(InvalidRequest, match="run silt events migrate"):
+        with pytest.raises(InvalidRequest, match="silt events"):
             log.append(received("new"))
         assert texts(log) == EVENTS
 

@@ -12,6 +12,7 @@ from siltstone.eventlog.log import EventLog
 from siltstone.eventlog.projection import Projection
 from tests.support.children import Child
 from tests.support.histories import received
+from tests.support.internals import delta_backend_of, projection_of
 
 PROCESSES = 4
 LONG_SECONDS = 1200.0
@@ -52,7 +53,7 @@ def test_who_was_overtaken_while_it_looked_tries_again(address: Callable[[str], 
         overtaken: list[int] = []
 
         def late(self: Projection, *given: Any, **named: Any) -> AppendPlan:  # noqa: ANN401
-            if self is slow._backend._projection and not overtaken:  # type: ignore[attr-defined]
+            if self is projection_of(delta_backend_of(slow)) and not overtaken:
                 overtaken.append(1)
                 quick.append(received("one"))
                 assert quick.next_index() == 3, "and it is projected"

@@ -25,6 +25,7 @@ from siltstone.eventlog.events import (
 from siltstone.eventlog.log import EventLog
 from siltstone.eventlog.queries import Filter
 from tests.support.histories import event, received
+from tests.support.refusals import refused
 
 
 def job(run: str, status: JobStatus, label: str = "//a") -> JobEvent:
@@ -36,56 +37,56 @@ def partition(ref: str, status: PartitionStatus) -> PartitionEvent:
 
 
 @pytest.mark.parametrize(
-    ("payload", "words"),
+    ("payload", "facts"),
     [
         (
             BuildRequestEvent(status=BuildStatus.EXECUTING),
-            "b1 is RECEIVED and can only become CANCELLED, FAILED, PLANNING",
+            ("b1", "RECEIVED", "CANCELLED", "FAILED", "PLANNING"),
         ),
-        (BuildRequestEvent(status=BuildStatus.RECEIVED), "not RECEIVED"),
-        (partition("p", PartitionStatus.AVAILABLE), "p in build request b1 is new and can only become REQUESTED"),
-        (job("r", JobStatus.RUNNING), "r is new and can only become SCHEDULED"),
-        (DelegationEvent(partition_ref="p", delegated_to_build_request_id="b9"), "b9 is not known"),
+        (BuildRequestEvent(status=BuildStatus.RECEIVED), ("RECEIVED",)),
+        (partition("p", PartitionStatus.AVAILABLE), ("b1", "REQUESTED")),
+        (job("r", JobStatus.RUNNING), ("SCHEDULED",)),
+        (DelegationEvent(partition_ref="p", delegated_to_build_request_id="b9"), ("b9",)),
         (
             DelegationEvent(partition_ref="p", delegated_to_build_request_id="b1"),
-            "cannot delegate a partition to itself",
+            ("b1",),
         ),
-        (TaskCancelEvent(job_run_id="r"), "r is not known in build request b1"),
+        (TaskCancelEvent(job_run_id="r"), ("b1",)),
     ],
 )
 def test_what_is_no_legal_next_state_is_refused_and_changes_nothing(
-    log: EventLog, payload: BuildRequestEvent, words: str
+    log: EventLog, payload: BuildRequestEvent, facts: tuple[str, ...]
 ) -> None:
     log.append(received("b1", "p"))
-    with pytest.raises(Conflict, match=words):
+    with refused(Conflict, None, *facts):
         log.append(event(BuildCancelEvent(reason="goes with it")), event(payload))
     assert [one.event.type.value for one in log.page().events] == ["build_request"]
     assert log.summary().events == 1
 
 
 def test_nothing_happens_to_a_build_that_nobody_asked_for(log: EventLog) -> None:
-    with pytest.raises(Conflict, match="b7 is not known"):
+    with pytest.raises(Conflict, match="b7"):
         log.append(event(partition("p", PartitionStatus.REQUESTED), "b7"))
-    with pytest.raises(Conflict, match="b7 is new and can only become RECEIVED"):
+    with refused(Conflict, None, "b7", "RECEIVED"):
         log.append(event(BuildRequestEvent(status=BuildStatus.PLANNING), "b7"))
 
 
 def test_what_has_ended_stays_so(log: EventLog) -> None:
     log.append(received(), event(BuildRequestEvent(status=BuildStatus.CANCELLED)))
-    with pytest.raises(Conflict, match="is CANCELLED and stays so, not PLANNING"):
+    with refused(Conflict, None, "CANCELLED", "PLANNING"):
         log.append(event(BuildRequestEvent(status=BuildStatus.PLANNING)))
-    with pytest.raises(Conflict, match=r"has ended \(CANCELLED\)"):
+    with pytest.raises(Conflict, match="CANCELLED"):
         log.append(event(BuildCancelEvent()))
 
 
 def test_a_job_run_belongs_to_one_job_of_one_build(log: EventLog) -> None:
     log.append(received("b1"), received("b2"), event(job("r", JobStatus.SCHEDULED)))
     for wrong in (event(job("r", JobStatus.RUNNING, "//b")), event(job("r", JobStatus.RUNNING), "b2")):
-        with pytest.raises(Conflict, match="r belongs to job //a of build request b1"):
+        with refused(Conflict, None, "//a", "b1"):
             log.append(wrong)
     log.append(event(job("r", JobStatus.RUNNING)), event(TaskCancelEvent(job_run_id="r")))
     log.append(event(job("r", JobStatus.CANCELLED)))
-    with pytest.raises(Conflict, match=r"r has ended \(CANCELLED\)"):
+    with pytest.raises(Conflict, match="CANCELLED"):
         log.append(event(TaskCancelEvent(job_run_id="r")))
 
 
@@ -112,16 +113,16 @@ def test_the_same_event_twice_is_one_event(log: EventLog) -> None:
 def test_an_id_that_belongs_to_another_event_is_refused(log: EventLog) -> None:
     first = received("b1", "p")
     log.append(first)
-    with pytest.raises(Conflict, match="is in the log already, with another content"):
+    with pytest.raises(Conflict):
         log.append(replace(first, timestamp=first.timestamp + 1))
     other = event(BuildCancelEvent())
-    with pytest.raises(Conflict, match="with another content"):
+    with pytest.raises(Conflict):
         log.append(other, replace(other, payload=BuildCancelEvent(reason="x")))
     assert log.summary().events == 1
 
 
 def test_an_event_that_is_too_large_is_refused(log: EventLog) -> None:
-    with pytest.raises(InvalidRequest, match="1,048,576 are allowed"):
+    with pytest.raises(InvalidRequest, match="1,048,576"):
         log.append(received("b1", *[f"p{n}" * 10 for n in range(MAX_EVENT_BYTES // 20)]))
     assert log.page().events == ()
 
@@ -142,7 +143,7 @@ def test_a_partition_can_be_made_by_one_build_after_another(log: EventLog) -> No
 
 def test_what_is_not_there_is_not_found(log: EventLog) -> None:
     for ask in (log.build, log.partition, log.event):
-        with pytest.raises(NotFound, match="has no"):
+        with pytest.raises(NotFound, match="nothing"):
             ask("nothing")
     assert log.events_of_build("nothing") == []
     assert log.append() == []
@@ -151,11 +152,11 @@ def test_what_is_not_there_is_not_found(log: EventLog) -> None:
 @pytest.mark.parametrize("limit", [0, -1, 100_001])
 def test_lists_are_bounded(log: EventLog, limit: int) -> None:
     for ask in (log.builds, log.partitions, log.runs, log.page):
-        with pytest.raises(InvalidRequest, match="entries at most"):
+        with pytest.raises(InvalidRequest):
             ask(limit=limit)
-    with pytest.raises(InvalidRequest, match="no index 0"):
+    with pytest.raises(InvalidRequest, match="0"):
         log.page(0)
-    with pytest.raises(InvalidRequest, match="at most 1,000 values"):
+    with pytest.raises(InvalidRequest, match="1,000"):
         Filter(partition_refs=("x",) * 1001)
 
 
@@ -175,7 +176,7 @@ def test_a_list_without_a_limit_is_whole_or_refused(log: EventLog, monkeypatch: 
     assert log.builds(after=log.builds(limit=100).following) == log.builds()[100:]
     monkeypatch.setattr(queries, "MAX_LIMIT", 110)
     for ask in asked:
-        with pytest.raises(InvalidRequest, match="more than 110 entries"):
+        with pytest.raises(InvalidRequest, match="110"):
             ask()
         assert ask(limit=110).has_more
 

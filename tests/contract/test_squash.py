@@ -23,6 +23,7 @@ from siltstone.model.files import DataFile
 from siltstone.model.small_runs import EVENT_CLASSES, small_event_files
 from tests.support.appends import append_all
 from tests.support.histories import history
+from tests.support.internals import replace_squash_writing
 
 MANY = Settings().event_log_files
 
@@ -101,15 +102,14 @@ def test_the_sweep_leaves_files_that_somebody_may_read(uri: str, monkeypatch: py
 
 def test_of_two_that_squash_at_once_one_is_refused(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     table, other = table_of(uri), table_of(uri)
-    write = squash._written
 
     def slow(*arguments: object) -> list[DataFile]:
-        monkeypatch.setattr(squash, "_written", write)
-        found = write(*arguments)  # type: ignore[arg-type]
+        replace_squash_writing(monkeypatch, write)
+        found: list[DataFile] = write(*arguments)
         squashed(other)
         return found
 
-    monkeypatch.setattr(squash, "_written", slow)
+    write = replace_squash_writing(monkeypatch, slow)
     with pytest.raises(Conflict):
         squashed(table)
     assert texts(uri) == expected(40)

@@ -10,7 +10,7 @@ from siltstone.clock import SystemClock
 from siltstone.config import Settings
 from siltstone.delta.checkpoints import Retention
 from siltstone.delta.table import Table
-from siltstone.errors import Corruption, InvalidRequest, Unavailable
+from siltstone.errors import Corruption, InvalidRequest, Reason, Unavailable
 from siltstone.eventlog.event_table import PROPERTY_VERSION
 from siltstone.eventlog.log import EventLog
 from tests.support.histories import received
@@ -45,7 +45,7 @@ def test_a_delta_table_that_is_no_log_is_refused(address: Callable[[str], str]) 
     uri = address("delta")
     path = Path(uri.removeprefix("delta://"))
     Table.create(path, pa.schema([("a", pa.int64())]), partition_by=[], properties={}, durable=False)
-    with pytest.raises(InvalidRequest, match="is no event log"):
+    with pytest.raises(InvalidRequest):
         EventLog.open(uri)
 
 
@@ -77,5 +77,5 @@ def test_a_hole_in_a_log_is_told(
     files = sorted((tmp_path / "log1" / "data").glob("*.parquet"), key=lambda path: path.stat().st_mtime_ns)
     files[1].unlink()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
-    with EventLog.open(uri) as log, pytest.raises(Corruption, match="cannot be read"):
+    with EventLog.open(uri) as log, refused(Corruption, Reason.MISSING_FILE):
         log.summary()

@@ -9,16 +9,16 @@ from tests.e2e.silt import contents, silt
 def test_a_lake_is_backed_up_listed_and_restored(lake: Path, tmp_path: Path):
     assert silt("--lake", lake, "upsert", PEOPLE, "--row", '{"id": "a"}').code == 0
     to, new = tmp_path / "backups", tmp_path / "new"
-    assert "Would copy" in silt("--lake", lake, "backup", to, "--dry-run").out
+    assert silt("--lake", lake, "backup", to, "--dry-run").code == 0
     assert not to.exists()
     before = contents(lake)
     first = silt("--lake", lake, "--json", "backup", to, "--verify", "full").data
     assert (first["datasets"], first["files_copied"], first["verified"]) == (2, first["files"], "full")
     assert contents(lake) == before, "a backup writes nothing into the lake"
-    assert "0 files, 0 B were copied" in silt("--lake", lake, "backup", to).out
+    assert "0 files, 0 B" in silt("--lake", lake, "backup", to).out
     listed = silt("--json", "backup", to, "--list").data
     assert [one["datasets"][PEOPLE] for one in listed] == [1, 1]
-    assert "taken at" in silt("backup", to, "--list").out
+    assert listed[0]["id"] in silt("backup", to, "--list").out
 
     assert silt("--lake", new, "restore", to, "--dry-run").code == 0
     assert not new.exists()

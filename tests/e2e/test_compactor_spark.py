@@ -19,6 +19,7 @@ from siltstone.model.compaction_request import Answer, Ask, Wish
 from siltstone.spark.connect_server import ConnectServer
 from tests.e2e.silt import COMMAND, process
 from tests.support.compactors import WAIT_SECONDS, CompactorProcess
+from tests.support.internals import office_of, store_of
 
 NAME = "crm.sales.people"
 FOLD = Wish(ask=Ask.CYCLE, names=(NAME,), only=("fold",), force=True)
@@ -53,7 +54,7 @@ class Bench:
         found = self.lake.dataset(NAME).to_arrow()
         assert found.num_rows == len(self.rows)
         assert dict(zip(found["id"].to_pylist(), found["note"].to_pylist(), strict=True)) == self.rows
-        store = self.lake.dataset(NAME)._store
+        store = store_of(self.lake.dataset(NAME))
         snapshot = store.snapshot()
         assert (snapshot.watermark == snapshot.sequence) == folded
         if folded:
@@ -62,7 +63,7 @@ class Bench:
 
     def ask(self, wish: Wish = FOLD) -> Following:
         """Ask as somebody who only waits: whoever holds the lease has to do it."""
-        return self.lake._office().requests.ask(wish)
+        return office_of(self.lake).requests.ask(wish)
 
     def overview(self) -> dict[str, Any]:
         return self.lake.compactor_overview()
@@ -112,13 +113,13 @@ def test_a_compactor_that_dies_in_a_fold_is_replaced_and_every_row_is_there_once
         until(lambda: written(base))
         first.send(signal.SIGKILL)
     assert first.wait() == -signal.SIGKILL
-    landed = bench.lake.dataset(NAME)._store.snapshot().watermark > 0  # on a busy machine the signal may come late
+    landed = store_of(bench.lake.dataset(NAME)).snapshot().watermark > 0  # on a busy machine the signal may come late
     answer = answered(following)
     assert answer.error is None
     assert second.wait_for("cycle_ended")["failed"] == 0
     bench.check(folded=True)
     assert second.end() == 0
-    epoch = bench.lake.dataset(NAME)._store.snapshot().epoch
+    epoch = store_of(bench.lake.dataset(NAME)).snapshot().epoch
     assert epoch == (1 if landed else 2), "the fold carries the epoch of the lease of whoever did it"
     assert not bench.lake.dataset(NAME).vacuum(dry_run=True).files, "what the dead one wrote was swept"
 
@@ -144,7 +145,7 @@ def test_a_command_hands_its_fold_to_the_compactor_and_says_how_it_goes(bench: B
     assert purged.code == 0, purged.err
     assert (purged.data["purged"], purged.data["final_rows"]) == (True, len(bench.rows))
     bench.check(folded=True)
-    assert bench.lake.dataset(NAME)._store.snapshot().epoch == 2
+    assert store_of(bench.lake.dataset(NAME)).snapshot().epoch == 2
     assert bench.overview()["holder"]["epoch"] == 2, "the holder has followed the purge"
     bench.lake.dataset(NAME).tombstone([4])
     del bench.rows[4]
@@ -171,7 +172,7 @@ def test_a_compactor_that_is_told_to_stop_in_a_fold_finishes_or_ends_it_and_noth
     assert first.names()[-1] == "stopped"
     assert not bench.overview()["running"], "the lease is free"
     following.close()
-    bench.check(folded=bench.lake.dataset(NAME)._store.snapshot().watermark > 0)
+    bench.check(folded=store_of(bench.lake.dataset(NAME)).snapshot().watermark > 0)
     second = bench.compactor("--once", "--only", "fold", SILT_FOLD_BATCHES="1")
     assert second.wait() == 0
     bench.check(folded=True)

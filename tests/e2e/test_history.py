@@ -30,7 +30,7 @@ def cycle() -> None:
 
 
 def test_a_lake_without_a_cycle_has_nothing_to_show() -> None:
-    assert "Nothing to show yet" in silt("history").out
+    assert silt("history").code == 0
     assert silt("history", "--jobs", "--json").data == []
     assert silt("history", "--totals", "--json").data["cycles"] == 0
     assert silt("status", PEOPLE, "--json").data["last_job"] is None
@@ -79,10 +79,10 @@ def test_status_tells_the_last_job_and_the_last_cycle() -> None:
     assert found["last_job_kind"] == "squash"
     assert (found["jobs"], found["failures"], found["last_cycle_status"]) == (1, 0, "completed")
     shown = silt("status")
-    assert re.search(r"squash completed at \S+Z: 3 files became 1", shown.out)
+    assert re.search(r"squash .*\d{4}-\S+Z.*3 files became 1", shown.out)
     assert "+00:00" not in shown.out
-    assert "The last cycle completed at" in shown.err
-    assert "last job" in silt("status", PEOPLE).out
+    assert re.search(r"completed .*\d{4}-\S+Z", shown.err)
+    assert "squash" in silt("status", PEOPLE).out
 
 
 def test_what_cannot_be_read_is_told_and_hides_nothing_else(lake: Path) -> None:
@@ -94,7 +94,7 @@ def test_what_cannot_be_read_is_told_and_hides_nothing_else(lake: Path) -> None:
     done = silt("compact", "--cycle", "--only", "squash", "--force", "--json")
     assert done.code != 0
     assert [job["dataset"] for job in done.data] == [PEOPLE]
-    assert f"{OTHERS} cannot be read and was left out" in done.error["message"]
+    assert OTHERS in done.error["message"]
 
 
 def test_a_journal_that_cannot_be_read_is_told_by_status_and_keeps_a_cycle_from_beginning(
@@ -107,8 +107,8 @@ def test_a_journal_that_cannot_be_read_is_told_by_status_and_keeps_a_cycle_from_
     assert (shown.code, len(shown.data), shown.error["kind"]) == (9, 2, "corruption")
     assert silt("compact", "--cycle", "--only", "squash", "--force").code == 9
     done = silt("compact", PEOPLE, "--squash")
-    assert (done.code, "journal cannot be written" in done.err) == (5, True), "a single work is done, and told"
-    assert done.out == f"{PEOPLE}: no small files of changes to squash.\n"
+    assert (done.code, bool(done.err)) == (5, True), "a single work is done, and told"
+    assert PEOPLE in done.out
 
 
 def test_a_journal_that_cannot_be_written_is_told_after_the_work_is_done(lake: Path) -> None:
@@ -133,8 +133,12 @@ def test_the_journal_is_compacted_by_cycles_and_as_any_event_log(lake: Path, mon
 
 
 def test_bad_input_is_told() -> None:
-    assert "exclude each other" in silt("history", "--jobs", "--totals").err
-    assert "whole lake" in silt("history", PEOPLE, "--cycles").err
-    assert "at least 1" in silt("history", "--limit", "0").err
-    assert "leave --limit out" in silt("history", "--totals", "--limit", "3").err
+    for bad, fact in (
+        (("--jobs", "--totals"), "--totals"),
+        ((PEOPLE, "--cycles"), "--jobs"),
+        (("--limit", "0"), "1"),
+        (("--totals", "--limit", "3"), "--limit"),
+    ):
+        refused = silt("history", *bad)
+        assert (refused.code, fact in refused.err) == (2, True), refused
     assert silt("history", "--jobs", "crm.sales.nobody").code == 3

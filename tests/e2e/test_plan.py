@@ -47,10 +47,14 @@ def test_thresholds_are_settings(people: str, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.usefixtures("people")
 def test_bad_input_is_told() -> None:
-    assert "There is no tier or work 'nothing'" in silt("compact", "--plan", "--only", "nothing").err
-    assert "go with --plan" in silt("compact", "--all", "--force").err
-    assert "goes with a name" in silt("compact", "--plan", "--purge").err
-    assert "--plan and --cycle exclude each other" in silt("compact", "--plan", "--cycle").err
+    for bad, fact in (
+        (("--plan", "--only", "nothing"), "'nothing'"),
+        (("--all", "--force"), "--plan"),
+        (("--plan", "--purge"), "--plan"),
+        (("--plan", "--cycle"), "--cycle"),
+    ):
+        refused = silt("compact", *bad)
+        assert (refused.code, fact in refused.err) == (2, True), refused
     assert silt("compact", "--plan", "crm.sales.nobody").code == 3
 
 
@@ -80,8 +84,7 @@ def test_a_clustering_can_be_tried_dry(clicks: str, lake_path: Path) -> None:
     assert found["bytes"] == found["base_bytes"] > 0
     assert (period["period"], period["files"], period["files_after_at_most"]) == (rolled.HOUR, 6, 1)
     shown = silt("cluster", clicks, "--dry-run", "--by", "visitor,at")
-    assert "would rewrite 6 files of 6" in shown.out
-    assert "ordered by visitor, at." in shown.out
+    assert [fact for fact in ("6 files", "visitor, at") if fact not in shown.out] == []
     assert rolled.HOUR in shown.out
     assert contents(lake_path) == before, "nothing is changed"
 
@@ -91,4 +94,4 @@ def test_what_cannot_be_clustered_is_refused_by_a_dry_run_too(clicks: str, peopl
     assert silt("cluster", clicks, "--by", "nothing", "--dry-run", "--json").error["kind"] == "invalid_request"
     assert silt("cluster", "a.b.none", "--dry-run", "--json").error["kind"] == "not_found"
     silt("create", "web.eu.empty", "--time", "at", "--schema", "at TIMESTAMP")
-    assert silt("cluster", "web.eu.empty", "--dry-run").out == "web.eu.empty: nothing is left to cluster.\n"
+    assert silt("cluster", "web.eu.empty", "--dry-run", "--json").data["files"] == 0

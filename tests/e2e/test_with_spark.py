@@ -40,7 +40,7 @@ def test_load_ask_change_fold_and_purge(connect_server: ConnectServer, lake_path
     before = contents(lake_path)
     refused = silt("ingest", NAME, sources / "cut.parquet")
     assert (refused.code, refused.error["kind"]) == (2, "invalid_request"), refused
-    assert "cut.parquet is not a readable Parquet file" in refused.error["message"]
+    assert "cut.parquet" in refused.error["message"]
     refused = silt("ingest", NAME, sources / "bad.csv")
     assert "bad.csv" in refused.error["message"]
     assert "p201" in refused.error["message"]

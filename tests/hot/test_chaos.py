@@ -12,6 +12,7 @@ from siltstone import Lake, Settings
 from siltstone.compaction.operations.garbage_collection import purge_files
 from siltstone.errors import NotFound, Unavailable
 from tests.support.folds import fold_by_arrow
+from tests.support.internals import replace_session, store_of
 
 NAMES = ("prod.ml.t", "staging.ml.t", "prod.ml.T")
 """Names that differ by the catalog or by case only."""
@@ -74,8 +75,8 @@ class Chaos:
         with self.turns[name]:
             dataset = self.lake.dataset(name)
             fold_by_arrow(dataset)
-            purge_files(dataset._store)
-            dataset._store.forget()
+            purge_files(store_of(dataset))
+            store_of(dataset).forget()
 
     def evict(self, chance: random.Random) -> None:
         self.lake.hot.evict(chance.choice(NAMES))
@@ -137,7 +138,7 @@ def unleash(path: Path, monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> C
     def refuse(_lake: Lake, _server: object) -> None:
         raise NoSpark
 
-    monkeypatch.setattr(Lake, "_session", refuse)
+    replace_session(monkeypatch, refuse)
     with Lake.open(path, settings=Settings(durable=False, squash_files=0, hot_cache_mb=64, hot_query_mb=64)) as lake:
         chaos = Chaos(lake)
         at_once(chaos, seconds)

@@ -13,6 +13,7 @@ from siltstone.clock import SystemClock
 from siltstone.compaction.execution.worker_pool import WorkerPool
 from siltstone.compaction.execution.worker_process import WorkerProcess
 from tests.support.faulty_worker import COMMAND
+from tests.support.internals import compactor_of, idle_workers, stores_of, use_pool
 from tests.support.rolled import SETTINGS
 
 OpenLake = Callable[..., Lake]
@@ -40,13 +41,14 @@ def open_lake(warm: list[WorkerProcess], tmp_path: Path) -> Iterator[OpenLake]:
                 lake.path,
                 settings=settings,
                 clock=SystemClock(),
-                compactor=lake._compactor,
-                store=lake._store,
+                compactor=compactor_of(lake),
+                store=stores_of(lake),
                 command=COMMAND,
             )
-            lake._pool = pool
+            use_pool(lake, pool)
             if not fresh:
-                pool._idle, warm[:] = list(warm), []
+                idle_workers(pool).extend(warm)
+                warm.clear()
                 opened.callback(_give_back, pool, warm)
             return lake
 
@@ -54,13 +56,7 @@ def open_lake(warm: list[WorkerProcess], tmp_path: Path) -> Iterator[OpenLake]:
 
 
 def _give_back(pool: WorkerPool, warm: list[WorkerProcess]) -> None:
-    alive = [worker for worker in pool._idle if worker.alive()]
+    alive = [worker for worker in idle_workers(pool) if worker.alive()]
     if alive and not warm:
-        pool._idle.remove(alive[0])
+        idle_workers(pool).remove(alive[0])
         warm.append(alive[0])
-
-
-def pool_of(lake: Lake) -> WorkerPool:
-    """Return a lake's pool."""
-    assert lake._pool is not None
-    return lake._pool

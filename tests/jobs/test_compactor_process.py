@@ -16,6 +16,7 @@ from siltstone.coordination.request_queue import Following
 from siltstone.model.compaction_request import Answer, Ask, Wish
 from tests.support.children import children_of
 from tests.support.compactors import WAIT_SECONDS, CompactorProcess
+from tests.support.internals import office_of, store_of
 from tests.support.rolled import AT, NAME, base_files, make_log, numbers
 
 pytestmark = pytest.mark.spark
@@ -42,7 +43,7 @@ class Bench:
 
     def ask(self, *, only: str, name: str = NAME) -> Following:
         """Ask as somebody who only waits: whoever holds the lease has to do it."""
-        return self.lake._office().requests.ask(Wish(ask=Ask.CYCLE, names=(name,), only=(only,), force=True))
+        return office_of(self.lake).requests.ask(Wish(ask=Ask.CYCLE, names=(name,), only=(only,), force=True))
 
     def job(self, *, name: str = NAME) -> tuple[str, int]:
         """Return how the last job of a dataset ended, and in which cycle."""
@@ -166,7 +167,7 @@ def test_a_purge_is_done_in_a_worker_above_the_epoch_of_the_lease(bench: Bench):
     [result] = answer.results
     assert (result["error"], result["report"]["purged"], result["report"]["final_rows"]) == (None, True, 9)
     assert result["report"]["files_deleted"] >= 2
-    assert log._store.snapshot().epoch == 2
+    assert store_of(log).snapshot().epoch == 2
     assert bench.lake.compactor_overview()["holder"]["epoch"] == 2
     assert bench.job() == ("COMPLETED", 1)
     found = bench.lake.totals().lanes["purge"]

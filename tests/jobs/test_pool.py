@@ -19,8 +19,20 @@ from siltstone.compaction.execution.worker_pool import WorkerPool
 from siltstone.compaction.execution.worker_process import SPARE_MEMORY_MB
 from siltstone.compaction.planning.model import JobKind, JobSpec, Plan
 from siltstone.model.reports import JobResult
-from tests.jobs.conftest import OpenLake, pool_of
+from tests.jobs.conftest import OpenLake
 from tests.support.faulty_worker import arrange
+from tests.support.internals import (
+    busy_workers,
+    compactor_of,
+    idle_workers,
+    pool_of,
+    process_of,
+    scratch_of,
+    settings_of,
+    stores_of,
+    taken_worker,
+    use_pool,
+)
 from tests.support.rolled import AT, NAME, make_log
 
 
@@ -33,7 +45,7 @@ def done(lake: Lake, job: Job | None = None) -> JobResult:
 
 
 def idle(lake: Lake) -> list[int]:
-    return [worker.pid for worker in pool_of(lake)._idle]
+    return [worker.pid for worker in idle_workers(pool_of(lake))]
 
 
 def test_a_worker_is_kept_and_replaced_after_its_share_of_jobs(open_lake: OpenLake) -> None:
@@ -58,7 +70,7 @@ def test_at_most_so_many_workers_are_there_at_once(open_lake: OpenLake) -> None:
     at_once: list[int] = []
 
     def look() -> bool:
-        at_once.append(len(pool_of(lake)._at_work))
+        at_once.append(len(busy_workers(pool_of(lake))))
         return False
 
     results = run_cycle(Plan(cycle=1, budget_bytes=0, jobs=jobs, left_out=()), lake.runner(), stopping=look)
@@ -71,7 +83,7 @@ def test_a_worker_that_has_grown_is_replaced(open_lake: OpenLake, monkeypatch: p
     lake = open_lake(fresh=True, worker_memory_mb=1)
     make_log(lake, files=0)
     assert done(lake).outcome == "done"
-    (worker,) = pool_of(lake)._idle
+    (worker,) = idle_workers(pool_of(lake))
     assert 20 < worker.memory_mb() < SPARE_MEMORY_MB
     monkeypatch.setattr("siltstone.compaction.execution.worker_process.SPARE_MEMORY_MB", 5)
     assert worker.has_grown()
@@ -83,7 +95,7 @@ def test_an_idle_worker_that_died_is_replaced_without_a_failure(open_lake: OpenL
     lake = open_lake(fresh=True)
     make_log(lake, files=0)
     assert done(lake).outcome == "done"
-    (worker,) = pool_of(lake)._idle
+    (worker,) = idle_workers(pool_of(lake))
     os.kill(worker.pid, signal.SIGKILL)
     while worker.alive():
         time.sleep(0.01)
@@ -114,14 +126,15 @@ def test_an_unknown_dataset_is_reported_and_the_worker_kept(open_lake: OpenLake)
 def test_a_worker_that_does_not_start_is_told_with_its_last_words(open_lake: OpenLake) -> None:
     lake = open_lake(fresh=True)
     make_log(lake, files=0)
-    lake._pool = WorkerPool(
+    pool = WorkerPool(
         lake.path,
         settings=lake.settings,
         clock=SystemClock(),
-        compactor=lake._compactor,
-        store=lake._store,
+        compactor=compactor_of(lake),
+        store=stores_of(lake),
         command=(sys.executable, "-c", "raise SystemExit('no such luck')"),
     )
+    use_pool(lake, pool)
     told = done(lake)
     assert (told.outcome, told.failure, told.attempts) == ("failed", "unknown", 1)
     assert "ended with code 1" in (told.error or "")
@@ -132,7 +145,7 @@ def test_a_worker_that_was_idle_for_long_is_let_go(open_lake: OpenLake) -> None:
     lake = open_lake(fresh=True, spark_idle_minutes=0.01)
     make_log(lake, files=0)
     assert done(lake).outcome == "done"
-    (worker,) = pool_of(lake)._idle
+    (worker,) = idle_workers(pool_of(lake))
     pool_of(lake).close_idle()
     assert idle(lake) == [worker.pid], "it has just worked"
     worker.idle_since_seconds -= 1
@@ -145,8 +158,8 @@ def test_closing_ends_the_workers_and_removes_their_folders(open_lake: OpenLake)
     lake = open_lake(fresh=True)
     make_log(lake, files=0)
     assert done(lake).outcome == "done"
-    (worker,) = pool_of(lake)._idle
-    scratch = worker._scratch
+    (worker,) = idle_workers(pool_of(lake))
+    scratch = scratch_of(worker)
     assert scratch.is_dir()
     lake.close()
     assert not worker.alive()
@@ -159,18 +172,18 @@ def test_a_worker_whose_input_ends_while_it_works_ends_at_once(open_lake: OpenLa
     make_log(lake, files=0)
     arrange(lake.path, pause_seconds=600)
     pool = pool_of(lake)
-    worker = pool._take(nothing())
-    assert worker._process.stdin is not None
-    process = worker._process
-    asked = {"lake": str(lake.path), "settings": settings_to_dict(worker._settings), "job": nothing().to_dict()}
-    worker._process.stdin.write(json.dumps(asked) + "\n")
-    worker._process.stdin.close()
+    worker = taken_worker(pool, nothing())
+    process = process_of(worker)
+    assert process.stdin is not None
+    asked = {"lake": str(lake.path), "settings": settings_to_dict(settings_of(worker)), "job": nothing().to_dict()}
+    process.stdin.write(json.dumps(asked) + "\n")
+    process.stdin.close()
     try:
         assert process.wait(20) == ORPHANED
     except subprocess.TimeoutExpired:
         pytest.fail("it went on")
     worker.close()
-    assert not worker._scratch.exists()
+    assert not scratch_of(worker).exists()
 
 
 AS_NOBODY = """

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from siltstone import Lake
 from siltstone.config import Settings
 from siltstone.dataset.dataset import Dataset
+from tests.support.internals import store_of
 from tests.support.kinds import KINDS, Kind, Row, plain_rows, random_values, to_table
 from tests.support.model import Model
 
@@ -122,7 +123,7 @@ def assert_looked_up(dataset: Dataset, model: Model, rng: random.Random) -> None
 
 def duckdb_rows(dataset: Dataset) -> list[tuple[Any, ...]]:
     """Read base's files with an engine that knows nothing of us."""
-    files = [str(dataset.path / "base" / file.path) for file in dataset._store.snapshot().base.files]
+    files = [str(dataset.path / "base" / file.path) for file in store_of(dataset).snapshot().base.files]
     if not files:
         return []
     with duckdb.connect() as connection:

@@ -14,7 +14,6 @@ only between files of the same age.
 A death is an exception that nobody catches: it frees locks as the end of a process does, and leaves files where they lie.
 """
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -44,6 +43,7 @@ from siltstone.model.reports import JobResult
 from siltstone.model.tiers import Tier, tiers_from_text
 from tests.simulation.truth import SUBJECTS, Row, Truth, event
 from tests.support.clocks import FakeClock
+from tests.support.internals import compactor_of, end_presence, presence_of, store_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -352,7 +352,7 @@ class World:
             assert sorted(numbers) == sorted(truth.rows)
 
     def _store(self, name: str) -> Store:
-        return self._reader.dataset(name)._store
+        return store_of(self._reader.dataset(name))
 
     def files(self, name: str, into: Granularity) -> dict[tuple[str, str | None], list[int]]:
         """The sizes of base's files, by the period that they belong into and their region, for periods that are over."""
@@ -408,10 +408,7 @@ class Compactor:
     def end(self) -> None:
         """End as a process ends: its lock is free, its row stays."""
         if self._lease is not None:
-            handle = self._lease._presence._handle
-            assert handle is not None
-            os.close(handle)
-            self._lease._presence._handle = None
+            end_presence(presence_of(self._lease))
         self._lease = None
         self._lake.close()
 
@@ -485,7 +482,7 @@ class Compactor:
         tables = [table_state(self._store(name), tiers=self._world.tiers)]
         inputs = Inputs(tables=tables, only=frozenset({work}), force=True)
         planned = plan(inputs, SETTINGS, self._world.clock.now())
-        run_cycle(planned, InlineRunner(self._lake._compactor, self._store), watchers=[self])
+        run_cycle(planned, InlineRunner(compactor_of(self._lake), self._store), watchers=[self])
 
     def _mind_starvation(self, planned: Plan) -> None:
         """Note since when each candidate that could be done waits: those of this cycle, and those over its budget."""
@@ -500,11 +497,11 @@ class Compactor:
             figures.longest_wait = max(figures.longest_wait, figures.cycles - waiting[name])
 
     def _run(self, planned: Plan, epoch: int) -> None:
-        runner = InlineRunner(self._lake._compactor, self._store)
+        runner = InlineRunner(compactor_of(self._lake), self._store)
         run_cycle(planned, runner, epoch=epoch, watchers=[self])
 
     def _store(self, name: str) -> Store:
-        return self._lake.dataset(name)._store
+        return store_of(self._lake.dataset(name))
 
     # ---- what a cycle tells ----------------------------------------------------------------------------------------
 

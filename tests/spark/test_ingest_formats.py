@@ -18,6 +18,7 @@ import pytest
 
 from siltstone import Dataset, InvalidRequest, Lake
 from siltstone.cli.render import write_csv
+from tests.support.refusals import refused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -219,31 +220,31 @@ def test_several_partitioned_folders_and_single_files_of_them_are_loaded_togethe
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "match"),
+    ("name", "content", "facts"),
     [
         (
             "a.ndjson",
             b'{"id": "a"}\n{"id": "b", "n": "x"}\n',
-            r"1 row that cannot be read, .*a\.ndjson, line 2: column 'n': 'x' is not a long. Accepted: a whole number",
+            ("1 row", "a.ndjson", "line 2", "'n'", "'x'"),
         ),
-        ("a.ndjson", b'{"id": "a", "colour": 1}\n', "column 'colour' is not one of the dataset's"),
-        ("a.ndjson", b'{"id": "a"\n', "not JSON"),
-        ("a.ndjson", b'{"n": 1}\n', "1 row without a key"),
-        ("a.json", b'[{"id": "a"}, 5]', "row 1: not a JSON object but 5"),
-        ("a.json", b"<xml/>", "not JSON"),
-        ("a.json", b"[]", "no rows"),
+        ("a.ndjson", b'{"id": "a", "colour": 1}\n', ("'colour'",)),
+        ("a.ndjson", b'{"id": "a"\n', ("JSON",)),
+        ("a.ndjson", b'{"n": 1}\n', ("1 row",)),
+        ("a.json", b'[{"id": "a"}, 5]', ("row 1", "JSON", "5")),
+        ("a.json", b"<xml/>", ("JSON",)),
+        ("a.json", b"[]", ()),
         (
             "a.csv.gz",
             gzip.compress(b"id,n\na,x\n", mtime=0),
-            r"1 row that cannot be read, .*a\.csv\.gz, line 2: column 'n': 'x' is not a long\. .*\(a,x\)",
+            ("1 row", "a.csv.gz", "line 2", "'n'", "'x'", "(a,x)"),
         ),
     ],
 )
 def test_rows_that_do_not_fit_refuse_the_load_by_file_and_reason(
-    places: Dataset, tmp_path: Path, name: str, content: bytes, match: str
+    places: Dataset, tmp_path: Path, name: str, content: bytes, facts: tuple[str, ...]
 ) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(InvalidRequest, match=match):
+    with refused(InvalidRequest, None, *facts):
         places.ingest(tmp_path / name)
     status = places.status()
     assert (status.rows_in_base, status.sequence, status.unreferenced_files) == (0, 0, 0)
@@ -265,12 +266,10 @@ def test_csv_refuses_what_json_and_an_upsert_refuse(lake: Lake, tmp_path: Path) 
     for column, (text, _) in WRONG.items():
         fields = {"id": column, column: text}
         lines.append(",".join(fields.get(name, "") for name in lines[0].split(",")))
-        with pytest.raises(InvalidRequest, match=f"column '{column}'"):
+        with pytest.raises(InvalidRequest, match=f"'{column}'"):
             dataset.upsert([{"id": "1", column: text}])
     (tmp_path / "a.csv").write_text("\n".join(lines))
-    with pytest.raises(
-        InvalidRequest, match=r"6 rows that cannot be read.*a\.csv, line 3: column 'price': '10.5099' is not a dec"
-    ):
+    with refused(InvalidRequest, None, "6 rows", "a.csv", "line 3", "'price'", "'10.5099'"):
         dataset.ingest(tmp_path / "a.csv")
     report = dataset.ingest(tmp_path / "a.csv", quarantine=tmp_path / "bad")
     assert (report.rows, report.rows_quarantined) == (1, len(WRONG))
@@ -322,7 +321,7 @@ def test_csv_of_another_form_is_loaded_by_its_options(lake: Lake, tmp_path: Path
         {"id": "\u20ac", **empty},
     ]
     (tmp_path / "a.ndjson").write_text('{"id": "a"}')
-    with pytest.raises(InvalidRequest, match="options of CSV"):
+    with pytest.raises(InvalidRequest, match="CSV"):
         dataset.ingest(tmp_path / "a.ndjson", delimiter=";")
 
 
@@ -336,8 +335,7 @@ def test_times_outside_of_all_years_are_refused_in_every_column(lake: Lake, tmp_
     }
     for name, column in far.items():
         pq.write_table(pa.table({"id": ["a"], name: column}), tmp_path / f"{name}.parquet")
-        says = rf"1 row with a time that is not in the years 1 to 9999, for example column '{name}' is .* in .*{name}\.parquet\."
-        with pytest.raises(InvalidRequest, match=says):
+        with refused(InvalidRequest, None, "1 row", f"'{name}'", f"{name}.parquet"):
             dataset.ingest(tmp_path / f"{name}.parquet")
 
 
@@ -346,7 +344,7 @@ def test_a_map_with_a_key_twice_is_refused_in_a_parquet_file(lake: Lake, tmp_pat
     kind = pa.list_(pa.map_(pa.string(), pa.int32()))
     rows = pa.table({"id": ["a", "b"], "m": pa.array([[[("x", 1), ("y", 1)]], [[("x", 1), ("x", 2)]]], kind)})
     pq.write_table(rows, tmp_path / "twice.parquet")
-    with pytest.raises(InvalidRequest, match=r"1 row with a map that has a key twice.*'m' in .*twice\.parquet"):
+    with refused(InvalidRequest, None, "1 row", "'m'", "twice.parquet"):
         dataset.ingest(tmp_path / "twice.parquet")
     pq.write_table(rows.slice(0, 1), tmp_path / "once.parquet")
     assert dataset.ingest(tmp_path / "once.parquet").rows == 1

@@ -13,6 +13,7 @@ from siltstone.compaction.operations import roll_up
 from siltstone.compaction.operations.rewrite import tier_of
 from siltstone.spark.arrow_tasks import WorkersUnfit
 from tests.support.clicks import as_counter, clicks, create
+from tests.support.internals import store_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,7 +38,7 @@ def log(lake: Lake) -> Dataset:
 
 
 def paths(log: Dataset) -> list[Path]:
-    return [log._store.base.path / file.path for file in log._store.snapshot().base.files]
+    return [store_of(log).base.path / file.path for file in store_of(log).snapshot().base.files]
 
 
 def has_bloom_filters(path: Path) -> set[str]:
@@ -69,7 +70,7 @@ def test_a_rolled_up_file_is_the_same_by_arrow_and_by_a_shuffle(
     if instead is not None:
         monkeypatch.setattr(roll_up, "pressed", instead)
     roll(lake)
-    found = log._store.snapshot().base.files
+    found = store_of(log).snapshot().base.files
     assert {tier_of(file.path) for file in found} == {"daily"}
     by_arrow = {"part" not in Path(file.path).name for file in found}
     assert by_arrow == {instead is None}

@@ -12,7 +12,10 @@ from siltstone.dataset.read import arrow_view as local
 from siltstone.dataset.read import position_masks as positions
 from siltstone.dataset.read.spark_frames import arrow_frame
 from siltstone.dataset.read.spark_view import merged_frame
+from siltstone.errors import SiltstoneError
+from tests.support.internals import store_of
 from tests.support.people import NAME, SCHEMA, by_id, create, key, people, person, write_people
+from tests.support.refusals import refused
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -130,21 +133,25 @@ def test_sql_reports_truncation(lake: Lake, dataset: Dataset) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "error", "message"),
+    ("text", "error", "facts"),
     [
-        ("select 1; select 2", InvalidRequest, "exactly one SELECT"),
-        ("drop table crm.sales.people", InvalidRequest, "exactly one SELECT"),
-        ("select * from parquet.`/etc/passwd`", InvalidRequest, "three parts"),
-        ("select * from crm.sales.nobody", NotFound, "crm.sales.nobody"),
-        ("select colour from crm.sales.people", InvalidRequest, "colour"),
-        ("selec", InvalidRequest, "SELECT|cannot be read"),
-        ("select java_method('java.lang.System', 'exit', 1) from crm.sales.people", InvalidRequest, "not allowed"),
+        ("select 1; select 2", InvalidRequest, ("SELECT",)),
+        ("drop table crm.sales.people", InvalidRequest, ("SELECT",)),
+        ("select * from parquet.`/etc/passwd`", InvalidRequest, ("line 1, column 15",)),
+        ("select * from crm.sales.nobody", NotFound, ("crm.sales.nobody",)),
+        ("select colour from crm.sales.people", InvalidRequest, ("colour",)),
+        ("selec", InvalidRequest, ("'selec'",)),
+        (
+            "select java_method('java.lang.System', 'exit', 1) from crm.sales.people",
+            InvalidRequest,
+            ("line 1, column 8", "java_method"),
+        ),
     ],
 )
 def test_sql_that_is_not_one_select_over_datasets_is_refused(
-    lake: Lake, dataset: Dataset, text: str, error: type[Exception], message: str
+    lake: Lake, dataset: Dataset, text: str, error: type[SiltstoneError], facts: tuple[str, ...]
 ) -> None:
-    with pytest.raises(error, match=message):
+    with refused(error, None, *facts):
         lake.sql(text)
     assert dataset.to_arrow().num_rows == 100
 
@@ -179,14 +186,14 @@ def test_upsert_of_a_spark_frame_is_written_by_executors(dataset: Dataset, spark
 
 
 def test_upsert_of_a_spark_frame_that_does_not_fit_changes_nothing(dataset: Dataset, spark: "SparkSession") -> None:
-    for frame, message in [
-        (spark.sql("select 'a' id, 'x' n"), "'n' is a long"),
-        (spark.sql("select 'a' id, 1L colour"), "'colour'"),
-        (spark.sql("select 1L n"), "'id'"),
-        (spark.sql("select cast(null as string) id, 1L n"), "without a key"),
-        (spark.sql("select 'a' id, 1L n where false"), "no rows"),
+    for frame, facts in [
+        (spark.sql("select 'a' id, 'x' n"), ("'n'",)),
+        (spark.sql("select 'a' id, 1L colour"), ("'colour'",)),
+        (spark.sql("select 1L n"), ("'id'",)),
+        (spark.sql("select cast(null as string) id, 1L n"), ("'id'",)),
+        (spark.sql("select 'a' id, 1L n where false"), ()),
     ]:
-        with pytest.raises(InvalidRequest, match=message):
+        with refused(InvalidRequest, None, *facts):
             dataset.upsert(frame)
     status = dataset.status()
     assert (status.sequence, status.unreferenced_files) == (0, 0)
@@ -196,12 +203,12 @@ def test_a_spark_frame_with_repeated_keys_is_refused_or_put_in_order(dataset: Da
     frame = spark.sql(
         "select * from values ('a', 3L, 'x'), ('a', 7L, 'y'), ('a', 7L, 'y'), ('b', null, 'z') t(id, n, city)"
     )
-    with pytest.raises(InvalidRequest, match=r"3 rows with a repeated key \(id\).*id='a' \(3 times\).*order_by"):
+    with refused(InvalidRequest, None, "3 rows", "(id)", "id='a'", "3 times", "order_by"):
         dataset.upsert(frame)
     assert dataset.status().sequence == 0
     assert dataset.upsert(frame, order_by="n").rows == 2
     assert dataset.get(["a", "b"]).column("city").to_pylist() == ["y", "z"]
-    with pytest.raises(InvalidRequest, match=r"2 rows with a repeated key \(id\) and equal n.*id='a' \(2 times\)"):
+    with refused(InvalidRequest, None, "2 rows", "(id)", "id='a'", "2 times"):
         dataset.upsert(frame.selectExpr("id", "7L n", "city"), order_by="n")
     with pytest.raises(InvalidRequest, match="'nope'"):
         dataset.upsert(frame, order_by="nope")
@@ -261,10 +268,10 @@ def test_an_older_snapshot_does_not_take_the_places_of_a_newer_one(
         dataset = create(lake)
         dataset.ingest(write_people(tmp_path / "in.parquet", 10))
         dataset.upsert([person(1)])
-        older = dataset._store.snapshot()
+        older = store_of(dataset).snapshot()
         dataset.upsert([person(5, city="newer")])
         assert dataset.read().count() == 10
-        assert merged_frame(spark, dataset._store, older).count() == 10
+        assert merged_frame(spark, store_of(dataset), older).count() == 10
 
 
 def test_files_of_one_size_are_told_apart(lake_path: Path, spark: "SparkSession", tmp_path: Path) -> None:
@@ -273,7 +280,7 @@ def test_files_of_one_size_are_told_apart(lake_path: Path, spark: "SparkSession"
         dataset.ingest(write_people(tmp_path / "in.parquet", 200))
         for number in range(6):
             dataset.upsert([person(7, city=f"city {number}"), person(number, city="same")])
-        sizes = [file.size_bytes for file in dataset._store.snapshot().unfolded]
+        sizes = [file.size_bytes for file in store_of(dataset).snapshot().unfolded]
         assert len(set(sizes)) < len(sizes)
         assert on_spark(dataset.read()).equals(by_id(dataset.to_arrow()))
 

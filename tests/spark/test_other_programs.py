@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from siltstone.config import Settings
-from siltstone.errors import Corruption
+from siltstone.errors import Corruption, Reason
 from siltstone.lake import Lake
+from tests.support.refusals import refused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,7 +58,7 @@ def test_what_spark_does_to_base_is_refused_and_undone(lake: Lake, spark: "Spark
         people.compact,
         lambda: people.upsert([{"id": 1, "name": "x"}]),
     ):
-        with pytest.raises(Corruption, match="another program"):
+        with refused(Corruption, Reason.FOREIGN_COMMIT):
             use()
     [damage] = [one for one in lake.damages() if one.subject == str(people.name)]
     lake.repair(damage)

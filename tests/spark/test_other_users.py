@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from siltstone.spark import session as sessions
 from siltstone.spark.connect_server import ConnectServer
+from tests.support.internals import own_jvms, own_scratch, server_process, server_scratch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -113,20 +113,20 @@ def check(said: dict[str, list[tuple[int, str]]]) -> None:
 def test_another_user_gets_nothing_from_a_session(spark: "SparkSession"):
     from pyspark.sql import functions as f
 
-    if not sessions._own:
+    if not own_jvms():
         pytest.skip("the session of this run is on a server")
     small = spark.range(1000).select("id", f.lit("secret").alias("s"))
     assert spark.range(10_000).join(f.broadcast(small), "id").count() == 1000
-    scratch = sessions._scratch[0].folder
+    scratch = own_scratch().folder
     blocks = [path for path in scratch.iterdir() if path.name.startswith("blockmgr-")]
     assert blocks, "Spark's blocks are in the scratch folder"
-    said, read = attacked(sessions._own[0], [scratch.parent, scratch, *blocks])
+    said, read = attacked(own_jvms()[0], [scratch.parent, scratch, *blocks])
     check(said)
     assert read == []
 
 
 def test_another_user_gets_nothing_from_a_connect_server(connect_server: ConnectServer):
-    scratch = connect_server._scratch.folder
+    scratch = server_scratch(connect_server).folder
     (java,) = [one for one in session_of(connect_server) if Path(f"/proc/{one}/comm").read_text() == "java\n"]
     assert "spark.sql.ansi" not in Path(f"/proc/{java}/cmdline").read_text()
     said, read = attacked(java, [scratch.parent, scratch])
@@ -137,20 +137,20 @@ def test_another_user_gets_nothing_from_a_connect_server(connect_server: Connect
 def session_of(server: ConnectServer) -> set[int]:
     from siltstone.compaction.execution.worker_main import session_members
 
-    return session_members(server._process.pid)
+    return session_members(server_process(server).pid)
 
 
 def test_what_spark_writes_to_disk_is_encrypted(spark: "SparkSession"):
     from pyspark import StorageLevel
     from pyspark.sql import functions as f
 
-    if not sessions._own:
+    if not own_jvms():
         pytest.skip("the session of this run is on a server")
     marked = spark.range(20_000).select(f.concat(f.lit("very-secret-"), f.col("id")).alias("s")).repartition(3, "s")
     on_disk = marked.persist(StorageLevel.DISK_ONLY)
     try:
         assert on_disk.count() == 20_000
-        files = [path for path in sessions._scratch[0].folder.rglob("*") if path.is_file() and path.suffix != ".so"]
+        files = [path for path in own_scratch().folder.rglob("*") if path.is_file() and path.suffix != ".so"]
         blocks = [path for path in files if path.name.startswith(("rdd_", "shuffle_"))]
         assert blocks
         assert not [path for path in blocks if b"very-secret" in path.read_bytes()]

@@ -13,10 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from siltstone import Corruption, Dataset, InvalidRequest, Lake, Unavailable
+from siltstone.errors import Reason
 from siltstone.query.cancellation import CancelToken
 from siltstone.query.gate.admit import admit, spark_text
 from siltstone.query.gate.allowlist import FUNCTIONS
 from tests.e2e.silt import silt
+from tests.support.internals import store_of
 from tests.support.people import NAME, create, key, write_people
 from tests.support.refusals import refused
 
@@ -188,12 +190,12 @@ def test_spark_says_what_is_unknown_or_ambiguous(lake: Lake) -> None:
 
 def test_a_query_that_takes_too_long_or_is_cancelled_ends(lake: Lake, spark: "SparkSession") -> None:
     began = time.monotonic()
-    with pytest.raises(Unavailable, match=r"longer than 0\.1 s .*query_seconds"):
+    with refused(Unavailable, Reason.TIME_LIMIT, "0.1 s", "query_seconds"):
         lake.sql(SLOW, timeout=0.1)
     cancellation = CancelToken()
     timer = Timer(0.1, cancellation.cancel)
     timer.start()
-    with pytest.raises(Unavailable, match="cancelled"):
+    with refused(Unavailable, Reason.CANCELLED):
         lake.stream_sql(SLOW, cancellation=cancellation).read_all()
     timer.join()
     assert time.monotonic() - began < 60
@@ -209,7 +211,7 @@ def test_the_caller_gets_the_time_limit_while_spark_works_out_a_constant(lake: L
         lambda: lake.explain_sql(text, timeout=0.5, engine="spark"),
         lambda: lake.stream_sql(text, timeout=0.5).read_all(),
     ):
-        with pytest.raises(Unavailable, match=r"longer than 0\.5 s"):
+        with refused(Unavailable, Reason.TIME_LIMIT, "0.5 s"):
             ask()
         assert len(lake.queries.running()) == 1  # Spark is still at it
         until = time.monotonic() + TASKS_GONE_SECONDS
@@ -222,7 +224,7 @@ def test_the_caller_gets_the_time_limit_while_spark_works_out_a_constant(lake: L
 def test_a_join_that_yields_nothing_ends_soon_after_its_time(lake: Lake, spark: "SparkSession") -> None:
     """Its task runs through half a billion pairs of rows before it looks whether it is to end."""
     pairs = f"SELECT count(*) FROM {NAME} a JOIN (SELECT explode(sequence(1, 400000)) x) b ON a.n * b.x = -1"
-    with pytest.raises(Unavailable, match="longer than 2 s"):
+    with refused(Unavailable, Reason.TIME_LIMIT, "2 s"):
         lake.sql(pairs, timeout=2, engine="spark")
     assert lake.sql(f"SELECT count(*) FROM {NAME}", timeout=30, engine="spark").rows == [(5_000,)]
     ended, stages = time.monotonic() + TASKS_GONE_SECONDS, spark.sparkContext.statusTracker()
@@ -281,7 +283,7 @@ def test_standard_output_gets_all_rows_as_csv_and_json(lake_path: Path, lake: La
     found = silt("--lake", lake_path, "--json", "sql", many)
     assert (found.data["row_count"], found.data["truncated"], found.data["engine"]) == (118_832, False, "spark")
     assert found.data["rows"] == [[n] for n in range(1, 118_833)]
-    with pytest.raises(InvalidRequest, match="more than the 1,000 rows"):
+    with pytest.raises(InvalidRequest, match="1,000"):
         lake.sql(many).to_pandas()
     assert lake.stream_sql(many).read_all().num_rows == 118_832
 
@@ -293,22 +295,22 @@ def test_a_stream_tells_what_is_wrong(lake: Lake) -> None:
     cancellation = CancelToken()
     reader = lake.stream_sql(f"SELECT n FROM {NAME}", cancellation=cancellation)
     cancellation.cancel()
-    with pytest.raises(Unavailable, match="was cancelled"):
+    with refused(Unavailable, Reason.CANCELLED):
         reader.read_all()
 
 
 def test_a_live_file_that_is_lost_is_named(lake: Lake, dataset: Dataset) -> None:
     [lost] = dataset.snapshot().base.files
-    (dataset._store.base.path / lost.path).unlink()
+    (store_of(dataset).base.path / lost.path).unlink()
     text = f"SELECT max(id) FROM {NAME}"
-    with pytest.raises(Corruption, match=f"live file .*{lost.path}"):
+    with refused(Corruption, Reason.MISSING_FILE, lost.path):
         lake.sql(text, engine="spark")
-    with pytest.raises(Corruption, match=f"live file .*{lost.path}"):
+    with refused(Corruption, Reason.MISSING_FILE, lost.path):
         lake.stream_sql(text).read_all()
 
 
 def test_a_value_that_speaks_of_memory_is_an_error_of_the_query(lake: Lake) -> None:
-    with pytest.raises(InvalidRequest, match="Spark refused the query: The value 'java"):
+    with pytest.raises(InvalidRequest, match="'java"):
         lake.sql("SELECT CAST('java.lang.OutOfMemoryError' AS INT)", engine="spark")
 
 

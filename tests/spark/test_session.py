@@ -13,7 +13,8 @@ from siltstone.clock import SystemClock
 from siltstone.config import Settings
 from siltstone.errors import InvalidRequest, Unavailable
 from siltstone.spark.connect_server import ConnectServer
-from siltstone.spark.session import _require_listener, session
+from siltstone.spark.session import session
+from tests.support.internals import require_listener
 
 pytestmark = pytest.mark.spark
 
@@ -87,12 +88,12 @@ def test_a_child_process_joins_the_connect_server(connect_server: ConnectServer,
 
 def test_a_server_that_is_not_there_is_unavailable_at_once():
     with pytest.raises(Unavailable, match="spark_remote"):
-        _require_listener("sc://127.0.0.1:1")
+        require_listener("sc://127.0.0.1:1")
 
 
 def test_an_address_of_another_kind_is_refused():
     with pytest.raises(InvalidRequest, match="sc://host:port"):
-        _require_listener("http://127.0.0.1")
+        require_listener("http://127.0.0.1")
 
 
 @pytest.mark.deep
@@ -104,7 +105,7 @@ def test_the_connect_server_ends_with_a_parent_that_is_killed(spark_settings: Se
     deadline = clock.monotonic_seconds() + 60
     while clock.monotonic_seconds() < deadline:
         try:
-            _require_listener(f"sc://127.0.0.1:{done.stdout.strip()}")
+            require_listener(f"sc://127.0.0.1:{done.stdout.strip()}")
         except Unavailable:
             return
         clock.sleep(0.5)

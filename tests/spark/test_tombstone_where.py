@@ -11,6 +11,7 @@ from siltstone.dataset.load.loader import Loader
 from siltstone.failpoints import arm
 from siltstone.model.reports import TombstoneAck
 from tests.support.people import create, key, person
+from tests.support.refusals import refused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,21 +92,21 @@ def test_a_producer_hides_once(dataset: Dataset) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "facts"),
     [
-        ({"where": "colour = 'red'"}, "no column 'colour'"),
-        ({"where": "n = 'x' +"}, "cannot be read"),
-        ({"where": "city + 1 > array(1)"}, "Spark refused the condition"),
-        ({"where": "n = 1", "keys": ["a"]}, "one of the two"),
-        ({}, "one of the two"),
-        ({"where": "n = 1", "producer": "p"}, "needs both"),
+        ({"where": "colour = 'red'"}, ("'colour'",)),
+        ({"where": "n = 'x' +"}, ()),
+        ({"where": "city + 1 > array(1)"}, ("city",)),
+        ({"where": "n = 1", "keys": ["a"]}, ("where",)),
+        ({}, ()),
+        ({"where": "n = 1", "producer": "p"}, ("producer",)),
     ],
 )
 def test_a_condition_that_does_not_fit_changes_nothing(
-    dataset: Dataset, given: dict[str, object], message: str
+    dataset: Dataset, given: dict[str, object], facts: tuple[str, ...]
 ) -> None:
     before = dataset.status()
-    with pytest.raises(InvalidRequest, match=message):
+    with refused(InvalidRequest, None, *facts):
         dataset.tombstone(**given)  # type: ignore[arg-type]
     assert dataset.status().sequence == before.sequence
 

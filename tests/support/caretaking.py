@@ -13,6 +13,7 @@ from siltstone.config import JobPlace, Settings
 from siltstone.coordination.state_files import STATUS
 from siltstone.lake import Lake
 from siltstone.model.compaction_request import Answer, Ask, Wish
+from tests.support.internals import office_of
 from tests.support.tables import FAST
 
 SETTINGS: Final = replace(FAST, schedule_jitter_seconds=0.0, squash_files=3, stop_seconds=5.0, jobs=JobPlace.INLINE)
@@ -146,7 +147,7 @@ def ask_in_process(root: str, ask: str = "compact", purge: bool = False) -> dict
 
 def note_in_process(root: str) -> int:
     """Take the number of the next cycle, then say something of oneself."""
-    notes = lake_of(Path(root))._office().notes
+    notes = office_of(lake_of(Path(root))).notes
     number = notes.next_cycle()
     notes.write(STATUS, {"holder": "me"})
     return number

@@ -7,7 +7,6 @@ There are hundreds of children, and what they import takes longer than what they
 has imported it and done nothing else (`preloaded.py`): each has files, locks and threads of its own, as any process has.
 """
 
-import atexit
 import importlib
 import json
 import multiprocessing
@@ -23,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
+
+from tests.support.internals import run_exit_handlers
 
 ROOT: Final = Path(__file__).parents[2]
 WAIT_SECONDS: Final = 120.0
@@ -192,7 +193,7 @@ def _run_forked(target: str, text: str, environment: dict[str, str], folder: str
     os.environ.update(environment)
     arm_from_environment(environment.get("SILT_FAILPOINT", ""))
     main([target, text])
-    atexit._run_exitfuncs()  # a process that was forked so ends without them
+    run_exit_handlers()
 
 
 def _spawn(remote: str) -> "subprocess.Popen[str]":

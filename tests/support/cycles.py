@@ -6,6 +6,7 @@ from typing import Any, Final
 from siltstone import Lake
 from siltstone.config import Settings
 from siltstone.model.compaction_request import Ask, Wish
+from tests.support.internals import recovery_of
 
 NAMES: Final = ("crash.cycle.first", "crash.cycle.second")
 ROWS: Final = 4
@@ -61,5 +62,5 @@ def observe(path: str) -> dict[str, Any]:
             "unreferenced": sum(one.status().unreferenced_files for one in datasets),
             "cycles": [entry.status for entry in lake.history()],
             "jobs": {record.dataset: record.status.name for record in reversed(lake.jobs())},
-            "unfinished": len(lake._recovery.look().running),
+            "unfinished": len(recovery_of(lake).look().running),
         }

@@ -9,6 +9,7 @@ from siltstone.compaction.planning.model import FileEntry, Inputs, Plan, Shape, 
 from siltstone.compaction.planning.planner import plan
 from siltstone.config import Settings
 from siltstone.model.tiers import DEFAULT_TIERS, Tier
+from tests.support.refusals import figures
 
 MB = 1024 * 1024
 NOW = dt.datetime(2026, 11, 16, 12, 0, tzinfo=dt.UTC)
@@ -45,4 +46,5 @@ def planned(*tables: TableState, now: dt.datetime = NOW, settings: dict[str, Any
 
 
 def reasons(found: Plan, lane: str) -> list[str]:
-    return [candidate.reason for candidate in found.left_out if candidate.lane == lane]
+    """Return the figures in the reasons why candidates of a lane were left out."""
+    return [figures(candidate.reason) for candidate in found.left_out if candidate.lane == lane]

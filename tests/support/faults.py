@@ -7,6 +7,7 @@ import pytest
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from siltstone.delta.table import Table
+from tests.support.internals import replace_entry_writing
 
 ERRORS: dict[str, type[Exception]] = {
     "a lost race": CommitFailedError,
@@ -33,13 +34,12 @@ class FaultyEntry:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> "FaultyEntry":
         """Take the place of what writes an entry."""
-        real = Table._write_entry
         fake = self
 
         def write_entry(table: Table, *given: Any, **named: Any) -> None:  # noqa: ANN401
             fake.write(lambda: real(table, *given, **named))
 
-        monkeypatch.setattr(Table, "_write_entry", write_entry)
+        real = replace_entry_writing(monkeypatch, write_entry)
         return self
 
 

@@ -5,11 +5,12 @@ from pathlib import Path
 
 from siltstone import Dataset
 from siltstone.errors import Corruption
+from tests.support.internals import store_of
 
 
 def live_files(dataset: Dataset) -> list[Path]:
     """Return the files of base, then the unfolded change files."""
-    store = dataset._store
+    store = store_of(dataset)
     snapshot = store.snapshot()
     base = [store.base.path / file.path for file in snapshot.base.files]
     return base + [store.changes.path / file.path for file in snapshot.unfolded]

@@ -18,6 +18,7 @@ from siltstone.delta.parquet import write_file
 from siltstone.delta.table import Table
 from siltstone.model.columns import APP_FOLD
 from siltstone.model.files import Commit, CommitKind, DataFile
+from tests.support.internals import store_of
 
 
 def fold_by_arrow(
@@ -31,7 +32,7 @@ def fold_by_arrow(
     job: str = "",
 ) -> int:
     """Bring every change into base: sorted by key, or `shuffled` as a foreign writer might leave it; return the watermark."""
-    store = dataset._store
+    store = store_of(dataset)
     snapshot = store.snapshot()
     rows = dataset.to_arrow()
     order = np.random.default_rng(7).permutation(rows.num_rows) if shuffled else _key_order(rows, dataset.key)
@@ -96,6 +97,6 @@ def stage(store: Store, table: Table, rows: pa.Table, partition: dict[str, str |
 
 def squash_here(dataset: Dataset) -> tuple[int, int]:
     """Squash all unfolded change files into one, and return the range of sequences that it stands for."""
-    snapshot = dataset._store.snapshot()
+    snapshot = store_of(dataset).snapshot()
     assert dataset.squash().files_added == 1
     return snapshot.watermark + 1, snapshot.sequence

@@ -9,6 +9,7 @@ import pyarrow as pa
 from siltstone import Dataset, Lake
 from siltstone.model.columns import BATCH_ID, PERIOD, WRITTEN_AT
 from tests.support.folds import land, stage
+from tests.support.internals import store_of
 
 Bag = Counter[Any]
 
@@ -52,7 +53,7 @@ def assert_same(lake: Lake, dataset: Dataset) -> None:
 
 def fold_log(log: Dataset, *, with_prune: bool = True) -> None:
     """Fold a log as a whole, by Arrow: one file for each hour and region."""
-    store = log._store
+    store = store_of(log)
     snapshot = store.snapshot()
     parts: dict[tuple[str, str | None], list[dict[str, Any]]] = {}
     for row in log.to_arrow().to_pylist():

@@ -21,6 +21,7 @@ from siltstone.model.files import Commit, CommitKind
 from tests.support import clicks, people
 from tests.support.folds import fold_by_arrow, stage
 from tests.support.hot import fold_log
+from tests.support.internals import store_of
 
 KEYS: Final = 50
 TOMBSTONE_EVERY: Final = 7
@@ -109,14 +110,14 @@ def _compact(dataset: Dataset, what: str) -> None:
         case "rewrite":
             _rewrite(dataset)
         case _:
-            purge_files(dataset._store)
+            purge_files(store_of(dataset))
 
 
 def _rewrite(dataset: Dataset) -> None:
     """Write the files of base anew, as a roll-up or a clustering does: rows only move."""
     import pyarrow.parquet as pq
 
-    store = dataset._store
+    store = store_of(dataset)
     base = store.base.pin()
     staged = tuple(
         stage(store, store.base, pq.read_table(store.base.path / file.path, partitioning=None), dict(file.partition))

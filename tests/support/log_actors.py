@@ -11,6 +11,7 @@ from siltstone.dataset.dataset import Dataset
 from siltstone.errors import Conflict
 from siltstone.failpoints import arm
 from tests.support.actors import STOP
+from tests.support.internals import store_of
 
 NAME: Final = "stress.test.events"
 COUNTED: Final = "rows"
@@ -195,7 +196,7 @@ def files_of(path: str) -> dict[str, int]:
     """Return how many files each period has."""
     with _open(path) as lake:
         found: dict[str, int] = {}
-        for file in _log(lake)._store.snapshot().base.files:
+        for file in store_of(_log(lake)).snapshot().base.files:
             period = file.partition["_period"] or ""
             found[period] = found.get(period, 0) + 1
         return found

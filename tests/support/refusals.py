@@ -1,6 +1,8 @@
 """Errors as tests check them: by type, reason and the one fact that matters, never by whole sentences."""
 
+import re
 from types import TracebackType
+from typing import Final
 
 import pytest
 
@@ -8,9 +10,11 @@ from siltstone.errors import Reason, SiltstoneError
 
 
 class refused:  # noqa: N801  # used as pytest.raises is
-    """Expect an error of this kind and reason, whose message names the facts: a path, a dataset, a number."""
+    """Expect an error of this kind (or one of these) and reason, whose message names the facts: a path, a dataset, a number."""
 
-    def __init__(self, kind: type[SiltstoneError], reason: Reason | None, *facts: object) -> None:
+    def __init__(
+        self, kind: type[SiltstoneError] | tuple[type[SiltstoneError], ...], reason: Reason | None, *facts: object
+    ) -> None:
         """Take what is expected."""
         self._raises = pytest.raises(kind)
         self._reason = reason
@@ -31,3 +35,18 @@ class refused:  # noqa: N801  # used as pytest.raises is
         assert found.reason is self._reason, (found.reason, str(found))
         assert [fact for fact in self._facts if fact not in str(found)] == [], str(found)
         return True
+
+
+_FIGURE: Final = re.compile(
+    r"'[^']*'|\d{4}-\d\d-\d\d(?:[ T]\d\d(?::\d\d)*)?|\d(?:[\d,.]*\d)?%?|\b\w+_\w+\b|\bj\d*\b"
+    r"|\b(?:hourly|daily|weekly|monthly|fold|squash|vacuum|cluster|events|hour|day|week|month)\b"
+)
+
+
+def figures(text: str) -> str:
+    """Return the numbers, times and names of a text for people, in their order: the words around them may change.
+
+    >>> figures("9 of 10 files; files of unfinished job j7 are not counted")
+    '9 10 j7'
+    """
+    return " ".join(_FIGURE.findall(text))

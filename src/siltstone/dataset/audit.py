@@ -53,6 +53,7 @@ def records(store: Store) -> list[AuditRecord]:
             raise Corruption(
                 f"Dataset {store.name}: line {number} of {_path(store)} is damaged. Restore the file from a copy.",
                 reason=Reason.DAMAGED_FILE,
+                paths=[_path(store)],
             )
         known = found.get(record.sequence)
         if known is None or known.rows is None:

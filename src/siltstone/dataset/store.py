@@ -128,6 +128,7 @@ def files_vanished(store: "Store") -> SiltstoneError:
         return Corruption(
             f"Dataset {store.name}: live file {min(lost)} is missing from {store.path}. Restore it from a copy.",
             reason=Reason.MISSING_FILE,
+            paths=sorted(lost),
         )
     return Unavailable(f"Dataset {store.name}: files kept disappearing while it was read. Try again.")
 

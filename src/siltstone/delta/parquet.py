@@ -155,11 +155,15 @@ def read_footer(path: Path, *, expected: pa.Schema, exact: bool = True) -> Foote
         with open_parquet(path) as file:
             metadata, actual = file.metadata, file.schema_arrow
     except FileNotFoundError as error:
-        raise Corruption(f"File {path} is missing; nothing was committed.", reason=Reason.MISSING_FILE) from error
+        raise Corruption(
+            f"File {path} is missing; nothing was committed.", reason=Reason.MISSING_FILE, paths=[path]
+        ) from error
     except READ_ERRORS as error:
         raise read_failure(path, error, "Nothing was committed.") from error
     if told := strange_columns(actual, expected, exact=exact):
-        raise Corruption(f"File {path} does not have the expected columns: {told}; nothing was committed.")
+        raise Corruption(
+            f"File {path} does not have the expected columns: {told}; nothing was committed.", paths=[path]
+        )
     return Footer(size_bytes=size, rows=metadata.num_rows, metadata=metadata)
 
 

@@ -41,23 +41,30 @@ def read_failure(path: str | Path, error: BaseException, state: str = "") -> Sil
             f"File {path} cannot be read: not enough memory (MemoryError: {reason}).{also} Read fewer rows or columns at a "
             "time, or give the process more memory.",
             reason=Reason.MEMORY,
+            paths=[path],
         )
     if isinstance(error, FileNotFoundError):
-        return Corruption(f"File {path} is missing.{also} Restore it from a copy.", reason=Reason.MISSING_FILE)
+        return Corruption(
+            f"File {path} is missing.{also} Restore it from a copy.", reason=Reason.MISSING_FILE, paths=[path]
+        )
     if isinstance(error, PermissionError):
         return _denied(path, also)
     if isinstance(error, OSError) and error.errno is not None:
         return Unavailable(
             f"File {path} cannot be read: {os.strerror(error.errno)}.{also} The file may be sound: mend that and try again.",
             reason=reason_of(error),
+            paths=[path],
         )
-    return Corruption(f"File {path} is damaged: {reason}.{also} Restore it from a copy.", reason=Reason.DAMAGED_FILE)
+    return Corruption(
+        f"File {path} is damaged: {reason}.{also} Restore it from a copy.", reason=Reason.DAMAGED_FILE, paths=[path]
+    )
 
 
 def _denied(path: str | Path, also: str = "") -> Unavailable:
     return Unavailable(
         f"File {path} cannot be read: Permission denied for user {os.geteuid()}.{also} Check its owner and mode.",
         reason=Reason.PERMISSION_DENIED,
+        paths=[path],
     )
 
 

@@ -90,7 +90,9 @@ def damage(error: Exception) -> Corruption | None:
     line = error_line(error)
     files = dict.fromkeys(_DATA_FILE.findall(text))
     named = "" if any(file in line for file in files) else " ".join(["", *files])  # the line of a lost task is left out
-    return Corruption(f"A data file is damaged{named}: {line} Restore it from a copy.", reason=Reason.DAMAGED_FILE)
+    return Corruption(
+        f"A data file is damaged{named}: {line} Restore it from a copy.", reason=Reason.DAMAGED_FILE, paths=files
+    )
 
 
 def names_data_file(error: Exception) -> bool:

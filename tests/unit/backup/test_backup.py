@@ -28,7 +28,9 @@ from siltstone.model.files import Commit, CommitKind
 from tests.support.backups import NAME, SCHEMA, expected, fill, held
 from tests.support.folds import fold_by_arrow
 from tests.support.hot import fold_log
+from tests.support.internals import clock_of, registry_of, store_of
 from tests.support.refusals import refused
+from tests.support.refusals import refused as refuses
 from tests.support.tables import FAST
 
 
@@ -78,7 +80,7 @@ def test_a_restored_lake_has_the_rows_and_goes_on(root: Path, to: Path, tmp_path
     for name in (NAME, "a.b.clicks"):
         assert again.dataset(name).to_arrow().equals(opened(root).dataset(name).to_arrow())
         assert again.dataset(name).info() == opened(root).dataset(name).info()
-    assert [one.actor for one in records(again.dataset("a.b.clicks")._store)] == ["dpo"]
+    assert [one.actor for one in records(store_of(again.dataset("a.b.clicks")))] == ["dpo"]
     assert (again.path / "silt.toml").read_text() == "max_rows = 77\n"
     found = again.dataset(NAME)
     assert found.upsert([{"id": 101, "n": 2}]).sequence == 22
@@ -101,7 +103,7 @@ def test_nothing_of_processes_is_restored(root: Path, to: Path, tmp_path: Path):
 
 
 def test_logs_are_copied_up_to_exactly_one_version_from_any_checkpoint(root: Path, to: Path, tmp_path: Path):
-    changes = people(root)._store.changes.path
+    changes = store_of(people(root)).changes.path
     write_checkpoint(changes, durable=False)
     fill(root, rows=5, start=21)
     with arm("backup.after_logs", lambda _name: fill(root, rows=5, start=26)):
@@ -109,7 +111,7 @@ def test_logs_are_copied_up_to_exactly_one_version_from_any_checkpoint(root: Pat
     target = restored(to, tmp_path / "new")
     assert held(target) == (25, expected(25))
     forget_history(changes)
-    version = people(root)._store.changes.version()
+    version = store_of(people(root)).changes.version()
     names = log_files(changes, version)
     assert (names[0].endswith(".checkpoint.parquet"), names[-1]) == (True, "_last_checkpoint")
     with pytest.raises(FileNotFoundError):
@@ -117,12 +119,12 @@ def test_logs_are_copied_up_to_exactly_one_version_from_any_checkpoint(root: Pat
 
 
 def test_a_log_is_copied_with_what_other_programs_did_since_our_last_commit(root: Path, to: Path, tmp_path: Path):
-    changes = people(root)._store.changes.path
-    version = people(root)._store.changes.version()
+    changes = store_of(people(root)).changes.path
+    version = store_of(people(root)).changes.version()
     for number in (version + 1, version + 2):
         (changes / LOG / entry_name(number)).write_text('{"commitInfo": {"operation": "VACUUM END"}}\n')
     write_checkpoint(changes, durable=False)
-    purge_files(people(root)._store)
+    purge_files(store_of(people(root)))
     opened(root).backup(to)
     target = restored(to, tmp_path / "new")
     assert held(target) == held(root)
@@ -133,7 +135,7 @@ def test_a_base_that_is_ahead_of_its_changes_is_not_copied(
     root: Path, to: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """A write and a fold between the two pins: the pair would give out a sequence twice."""
-    store = people(root)._store
+    store = store_of(people(root))
     pin, done = store.base.pin, list[int]()
 
     def folded_meanwhile(*apps: str) -> object:
@@ -148,7 +150,7 @@ def test_a_base_that_is_ahead_of_its_changes_is_not_copied(
     assert (seen.watermark, seen.changes.transactions[APP_SEQ]) == (21, 20), "a reader may see it so"
     done.clear()
     lake = opened(root)
-    monkeypatch.setattr(lake._registry, "store", lambda _row: store)
+    monkeypatch.setattr(registry_of(lake), "store", lambda _row: store)
     lake.backup(to)
     target = restored(to, tmp_path / "new")
     assert held(target) == (22, {**expected(20), 0: 21})
@@ -222,7 +224,7 @@ def test_a_dry_run_writes_nothing(root: Path, to: Path):
 def test_older_backups_can_be_restored_until_they_are_removed(root: Path, to: Path, tmp_path: Path):
     first = opened(root).backup(to)
     fold_by_arrow(people(root))
-    write_checkpoint(people(root)._store.changes.path, durable=False)
+    write_checkpoint(store_of(people(root)).changes.path, durable=False)
     people(root).upsert([{"id": 1, "n": 99}])
     second = opened(root).backup(to)
     assert held(restored(to, tmp_path / "old", backup=first.id[:8])) == (20, expected(20))
@@ -331,7 +333,7 @@ def test_a_damaged_manifest_is_refused(root: Path, to: Path, tmp_path: Path):
             restored(to, tmp_path / "new")
     head = json.loads(lines[0]) | {"format": 99}
     manifest.write_text("".join([json.dumps(head) + "\n", *lines[1:]]))
-    with pytest.raises(InvalidRequest, match="Upgrade"):
+    with pytest.raises(InvalidRequest, match=r"\b99\b"):
         restored(to, tmp_path / "new")
     hostile = json.loads(lines[1]) | {"path": "../../outside"}
     manifest.write_text("".join([lines[0], json.dumps(hostile) + "\n", *lines[2:]]))
@@ -386,7 +388,7 @@ def test_a_first_backup_that_ended_before_its_marker_does_not_block_the_folder(r
         (to / name).mkdir(parents=True)
     (to / "drafts" / "siltstone-backup.json.77").write_text("{")
     (to / "files" / "theirs.txt").write_text("of the user")
-    with pytest.raises(InvalidRequest, match="not empty"):
+    with pytest.raises(InvalidRequest):
         opened(root).backup(to)
     (to / "files" / "theirs.txt").unlink()
     assert opened(root).backup(to).datasets == 1
@@ -396,7 +398,7 @@ def test_a_broken_dataset_ends_a_backup_or_is_left_out_on_request(root: Path, to
     lake = opened(root)
     lake.create("a.b.torn", SCHEMA, key="id").upsert([{"id": 1}])
     shutil.rmtree(lake.dataset("a.b.torn").path / "base")
-    with pytest.raises(Corruption, match=r"a\.b\.torn"):
+    with refuses(Corruption, Reason.MISSING_FILE, "a.b.torn"):
         opened(root).backup(to)
     assert BackupFolder(to, durable=False).manifests() == []
     report = opened(root).backup(to, skip_broken=True)
@@ -411,7 +413,7 @@ def test_a_dataset_that_the_registry_does_not_name_ends_a_backup_or_is_left_out(
     opened(root).create("a.b.later", SCHEMA, key="id").upsert([{"id": 1}])
     shutil.rmtree(registry)
     shutil.copytree(tmp_path / "older", registry)
-    with pytest.raises(Corruption, match="doctor --repair"):
+    with pytest.raises(Corruption, match="--repair"):
         opened(root).backup(to)
     report = opened(root).backup(to, skip_broken=True)
     assert (report.datasets, len(report.left_out)) == (1, 1)
@@ -419,7 +421,7 @@ def test_a_dataset_that_the_registry_does_not_name_ends_a_backup_or_is_left_out(
 
 
 def test_tables_that_do_not_belong_together_are_not_backed_up(root: Path, to: Path):
-    people(root)._store.base.commit(
+    store_of(people(root)).base.commit(
         lambda parent: Commit(kind=CommitKind.EPOCH, plan_version=parent.version, transactions={APP_FOLD: 99})
     )
     with pytest.raises(Corruption, match=NAME):
@@ -434,8 +436,8 @@ def test_folders_that_hold_something_else_are_refused(root: Path, to: Path, tmp_
     full.mkdir()
     (full / "thesis.doc").write_text("mine")
     lake = opened(root)
-    for path, says in ((full, "not empty"), (root / "bak", "outside"), (root, "outside"), (tmp_path, "outside")):
-        with pytest.raises(InvalidRequest, match=says):
+    for path, facts in ((full, ("full",)), (root / "bak", ("bak",)), (root, ()), (tmp_path, ())):
+        with refuses(InvalidRequest, None, *facts):
             lake.backup(path)
     with pytest.raises(InvalidRequest, match="keep"):
         lake.backup(to, keep=0)
@@ -443,12 +445,12 @@ def test_folders_that_hold_something_else_are_refused(root: Path, to: Path, tmp_
         lake.backup(to, verify="maybe")
     lake.backup(to)
     fill(tmp_path / "other", rows=1)
-    with pytest.raises(InvalidRequest, match="another lake"):
+    with pytest.raises(InvalidRequest):
         opened(tmp_path / "other").backup(to)
     with pytest.raises(NotFound):
         opened(tmp_path / "none").backup(to)
-    for target, says in ((full, "not empty"), (root, "not empty"), (to / "x", "outside")):
-        with pytest.raises(InvalidRequest, match=says):
+    for target, facts in ((full, ("full",)), (root, ()), (to / "x", ())):
+        with refuses(InvalidRequest, None, *facts):
             restored(to, target)
     with pytest.raises(NotFound):
         restored(full, tmp_path / "new")
@@ -512,19 +514,19 @@ def test_a_restored_lake_is_readable_by_its_owner_alone_unless_the_target_says_o
 
 def test_a_restore_to_the_same_place_fences_jobs_and_followers_of_before(root: Path, to: Path):
     lake = opened(root)
-    store = people(root)._store
+    store = store_of(people(root))
     fold_by_arrow(people(root))
     lake.backup(to)
     epoch, content = store.snapshot().epoch, store.snapshot().content
     root.rename(root.with_name("damaged"))
     restored(to, root)
-    after = people(root)._store.snapshot()
+    after = store_of(people(root)).snapshot()
     assert (after.epoch > epoch + 1000, after.content > content) == (True, True)
     assert people(root).history()[0].what == "restore"
     with pytest.raises(Fenced):
         store.base.commit(lambda parent: Commit(kind=CommitKind.EPOCH, plan_version=parent.version, epoch=epoch + 1000))
     with opened(root) as again:
-        lease = Leases(Layout.at(root), FAST, again._clock).take(COMPACTOR, role=FAST.role)
+        lease = Leases(Layout.at(root), FAST, clock_of(again)).take(COMPACTOR, role=FAST.role)
         assert lease is not None
         lease.advance(above=again.highest_epoch([NAME]))
         assert lease.row.epoch > after.epoch

@@ -26,6 +26,7 @@ from siltstone.compaction.failures import (
     WorkerLost,
     classify,
     evidence_of,
+    names_file,
 )
 from siltstone.compaction.operations.rewrite_errors import disk_failures, spark_failures
 from siltstone.compaction.planning.model import FileEntry, JobKind, JobSpec, Plan
@@ -42,9 +43,10 @@ from siltstone.errors import (
     Unavailable,
 )
 from siltstone.failpoints import arm
+from siltstone.host.system_errors import read_failure
 from siltstone.model.columns import APP_EPOCH, JOB
 from siltstone.model.reports import JobResult, RollUpReport
-from siltstone.spark import session as spark
+from tests.support.internals import compactor_of, replace_own_jvms, stores_of
 from tests.support.tables import FAST
 
 NAME = "web.eu.clicks"
@@ -102,6 +104,30 @@ def report(done: Job) -> RollUpReport:
         (FailureEvidence(text="[UNABLE_TO_ACQUIRE_MEMORY] Unable to acquire 65536 bytes"), Failure.OUT_OF_MEMORY),
         (FailureEvidence(text="pyarrow.lib.ArrowMemoryError: malloc of size 9 failed"), Failure.OUT_OF_MEMORY),
         (FailureEvidence(text="OSError: [Errno 12] Cannot allocate memory"), Failure.OUT_OF_MEMORY),
+        (FailureEvidence(exit_code=-9), Failure.KILLED),
+        (FailureEvidence(text="SparkException: Python worker exited unexpectedly (crashed)"), Failure.KILLED),
+        (FailureEvidence(exit_code=-15), Failure.KILLED),
+        (FailureEvidence(exit_code=-9, asked=Failure.TIME_LIMIT), Failure.TIME_LIMIT),
+        (FailureEvidence(exit_code=-9, asked=Failure.CANCELLED), Failure.CANCELLED),
+        (FailureEvidence(kind="unavailable", text="[SPARK_JOB_CANCELLED]", asked=Failure.CANCELLED), Failure.CANCELLED),
+        (FailureEvidence(text="java.io.IOException: No space left on device"), Failure.DISK_FULL),
+        (FailureEvidence(text="[Errno 27] File too large"), Failure.DISK_FULL),
+        (FailureEvidence(text="[Errno 122] Disk quota exceeded"), Failure.DISK_FULL),
+        (FailureEvidence(text="java.io.FileNotFoundException: /lake/x (Permission denied)"), Failure.PERMISSION_DENIED),
+        (FailureEvidence(text="[Errno 30] Read-only file system"), Failure.PERMISSION_DENIED),
+        (
+            FailureEvidence(text="[FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER] Could not read footer"),
+            Failure.CORRUPT_INPUT,
+        ),
+        (FailureEvidence(kind="corruption", reason=Reason.DAMAGED_FILE), Failure.CORRUPT_INPUT),
+        (FailureEvidence(kind="corruption", reason=Reason.MISSING_FILE), Failure.MISSING_FILE),
+        (FailureEvidence(kind="corruption", reason=Reason.FOREIGN_COMMIT, exit_code=-9), Failure.FOREIGN_COMMIT),
+        (FailureEvidence(kind="corruption", reason=Reason.MISSING_FILE, text="Java heap space"), Failure.OUT_OF_MEMORY),
+        (FailureEvidence(kind="corruption"), Failure.UNKNOWN),
+        (FailureEvidence(kind="conflict", reason=Reason.SCHEMA_CHANGED), Failure.SCHEMA_CHANGED),
+        (FailureEvidence(kind="unavailable", reason=Reason.MEMORY), Failure.OUT_OF_MEMORY),
+        (FailureEvidence(kind="unavailable", reason=Reason.DISK_FULL), Failure.DISK_FULL),
+        (FailureEvidence(kind="unavailable", reason=Reason.PERMISSION_DENIED), Failure.PERMISSION_DENIED),
         (
             FailureEvidence(stderr="terminate called after throwing an instance of 'std::bad_alloc'"),
             Failure.OUT_OF_MEMORY,
@@ -162,6 +188,8 @@ def test_each_failure_has_its_class(evidence: FailureEvidence, expected: Failure
         (Conflict("x", reason=Reason.SCHEMA_CHANGED), Failure.SCHEMA_CHANGED),
         (Corruption("x"), Failure.UNKNOWN),
         (Corruption("x", reason=Reason.DAMAGED_FILE), Failure.CORRUPT_INPUT),
+        (Corruption("x", reason=Reason.MISSING_FILE), Failure.MISSING_FILE),
+        (Corruption("x", reason=Reason.FOREIGN_COMMIT), Failure.FOREIGN_COMMIT),
         (UnreadableFiles("x", {"a": "b"}), Failure.CORRUPT_INPUT),
         (PermissionError(13, "Permission denied"), Failure.PERMISSION_DENIED),
         (OSError(28, "No space left on device"), Failure.DISK_FULL),
@@ -194,6 +222,15 @@ def test_an_error_of_the_system_gives_its_reason_to_the_error_that_is_raised_fro
     assert (failed.reason, classify(evidence_of(failed))) == (Reason.PERMISSION_DENIED, Failure.PERMISSION_DENIED)
 
 
+def test_our_errors_name_their_files_as_data_and_errors_of_others_by_their_words() -> None:
+    assert names_file(read_failure("/lake/changes/data/1.parquet", ValueError("bad")), "data/1.parquet")
+    assert not names_file(Corruption("File data/1.parquet is damaged."), "data/1.parquet"), "our words never count"
+    failed = Unavailable("The work failed.")
+    failed.__cause__ = RuntimeError("[FAILED_READ_FILE] Encountered error while reading file:///lake/data/1.parquet.")
+    assert names_file(failed, "data/1.parquet")
+    assert not names_file(failed, "data/2.parquet")
+
+
 def test_the_cause_of_an_error_counts_too() -> None:
     error = Unavailable("the work failed in Spark.")
     error.__cause__ = RuntimeError(
@@ -209,6 +246,7 @@ def test_only_what_fewer_files_may_avoid_is_tried_with_fewer() -> None:
         Failure.TIME_LIMIT,
     }
     assert not any(found.discard_worker for found in (Failure.CONFLICT, Failure.FENCED, Failure.CORRUPT_INPUT))
+    assert not any(found.discard_worker for found in (Failure.MISSING_FILE, Failure.FOREIGN_COMMIT))
 
 
 # ---- jobs as data --------------------------------------------------------------------------------------------------
@@ -597,14 +635,14 @@ def lake(tmp_path: Path) -> Lake:
 
 def squash(lake: Lake, epoch: int | None) -> JobResult:
     plan = Plan(cycle=3, budget_bytes=0, jobs=(work(0, kind=JobKind.SQUASH),), left_out=())
-    (done,) = run_cycle(plan, InlineRunner(lake._compactor, lake._store), epoch=epoch)
+    (done,) = run_cycle(plan, InlineRunner(compactor_of(lake), stores_of(lake)), epoch=epoch)
     return done
 
 
 def test_a_squash_carries_the_epoch_and_the_name_of_its_job(lake: Lake) -> None:
     done = squash(lake, 4)
     assert done.outcome == "done"
-    changes = lake._store(NAME).changes
+    changes = stores_of(lake)(NAME).changes
     pinned = changes.pin(APP_EPOCH)
     assert pinned.transactions[APP_EPOCH] == 4
     assert read_entry(changes.path, pinned.version).info[JOB] == done.job
@@ -633,7 +671,7 @@ def test_a_job_that_meets_an_error_of_the_disk_is_classified(lake: Lake) -> None
 
 def met(lake: Lake, error: OSError) -> SiltstoneError:
     """Return what becomes of an error that a fold meets while it writes."""
-    store = lake._store(NAME)
+    store = stores_of(lake)(NAME)
     with (
         pytest.raises(SiltstoneError) as found,
         spark_failures(store, store.snapshot(), changes=store.snapshot().unfolded),
@@ -656,7 +694,7 @@ def test_a_fold_whose_jvm_ended_for_want_of_memory_is_tried_with_fewer_files(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]) as jvm:
-        monkeypatch.setattr(spark, "_own", [jvm.pid])
+        replace_own_jvms(monkeypatch, [jvm.pid])
         found = met(lake, ConnectionRefusedError(111, "Connection refused"))
     assert (type(found), found.reason) == (Unavailable, Reason.MEMORY)
     failure = classify(evidence_of(found))
@@ -695,7 +733,7 @@ def test_a_worker_whose_jvm_was_killed_reports_it_and_the_job_can_be_halved(monk
     from siltstone.compaction.execution.worker_pool import error_from
 
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as jvm:
-        monkeypatch.setattr("siltstone.spark.session._own", [jvm.pid])
+        replace_own_jvms(monkeypatch, [jvm.pid])
         alive = error_from(json.loads(json.dumps(failed(Unavailable("Spark refused")))))
         assert classify(evidence_of(alive)) is Failure.UNKNOWN
         jvm.kill()
@@ -703,7 +741,7 @@ def test_a_worker_whose_jvm_was_killed_reports_it_and_the_job_can_be_halved(monk
         told = json.loads(json.dumps(failed(gone)))
         fenced = json.loads(json.dumps(failed(Fenced("another holder"))))
     error = error_from(told)
-    assert "JVM was killed by SIGKILL" in str(error)
+    assert "SIGKILL" in str(error)
     assert classify(evidence_of(error)) is Failure.KILLED
     assert classify(evidence_of(error)).splittable
     assert classify(evidence_of(error_from(fenced))) is Failure.FENCED

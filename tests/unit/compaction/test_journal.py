@@ -40,6 +40,8 @@ from siltstone.model.columns import APP_FOLD, JOB
 from siltstone.model.reports import SquashReport
 from tests.support.clocks import FakeClock
 from tests.support.folds import fold_by_arrow
+from tests.support.internals import compactor_of, journal_of, layout_of, stores_of
+from tests.support.refusals import figures
 
 NAME = "shop.web.people"
 SETTINGS = Settings(durable=False, squash_files=0)
@@ -65,7 +67,7 @@ def lake(tmp_path: Path, clock: FakeClock) -> Iterator[Lake]:
 
 
 def log_of(lake: Lake) -> EventLog:
-    found = lake._journal.log()
+    found = journal_of(lake).log()
     assert found is not None
     return found
 
@@ -218,10 +220,10 @@ def test_a_commit_of_which_nobody_was_told_is_found(lake: Lake) -> None:
             raise CommitUnknown("whether it landed cannot be seen")
 
     plan = lake.plan(only=["squash"], force=True)
-    (result,) = run_cycle(plan, Lost(lake._compactor, lake._store), watchers=[lake._journal])
+    (result,) = run_cycle(plan, Lost(compactor_of(lake), stores_of(lake)), watchers=[journal_of(lake)])
     assert result.failure == "commit_unknown"
     (record,) = lake.jobs()
-    assert (record.status, record.message, record.done.files_before) == (JobStatus.COMPLETED, "4 files became 1", 4)
+    assert (record.status, figures(record.message), record.done.files_before) == (JobStatus.COMPLETED, "4 1", 4)
 
 
 def test_a_purge_that_stopped_after_its_fold_is_not_written_down_as_done(lake: Lake) -> None:
@@ -231,9 +233,9 @@ def test_a_purge_that_stopped_after_its_fold_is_not_written_down_as_done(lake: L
             raise CommitUnknown("whether it landed cannot be seen")
 
     plan = plan_of(replace(candidate(kind=JobKind.PURGE), dataset=NAME, period="", files=()))
-    run_cycle(plan, Stopped(lake._compactor, lake._store), watchers=[lake._journal])
+    run_cycle(plan, Stopped(compactor_of(lake), stores_of(lake)), watchers=[journal_of(lake)])
     (record,) = lake.jobs()
-    assert (record.status, record.message) == (JobStatus.FAILED, "commit_unknown; done before: 0 files became 1")
+    assert (record.status, figures(record.message)) == (JobStatus.FAILED, "commit_unknown 0 1")
 
 
 def test_a_job_that_met_what_nobody_expected_is_written_down_as_failed_and_its_cycle_ends(lake: Lake) -> None:
@@ -242,7 +244,7 @@ def test_a_job_that_met_what_nobody_expected_is_written_down_as_failed_and_its_c
             raise KeyError(f"SUBJECT-1 of {job.id}")
 
     plan = lake.plan(only=["squash"], force=True)
-    run_cycle(plan, Broken(lake._compactor, lake._store), watchers=[lake._journal])
+    run_cycle(plan, Broken(compactor_of(lake), stores_of(lake)), watchers=[journal_of(lake)])
     (record,) = lake.jobs()
     assert (record.status, record.message) == (JobStatus.FAILED, "unknown"), "what it says may be a value of a user"
     assert (lake.history()[0].status, lake.recover().summary()) == ("failed", "")
@@ -257,10 +259,8 @@ def test_a_journal_that_meets_what_nobody_expected_stops_no_work(lake: Lake, mon
     for number in range(2):
         lake.dataset(NAME).upsert([{"id": str(number), "note": "n"}])
     report = squash(lake)
-    assert ([result.outcome for result in report], report.trouble) == (
-        ["done"],
-        "The journal cannot be written: KeyError: 'event'",
-    )
+    assert [result.outcome for result in report] == ["done"]
+    assert "KeyError: 'event'" in (report.trouble or "")
 
 
 def entry(job: str, *, removes: tuple[str, ...] = (), folded: int | None = None) -> LogEntry:
@@ -309,7 +309,7 @@ def test_followers_of_the_journal_see_every_event_once_and_in_order_while_its_fi
             for _ in range(2):
                 people.upsert([{"id": str(number)}])
             lake.run_cycle(only=["squash", "events"], force=number % 2 == 0)
-            with EventLog.open(lake._journal.uri, create=False) as follower:
+            with EventLog.open(journal_of(lake).uri, create=False) as follower:
                 page = follower.page(start, limit=1000)
                 followed += [(one.index, one.event.event_id) for one in page.events]
                 start = page.next_index
@@ -317,7 +317,7 @@ def test_followers_of_the_journal_see_every_event_once_and_in_order_while_its_fi
         assert followed == whole
         assert [index for index, _ in whole] == list(range(1, len(whole) + 1))
         assert any(record.lane == "events" and record.done.files_after for record in lake.jobs(100))
-        live = len(event_log_state(lake._layout, settings=settings, clock=clock).files)  # type: ignore[union-attr]
+        live = len(event_log_state(layout_of(lake), settings=settings, clock=clock).files)  # type: ignore[union-attr]
         assert live < len({record.job for record in lake.jobs(100)}) * 3
 
 
@@ -495,7 +495,7 @@ def test_the_planner_is_told_when_the_last_vacuum_was(lake: Lake, clock: FakeClo
     assert lake.totals().last_done(NAME, "vacuum") == clock.now()
     assert lake.totals().last_done(NAME, "fold") is None
     (left,) = lake.plan([NAME], only=["vacuum"]).left_out
-    assert left.reason == "due in 24.0 hours"
+    assert figures(left.reason) == "24.0"
     clock.pass_time(hours=24)
     (job,) = lake.plan([NAME], only=["vacuum"]).jobs
-    assert job.trigger == "24 hours since the last one"
+    assert figures(job.trigger) == "24"

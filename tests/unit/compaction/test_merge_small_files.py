@@ -10,17 +10,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from siltstone.compaction.operations.merge_small_files import MAX_READS, _divided, _Input, _looked_at
+from siltstone.compaction.operations.merge_small_files import MAX_READS
 from siltstone.dataset.store import Store
 from siltstone.model.files import DataFile, KeyRange
 from siltstone.spark_tasks.io import Target
 from siltstone.spark_tasks.merge_files import Press, Pressing, presser
 from siltstone.spark_tasks.parquet_checksums import open_parquet
+from tests.support.internals import divided_press, press_input
 
 SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("text", pa.string())])
 
 
-def looked_at(folder: Path, parts: list[list[Any]], kind: pa.DataType) -> list[_Input]:
+def looked_at(folder: Path, parts: list[list[Any]], kind: pa.DataType) -> list[Any]:
     """Write a file for each list of values, and look at it as a roll-up does."""
     store = cast(Store, SimpleNamespace(base=SimpleNamespace(path=folder), opened=open_parquet))
     found = []
@@ -29,7 +30,7 @@ def looked_at(folder: Path, parts: list[list[Any]], kind: pa.DataType) -> list[_
         table = pa.table({"n": pa.array(values, kind), "text": [f"{number}-{at}" for at in range(len(values))]})
         pq.write_table(table, folder / name, row_group_size=7)
         size = (folder / name).stat().st_size
-        found.append(_looked_at(store, DataFile(path=name, size_bytes=size, rows=len(values)), "n"))
+        found.append(press_input(store, DataFile(path=name, size_bytes=size, rows=len(values)), "n"))
     return found
 
 
@@ -51,7 +52,7 @@ def test_every_row_is_in_one_file_and_files_do_not_overlap(tmp_path: Path, files
         [number * 20 + chance.randrange(25) for _ in range(chance.randrange(1, 30))] for number in range(20)
     ]
     parts[chance.randrange(20)].append(None)
-    work = _divided(looked_at(tmp_path, parts, pa.int64()), files)
+    work = divided_press(looked_at(tmp_path, parts, pa.int64()), files)
     assert work is not None
     assert len(work) <= files
     found = pressed(tmp_path, work, pa.int64())
@@ -80,7 +81,7 @@ def test_times_and_text_divide_as_numbers_do(tmp_path: Path) -> None:
     ):
         folder = tmp_path / str(kind).replace("[", "-").replace("]", "")
         folder.mkdir()
-        work = _divided(looked_at(folder, values, kind), 3)
+        work = divided_press(looked_at(folder, values, kind), 3)
         assert work is not None
         found = pressed(folder, work, kind)
         assert len(found) == 3
@@ -89,8 +90,10 @@ def test_times_and_text_divide_as_numbers_do(tmp_path: Path) -> None:
 
 def test_files_that_reach_into_every_range_are_left_to_a_shuffle(tmp_path: Path) -> None:
     inputs = looked_at(tmp_path, [list(range(100)) for _ in range(5)], pa.int64())
-    assert _divided(inputs, 1) is not None
-    again = _divided([*inputs[:4], *looked_at(tmp_path, [list(range(n, n + 100)) for n in range(5)], pa.int64())], 4)
+    assert divided_press(inputs, 1) is not None
+    again = divided_press(
+        [*inputs[:4], *looked_at(tmp_path, [list(range(n, n + 100)) for n in range(5)], pa.int64())], 4
+    )
     assert again is None
     assert MAX_READS > 1
 
@@ -100,5 +103,5 @@ def test_what_nobody_knows_is_left_to_a_shuffle(tmp_path: Path) -> None:
     assert inputs[0].values == KeyRange()
     assert inputs[0].has_nulls
     assert not inputs[1].has_nulls
-    assert _divided(inputs, 2) is None
-    assert _divided(inputs, 1) is not None
+    assert divided_press(inputs, 2) is None
+    assert divided_press(inputs, 1) is not None

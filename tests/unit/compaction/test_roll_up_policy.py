@@ -23,13 +23,14 @@ from tests.support.entries import (
     planned,
     reasons,
 )
+from tests.support.refusals import figures
 
 OLD = "2026-11-02T10"
 SMALL_TARGET = replace(HOURLY, target_bytes=100 * MB)
 
 
 def test_a_closed_period_is_taken_from_the_threshold_on():
-    assert reasons(planned(log(entries(OLD, 9))), "hourly") == ["9 of 10 files"]
+    assert reasons(planned(log(entries(OLD, 9))), "hourly") == ["9 10"]
     (job,) = planned(log(entries(OLD, 10))).jobs
     assert (job.kind, job.lane, job.dataset, job.period) == (JobKind.ROLL_UP, "hourly", "a.b.c", OLD)
     assert (len(job.files), job.files_after, job.rows, job.cost_bytes) == (10, 1, 100, 10 * MB)
@@ -39,16 +40,14 @@ def test_a_closed_period_is_taken_from_the_threshold_on():
 def test_an_open_period_waits_and_a_closed_one_waits_for_the_age_of_the_tier():
     table = log(entries("2026-11-16T10", 10))  # over at 11:00, taken from 12:00 on
     last_open, last_young = NOW.replace(hour=10, minute=59), NOW - dt.timedelta(microseconds=1)
-    assert reasons(planned(table, now=last_open), "hourly") == ["closes at 2026-11-16 11:00 UTC"]
-    assert reasons(planned(table, now=last_young), "hourly") == [
-        "closed at 2026-11-16 11:00 UTC, taken from 2026-11-16 12:00 UTC on"
-    ]
+    assert reasons(planned(table, now=last_open), "hourly") == ["2026-11-16 11:00"]
+    assert reasons(planned(table, now=last_young), "hourly") == ["2026-11-16 11:00 2026-11-16 12:00"]
     assert len(planned(table, now=NOW).jobs) == 1
 
 
 def test_files_of_a_compaction_are_counted_apart_and_taken_along():
     files = entries(OLD, 9), entries(OLD, 1, tier="hourly", prefix="c")
-    assert reasons(planned(log(*files)), "hourly") == ["9 of 10 files, 1 compacted one apart"]
+    assert reasons(planned(log(*files)), "hourly") == ["9 10 1"]
     (job,) = planned(log(entries(OLD, 10), files[1])).jobs
     assert len(job.files) == 11
 
@@ -69,7 +68,7 @@ def test_clustered_files_are_left_alone_unless_they_move():
 
 def test_large_files_do_not_count_for_the_threshold():
     large = entries(OLD, 20, size=50 * MB, prefix="x")
-    assert reasons(planned(log(entries(OLD, 9), large, tiers=[SMALL_TARGET])), "hourly") == ["9 of 10 files"]
+    assert reasons(planned(log(entries(OLD, 9), large, tiers=[SMALL_TARGET])), "hourly") == ["9 10"]
     assert planned(log(large, tiers=[SMALL_TARGET])).left_out == ()
 
 
@@ -80,7 +79,7 @@ def test_a_period_that_is_done_is_not_mentioned():
 
 def test_small_files_that_batches_left_are_brought_together_from_two_on():
     (job,) = planned(log(entries(OLD, 2, tier="hourly"))).jobs
-    assert (len(job.files), job.trigger) == (2, "2 small files of earlier batches")
+    assert (len(job.files), figures(job.trigger)) == (2, "2")
     (job,) = planned(log(entries(OLD, 2, tier="hourly"), entries(OLD, 3, prefix="new"))).jobs
     assert len(job.files) == 5
 
@@ -107,7 +106,7 @@ def test_partition_values_are_rolled_up_each_for_itself():
     none = entries(OLD, 9, partition=(("region", None),), prefix="z")
     found = planned(log(north, none))
     assert [job.partition for job in found.jobs] == [(("region", "north"),)]
-    assert reasons(found, "hourly") == ["9 of 10 files"]
+    assert reasons(found, "hourly") == ["9 10"]
 
 
 # ---- into coarser periods ------------------------------------------------------------------------------------------
@@ -128,26 +127,26 @@ def test_hours_go_into_their_day_whatever_their_size():
 def test_files_that_moving_would_not_make_fewer_stay():
     files = hours("2026-11-02", 12, size=100 * MB, tier="hourly")
     found = planned(log(files, tiers=[replace(DAILY, target_bytes=100 * MB)]))
-    assert reasons(found, "daily") == ["12 files would not become fewer"]
+    assert reasons(found, "daily") == ["12"]
 
 
 def test_a_day_closes_for_the_daily_tier_a_day_after_its_end():
     table = log(hours("2026-11-14", 12), tiers=[DAILY])
     at = dt.datetime(2026, 11, 16, tzinfo=dt.UTC)
     assert len(planned(table, now=at).jobs) == 1
-    assert "taken from 2026-11-16 00:00 UTC on" in reasons(planned(table, now=at - dt.timedelta(seconds=1)), "daily")[0]
+    assert "2026-11-16 00:00" in reasons(planned(table, now=at - dt.timedelta(seconds=1)), "daily")[0]
 
 
 def test_the_coarsest_tier_that_is_ready_takes_the_files_and_the_finer_one_says_so():
     found = planned(log(entries(OLD, 12), tiers=[HOURLY, DAILY]))
     assert [(job.lane, job.period) for job in found.jobs] == [("daily", "2026-11-02")]
-    assert reasons(found, "hourly") == ["its files go to tier daily"]
+    assert reasons(found, "hourly") == ["daily"]
 
 
 def test_a_tier_that_is_not_ready_leaves_the_files_to_the_finer_one():
     found = planned(log(entries(OLD, 11), tiers=[HOURLY, DAILY]))
     assert [(job.lane, job.period) for job in found.jobs] == [("hourly", OLD)]
-    assert reasons(found, "daily") == ["11 of 12 files"]
+    assert reasons(found, "daily") == ["11 12"]
 
 
 def test_a_tier_takes_what_is_left_in_finer_periods_and_small_files_of_its_own():
@@ -172,7 +171,7 @@ def test_a_week_that_goes_into_a_month_closes_the_month_only_with_its_own_end():
 def test_a_disabled_tier_says_so_and_takes_nothing():
     found = planned(log(entries("2026-11-02", 20), tiers=[WEEKLY]))
     assert found.jobs == ()
-    assert reasons(found, "weekly") == ["tier weekly is disabled"]
+    assert reasons(found, "weekly") == ["weekly"]
 
 
 # ---- quiet ---------------------------------------------------------------------------------------------------------
@@ -184,9 +183,7 @@ def test_a_period_with_a_young_file_waits_until_it_is_quiet():
         return log(hours("2026-11-14", 12, tier="hourly"), late, tiers=[DAILY])
 
     assert len(planned(table(24 * HOUR_MS)).jobs) == 1
-    assert reasons(planned(table(23 * HOUR_MS)), "daily") == [
-        "the newest file is too young, taken in 1.0 hours if no other comes"
-    ]
+    assert reasons(planned(table(23 * HOUR_MS)), "daily") == ["1.0"]
     assert len(planned(table(1, tier="hourly")).jobs) == 1, "a compaction brings no new rows"
 
 
@@ -211,10 +208,8 @@ def test_force_takes_sparse_and_young_periods():
 
 
 def test_force_never_takes_one_file_or_an_open_period():
-    assert reasons(planned(log(entries(OLD, 1)), force=True), "hourly") == ["1 of 2 files"]
-    assert reasons(planned(log(entries("2026-11-16T12", 50)), force=True), "hourly") == [
-        "closes at 2026-11-16 13:00 UTC"
-    ]
+    assert reasons(planned(log(entries(OLD, 1)), force=True), "hourly") == ["1 2"]
+    assert reasons(planned(log(entries("2026-11-16T12", 50)), force=True), "hourly") == ["2026-11-16 13:00"]
 
 
 # ---- unfinished jobs and bad state ---------------------------------------------------------------------------------
@@ -226,18 +221,16 @@ def test_files_of_unfinished_jobs_are_neither_counted_nor_taken():
     (found,) = planned(log(files), unfinished=[job]).jobs
     assert len(found.files) == 10
     job = replace(job, files=[file.path for file in files[:3]])
-    assert reasons(planned(log(files), unfinished=[job]), "hourly") == [
-        "9 of 10 files; files of unfinished job j7 are not counted"
-    ]
+    assert reasons(planned(log(files), unfinished=[job]), "hourly") == ["9 10 j7"]
     job = replace(job, files=[file.path for file in files])
-    assert reasons(planned(log(files), unfinished=[job]), "hourly") == ["files of unfinished job j7"]
+    assert reasons(planned(log(files), unfinished=[job]), "hourly") == ["j7"]
     assert len(planned(log(files), unfinished=[replace(job, dataset="x.y.z")]).jobs) == 1
 
 
 def test_a_period_that_cannot_be_read_is_named_and_the_others_are_planned():
     found = planned(log(entries(OLD, 10), entries("nonsense", 3)))
     assert len(found.jobs) == 1
-    assert "'nonsense' is no period" in reasons(found, "roll_up")[0]
+    assert "'nonsense'" in reasons(found, "roll_up")[0]
 
 
 def test_a_candidate_waits_since_its_period_was_ready_or_its_first_file_came():

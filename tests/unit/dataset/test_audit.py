@@ -13,6 +13,7 @@ from siltstone.errors import Corruption
 from siltstone.failpoints import arm
 from siltstone.model.reports import AuditRecord, HistoryEntry
 from tests.support.folds import fold_by_arrow
+from tests.support.internals import store_of
 
 FAST = Settings(durable=False, vacuum_floor_hours=0.0)
 NAME = "crm.sales.people"
@@ -36,7 +37,7 @@ def audit_file(lake: Lake) -> Path:
 
 
 def told(dataset: Dataset) -> list[tuple[int, str | None, str | None, int, int | None]]:
-    return [(one.sequence, one.actor, one.reason, one.keys, one.rows) for one in records(dataset._store)]
+    return [(one.sequence, one.actor, one.reason, one.keys, one.rows) for one in records(store_of(dataset))]
 
 
 def audited(entries: list[HistoryEntry]) -> list[tuple[str, str, AuditRecord]]:
@@ -107,8 +108,8 @@ def test_the_history_shows_the_record_with_its_commit_and_alone_after_a_purge(pe
     [(table, what, record)] = audited(people.history())
     assert (table, what, record.actor, record.rows) == ("changes", "tombstone", "dpo", 1)
     fold_by_arrow(people)
-    prune(people._store)
-    purge_files(people._store)
+    prune(store_of(people))
+    purge_files(store_of(people))
     assert all(entry.what != "tombstone" for entry in people.history() if entry.table == "changes")
     assert audited(people.history()) == [("audit", "tombstone", record)]
     assert audited(people.history(limit=1)) in ([], [("audit", "tombstone", record)])
@@ -127,7 +128,7 @@ def test_a_missing_record_counts_the_tombstones_of_all_files_of_its_batch(tmp_pa
     lake = Lake.open(tmp_path / "lake", settings=Settings(durable=False, upsert_rows=2))
     people = lake.create(NAME, "id STRING NOT NULL, n BIGINT", key="id")
     cut_off(people, [f"P{number}" for number in range(5)], reason="request 18")
-    store = people._store
+    store = store_of(people)
     append_missing(store, store.snapshot())
     assert told(people) == [(1, None, "request 18", 5, None)]
 
@@ -135,7 +136,7 @@ def test_a_missing_record_counts_the_tombstones_of_all_files_of_its_batch(tmp_pa
 def test_what_is_folded_already_is_not_recorded_again(people: Dataset):
     people.tombstone(["P1"], actor="dpo")
     fold_by_arrow(people, with_prune=False)
-    store = people._store
+    store = store_of(people)
     append_missing(store, store.snapshot())
     assert len(told(people)) == 1
 
@@ -148,7 +149,7 @@ def test_a_cut_line_is_passed_over_and_the_next_record_replaces_it(lake: Lake, p
     assert [one[1] for one in told(people)] == ["one"]
     people.tombstone(["P3"], actor="three")
     assert [one[1] for one in told(people)] == ["one", "three"]
-    store = people._store
+    store = store_of(people)
     append_missing(store, store.snapshot())
     assert [one[1] for one in told(people)] == ["one", "two", "three"]
 
@@ -170,6 +171,6 @@ def test_a_record_that_cannot_be_written_does_not_fail_the_tombstone(lake: Lake,
     (lake.path / "_system" / "audit").write_text("in the way")
     assert people.tombstone(["P1"], actor="dpo").applied
     (lake.path / "_system" / "audit").unlink()
-    store = people._store
+    store = store_of(people)
     append_missing(store, store.snapshot())
     assert told(people) == [(2, "dpo", None, 1, None)]

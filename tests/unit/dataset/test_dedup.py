@@ -85,29 +85,31 @@ def test_random_histories_say_what_a_list_in_python_says(lake: Lake, seed: int) 
 
 
 @pytest.mark.parametrize(
-    ("columns", "words"),
+    ("columns", "facts"),
     [
-        (["visitor", "account", "region"], "at missing"),
-        (["at", "visitor", "account"], "region missing"),
-        (["at", "region"], "visitor, account missing"),
-        (["at", "region", "visitor", "account", "nothing"], "not in the schema"),
-        (["at", "at"], "named twice"),
+        (["visitor", "account", "region"], ("at",)),
+        (["at", "visitor", "account"], ("region",)),
+        (["at", "region"], ("visitor, account",)),
+        (["at", "region", "visitor", "account", "nothing"], ("'nothing'",)),
+        (["at", "at"], ("'at'",)),
     ],
 )
-def test_columns_with_which_duplicates_would_not_meet_are_refused(lake: Lake, columns: list[str], words: str) -> None:
-    with pytest.raises(InvalidRequest, match=words):
+def test_columns_with_which_duplicates_would_not_meet_are_refused(
+    lake: Lake, columns: list[str], facts: tuple[str, ...]
+) -> None:
+    with refused(InvalidRequest, None, *facts):
         create(lake, dedup_by=columns)
     assert lake.datasets() == []
 
 
 def test_what_makes_no_sense_is_refused(lake: Lake) -> None:
-    with pytest.raises(InvalidRequest, match="first, last"):
+    with refused(InvalidRequest, None, "'newest'", "survivor"):
         create(lake, dedup_by=list(COLUMNS), survivor="newest")
     with pytest.raises(InvalidRequest, match="dedup_by"):
         create(lake, survivor="last")
     with pytest.raises(InvalidRequest, match="keyed"):
         lake.create("web.eu.people", "id STRING", key="id", dedup_by="id")
-    with pytest.raises(InvalidRequest, match="must be string"):
+    with pytest.raises(InvalidRequest, match="'x'"):
         lake.create("web.eu.floats", "at TIMESTAMP, x DOUBLE", time="at", dedup_by=["at", "x"])
 
 
@@ -117,7 +119,7 @@ def test_a_log_says_how_it_treats_duplicates_and_another_way_is_another_log(lake
     assert make(lake, "last")[0].info().incarnation == log.info().incarnation
     with refused(Conflict, None, "survivor", "last", "first"):
         make(lake, "first")
-    with pytest.raises(Conflict, match="its dedup is at"):
+    with pytest.raises(Conflict):
         create(lake)
     assert Spec.from_json(log.spec.to_json()) == log.spec
     assert log.spec.format_version == DEDUP_FORMAT

@@ -12,6 +12,7 @@ from siltstone import Dataset, Lake, Settings
 from siltstone.dataset.read import arrow_view as local
 from siltstone.dataset.read.arrow_view import sorted_rows
 from siltstone.host.system_errors import is_memory_failure
+from tests.support.internals import narrowed
 
 MEGABYTE = 1_000_000
 LIMITED = """
@@ -30,7 +31,7 @@ def test_rows_are_sorted_in_arrays_that_fit_their_offsets(monkeypatch: pytest.Mo
     assert sorted_rows(rows, ["k"]).equals(rows.sort_by("k"))
     monkeypatch.setattr(local, "ARRAY_BYTES", 4096)
     large = rows.set_column(1, "t", rows.column("t").cast(pa.large_string())).sort_by("k")
-    found = pa.concat_tables(local._narrowed(large, rows.schema))
+    found = pa.concat_tables(narrowed(large, rows.schema))
     assert found.equals(rows.sort_by("k"))
     assert found.column("t").num_chunks > 2
 

@@ -84,25 +84,25 @@ def test_a_keyed_dataset_of_that_name_is_a_conflict(lake: Lake):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "facts"),
     [
-        ({"key": "n", "time": "at"}, "one of the two"),
-        ({}, "one of the two"),
-        ({"key": "n", "sort_by": "at"}, "for logs"),
-        ({"key": "n", "partition_by": "at"}, "for logs"),
-        ({"time": "n"}, "must be a timestamp"),
-        ({"time": "nowhere"}, "not in the schema"),
-        ({"time": "at", "subject": "nowhere"}, "not in the schema"),
-        ({"time": "at", "subject": "tags"}, "of type array<string>"),
-        ({"time": "at", "partition_by": "at"}, "it must be string"),
-        ({"time": "at", "partition_by": ["region", "region"]}, "named twice"),
-        ({"time": "at", "partition_by": "visitor", "subject": "visitor"}, "identifies a person"),
-        ({"time": "at", "sort_by": "tags"}, "with an order"),
+        ({"key": "n", "time": "at"}, ()),
+        ({}, ()),
+        ({"key": "n", "sort_by": "at"}, ("sort_by",)),
+        ({"key": "n", "partition_by": "at"}, ("partition_by",)),
+        ({"time": "n"}, ("'n'",)),
+        ({"time": "nowhere"}, ("'nowhere'",)),
+        ({"time": "at", "subject": "nowhere"}, ("'nowhere'",)),
+        ({"time": "at", "subject": "tags"}, ("array<string>",)),
+        ({"time": "at", "partition_by": "at"}, ("'at'",)),
+        ({"time": "at", "partition_by": ["region", "region"]}, ("'region'",)),
+        ({"time": "at", "partition_by": "visitor", "subject": "visitor"}, ("'visitor'", "partition_by")),
+        ({"time": "at", "sort_by": "tags"}, ("'tags'",)),
     ],
 )
-def test_what_cannot_be_a_log_is_refused(tmp_path: Path, given: dict[str, Any], message: str):
+def test_what_cannot_be_a_log_is_refused(tmp_path: Path, given: dict[str, Any], facts: tuple[str, ...]):
     schema = pa.schema([*SCHEMA, pa.field("tags", pa.list_(pa.string()))])
-    with pytest.raises(InvalidRequest, match=message):
+    with refused(InvalidRequest, None, *facts):
         Lake.open(tmp_path / "none").create(NAME, schema, **given)
     assert not (tmp_path / "none").exists()
 
@@ -136,17 +136,17 @@ def test_a_producer_appends_a_sequence_once(log: Dataset):
 
 
 @pytest.mark.parametrize(
-    ("bad", "message"),
+    ("bad", "facts"),
     [
-        ({"at": None}, "must not be null, but is in row 1"),
-        ({"n": "many"}, "row 1, column 'n': 'many' is not a long"),
-        ({"at": "soon"}, "row 1, column 'at'"),
-        ({"color": "red"}, "no column 'color'"),
-        ({"region": ""}, "'region' is empty text in row 1"),
+        ({"at": None}, ("row 1",)),
+        ({"n": "many"}, ("row 1", "'n'", "'many'")),
+        ({"at": "soon"}, ("row 1", "'at'")),
+        ({"color": "red"}, ("'color'",)),
+        ({"region": ""}, ("'region'", "row 1")),
     ],
 )
-def test_a_bad_row_refuses_the_batch_and_is_named(log: Dataset, bad: dict[str, Any], message: str):
-    with pytest.raises(InvalidRequest, match=message):
+def test_a_bad_row_refuses_the_batch_and_is_named(log: Dataset, bad: dict[str, Any], facts: tuple[str, ...]):
+    with refused(InvalidRequest, None, *facts):
         log.append([click(0), click(1, **bad), click(2)])
     assert log.to_arrow().num_rows == 0
     assert log.status().sequence == 0
@@ -165,7 +165,7 @@ def test_bad_rows_can_be_refused_one_by_one(log: Dataset):
     assert [found.row for found in ack.refused] == [1, 3, 4, 6]
     reason = "column 'n': 'x' is not a long. Accepted: a whole number from -9223372036854775808 to 9223372036854775807."
     assert ack.refused[0].reason == reason
-    assert ack.refused[1].reason == "column 'at' must not be null, but is."
+    assert "'at'" in ack.refused[1].reason
     assert "color" in ack.refused[3].reason
     assert (ack.rows, ack.applied) == (3, True)
     assert as_counter(log.to_arrow()) == as_counter([click(0), click(2), click(5)])
@@ -192,15 +192,15 @@ def test_rows_of_arrow_are_refused_one_by_one_too(log: Dataset):
 
 def test_what_belongs_to_the_other_kind_is_refused(lake: Lake, log: Dataset):
     keyed = lake.create("a.b.keyed", "id STRING", key="id")
-    for call, message in (
-        (lambda: log.upsert(clicks(1)), "is a log dataset and has no upsert. Append to it"),
-        (lambda: keyed.append([{"id": "a"}]), "is a keyed dataset and has no append. Upsert into it"),
-        (lambda: log.get(["V-1"]), "has no key to get rows by"),
-        (lambda: log.tombstone(where="n > 1"), "has no key to find by a condition"),
-        (lambda: log.append(clicks(1), refuse="none"), "batch, row"),
-        (lambda: log.append([]), "empty"),
+    for call, facts in (
+        (lambda: log.upsert(clicks(1)), ("upsert",)),
+        (lambda: keyed.append([{"id": "a"}]), ("keyed", "append")),
+        (lambda: log.get(["V-1"]), ()),
+        (lambda: log.tombstone(where="n > 1"), ()),
+        (lambda: log.append(clicks(1), refuse="none"), ("'none'", "refuse")),
+        (lambda: log.append([]), ()),
     ):
-        with pytest.raises(InvalidRequest, match=message):
+        with refused(InvalidRequest, None, *facts):
             call()
 
 
@@ -246,25 +246,25 @@ def test_one_subject_column_takes_plain_values(lake: Lake):
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "facts"),
     [
-        (["V-1"], "several subject columns"),
-        ("V-1", "as a list"),
-        ([{"visitor": None}], "names no value"),
-        ([{}], "names no value"),
-        ([{"n": 1}], "no column 'n'"),
-        ([{"account": "x"}], "'x' is not a long"),
-        ([], "empty"),
+        (["V-1"], ("'V-1'",)),
+        ("V-1", ()),
+        ([{"visitor": None}], ("'visitor'",)),
+        ([{}], ()),
+        ([{"n": 1}], ("'n'",)),
+        ([{"account": "x"}], ("'x'",)),
+        ([], ()),
     ],
 )
-def test_tombstones_that_do_not_fit_are_refused(log: Dataset, values: Any, message: str):  # noqa: ANN401
-    with pytest.raises(InvalidRequest, match=message):
+def test_tombstones_that_do_not_fit_are_refused(log: Dataset, values: Any, facts: tuple[str, ...]):  # noqa: ANN401
+    with refused(InvalidRequest, None, *facts):
         log.tombstone(values)
 
 
 def test_a_log_without_subjects_has_no_tombstones(lake: Lake):
     log = create(lake, subject=None)
-    with pytest.raises(InvalidRequest, match="without subject columns"):
+    with pytest.raises(InvalidRequest):
         log.tombstone(["V-1"])
     assert log.tombstones() == []
 
@@ -316,7 +316,7 @@ def test_columns_of_a_log_can_be_added(log: Dataset):
     assert log.schema.names == [*SCHEMA.names, "page"]
     base = DeltaTable(log.path / "base")
     assert base.metadata().partition_columns == ["_period", "region"]
-    with pytest.raises(InvalidRequest, match="subject or partition column"):
+    with pytest.raises(InvalidRequest, match="'account'"):
         log.alter(widen={"account": "DECIMAL(20,0)"})
 
 

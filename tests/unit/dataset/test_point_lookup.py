@@ -20,9 +20,11 @@ from siltstone.dataset.read import point_lookup as lookup_module
 from siltstone.delta.row_group_reader import FileReader
 from siltstone.errors import Corruption, Gone, InvalidRequest
 from tests.support.folds import fold_by_arrow
+from tests.support.internals import cached_reads, parts_of, store_of
 from tests.support.kinds import KINDS, Kind, plain_rows, random_values, to_table
 from tests.support.model import Model
 from tests.support.people import SCHEMA, create, key, people, person
+from tests.support.refusals import refused as refuses
 from tests.support.unchecked import write_unchecked
 
 FAST = Settings(durable=False)
@@ -73,11 +75,9 @@ def test_only_the_columns_that_were_asked_for_come_in_that_order(lake_path: Path
     assert dataset.get([key(4)], columns="n").to_pylist() == [{"n": 4}]
 
 
-@pytest.mark.parametrize(
-    ("columns", "message"), [(["nope"], "no column 'nope'"), ([], "at least one"), (["n", "n"], "each once")]
-)
-def test_columns_that_are_not_there_are_refused(lake_path: Path, columns: list[str], message: str):
-    with pytest.raises(InvalidRequest, match=message):
+@pytest.mark.parametrize(("columns", "facts"), [(["nope"], ("'nope'",)), ([], ()), (["n", "n"], ())])
+def test_columns_that_are_not_there_are_refused(lake_path: Path, columns: list[str], facts: tuple[str, ...]):
+    with refuses(InvalidRequest, None, *facts):
         made(lake_path).get(["a"], columns=columns)
 
 
@@ -93,7 +93,7 @@ def test_bad_keys_are_refused_as_a_tombstone_refuses_them(lake_path: Path, keys:
 
 def test_too_many_keys_are_a_join(lake_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("siltstone.dataset.dataset.MAX_LOOKUP_KEYS", 2)
-    with pytest.raises(InvalidRequest, match="3 keys are too many"):
+    with pytest.raises(InvalidRequest, match="3"):
         made(lake_path).get(["a", "b", "c"])
 
 
@@ -229,7 +229,7 @@ def test_of_rows_with_one_key_the_last_by_the_named_columns_wins(lake_path: Path
     dataset.upsert([dict(zip(("id", "n", "x"), row, strict=True)) for row in rows], order_by="n")
     assert dataset.get(["a", "b"]).column("x").to_pylist() == ["two", "second"]
     for name in ("nope", ""):
-        with pytest.raises(InvalidRequest, match="is not in the schema"):
+        with pytest.raises(InvalidRequest, match=repr(name)):
             dataset.upsert([{"id": "a"}], order_by=name)
 
 
@@ -284,13 +284,13 @@ def test_a_second_lookup_of_a_small_dataset_reads_no_file(lake_path: Path):
 
 def test_of_a_dataset_that_does_not_fit_only_keys_and_footers_stay(lake_path: Path):
     dataset = made(lake_path, 60_000, Settings(durable=False, lookup_cache_mb=1), group_rows=4_096)
-    reads = dataset._store.reads
+    reads = store_of(dataset).reads
     rng = random.Random(3)
     for _ in range(40):
         number = rng.randrange(60_000)
         assert dataset.get([key(number)]).column("n").to_pylist() == [number]
         assert 0 < reads.size_bytes <= reads.limit_bytes
-    kept = {part for _, _, part in reads._entries}
+    kept = {part for _, _, part in cached_reads(reads)}
     assert {part[1] for part in kept if isinstance(part, tuple)} == {("id",)}
 
 
@@ -298,7 +298,7 @@ def test_nothing_is_kept_if_there_is_no_room(lake_path: Path):
     dataset = made(lake_path, 100, NOTHING_KEPT, group_rows=10)
     dataset.upsert([person(1, city="changed")])
     assert dataset.get([key(1), key(2)]).column("city").to_pylist() == ["changed", "city 2"]
-    assert dataset._store.reads.size_bytes == 0
+    assert store_of(dataset).reads.size_bytes == 0
 
 
 # ---- following the dataset ---------------------------------------------------------------------------------------
@@ -321,8 +321,8 @@ def test_files_that_a_fold_removed_are_forgotten_at_the_next_lookup(lake_path: P
         dataset.get([key(1), key(50)])
     fold_by_arrow(opened(lake_path))
     dataset.get([key(2)])
-    live = {f"base/{file.path}" for file in dataset._store.snapshot().base.files}
-    assert {path for _, path, _ in dataset._store.reads._entries} == live
+    live = {f"base/{file.path}" for file in store_of(dataset).snapshot().base.files}
+    assert {path for _, path, _ in cached_reads(store_of(dataset).reads)} == live
 
 
 def test_a_purge_through_another_handle_of_the_lake_empties_the_memory(lake_path: Path):
@@ -332,9 +332,9 @@ def test_a_purge_through_another_handle_of_the_lake_empties_the_memory(lake_path
     fold_by_arrow(dataset)
     for _ in range(2):
         dataset.get([key(1)])
-    assert dataset._store.reads.size_bytes > 0
+    assert store_of(dataset).reads.size_bytes > 0
     assert lake.dataset(str(dataset.name)).compact(purge=True).purged
-    assert dataset._store.reads.size_bytes == 0
+    assert store_of(dataset).reads.size_bytes == 0
     assert ids(dataset.get([key(1)])) == [key(1)]
 
 
@@ -345,18 +345,18 @@ def test_a_dropped_dataset_is_gone_and_forgotten(lake_path: Path):
     elsewhere = opened(lake_path)
     for handle in (dataset, elsewhere):
         handle.get([key(1)])
-        assert handle._parts.store.reads.size_bytes > 0
+        assert parts_of(handle).store.reads.size_bytes > 0
     lake.drop(str(dataset.name))
-    assert dataset._parts.store.reads.size_bytes == 0
+    assert parts_of(dataset).store.reads.size_bytes == 0
     for handle in (dataset, elsewhere):
         with pytest.raises(Gone):
             handle.get([key(1)])
-        assert handle._parts.store.reads.size_bytes == 0
+        assert parts_of(handle).store.reads.size_bytes == 0
 
 
 def test_a_file_that_is_removed_between_snapshot_and_read_means_a_new_snapshot(lake_path: Path):
     dataset = made(lake_path, 50)
-    store = dataset._store
+    store = store_of(dataset)
     taken = store.snapshot()
     fold_by_arrow(opened(lake_path))  # writes the same rows anew
     for file in taken.base.files:
@@ -368,7 +368,7 @@ def test_a_file_that_is_removed_between_snapshot_and_read_means_a_new_snapshot(l
 
 def test_a_broken_file_is_named(lake_path: Path):
     dataset = made(lake_path, 50)
-    file = dataset.path / "base" / dataset._store.snapshot().base.files[0].path
+    file = dataset.path / "base" / store_of(dataset).snapshot().base.files[0].path
     file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(Corruption, match=file.name):
         dataset.get([key(7)])

@@ -9,6 +9,7 @@ from siltstone.delta.layout import Layout
 from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, Reason
 from siltstone.lake import Lake
 from siltstone.model.spec import PROPERTY_DROPPED
+from tests.support.internals import registry_of, store_of
 from tests.support.refusals import refused
 from tests.support.tables import FAST
 
@@ -59,7 +60,7 @@ def test_creating_a_different_dataset_of_that_name_conflicts(
     lake: Lake, schema: str, key: str | list[str], subject: str | None
 ):
     first = lake.create("a.b.c", SCHEMA, key="id")
-    with pytest.raises(Conflict, match=r"a\.b\.c exists"):
+    with refused(Conflict, None, "a.b.c"):
         lake.create("a.b.c", schema, key=key, subject=subject)
     assert lake.dataset("a.b.c").info() == first.info()
 
@@ -91,10 +92,10 @@ def test_a_key_is_required_whatever_the_schema_says(lake: Lake):
 def test_a_lake_is_not_laid_over_something_else(tmp_path: Path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.doc").touch()
-    with pytest.raises(InvalidRequest, match=r"thesis\.doc"):
+    with refused(InvalidRequest, None, "thesis.doc"):
         Lake.open(tmp_path / "full", settings=FAST).create("a.b.c", SCHEMA, key="id")
     (tmp_path / "table" / "_delta_log").mkdir(parents=True)
-    with pytest.raises(InvalidRequest, match="is a Delta table"):
+    with pytest.raises(InvalidRequest):
         Lake.open(tmp_path / "table", settings=FAST).create("a.b.c", SCHEMA, key="id")
 
 
@@ -107,7 +108,7 @@ def test_a_lake_is_a_local_folder(path: str):
 def test_a_lake_is_not_a_file(tmp_path: Path):
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "lake"):
-        with pytest.raises(InvalidRequest, match="is a file"):
+        with pytest.raises(InvalidRequest):
             Layout.at(path)
 
 
@@ -130,7 +131,7 @@ def test_a_sweep_takes_what_crashed_creates_left_and_nothing_else(lake: Lake):
 
 def test_a_sweep_leaves_what_somebody_is_making_right_now(lake: Lake):
     people = lake.create("a.b.c", SCHEMA, key="id")
-    with people._store.presence() as owner:
+    with store_of(people).presence() as owner:
         folder = people.path.parent / owner.owner
         folder.mkdir()
         write_marker(folder, Marker(dataset="a.b.c", incarnation=owner.owner), durable=False)
@@ -141,7 +142,7 @@ def test_a_sweep_leaves_what_somebody_is_making_right_now(lake: Lake):
 def test_a_sweep_finishes_a_drop_that_crashed_after_the_registry(lake: Lake, monkeypatch: pytest.MonkeyPatch):
     people = lake.create("a.b.c", SCHEMA, key="id")
     with monkeypatch.context() as crash:
-        crash.setattr(lake._registry, "bury", lambda _dropped: None)
+        crash.setattr(registry_of(lake), "bury", lambda _dropped: None)
         lake.drop("a.b.c")
     assert people.path.exists()
     assert lake.sweep() == [people.path]
@@ -151,9 +152,9 @@ def test_a_sweep_finishes_a_drop_that_crashed_after_the_registry(lake: Lake, mon
 def test_a_name_lives_again_only_after_its_old_tables_are_marked(lake: Lake, monkeypatch: pytest.MonkeyPatch):
     people = lake.create("a.b.c", SCHEMA, key="id")
     with monkeypatch.context() as crash:
-        crash.setattr(lake._registry, "bury", lambda _dropped: None)
+        crash.setattr(registry_of(lake), "bury", lambda _dropped: None)
         lake.drop("a.b.c")
-    assert PROPERTY_DROPPED not in people._store.changes.properties()
+    assert PROPERTY_DROPPED not in store_of(people).changes.properties()
     lake.create("a.b.c", SCHEMA, key="id")
     assert not people.path.exists()
 

@@ -11,6 +11,7 @@ from siltstone.dataset.write.row_conversion import change_rows, check_keys, to_t
 from siltstone.errors import InvalidRequest
 from siltstone.model.columns import Op
 from siltstone.model.schema import MAX_KEY_BYTES, change_schema
+from tests.support.refusals import refused as refuses
 
 UTC = datetime.UTC
 BERLIN = datetime.timezone(datetime.timedelta(hours=2))
@@ -293,7 +294,7 @@ LOOSE = pa.schema([pa.field("id", pa.string()), pa.field("n", pa.int64())])
 
 
 def test_a_null_key_is_named_by_its_row():
-    with pytest.raises(InvalidRequest, match="'n' is missing or null in row 1"):
+    with refuses(InvalidRequest, None, "'n'", "row 1"):
         check_keys(pa.table({"id": ["x", "y"], "n": [1, None]}, schema=LOOSE), ["id", "n"], dataset="a.b.c")
 
 
@@ -306,7 +307,7 @@ def test_a_key_takes_at_most_a_kilobyte_and_bytes_are_what_counts(key: str, *, f
     if fits:
         check_keys(given, ["id"], dataset="a.b.c")
         return
-    with pytest.raises(InvalidRequest, match="1024 at most"):
+    with pytest.raises(InvalidRequest, match="1024"):
         check_keys(given, ["id"], dataset="a.b.c")
 
 

@@ -13,6 +13,7 @@ from siltstone import Conflict, Dataset, InvalidRequest, Lake
 from siltstone.failpoints import arm
 from siltstone.model.schema import default_of
 from tests.support.folds import fold_by_arrow
+from tests.support.refusals import refused
 from tests.support.tables import FAST
 
 SCHEMA = "id BIGINT NOT NULL, n INT, f FLOAT"
@@ -36,7 +37,7 @@ def rows(dataset: Dataset) -> list[dict[str, Any]]:
 def test_old_rows_show_the_default_and_new_ones_what_was_written(dataset: Dataset):
     dataset.upsert([{"id": 1, "n": 5}])
     report = dataset.alter(add="score BIGINT COMMENT 'of 100', note STRING", defaults={"score": 7})
-    assert report.changed == ["score long is added, default 7", "note string is added"]
+    assert [one.split()[0] for one in report.changed] == ["score", "note"]
     dataset.upsert([{"id": 2, "n": 6}, {"id": 3, "score": 1}])
     assert [(row["id"], row["score"], row["note"]) for row in rows(dataset)] == [
         (1, 7, None),
@@ -90,41 +91,41 @@ def test_a_comment_of_create_is_kept(lake: Lake):
     assert lake.create("a.b.d", "id BIGINT NOT NULL", key="id").info().columns[0]["comment"] == "the key"
 
 
-IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
-    ({"add": "x INT NOT NULL"}, "cannot be added as NOT NULL"),
-    ({"add": "n STRING"}, "there already, as integer"),
-    ({"add": "id BIGINT"}, "there already"),
-    ({"add": "_x INT"}, "reserved"),
-    ({"add": "N INT"}, "twice"),
-    ({"widen": {"n": "STRING"}}, "widened to long, not to string"),
-    ({"widen": {"n": "SMALLINT"}}, "widened to long, not to short"),
-    ({"widen": {"id": "STRING"}}, "part of the key"),
-    ({"widen": {"x": "INT"}}, "no column 'x'"),
-    ({"comments": {"x": "?"}}, "no column 'x'"),
-    ({"comments": {"n": "x" * 1001}}, "at most 1000"),
-    ({"tags": {"n": [""]}}, "tags are"),
-    ({"defaults": {"n": 5}}, "added with it"),
-    ({"add": "x INT", "defaults": {"x": "five"}}, "'five' is not an? integer"),
-    ({"add": "x ARRAY<INT>", "defaults": {"x": "[]"}}, "cannot have a default"),
-    ({"add": "x TIMESTAMP", "defaults": {"x": "2026-01-01T00:00:00"}}, "is not a timestamp"),
-    ({"add": 5}, "A schema is"),
+IMPOSSIBLE: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+    ({"add": "x INT NOT NULL"}, ("'x'", "NOT NULL")),
+    ({"add": "n STRING"}, ("'n'",)),
+    ({"add": "id BIGINT"}, ("'id'",)),
+    ({"add": "_x INT"}, ("'_x'",)),
+    ({"add": "N INT"}, ("'N'",)),
+    ({"widen": {"n": "STRING"}}, ("'n'",)),
+    ({"widen": {"n": "SMALLINT"}}, ("'n'",)),
+    ({"widen": {"id": "STRING"}}, ("'id'",)),
+    ({"widen": {"x": "INT"}}, ("'x'",)),
+    ({"comments": {"x": "?"}}, ("'x'",)),
+    ({"comments": {"n": "x" * 1001}}, ("1000",)),
+    ({"tags": {"n": [""]}}, ("'n'",)),
+    ({"defaults": {"n": 5}}, ("'n'",)),
+    ({"add": "x INT", "defaults": {"x": "five"}}, ("'five'",)),
+    ({"add": "x ARRAY<INT>", "defaults": {"x": "[]"}}, ("'x'",)),
+    ({"add": "x TIMESTAMP", "defaults": {"x": "2026-01-01T00:00:00"}}, ("'x'", "'2026-01-01T00:00:00'")),
+    ({"add": 5}, ()),
 ]
 
 
-@pytest.mark.parametrize(("change", "message"), IMPOSSIBLE, ids=[str(change) for change, _ in IMPOSSIBLE])
+@pytest.mark.parametrize(("change", "facts"), IMPOSSIBLE, ids=[str(change) for change, _ in IMPOSSIBLE])
 def test_what_is_not_possible_is_refused_by_name_and_changes_nothing(
-    dataset: Dataset, change: dict[str, Any], message: str
+    dataset: Dataset, change: dict[str, Any], facts: tuple[str, ...]
 ):
     before = dataset.schema
     versions = [DeltaTable(dataset.path / part).version() for part in ("base", "changes")]
-    with pytest.raises(InvalidRequest, match=message):
+    with refused(InvalidRequest, None, *facts):
         dataset.alter(**change)
     assert dataset.schema.equals(before, check_metadata=True)
     assert [DeltaTable(dataset.path / part).version() for part in ("base", "changes")] == versions
 
 
 def test_a_dry_run_and_a_repeat_change_nothing(dataset: Dataset):
-    assert dataset.alter(add="x INT", dry_run=True).changed == ["x integer is added"]
+    assert dataset.alter(add="x INT", dry_run=True).changed[0].split()[0] == "x"
     assert dataset.schema.names == ["id", "n", "f"]
     dataset.alter(add="x INT", defaults={"x": 1})
     version = DeltaTable(dataset.path / "base").version()

@@ -8,6 +8,7 @@ from siltstone.dataset.load.file_formats import BadContent, check_files, csv_hea
 from siltstone.dataset.load.source_files import Format, find_source, partition_of, partition_value
 from siltstone.dataset.schema_compat import check_names, check_type, fits
 from siltstone.errors import InvalidRequest, NotFound
+from tests.support.refusals import refused
 
 SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("n", pa.int64())])
 
@@ -59,7 +60,7 @@ def test_sizes_are_added_up(tmp_path: Path):
 @pytest.mark.parametrize("name", ["nothing", "nothing.parquet", "*.parquet", "empty"])
 def test_a_path_without_files_is_not_found_by_name(tmp_path: Path, name: str):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(NotFound, match="No files to load"):
+    with pytest.raises(NotFound):
         find_source(tmp_path / name)
 
 
@@ -98,7 +99,7 @@ def test_the_name_tells_the_format(tmp_path: Path, name: str, expected: Format):
 @pytest.mark.parametrize("name", ["a.txt", "a", "a.xlsx", "a.gz"])
 def test_a_name_that_does_not_tell_needs_the_format(tmp_path: Path, name: str):
     make(tmp_path, name)
-    with pytest.raises(InvalidRequest, match=r"say it \(--format or format=\)"):
+    with pytest.raises(InvalidRequest, match=name):
         find_source(tmp_path / name)
     assert find_source(tmp_path / name, format_name="csv").format is Format.CSV
 
@@ -111,21 +112,21 @@ def test_an_unknown_format_is_refused_with_those_there_are(tmp_path: Path):
 
 def test_formats_are_not_mixed(tmp_path: Path):
     make(tmp_path, "a.csv", "b.parquet")
-    with pytest.raises(InvalidRequest, match="several formats"):
+    with pytest.raises(InvalidRequest):
         find_source(tmp_path)
 
 
 def test_a_load_has_a_bounded_number_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("siltstone.dataset.load.source_files.MAX_FILES", 2)
     make(tmp_path, "a.csv", "b.csv", "c.csv")
-    with pytest.raises(InvalidRequest, match="too many"):
+    with pytest.raises(InvalidRequest):
         find_source(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["a.csv.zst", "a.json.xz", "a.csv.zip", "a.ndjson.lz4", "a.parquet.gz"])
 def test_a_compression_that_cannot_be_read_is_refused_by_name(tmp_path: Path, name: str):
     make(tmp_path, name)
-    with pytest.raises(InvalidRequest, match=rf"{name} is compressed"):
+    with pytest.raises(InvalidRequest, match=name):
         find_source(tmp_path / name)
 
 
@@ -148,19 +149,19 @@ def test_a_folder_stands_for_null_or_for_an_escaped_value():
 
 
 @pytest.mark.parametrize(
-    ("path", "match"),
+    ("path", "facts"),
     [
-        ("zip=1/a.csv", "'zip', which dataset a.b.c does not have"),
-        ("id=x/a.csv", "'id', which its folder names too"),
-        ("n=x/a.csv", "lies in a folder n=x, which is not a long"),
-        ("n=/a.csv", "without a value for column 'n'"),
-        ("n=1/n=2/a.csv", "names a column twice"),
+        ("zip=1/a.csv", ("'zip'", "a.b.c")),
+        ("id=x/a.csv", ("'id'",)),
+        ("n=x/a.csv", ("n=x",)),
+        ("n=/a.csv", ("'n'",)),
+        ("n=1/n=2/a.csv", ("a.csv",)),
     ],
 )
-def test_a_folder_that_does_not_fit_is_refused_by_name(tmp_path: Path, path: str, match: str):
+def test_a_folder_that_does_not_fit_is_refused_by_name(tmp_path: Path, path: str, facts: tuple[str, ...]):
     make(tmp_path, path)
     (tmp_path / path).write_text("id\nx\n")
-    with pytest.raises(InvalidRequest, match=match):
+    with refused(InvalidRequest, None, *facts):
         check_files(find_source(tmp_path), SCHEMA, dataset="a.b.c").refuse_bad()
 
 
@@ -168,7 +169,7 @@ def test_files_in_folders_of_other_columns_are_not_loaded_together(tmp_path: Pat
     make(tmp_path, "in/n=1/a.csv", "in/b.csv")
     for file in tmp_path.rglob("*.csv"):
         file.write_text("id\nx\n")
-    with pytest.raises(InvalidRequest, match="folders of other columns"):
+    with pytest.raises(InvalidRequest):
         check_files(find_source(tmp_path), SCHEMA, dataset="a.b.c").refuse_bad()
 
 
@@ -181,9 +182,7 @@ def test_every_bad_file_is_named_up_to_a_limit_and_the_good_ones_are_kept(tmp_pa
     (tmp_path / "good.csv").write_text("id\nx\n")
     checked = check_files(find_source(tmp_path), SCHEMA, dataset="a.b.c")
     assert checked.files == (tmp_path / "good.csv",)
-    with pytest.raises(
-        InvalidRequest, match=r"25 of 26 files cannot be loaded: .*bad00.*bad19.*and 5 more.*quarantine"
-    ) as caught:
+    with refused(InvalidRequest, None, "25", "26", "bad00", "bad19", "5") as caught:
         checked.refuse_bad()
     assert "bad20" not in str(caught.value)
 
@@ -191,7 +190,7 @@ def test_every_bad_file_is_named_up_to_a_limit_and_the_good_ones_are_kept(tmp_pa
 @pytest.mark.parametrize("name", ["a.csv.gz", "a.ndjson.gz", "a.json.bz2"])
 def test_a_broken_compression_is_found_by_name(tmp_path: Path, name: str):
     make(tmp_path, name)
-    with pytest.raises(InvalidRequest, match=rf"{name} is not .*readable"):
+    with pytest.raises(InvalidRequest, match=name):
         check_files(find_source(tmp_path), SCHEMA, dataset="a.b.c").refuse_bad()
 
 
@@ -199,22 +198,21 @@ def test_a_broken_compression_is_found_by_name(tmp_path: Path, name: str):
 
 
 @pytest.mark.parametrize(
-    ("names", "match"),
+    ("names", "facts"),
     [
-        (["id", "zip"], "'zip'"),
-        (["id", "n", "n"], "twice"),
-        (["n"], "lacks column 'id'"),
-        ([], "lacks column 'id'"),
-        (["ID"], "'ID'"),
+        (["id", "zip"], ("'zip'",)),
+        (["id", "n", "n"], ()),
+        (["n"], ("'id'",)),
+        ([], ("'id'",)),
+        (["ID"], ("'ID'",)),
     ],
 )
-def test_a_file_with_other_columns_is_refused_by_its_name(tmp_path: Path, names: list[str], match: str):
+def test_a_file_with_other_columns_is_refused_by_its_name(tmp_path: Path, names: list[str], facts: tuple[str, ...]):
     file = tmp_path / "a.csv"
     file.write_text(",".join(names) + "\n")
-    with pytest.raises(InvalidRequest, match=match) as caught:
+    with refused(InvalidRequest, None, *facts) as caught:
         check_files(find_source(file), SCHEMA, dataset="a.b.c").refuse_bad()
     assert str(file) in str(caught.value)
-    assert "Nothing was loaded" in str(caught.value)
 
 
 @pytest.mark.parametrize("names", [["id", "n"], ["n", "id"], ["id"]])
@@ -232,7 +230,7 @@ def test_a_csv_file_that_is_none_is_refused_by_name(tmp_path: Path, content: byt
     (tmp_path / "a.csv").write_bytes(content)
     with pytest.raises(BadContent):
         csv_header(tmp_path / "a.csv")
-    with pytest.raises(InvalidRequest, match=r"a\.csv is"):
+    with refused(InvalidRequest, None, "a.csv"):
         check_files(find_source(tmp_path / "a.csv"), SCHEMA, dataset="a.b.c").refuse_bad()
 
 
@@ -293,5 +291,5 @@ def test_what_pandas_writes_by_default_is_told_apart_from_what_fits(tmp_path: Pa
     rows = pa.table({"at": pa.array([0], pa.timestamp("ns"))})
     pq.write_table(rows, tmp_path / "a.parquet", version="2.6")
     schema = pa.schema([pa.field("at", pa.timestamp("us"))])
-    with pytest.raises(InvalidRequest, match=r"a\.parquet has column 'at' .*Cast it before loading"):
+    with refused(InvalidRequest, None, "a.parquet", "'at'"):
         check_files(find_source(tmp_path / "a.parquet"), schema, dataset="a.b.c").refuse_bad()

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from siltstone import Dataset, Lake
-from siltstone.errors import Corruption, SiltstoneError
+from siltstone.errors import Corruption, Reason, SiltstoneError
 from tests.support.folds import fold_by_arrow
+from tests.support.internals import store_of
 from tests.support.tables import FAST
 
 KEYED, LOG = "crm.sales.people", "web.eu.clicks"
@@ -41,7 +42,7 @@ def emptied(path: Path) -> None:
 
 
 def changes(dataset: Dataset, which: int) -> str:
-    return f"changes/{dataset._store.snapshot().unfolded[which].path}"
+    return f"changes/{store_of(dataset).snapshot().unfolded[which].path}"
 
 
 @pytest.mark.parametrize("damage", [scribbled, missing, emptied])
@@ -56,7 +57,7 @@ def test_a_broken_change_file_is_named_and_hides_nothing_else(
     damage(dataset.path / broken)
     found = dataset.status()
     assert list(found.unreadable) == [broken]
-    assert (damage is missing) == (found.unreadable[broken] == "it is missing")
+    assert (damage is missing) == (found.unreadable_reasons[broken] is Reason.MISSING_FILE)
     assert (found.backlog_rows, found.backlog_files, found.rows_in_base) == (
         before.backlog_rows,
         before.backlog_files,
@@ -82,7 +83,7 @@ def test_a_broken_page_is_met_by_whoever_reads_it(lake: Lake) -> None:
 @pytest.mark.parametrize("damage", [scribbled, missing, emptied])
 def test_a_broken_file_of_base_is_named(lake: Lake, damage: Callable[[Path], None]) -> None:
     dataset = lake.dataset(KEYED)
-    (file,) = dataset._store.snapshot().base.files
+    (file,) = store_of(dataset).snapshot().base.files
     damage(dataset.path / "base" / file.path)
     found = dataset.status()
     assert list(found.unreadable) == [f"base/{file.path}"]

@@ -10,6 +10,8 @@ from siltstone import Lake, Settings
 from siltstone.errors import InvalidRequest
 from siltstone.model.tiers import Tier, tiers_from_text
 from tests.support.clicks import clicks, create
+from tests.support.internals import store_of
+from tests.support.refusals import refused
 
 NAME = "web.eu.clicks"
 
@@ -48,30 +50,32 @@ def test_the_planner_goes_by_them(lake: Lake) -> None:
     log.set_tiers({"monthly": {"enabled": False}, "yearly": mine | {"cron": "0 0 1 * *"}})
     assert lake.plan(only=["yearly"]).jobs == ()
     log.set_tiers(reset=True)
-    with pytest.raises(InvalidRequest, match="no tier or work 'yearly'"):
+    with pytest.raises(InvalidRequest, match="'yearly'"):
         lake.plan(only=["yearly"])
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "facts"),
     [
-        ("daily.min_files=40", "above max_files"),
-        ("daily.cron=every day", "cron"),
-        ("daily.cron=0 0 31 2 *", "cron"),
-        ("weekly.target=hour", "finer than the source"),
-        ("weekly.enabled=yes; weekly.target=month", "both write month periods"),
-        ("daily.colour=red", "colour"),
-        ("mine.min_files=3", "is new and needs"),
-        ("daily", "changes no tier"),
+        ("daily.min_files=40", ("max_files",)),
+        ("daily.cron=every day", ("cron",)),
+        ("daily.cron=0 0 31 2 *", ("cron",)),
+        ("weekly.target=hour", ("'weekly'", "hour")),
+        ("weekly.enabled=yes; weekly.target=month", ("'weekly'", "'monthly'")),
+        ("daily.colour=red", ("colour",)),
+        ("mine.min_files=3", ("'mine'",)),
+        ("daily", ("'daily'",)),
     ],
 )
-def test_what_contradicts_itself_is_refused_and_changes_nothing(lake: Lake, changes: str, words: str) -> None:
+def test_what_contradicts_itself_is_refused_and_changes_nothing(
+    lake: Lake, changes: str, facts: tuple[str, ...]
+) -> None:
     log = create(lake)
     log.set_tiers("daily.min_files=6")
-    version = log._store.base.pin().version
-    with pytest.raises(InvalidRequest, match=words):
+    version = store_of(log).base.pin().version
+    with refused(InvalidRequest, None, *facts):
         log.set_tiers(changes)
-    assert log._store.base.pin().version == version
+    assert store_of(log).base.pin().version == version
     assert by_name(log.tiers())["daily"].min_files == 6
 
 
@@ -87,7 +91,7 @@ def test_settings_of_the_lake_that_contradict_them_later_are_told_with_the_datas
     log.set_tiers("daily.min_files=20")
     with Lake.open(lake.path, settings=Settings(durable=False, tiers="daily.max_files=15")) as again:
         assert "silt tiers" in again.plan().unreadable[NAME]  # the others go on
-        with pytest.raises(InvalidRequest, match=r"web\.eu\.clicks.*silt tiers"):
+        with refused(InvalidRequest, None, "web.eu.clicks", "silt tiers"):
             again.plan([NAME])
         again.dataset(NAME).set_tiers("daily.min_files=15")
         assert not again.plan().unreadable
@@ -98,9 +102,9 @@ def test_saying_the_same_again_commits_nothing_and_columns_keep_what_they_say(la
     log.alter(add="score BIGINT", defaults={"score": 7}, comments={"n": "a number"})
     log.append([{"at": datetime.datetime(2026, 11, 15, tzinfo=datetime.UTC)}])
     log.set_tiers("daily.min_files=6")
-    version = log._store.base.pin().version
+    version = store_of(log).base.pin().version
     log.set_tiers("daily.min_files=6")
-    assert log._store.base.pin().version == version
+    assert store_of(log).base.pin().version == version
     columns = {column["name"]: column for column in lake.dataset(NAME).info().columns}
     assert columns["n"]["comment"] == "a number"
     assert columns["score"]["default"] == 7 or columns["score"]["default"] == "7"

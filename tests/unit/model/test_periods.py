@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from siltstone.errors import InvalidRequest
 from siltstone.model.periods import Granularity, coarser, end, granularity_of, order, period_of, start
+from tests.support.refusals import refused
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 LAST = dt.datetime.max.replace(tzinfo=dt.UTC)
@@ -64,7 +65,7 @@ def test_a_coarser_period_holds_the_finer_one_and_a_week_goes_by_its_thursday(
 ):
     period = period_of(us(moment), fine)
     if coarse.rank < fine.rank:
-        with pytest.raises(InvalidRequest, match="does not fit into one"):
+        with pytest.raises(InvalidRequest):
             coarser(period, coarse)
         return
     found = coarser(period, coarse)
@@ -93,7 +94,7 @@ def test_the_last_periods_of_the_calendar_end_with_its_last_moment():
 
 @pytest.mark.parametrize("moment_us", [us(LAST) + 1, us(dt.datetime.min.replace(tzinfo=dt.UTC)) - 1, 10**30, -(10**30)])
 def test_a_moment_outside_of_the_calendar_is_refused(moment_us: int):
-    with pytest.raises(InvalidRequest, match="outside of the years 1 to 9999"):
+    with refused(InvalidRequest, None, "1", "9999"):
         period_of(moment_us, Granularity.DAY)
 
 

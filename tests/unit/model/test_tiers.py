@@ -16,6 +16,7 @@ from siltstone.model.tiers import (
     check_tiers,
     tiers_from_text,
 )
+from tests.support.refusals import refused
 
 HOURLY, DAILY, WEEKLY, MONTHLY = DEFAULT_TIERS
 MB = 1024 * 1024
@@ -38,29 +39,28 @@ def test_hourly_and_daily_are_what_the_ancestors_had():
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "what"),
+    ("field", "value", "facts"),
     [
-        ("name", "Daily", "lower-case"),
-        ("name", "", "lower-case"),
-        ("name", "fold", "none of"),
-        ("source", Granularity.MONTH, "target \\(day\\) is finer than the source \\(month\\)"),
-        ("min_age_seconds", -1, "min_age_seconds must be from 0"),
-        ("min_age_seconds", 10**12, "min_age_seconds must be from 0"),
-        ("quiet_seconds", -1, "quiet_seconds must be from 0"),
-        ("quiet_until_seconds", -1, "quiet_until_seconds must be from 0"),
-        ("max_files", 1, "max_files must be from 2 to 500"),
-        ("max_files", 501, "max_files must be from 2 to 500"),
-        ("min_files", 1, "min_files must be at least 2"),
-        ("min_files", 31, "min_files \\(31\\) is above max_files \\(30\\)"),
-        ("target_bytes", MB - 1, "target_bytes must be from"),
-        ("target_bytes", 1024**5 + 1, "target_bytes must be from"),
-        ("cron", "61 * * * *", "is no cron expression"),
+        ("name", "Daily", ("'Daily'",)),
+        ("name", "", ()),
+        ("name", "fold", ("'fold'",)),
+        ("source", Granularity.MONTH, ("'daily'",)),
+        ("min_age_seconds", -1, ("min_age_seconds", "0")),
+        ("min_age_seconds", 10**12, ("min_age_seconds", "0")),
+        ("quiet_seconds", -1, ("quiet_seconds", "0")),
+        ("quiet_until_seconds", -1, ("quiet_until_seconds", "0")),
+        ("max_files", 1, ("max_files", "2", "500")),
+        ("max_files", 501, ("max_files", "2", "500")),
+        ("min_files", 1, ("min_files", "2")),
+        ("min_files", 31, ("min_files", "31", "max_files", "30")),
+        ("target_bytes", MB - 1, ("target_bytes",)),
+        ("target_bytes", 1024**5 + 1, ("target_bytes",)),
+        ("cron", "61 * * * *", ("cron",)),
     ],
 )
-def test_a_tier_that_contradicts_itself_is_refused_by_name(field: str, value: object, what: str):
-    with pytest.raises(InvalidRequest, match=what) as caught:
+def test_a_tier_that_contradicts_itself_is_refused_by_name(field: str, value: object, facts: tuple[str, ...]):
+    with refused(InvalidRequest, None, *facts):
         replace(DAILY, **{field: value})  # type: ignore[arg-type]
-    assert "Tier " in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,9 @@ def test_a_new_name_is_a_new_tier_and_needs_its_fields():
         4096 * MB,
         30,
     )
-    with pytest.raises(InvalidRequest, match=r"Tier 'dayly' is new and needs .* Did you mean 'daily'\?"):
+    with refused(InvalidRequest, None, "'dayly'", "'daily'"):
         changed(DEFAULT_TIERS, {"dayly": {"min_files": 3}})
-    with pytest.raises(InvalidRequest, match="Tier 'late' is new and needs cron"):
+    with pytest.raises(InvalidRequest, match="'late'"):
         changed(DEFAULT_TIERS[:3], {"late": fields})
 
 
@@ -149,27 +149,27 @@ def test_values_are_read_as_people_write_them(field: str, value: object, expecte
     ],
 )
 def test_a_value_that_does_not_fit_is_refused_with_the_tier_and_the_field(field: str, value: object):
-    with pytest.raises(InvalidRequest, match=f"Tier 'daily': {field} takes "):
+    with pytest.raises(InvalidRequest, match=rf"'daily'.*\b{field}\b"):
         changed([DAILY], {"daily": {field: value}})
 
 
 def test_unknown_fields_and_renames_are_refused():
-    with pytest.raises(InvalidRequest, match=r"Tier 'daily' has no field 'minfiles'\. Known: cron, enabled"):
+    with refused(InvalidRequest, None, "'daily'", "'minfiles'"):
         changed(DEFAULT_TIERS, {"daily": {"minfiles": 3}})
-    with pytest.raises(InvalidRequest, match="cannot be renamed to 'nightly'"):
+    with pytest.raises(InvalidRequest, match="'nightly'"):
         changed(DEFAULT_TIERS, {"daily": {"name": "nightly"}})
-    with pytest.raises(InvalidRequest, match="takes a mapping"):
+    with pytest.raises(InvalidRequest, match="'daily'"):
         changed(DEFAULT_TIERS, {"daily": 6})  # type: ignore[dict-item]
 
 
 def test_two_tiers_of_one_name_are_refused():
-    with pytest.raises(InvalidRequest, match="Tier 'daily' is there twice"):
+    with pytest.raises(InvalidRequest, match="'daily'"):
         check_tiers([DAILY, replace(DAILY, enabled=False)])
 
 
 def test_two_enabled_tiers_that_write_the_same_periods_are_refused():
     other = replace(DAILY, name="nightly")
-    with pytest.raises(InvalidRequest, match="Tiers 'daily' and 'nightly' both write day periods; disable one"):
+    with refused(InvalidRequest, None, "'daily'", "'nightly'"):
         check_tiers([DAILY, other])
     assert check_tiers([DAILY, replace(other, enabled=False)])[1].name == "nightly"
 
@@ -189,7 +189,7 @@ def test_text_that_changes_no_tier_is_refused(text: str):
 
 
 def test_a_field_that_is_there_twice_is_refused():
-    with pytest.raises(InvalidRequest, match="min_files is there twice"):
+    with pytest.raises(InvalidRequest, match="min_files"):
         changes_from_text("daily.min_files=6; daily.min_files=7")
 
 

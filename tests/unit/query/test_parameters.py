@@ -75,27 +75,27 @@ def test_only_the_value_of_an_object_is_bound(value: object, expected: str):
 
 
 @pytest.mark.parametrize(
-    ("value", "why"),
+    ("value", "facts"),
     [
-        (datetime.datetime(1, 1, 1, tzinfo=EAST), "between the years 1 and 9999"),
-        (datetime.datetime.max.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=-1))), "between the years"),
-        (pd.NaT, "no time between"),
-        (pd.Timestamp("2026-01-01 00:00:00.000000001"), "finer than a microsecond"),
-        (2**63, "beyond 64 bits"),
-        ([2**63], "beyond 64 bits"),
-        (Decimal("NaN"), "at most 38 digits"),
-        (Decimal(10) ** 38, "at most 38 digits"),
-        ("\ud800", "half a character"),
-        ([None], "a list of NoneType"),
-        ([[1]], "a list of list"),
-        (np.int64(1), "cannot be bound"),
-        (datetime.time(1), "cannot be bound"),
-        pytest.param(object(), "cannot be bound", id="an object"),
+        (datetime.datetime(1, 1, 1, tzinfo=EAST), ("1", "9999")),
+        (datetime.datetime.max.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=-1))), ()),
+        (pd.NaT, ()),
+        (pd.Timestamp("2026-01-01 00:00:00.000000001"), ()),
+        (2**63, ("64",)),
+        ([2**63], ("64",)),
+        (Decimal("NaN"), ("38",)),
+        (Decimal(10) ** 38, ("38",)),
+        ("\ud800", ()),
+        ([None], ("NoneType",)),
+        ([[1]], ()),
+        (np.int64(1), ("int64",)),
+        (datetime.time(1), ("datetime",)),
+        pytest.param(object(), ("object",), id="an object"),
     ],
     ids=str,
 )
-def test_a_value_that_cannot_be_bound_is_refused_by_name(value: object, why: str):
-    with pytest.raises(InvalidRequest, match=why) as raised:
+def test_a_value_that_cannot_be_bound_is_refused_by_name(value: object, facts: tuple[str, ...]):
+    with refused(InvalidRequest, None, *facts) as raised:
         admit("SELECT :p AS x FROM c.s.t", parameters={"p": value})
     assert ":p" in str(raised.value)
 

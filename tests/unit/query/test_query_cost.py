@@ -86,7 +86,7 @@ def test_expressions_that_double_are_refused_before_spark_plans_them():
     text = doubling(12, "SELECT x.a FROM {w} x JOIN {w} y ON x.a = y.a")
     assert len(text) < 800
     assert expanded_tables(admit(text).checked) == 4_096
-    with refused(InvalidRequest, None, "4.1e3 tables", " 512"):
+    with refused(InvalidRequest, None, "4.1e3", " 512"):
         check_expansion(admit(text).checked)
     fitting = admit(doubling(9, "SELECT x.a FROM {w} x JOIN {w} y ON x.a = y.a")).checked
     assert expanded_tables(fitting) == MAX_EXPANDED_TABLES
@@ -115,7 +115,7 @@ def test_a_recursive_expression_counts_once():
 
 def test_columns_that_double_are_refused():
     assert len(translated(doubling(8, "SELECT x.* FROM {w} x, {w} y")).schema) == 3
-    with pytest.raises(InvalidRequest, match="at most 4,096 columns"):
+    with pytest.raises(InvalidRequest, match="4,096"):
         translated(doubling(12, "SELECT * FROM {w} x, {w} y"))
 
 
@@ -126,7 +126,7 @@ def test_all_columns_of_a_wide_dataset_are_left_to_spark_but_not_multiplied():
         f"SELECT x.* FROM {T} x JOIN {T} y ON x.c0 = y.c0",
         f"WITH w AS (SELECT * FROM {T}) SELECT count(*) AS n FROM w",
     ):
-        with pytest.raises(Outside, match="more than 4,096 columns"):
+        with pytest.raises(Outside, match="4,096"):
             translated(text, wide)
     for text in (
         f"SELECT *, * FROM {T}",
@@ -134,7 +134,7 @@ def test_all_columns_of_a_wide_dataset_are_left_to_spark_but_not_multiplied():
         doubling(3, "SELECT * FROM {w} x, {w} y"),
         doubling(3, "SELECT x.*, y.* FROM {w} x, {w} y"),
     ):
-        with pytest.raises(InvalidRequest, match="at most 4,096 columns"):
+        with pytest.raises(InvalidRequest, match="4,096"):
             translated(text, wide)
 
 
@@ -142,10 +142,10 @@ def test_an_expression_that_doubles_is_left_to_spark():
     nested = "a"
     for _ in range(14):
         nested = f"(1 / {nested})"
-    with pytest.raises(Outside, match="more than 100,000 characters"):
+    with pytest.raises(Outside, match="100,000"):
         translated(f"SELECT {nested} AS x FROM {T}")
 
 
 def test_many_tables_are_left_to_spark():
-    with pytest.raises(Outside, match="more than 100 tables"):
+    with pytest.raises(Outside, match=r"\b100\b"):
         translated(f"SELECT 1 AS x FROM {listed(f'{T} x{{i}}', 101)}")

@@ -5,6 +5,7 @@ import pytest
 from siltstone.errors import InvalidRequest
 from siltstone.query.gate.allowlist import FUNCTIONS_BY_GROUP
 from siltstone.query.gate.row_condition import condition_of
+from tests.support.refusals import refused
 
 COLUMNS = ["id", "city", "n", "place", "At", "user", "l"]
 
@@ -24,37 +25,37 @@ GOOD = {
     "city IS NOT DISTINCT FROM NULL": "`city` <=> NULL",
 }
 BAD = {
-    "": "cannot be read",
-    "-- nothing": "cannot be read",
-    "city =": "cannot be read",
-    "1 = 1": "at least one column",
-    "colour = 'red'": "no column 'colour'",
-    "current_user = city": "no column 'current_user'",
-    "_metadata.file_path = city": "no column '_metadata'",
-    "n IN (SELECT n FROM a.b.c)": "about one row",
-    "EXISTS (SELECT 1 FROM a.b.c WHERE n = 1)": "about one row",
-    "n = (SELECT max(n) FROM a.b.c)": "about one row",
-    "n = max(n)": "max at line 1, column 5 cannot be in it",
-    "row_number() OVER (ORDER BY n) = 1": "about one row",
-    "explode(l) = n": "about one row",
-    "n = count(*)": "about one row",
-    "rand() < n": "another one each time",
-    "n = 1) OR (1 = 1": "cannot be read",
-    "n = 1) UNION SELECT (2": "cannot be read",
-    "n = 1); DROP TABLE t; --": "cannot be read.*second statement begins at line 1, column 9",
-    "n = 1; n = 2": "second statement begins at line 1, column 8",
-    "n = 1) LIMIT (1": "cannot be read",
-    "n = 1) AND (n = 2": "cannot be read",
-    "n = 1, n = 2": "cannot be read",
-    "n AS m": "about one row",
-    "java_method('java.lang.System', 'exit', n) = 1": "Function java_method .*is not allowed",
-    "reflect('java.lang.Runtime', city) = ''": "Function reflect .*is not allowed",
-    "input_file_name() = city": "Function input_file_name .*is not allowed",
-    "n = aes_decrypt(city, 'k')": "Function aes_decrypt .*is not allowed",
-    "CAST(n AS VARIANT) = 1": "VARIANT|cannot be read",
-    "n = :n": "about one row",
-    "city = 'x": "string that begins at line 1, column 8 is not closed",
-    "n = 1 " + "AND n = 1 " * 2000: "cannot be read",
+    "": (),
+    "-- nothing": (),
+    "city =": (),
+    "1 = 1": (),
+    "colour = 'red'": ("'colour'",),
+    "current_user = city": ("'current_user'",),
+    "_metadata.file_path = city": ("'_metadata'",),
+    "n IN (SELECT n FROM a.b.c)": ("line 1",),
+    "EXISTS (SELECT 1 FROM a.b.c WHERE n = 1)": ("line 1",),
+    "n = (SELECT max(n) FROM a.b.c)": ("line 1",),
+    "n = max(n)": ("max", "line 1, column 5"),
+    "row_number() OVER (ORDER BY n) = 1": ("line 1, column 1",),
+    "explode(l) = n": ("line 1, column 1", "explode"),
+    "n = count(*)": ("line 1, column 5", "count"),
+    "rand() < n": ("line 1, column 1", "rand"),
+    "n = 1) OR (1 = 1": (),
+    "n = 1) UNION SELECT (2": (),
+    "n = 1); DROP TABLE t; --": ("line 1, column 9",),
+    "n = 1; n = 2": ("line 1, column 8",),
+    "n = 1) LIMIT (1": (),
+    "n = 1) AND (n = 2": (),
+    "n = 1, n = 2": (),
+    "n AS m": ("line 1, column 1",),
+    "java_method('java.lang.System', 'exit', n) = 1": ("java_method",),
+    "reflect('java.lang.Runtime', city) = ''": ("reflect",),
+    "input_file_name() = city": ("input_file_name",),
+    "n = aes_decrypt(city, 'k')": ("aes_decrypt",),
+    "CAST(n AS VARIANT) = 1": ("VARIANT",),
+    "n = :n": ("line 1, column 5",),
+    "city = 'x": ("line 1, column 8",),
+    "n = 1 " + "AND n = 1 " * 2000: (),
 }
 
 
@@ -65,7 +66,7 @@ def test_a_condition_over_columns_is_written_anew(text: str):
 
 @pytest.mark.parametrize("text", BAD, ids=[text[:40] for text in BAD])
 def test_what_is_no_condition_of_a_row_is_refused(text: str):
-    with pytest.raises(InvalidRequest, match=BAD[text]):
+    with refused(InvalidRequest, None, *BAD[text]):
         condition_of(text, COLUMNS)
 
 

@@ -10,6 +10,7 @@ from siltstone.errors import Unavailable
 from siltstone.spark import jvm
 from siltstone.spark.jars import cache_folder, coordinate, delta_jars
 from siltstone.spark.launch_options import local_cores, options
+from tests.support.internals import tidy_archives
 from tests.support.refusals import refused
 
 
@@ -94,7 +95,7 @@ def test_importing_the_session_module_does_not_import_pyspark():
 def test_a_jars_folder_without_the_delta_jars_says_what_is_missing(tmp_path: Path, jars: list[str]):
     for jar in jars:
         (tmp_path / jar).touch()
-    with refused(Unavailable, None, "delta-storage jar", "spark_jars"):
+    with refused(Unavailable, None, "delta-storage", "spark_jars"):
         delta_jars(Settings(spark_jars=str(tmp_path)))
 
 
@@ -158,7 +159,7 @@ def test_a_recording_cut_short_is_never_used_and_goes_after_an_hour(tmp_path: Pa
     part = archive(tmp_path, "key.1.part", complete=False)
     assert jvm.archive_options(tmp_path, "key")[0].startswith("-XX:ArchiveClassesAtExit")
     assert part.exists()
-    jvm._tidy(tmp_path, now_seconds=SystemClock().now().timestamp() + 2 * jvm.PARTIAL_KEPT_SECONDS)
+    tidy_archives(tmp_path, now_seconds=SystemClock().now().timestamp() + 2 * jvm.PARTIAL_KEPT_SECONDS)
     assert not part.exists()
 
 

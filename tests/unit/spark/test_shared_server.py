@@ -21,7 +21,6 @@ from siltstone.errors import Conflict, Reason, Unavailable
 from siltstone.query.cancellation import ActiveQueries, ActiveQuery
 from siltstone.query.gate.admit import admit
 from siltstone.query.spark_executor import SparkQuery
-from siltstone.spark import session as sessions
 from siltstone.spark import shared_server as shared_spark
 from siltstone.spark.connect_server import THREADS_SECONDS, ConnectServer
 from siltstone.spark.scratch import Scratch
@@ -43,6 +42,7 @@ from siltstone.spark.shared_server import (
     write_state,
     write_suspect,
 )
+from tests.support.internals import members
 from tests.support.refusals import refused
 
 RUNNING = Running(port=1, token="t" * 64, started_at="2026-11-16T00:00:00+00:00", idle_minutes=15.0)
@@ -215,7 +215,7 @@ def test_a_state_without_a_living_keeper_is_no_server(place: Path):
 def test_of_two_keepers_one_serves(place: Path):
     first = keeper(place, Ticking())
     assert SharedSpark(Settings(), folder=place).keeper_pid() == os.getpid()
-    with pytest.raises(Unavailable, match="Another keeper"):
+    with pytest.raises(Unavailable):
         keeper(place, Ticking())
     del first
 
@@ -249,7 +249,7 @@ def test_a_keeper_that_does_not_end_is_unavailable(place: Path):
     ) as deaf:
         assert deaf.stdout is not None
         deaf.stdout.readline()
-        with pytest.raises(Unavailable, match=f"process {deaf.pid}"):
+        with pytest.raises(Unavailable, match=str(deaf.pid)):
             SharedSpark(Settings(), folder=place, clock=Ticking()).stop()
         deaf.kill()
 
@@ -463,7 +463,7 @@ def test_a_report_is_taken_back_only_if_the_query_has_ended(place: Path, error: 
     """A process that gives up a query and ends closes its session first, and so hears at once of a query that works on."""
     session: Any = DeafSession()
     member = Membership(lock(place / CLIENTS_LOCK, fcntl.LOCK_SH), RUNNING, place)
-    sessions._members[session] = member
+    members()[session] = member
     active = ActiveQuery("one")
     query = SparkQuery(admit("SELECT 1"), spark=lambda: session, dataset=pytest.fail, query=active)
 
@@ -473,7 +473,7 @@ def test_a_report_is_taken_back_only_if_the_query_has_ended(place: Path, error: 
             SystemClock().sleep(0.01)
         raise error
 
-    with ActiveQueries().listed(active), pytest.raises(type(error)), query._interruptible(session):
+    with ActiveQueries().listed(active), pytest.raises(type(error)), interruptible_query(query, session):
         fail()
     assert len(list(place.glob("suspect-*"))) == left
     member.leave()

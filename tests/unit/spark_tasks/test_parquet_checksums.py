@@ -18,6 +18,7 @@ from siltstone.host.system_errors import read_failure
 from siltstone.spark_tasks.parquet_checksums import add_checksums, check_file, open_parquet
 from tests.support.flips import flipped, footer_at, is_named_or_harmless, live_files
 from tests.support.folds import land, stage
+from tests.support.internals import store_of
 from tests.support.people import NAME, create, key, people, person
 from tests.support.refusals import refused
 
@@ -30,7 +31,7 @@ STEP = 61
 def made(path: Path) -> Dataset:
     dataset = create(Lake.open(path, settings=FAST))
     dataset.upsert(people(ROWS))
-    store, snapshot = dataset._store, dataset._store.snapshot()
+    store, snapshot = store_of(dataset), store_of(dataset).snapshot()
     land(store, snapshot, (stage(store, store.base, dataset.to_arrow(), {}),), with_prune=True)
     dataset.upsert([person(n, city="changed") for n in range(0, ROWS, 5)])
     return dataset

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.dataset.load import sorted_write as arrange
 from siltstone.delta.parquet import writer_options
 from siltstone.spark_tasks import sort as arrange_worker
 from siltstone.spark_tasks.io import Target, packed, unpacked
+from tests.support.internals import sample_bounds
 from tests.unit.spark_tasks.test_fold import KEYS
 
 BAD = "_is_bad"
@@ -46,7 +46,7 @@ def arrange_all(parts: Sequence[pa.Table], key: tuple[str, ...], folder: Path, *
         for answer in arrange_worker.sampler()(batches_of(part.select(list(key)), 7))
         for row in answer.to_pylist()
     ]
-    bounds = arrange._bounds(sample, key, wanted)
+    bounds = sample_bounds(sample, key, wanted)
     job = arrange_worker.Spreading(folder=str(folder), key=key, bounds=packed(bounds), bad=BAD)
     told = [
         row
@@ -126,14 +126,14 @@ def test_a_sample_is_small_and_counts_all_rows() -> None:
 
 def test_ranges_are_even_even_if_tasks_are_not() -> None:
     low, high = pa.table({"k": np.arange(1000)}), pa.table({"k": np.arange(1000, 1010)})
-    bounds = arrange._bounds([(1000, low), (9000, high)], ("k",), 10).column("k").to_pylist()
+    bounds = sample_bounds([(1000, low), (9000, high)], ("k",), 10).column("k").to_pylist()
     assert len(bounds) == 9
     assert sum(bound >= 1000 for bound in bounds) == 8
 
 
 def test_bounds_do_without_keys_that_are_missing_or_repeated() -> None:
-    assert arrange._bounds([(4, pa.table({"k": pa.array([None, 5, 5, 5], pa.int64())}))], ("k",), 4).num_rows == 1
-    assert arrange._bounds([(2, pa.table({"k": pa.array([None, None], pa.int64())}))], ("k",), 4).num_rows == 0
+    assert sample_bounds([(4, pa.table({"k": pa.array([None, 5, 5, 5], pa.int64())}))], ("k",), 4).num_rows == 1
+    assert sample_bounds([(2, pa.table({"k": pa.array([None, None], pa.int64())}))], ("k",), 4).num_rows == 0
 
 
 # ---- files that tasks read themselves ------------------------------------------------------------------------------

@@ -56,6 +56,7 @@ def unreferenced_files(store: Store) -> list[UnreferencedFile]:
         raise Corruption(
             f"Dataset {store.name}: live file {path} is missing from {store.path}. Restore it.",
             reason=Reason.MISSING_FILE,
+            paths=[path],
         )
     return found
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from siltstone.compaction.failures import UnreadableFiles
+from siltstone.compaction.failures import UnreadableFiles, names_file
 from siltstone.compaction.operations.unreadable_files import check_readable
 from siltstone.dataset.store import Snapshot, Store
 from siltstone.delta.layout import DATA
@@ -76,8 +76,7 @@ def spark_failures(
                 raise Conflict(gone) from error
             text, reason = error_line(error), None
             if not is_away(error):
-                message = str(error)
-                named = [file for file in snapshot.base.files if file.path.rsplit("/", 1)[-1] in message]
+                named = [file for file in snapshot.base.files if names_file(error, file.path)]
                 check_readable(store, suspects or named, changes=changes, error=error)
             elif ended_out_of_memory():
                 text, reason = "its JVM has ended with an OutOfMemoryError.", Reason.MEMORY

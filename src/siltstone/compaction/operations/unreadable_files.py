@@ -11,7 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from siltstone.compaction.failures import Failure, UnreadableFiles, classify, evidence_of
+from siltstone.compaction.failures import Failure, UnreadableFiles, classify, evidence_of, names_file
 from siltstone.dataset.store import Store
 from siltstone.delta.parquet import READ_ERRORS, strange_columns
 from siltstone.errors import Corruption, Reason, SiltstoneError, Unavailable, first_line
@@ -77,7 +77,7 @@ def unreadable_files(
 
 def _names(error: Exception | None, one: "_Input") -> bool:
     """True if an error names a file."""
-    return error is not None and one.name in str(error)
+    return error is not None and names_file(error, one.file.path)
 
 
 def _is_suspicious(error: Exception) -> bool:
@@ -95,10 +95,6 @@ class _Input:
     root: Path
     file: DataFile
     schema: pa.Schema
-
-    @property
-    def name(self) -> str:
-        return self.file.path.rsplit("/", 1)[-1]
 
 
 def _unreadable(files: Sequence[_Input], through: Collection[str]) -> dict[str, str]:

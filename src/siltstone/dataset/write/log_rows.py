@@ -69,7 +69,7 @@ def good_rows(
             good.append(make(_part(given, first, count)))
         except InvalidRequest as error:
             if count <= 1:
-                refused.append(RefusedRow(row=first, reason=_reason(error, dataset)))
+                refused.append(RefusedRow(row=first, reason=_reason(error)))
                 if at_most is not None and len(refused) > at_most:
                     raise TooManyRefused(refused[0]) from error
                 return
@@ -107,9 +107,9 @@ def _part(rows: Any, first: int, count: int) -> Any:  # noqa: ANN401
     return rows.iloc[first : first + count] if hasattr(rows, "iloc") else rows[first : first + count]
 
 
-def _reason(error: InvalidRequest, dataset: str) -> str:
+def _reason(error: InvalidRequest) -> str:
     """Return what is wrong with a row that was checked alone, without its number in that check, which is 0."""
-    return error.detail if isinstance(error, BadRow) else str(error).removeprefix(f"Dataset {dataset}: ")
+    return error.detail if isinstance(error, BadRow) else str(error)
 
 
 # ---- tombstones --------------------------------------------------------------------------------------------------

@@ -33,6 +33,11 @@ class BadRow(InvalidRequest):
         self.detail = one_line(detail)
 
 
+def _misfitting(dataset: str, detail: str) -> BadRow:
+    """Return the refusal of rows none of which can be named."""
+    return BadRow(f"Dataset {dataset}: {detail}", detail=detail)
+
+
 def to_table(rows: Any, schema: pa.Schema, *, dataset: str, any_year: bool = False) -> pa.Table:  # noqa: ANN401
     """Return the rows as an Arrow table with exactly the schema's columns.
 
@@ -46,9 +51,9 @@ def to_table(rows: Any, schema: pa.Schema, *, dataset: str, any_year: bool = Fal
         given = _as_arrow(rows, schema, dataset)
         given.validate(full=True)  # text that is not UTF-8 could be written and never be read
     except MISFITS as error:
-        raise InvalidRequest(f"Dataset {dataset}: the rows cannot be read as columns of one type: {error}") from error
+        raise _misfitting(dataset, f"the rows cannot be read as columns of one type: {error}") from error
     if len(set(given.column_names)) != len(given.column_names):
-        raise InvalidRequest(f"Dataset {dataset}: a column is given twice ({', '.join(given.column_names)}).")
+        raise _misfitting(dataset, f"a column is given twice ({', '.join(given.column_names)}).")
     known = set(schema.names)
     unknown = [name for name in given.column_names if name not in known]
     if unknown:
@@ -87,9 +92,8 @@ def _as_arrow(rows: Any, schema: pa.Schema, dataset: str) -> pa.Table:  # noqa: 
         return _from_pandas(rows, schema, dataset)
     if hasattr(rows, "__arrow_c_stream__"):
         return pa.table(rows)
-    raise InvalidRequest(
-        f"Dataset {dataset}: rows must be a list of dicts, an Arrow table, a pandas or a Spark frame, not "
-        f"{type(rows).__name__}."
+    raise _misfitting(
+        dataset, f"rows must be a list of dicts, an Arrow table, a pandas or a Spark frame, not {type(rows).__name__}."
     )
 
 
@@ -146,7 +150,7 @@ def _misfit(values: Sequence[Any], field: pa.Field, dataset: str, error: Excepti
             pa.array([read(value)], field.type)
         except MISFITS:
             return _refused(row, shown(value), field, dataset)
-    return InvalidRequest(f"Dataset {dataset}: column {field.name!r} does not fit {type_name(field.type)}: {error}")
+    return _misfitting(dataset, f"column {field.name!r} does not fit {type_name(field.type)}: {error}")
 
 
 def _refused(row: int, value: str, field: pa.Field, dataset: str) -> InvalidRequest:
@@ -165,20 +169,19 @@ def _column(column: pa.ChunkedArray | None, field: pa.Field, dataset: str, *, ro
         return _rebuilt(column, field, dataset)
     if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(field.type):
         if (column.type.tz is None) != (field.type.tz is None):
-            raise InvalidRequest(
-                f"Dataset {dataset}: column {field.name!r} is {a_type(field.type)}; the given times "
-                f"{'have no' if column.type.tz is None else 'have a'} time zone."
+            raise _misfitting(
+                dataset,
+                f"column {field.name!r} is {a_type(field.type)}; the given times "
+                f"{'have no' if column.type.tz is None else 'have a'} time zone.",
             )
     elif _loses_meaning(column.type, field.type):
-        raise InvalidRequest(
-            f"Dataset {dataset}: column {field.name!r} is {a_type(field.type)}, the given column is {column.type}."
-        )
+        raise _misfitting(dataset, f"column {field.name!r} is {a_type(field.type)}, the given column is {column.type}.")
     try:
         return _cast(_divided(column), field.type)
     except MISFITS as error:
         if not len(column):
-            raise InvalidRequest(
-                f"Dataset {dataset}: column {field.name!r} is {a_type(field.type)}, the given column is {column.type}."
+            raise _misfitting(
+                dataset, f"column {field.name!r} is {a_type(field.type)}, the given column is {column.type}."
             ) from error
         row = _first_row(column, lambda part: not _can_cast(part, field.type))
         raise _refused(row, _shown(column[row]), field, dataset) from error
@@ -187,14 +190,15 @@ def _column(column: pa.ChunkedArray | None, field: pa.Field, dataset: str, *, ro
 def _rebuilt(column: pa.ChunkedArray, field: pa.Field, dataset: str) -> pa.ChunkedArray:
     """Return a nested column, read value by value in the dataset's type."""
     if _has_struct_for_map(column.type, field.type):
-        raise InvalidRequest(
-            f"Dataset {dataset}: column {field.name!r} is {a_type(field.type)}, the given column is {column.type}. A struct has "
-            "every field in every row, so it does not say which keys a row has. Give a map, or lists of [key, value] pairs."
+        raise _misfitting(
+            dataset,
+            f"column {field.name!r} is {a_type(field.type)}, the given column is {column.type}. A struct has "
+            "every field in every row, so it does not say which keys a row has. Give a map, or lists of [key, value] pairs.",
         )
     try:
         values = column.to_pylist()
     except MISFITS as error:  # a field twice, or a time that Python cannot hold
-        raise InvalidRequest(f"Dataset {dataset}: column {field.name!r} cannot be read: {error}.") from error
+        raise _misfitting(dataset, f"column {field.name!r} cannot be read: {error}.") from error
     return pa.chunked_array([_array(values, field, dataset)])
 
 
@@ -315,8 +319,8 @@ def check_keys(table: pa.Table, key: Sequence[str], *, dataset: str) -> None:
         if pa.types.is_string(column.type):
             longest = pc.max(pc.binary_length(column)).as_py() or 0
             if longest > MAX_KEY_BYTES:
-                raise InvalidRequest(
-                    f"Dataset {dataset}: a value of key column {name!r} takes {longest} bytes; {MAX_KEY_BYTES} at most."
+                raise _misfitting(
+                    dataset, f"a value of key column {name!r} takes {longest} bytes; {MAX_KEY_BYTES} at most."
                 )
 
 

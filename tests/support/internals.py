@@ -1,0 +1,594 @@
+"""The one place where tests reach behind public names. Each function says why its tests need that.
+
+A name of a private attribute or function occurs in no other test module (ruff's SLF001 checks attributes). After a change
+inside a class, only this module follows.
+"""
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+    from weakref import WeakKeyDictionary
+
+    import numpy as np
+    from pyspark.sql import SparkSession
+
+    from siltstone import Dataset, Lake
+    from siltstone.clock import Clock
+    from siltstone.compaction.execution.job import Job
+    from siltstone.compaction.execution.worker_pool import WorkerPool
+    from siltstone.compaction.execution.worker_process import WorkerProcess
+    from siltstone.compaction.journal.journal import Journal
+    from siltstone.compaction.journal.recovery import Recovery
+    from siltstone.compaction.operations.dataset_maintenance import Compactor
+    from siltstone.compaction.operations.merge_small_files import _Input as PressInput
+    from siltstone.config import JobPlace, Settings
+    from siltstone.coordination.lease_table import LeaseTable
+    from siltstone.coordination.leases import Lease, Leases
+    from siltstone.coordination.liveness import Presence
+    from siltstone.coordination.request_queue import Following
+    from siltstone.dataset.dataset import _Parts as Parts
+    from siltstone.dataset.load.sorted_write import FileRows
+    from siltstone.dataset.registry import Registry
+    from siltstone.dataset.store import Store
+    from siltstone.dataset.write.change_writer import Batch, ChangeWriter
+    from siltstone.delta.group_commit import WriterQueue
+    from siltstone.delta.group_commit import _Ticket as Ticket
+    from siltstone.delta.layout import Layout
+    from siltstone.delta.object_store_table import ObjectTable
+    from siltstone.delta.read_cache import KeptReads
+    from siltstone.delta.table import Table
+    from siltstone.demo import _Guide as Guide
+    from siltstone.eventlog.delta_backend import DeltaBackend
+    from siltstone.eventlog.log import EventLog
+    from siltstone.eventlog.projection import Projection
+    from siltstone.model.columns import Op
+    from siltstone.model.files import DataFile
+    from siltstone.model.reports import Ack, LoadReport
+    from siltstone.query.hot.cache import HotCache
+    from siltstone.query.hot.residents import Residents
+    from siltstone.query.result import QueryResult
+    from siltstone.query.spark_executor import SparkQuery
+    from siltstone.scheduler.caretaker import Caretaker
+    from siltstone.scheduler.housework import Housework, Office
+    from siltstone.scheduler.loop import Scheduler
+    from siltstone.spark.connect_server import ConnectServer
+    from siltstone.spark.jvm import Java
+    from siltstone.spark.scratch import Scratch
+    from siltstone.spark.shared_server import Membership
+    from siltstone.spark_tasks.merge_files import Press
+
+    Numbers = np.ndarray[Any, np.dtype[Any]]
+
+
+def _replaced(monkeypatch: pytest.MonkeyPatch, target: object, name: str, made: object) -> Any:  # noqa: ANN401
+    """Replace a private name until the test ends, and return what it was: the replacement may call that."""
+    real = getattr(target, name)
+    monkeypatch.setattr(target, name, made)
+    return real
+
+
+# ---- datasets ------------------------------------------------------------------------------------------------------
+
+
+def store_of(dataset: "Dataset") -> "Store":
+    """Return the store of a dataset's current columns: tests look at its tables, files and versions."""
+    return dataset._store
+
+
+def parts_of(dataset: "Dataset") -> "Parts":
+    """Return what a handle holds now, even if the columns were altered since: tests compare it before and after."""
+    return dataset._parts
+
+
+def current_parts(dataset: "Dataset") -> "Parts":
+    """Return the writer and loader of a dataset's current columns: tests write what the public methods refuse."""
+    return dataset._now()
+
+
+def session_of(dataset: "Dataset") -> "SparkSession":
+    """Return the session that a dataset works with: tests give it to the code below."""
+    return dataset._spark()
+
+
+def write_rows(dataset: "Dataset", rows: pa.Table, op: "Op") -> "Ack":
+    """Write rows without judging their values, as an earlier version could have."""
+    return dataset._now().writer.write_rows(rows, op, producer=None, sequence=None)
+
+
+def staged_file(writer: "ChangeWriter", rows: pa.Table, relative: str) -> "DataFile":
+    """Write a change file without its commit: tests choose the batches of one commit."""
+    return writer._stage(rows, relative)
+
+
+def staged_batch(writer: "ChangeWriter", parts: "Sequence[pa.Table]", batch_id: str) -> "Batch":
+    """Write the files of a batch without its commit: tests choose the batches of one commit."""
+    return writer._staged(parts, batch_id)
+
+
+def commit_batches(writer: "ChangeWriter", batches: "Sequence[Batch]") -> "list[Any]":
+    """Commit batches as one group: threads would group them by chance."""
+    return writer._commit(batches)
+
+
+def queue_of(writer: "ChangeWriter") -> "WriterQueue[Any, Any]":
+    """Return the queue of grouped commits: tests hold it back to make one group."""
+    return writer._queue
+
+
+def cached_reads(reads: "KeptReads") -> "list[tuple[Any, ...]]":
+    """Return the keys of the read cache: that it forgets is not visible from outside."""
+    return list(reads._entries)
+
+
+def tasks_of(rows: "FileRows") -> "list[Any]":
+    """Return the tasks of a load: how files are divided among them is not reported."""
+    return list(rows._tasks())
+
+
+def replace_spread(monkeypatch: pytest.MonkeyPatch, made: Callable[..., Any]) -> Any:  # noqa: ANN401
+    """Replace the first step of a sorted load: tests make Spark's Python workers unfit."""
+    from siltstone.dataset.load import sorted_write as arrange
+
+    return _replaced(monkeypatch, arrange, "_spread", made)
+
+
+def sample_bounds(sample: "list[tuple[int, pa.Table]]", key: tuple[str, ...], wanted: int) -> pa.Table:
+    """Return the bounds of ranges: a pure function whose quality a whole load would show only with many rows."""
+    from siltstone.dataset.load.sorted_write import _bounds
+
+    return _bounds(sample, key, wanted)
+
+
+def narrowed(rows: pa.Table, schema: pa.Schema) -> "list[pa.Table]":
+    """Return rows in tables of 32-bit offsets: a public read of so much text takes gigabytes."""
+    from siltstone.dataset.read.arrow_view import _narrowed
+
+    return _narrowed(rows, schema)
+
+
+def position_masks(file: "DataFile", rows: "Numbers") -> pa.Table:
+    """Return the masks of rows of one file: pure functions below every merged read on Spark."""
+    from siltstone.dataset.read.position_masks import _mask_table, _masks
+
+    return _mask_table([(file, *_masks(rows))])
+
+
+def united_masks(masks: pa.Table, found: pa.Table) -> pa.Table:
+    """Return two sets of masks as one: a pure function below every merged read on Spark."""
+    from siltstone.dataset.read.position_masks import _united
+
+    return _united(masks, found)
+
+
+def masks_with_shared_names(masks: pa.Table, files: "Sequence[DataFile]") -> pa.Table:
+    """Return masks as they are sent to tasks: that fewer names are sent is not visible in rows."""
+    from siltstone.dataset.read.position_masks import _shared_names
+
+    return _shared_names(masks, files)
+
+
+def outdated_masks(files: "Sequence[DataFile]", latest: pa.Table) -> pa.Table:
+    """Return the masks of outdated changes: a pure function below every merged read on Spark."""
+    from siltstone.dataset.read.position_masks import _outdated
+
+    return _outdated(files, latest)
+
+
+# ---- a lake's components -------------------------------------------------------------------------------------------
+
+
+def stores_of(lake: "Lake") -> "Callable[[str], Store]":
+    """Return how a lake opens stores by name: tests build runners and journals of their own."""
+    return lake._store
+
+
+def compactor_of(lake: "Lake") -> "Compactor":
+    """Return the operations on datasets: tests build runners of their own."""
+    return lake._compactor
+
+
+def journal_of(lake: "Lake") -> "Journal":
+    """Return the journal of cycles: tests read its events and crash it."""
+    return lake._journal
+
+
+def recovery_of(lake: "Lake") -> "Recovery":
+    """Return the recovery of cycles: tests look without recovering."""
+    return lake._recovery
+
+
+def clock_of(lake: "Lake") -> "Clock":
+    """Return the clock of a lake: tests give it to components of their own."""
+    return lake._clock
+
+
+def layout_of(lake: "Lake") -> "Layout":
+    """Return the paths of a lake: tests give them to components of their own."""
+    return lake._layout
+
+
+def registry_of(lake: "Lake") -> "Registry":
+    """Return the registry of datasets: tests crash it between two steps."""
+    return lake._registry
+
+
+def office_of(lake: "Lake") -> "Office":
+    """Return the leases, requests and notes of a lake: tests play another process."""
+    return lake._office()
+
+
+def housework_of(lake: "Lake") -> "Housework":
+    """Return what does requests under a lease: tests call it without the loop."""
+    return lake._housework()
+
+
+def job_place_of(lake: "Lake") -> "JobPlace":
+    """Return where jobs would run: seen from outside it needs Spark."""
+    return lake._job_place()
+
+
+def forget_marks(lake: "Lake", table: "Table") -> None:
+    """Forget the oldest marks of a table as its next checkpoint does: tests do not wait for one."""
+    lake._upkeep._forget(table)
+
+
+def residents_of(cache: "HotCache") -> "Residents":
+    """Return the slots of the hot cache: tests hold a fill back."""
+    return cache._residents
+
+
+def replace_session(monkeypatch: pytest.MonkeyPatch, made: Callable[..., Any]) -> Any:  # noqa: ANN401
+    """Replace the start of Spark: tests show that none is needed, or make it slow."""
+    from siltstone.lake import Lake
+
+    return _replaced(monkeypatch, Lake, "_session", made)
+
+
+# ---- the commit path -----------------------------------------------------------------------------------------------
+
+
+def replace_entry_writing(monkeypatch: pytest.MonkeyPatch, made: Callable[..., Any]) -> Any:  # noqa: ANN401
+    """Replace what writes a log entry: the one moment in which a fault decides about a commit."""
+    from siltstone.delta.table import Table
+
+    return _replaced(monkeypatch, Table, "_write_entry", made)
+
+
+def replace_log_sync(monkeypatch: pytest.MonkeyPatch, made: Callable[..., Any]) -> Any:  # noqa: ANN401
+    """Replace the sync of a log: a fault after the entry is written."""
+    from siltstone.delta.table import Table
+
+    return _replaced(monkeypatch, Table, "_sync_log", made)
+
+
+def replace_back_off(monkeypatch: pytest.MonkeyPatch, table: "Table", made: Callable[..., Any]) -> Any:  # noqa: ANN401
+    """Replace the pause between two tries: tests let something happen in it."""
+    return _replaced(monkeypatch, table, "_back_off", made)
+
+
+def replace_refresh(monkeypatch: pytest.MonkeyPatch, table: "Table", made: Callable[..., Any]) -> Any:  # noqa: ANN401
+    """Replace the look at the newest version: tests clean the log right after it."""
+    return _replaced(monkeypatch, table, "_refresh", made)
+
+
+def waiting_in(queue: "WriterQueue[Any, Any]") -> "Sequence[Any]":
+    """Return the batches that wait: tests go on when so many do."""
+    return queue._waiting
+
+
+@contextmanager
+def nobody_leads(queue: "WriterQueue[Any, Any]") -> Iterator[None]:
+    """Let no batch be committed until the block ends: all that wait then are one group."""
+    with queue._mutex:
+        assert not queue._is_led
+        queue._is_led = True
+    try:
+        yield
+    finally:
+        with queue._mutex:
+            queue._hand_over()
+
+
+def new_tickets(count: int) -> "list[Ticket[int, str]]":
+    """Return places in a queue: tests wake and leave them in a chosen order."""
+    from siltstone.delta.group_commit import _Ticket
+
+    return [_Ticket(number) for number in range(count)]
+
+
+def leave_queue(queue: "WriterQueue[int, str]", ticket: "Ticket[int, str]") -> None:
+    """Take a batch back as an interrupted caller does: a signal does not come at a chosen moment."""
+    queue._leave(ticket, leads=False)
+
+
+def report_round(queue: "WriterQueue[int, str]", group: "list[Ticket[int, str]]", own: "Ticket[int, str]") -> None:
+    """Wake the callers of a round: threads would come in any order."""
+    queue._tell(group, own)
+
+
+def replace_checkpoint_crc(monkeypatch: pytest.MonkeyPatch, made: Callable[..., Any]) -> Any:  # noqa: ANN401
+    """Replace what computes the checksum of a checkpoint: tests delay it."""
+    from siltstone.delta import checkpoint_checksums
+
+    return _replaced(monkeypatch, checkpoint_checksums, "_crc", made)
+
+
+def replace_log_opening(monkeypatch: pytest.MonkeyPatch, made: Callable[..., Any]) -> Any:  # noqa: ANN401
+    """Replace what reads a whole log: tests count how often that happens."""
+    from siltstone.delta import table_reader as handle
+
+    return _replaced(monkeypatch, handle, "_opened", made)
+
+
+# ---- event logs ----------------------------------------------------------------------------------------------------
+
+
+def delta_backend_of(log: "EventLog") -> "DeltaBackend":
+    """Return the backend of an event log on Delta: asking the log itself would project its events."""
+    from siltstone.eventlog.delta_backend import DeltaBackend
+
+    assert isinstance(log._backend, DeltaBackend)
+    return log._backend
+
+
+def projection_of(backend: "DeltaBackend") -> "Projection":
+    """Return the SQLite side of an event log on Delta: tests look at its backlog."""
+    return backend._projection
+
+
+def keep_up(backend: "DeltaBackend") -> object:
+    """Do the work of the background thread: tests have no thread to wait for."""
+    return backend._keep_up()
+
+
+def wait_with(backend: "DeltaBackend", closing: Event) -> None:
+    """Replace what the background waits on: tests append during its waits."""
+    backend._is_closing = closing
+
+
+def count_append(backend: "DeltaBackend") -> None:
+    """Count a group of appends: the background waits until there are no more."""
+    backend._groups += 1
+
+
+def stop_background(monkeypatch: pytest.MonkeyPatch, backend: "DeltaBackend") -> None:
+    """Start no work in the background: tests do it themselves."""
+    monkeypatch.setattr(backend._background, "start", lambda *_: False)
+
+
+def replace_apply(monkeypatch: pytest.MonkeyPatch, projection: "Projection", made: Callable[..., Any]) -> Any:  # noqa: ANN401
+    """Replace what applies events to SQLite: tests append right after it."""
+    return _replaced(monkeypatch, projection, "_apply", made)
+
+
+def objects_of(log: "EventLog") -> Any:  # noqa: ANN401
+    """Return the objects of an event log in an object store: tests let single requests fail."""
+    return delta_backend_of(log)._table._objects  # type: ignore[attr-defined]
+
+
+def table_objects(table: "ObjectTable") -> Any:  # noqa: ANN401
+    """Return the objects of a table in an object store: tests leave some behind."""
+    return table._objects
+
+
+def tidy_objects(table: "ObjectTable") -> str | None:
+    """Write a checkpoint and clean the log: tests do not wait for the background."""
+    return table._tidy()
+
+
+def replace_squash_writing(monkeypatch: pytest.MonkeyPatch, made: Callable[..., Any]) -> Any:  # noqa: ANN401
+    """Replace what writes the files of a squash: tests commit meanwhile."""
+    from siltstone.eventlog import compaction as squash
+
+    return _replaced(monkeypatch, squash, "_written", made)
+
+
+# ---- leases and presences ------------------------------------------------------------------------------------------
+
+
+def presence_of(holder: Any) -> "Presence":  # noqa: ANN401
+    """Return the lock of a lease or request: tests let it go as a crash does."""
+    found: Presence = holder._presence
+    return found
+
+
+def end_presence(presence: "Presence") -> None:
+    """Free the lock and leave its file, as a process that is killed does."""
+    assert presence._handle is not None
+    fcntl.flock(presence._handle, fcntl.LOCK_UN)
+    os.close(presence._handle)
+    presence._handle = None
+
+
+def request_file(following: "Following", suffix: str) -> Path:
+    """Return the file of a request: tests leave one as a crash does."""
+    return following._requests._path(following.request.id, suffix)
+
+
+def lease_of(scheduler: "Scheduler") -> "Lease":
+    """Return the lease that a scheduler holds: tests end it as a crash does."""
+    assert scheduler._lease is not None
+    return scheduler._lease
+
+
+def lease_table_of(leases: "Leases | Lease") -> "LeaseTable":
+    """Return the table of leases: tests write what another machine would, or let it fail."""
+    return leases._table
+
+
+def replace_interrupt(caretaker: "Caretaker", made: Callable[[], None]) -> None:
+    """Replace what ends work on Spark: tests have no Spark."""
+    caretaker._interrupt = made
+
+
+# ---- jobs and workers ----------------------------------------------------------------------------------------------
+
+
+def use_pool(lake: "Lake", pool: "WorkerPool") -> None:
+    """Let a lake's jobs go to this pool: its workers run the tests' command."""
+    lake._pool = pool
+
+
+def pool_of(lake: "Lake") -> "WorkerPool":
+    """Return a lake's pool: tests look at its workers."""
+    assert lake._pool is not None
+    return lake._pool
+
+
+def idle_workers(pool: "WorkerPool") -> "list[WorkerProcess]":
+    """Return the workers that wait, to read and to change: one warm worker serves many tests."""
+    return pool._idle
+
+
+def busy_workers(pool: "WorkerPool") -> "Mapping[str, WorkerProcess]":
+    """Return the workers at work by job: tests kill them."""
+    return pool._at_work
+
+
+def taken_worker(pool: "WorkerPool", job: "Job") -> "WorkerProcess":
+    """Return a worker for a job: tests speak its protocol themselves."""
+    return pool._take(job)
+
+
+def process_of(worker: "WorkerProcess") -> "Popen[str]":
+    """Return the process of a worker: tests kill it, or write to it."""
+    return worker._process
+
+
+def server_process(server: "ConnectServer") -> "Popen[bytes]":
+    """Return the process of a Connect server: tests kill it."""
+    return server._process
+
+
+def scratch_of(worker: "WorkerProcess") -> Path:
+    """Return the folder of a worker's scratch files: it must be gone afterwards."""
+    return worker._scratch
+
+
+def settings_of(worker: "WorkerProcess") -> "Settings":
+    """Return the settings that a worker gets: tests speak its protocol themselves."""
+    return worker._settings
+
+
+def running_presence(journal: "Journal") -> "Presence":
+    """Return the presence of a cycle that is under way: tests end it as a crash does."""
+    assert journal._running is not None
+    assert journal._running.presence is not None
+    return journal._running.presence
+
+
+def press_input(store: "Store", file: "DataFile", first: str) -> "PressInput":
+    """Return what is known of a file before small files are merged: the division needs no Spark."""
+    from siltstone.compaction.operations.merge_small_files import _looked_at
+
+    return _looked_at(store, file, first)
+
+
+def divided_press(inputs: "Sequence[PressInput]", files: int) -> "list[Press] | None":
+    """Return how the merge of small files is divided: a pure function below Spark."""
+    from siltstone.compaction.operations.merge_small_files import _divided
+
+    return _divided(inputs, files)
+
+
+# ---- Spark ---------------------------------------------------------------------------------------------------------
+
+
+def own_jvms() -> "list[int]":
+    """Return the JVM of this process's classic session: it has no public id."""
+    from siltstone.spark import session as spark
+
+    return spark._own
+
+
+def replace_own_jvms(monkeypatch: pytest.MonkeyPatch, pids: "list[int]") -> Any:  # noqa: ANN401
+    """Pretend that a process is the JVM of this process: tests end it."""
+    from siltstone.spark import session as spark
+
+    return _replaced(monkeypatch, spark, "_own", pids)
+
+
+def own_scratch() -> "Scratch":
+    """Return the scratch folder of this process's JVM: other users must not read it."""
+    from siltstone.spark import session as spark
+
+    return spark._scratch[0]
+
+
+def server_scratch(server: "ConnectServer") -> "Scratch":
+    """Return the scratch folder of a Connect server: other users must not read it."""
+    return server._scratch
+
+
+def members() -> "WeakKeyDictionary[SparkSession, Membership]":
+    """Return the holds on shared servers: tests have sessions without a server."""
+    from siltstone.spark import session as spark
+
+    return spark._members
+
+
+def require_listener(address: str) -> None:
+    """Check that a Connect server listens: a session would be made otherwise."""
+    from siltstone.spark.session import _require_listener
+
+    _require_listener(address)
+
+
+def class_archive(java: "Java", settings: "Settings", *, role: str) -> "list[str]":
+    """Return the options for a class archive: a JVM would record one only as it exits."""
+    from siltstone.spark.launch_options import _archive, _jars
+
+    return _archive(java, role=role, jars=_jars(settings))
+
+
+def tidy_archives(folder: Path, *, now_seconds: float) -> None:
+    """Remove old class archives: a JVM would have to start for that."""
+    from siltstone.spark.jvm import _tidy
+
+    _tidy(folder, now_seconds=now_seconds)
+
+
+def interruptible_query(query: "SparkQuery", session: "SparkSession") -> AbstractContextManager[None]:
+    """Watch what a block asks of Spark as a query does: tests have sessions without a server."""
+    return query._interruptible(session)
+
+
+# ---- the command line ----------------------------------------------------------------------------------------------
+
+
+def load_created(lake: "Lake", made: "Dataset", source: Path) -> "LoadReport":
+    """Load a file into a dataset that `silt create` has just made: tests let the load fail."""
+    from siltstone.cli.commands.datasets import _loaded
+
+    return _loaded(lake, made, source)
+
+
+def demo_guide(report: Callable[..., None], clock: "Clock") -> "Guide":
+    """Return what reports the steps of the demo: tests run one step."""
+    from siltstone.demo import _Guide
+
+    return _Guide(report, clock)
+
+
+def demo_query(guide: "Guide", lake: "Lake", title: str, query: str) -> "QueryResult":
+    """Run one query of the demo: the whole demo takes minutes."""
+    from siltstone.demo import _asked
+
+    return _asked(guide, lake, title, query)
+
+
+def run_exit_handlers() -> None:
+    """Run Python's exit handlers: a process that was forked ends without them."""
+    import atexit
+
+    atexit._run_exitfuncs()
