@@ -377,12 +377,12 @@ def test_a_record_that_cannot_be_read_is_reported_and_failed(lake: Lake) -> None
 def test_a_cycle_of_which_no_record_can_be_read_is_failed_after_a_day_of_silence(lake: Lake, clock: FakeClock) -> None:
     build = [BuildRequestEvent(status=status) for status in (BuildStatus.RECEIVED, BuildStatus.PLANNING)]
     strange = JobEvent(job_run_id="strange", job_label="x", status=JobStatus.SCHEDULED)
-    lake._journal.append(cycle_id(1, "ab12cd34"), [*build, strange])
+    journal_of(lake).append(cycle_id(1, "ab12cd34"), [*build, strange])
     report = lake.recover()
     assert ([one.what for one in report.problems], report.failed) == (["record of job strange"], ())
     clock.pass_time(hours=25)
     assert lake.recover().failed == ("strange",)
-    assert lake._journal.cycles(1)[0].status is BuildStatus.FAILED
+    assert journal_of(lake).cycles(1)[0].status is BuildStatus.FAILED
 
 
 def test_a_journal_that_cannot_be_read_is_no_empty_journal(lake: Lake, tmp_path: Path, clock: FakeClock) -> None:

@@ -42,7 +42,7 @@ from siltstone.spark.shared_server import (
     write_state,
     write_suspect,
 )
-from tests.support.internals import members
+from tests.support.internals import interruptible_query, members
 from tests.support.refusals import refused
 
 RUNNING = Running(port=1, token="t" * 64, started_at="2026-11-16T00:00:00+00:00", idle_minutes=15.0)
