@@ -12,7 +12,6 @@ from siltstone.compaction.execution.report import CycleReport
 from siltstone.config import JobPlace, Settings
 from siltstone.coordination.state_files import STATUS
 from siltstone.lake import Lake
-from siltstone.model.compaction_request import Answer, Ask, Wish
 from tests.support.tables import FAST
 
 SETTINGS: Final = replace(FAST, schedule_jitter_seconds=0.0, squash_files=3, stop_seconds=5.0, jobs=JobPlace.INLINE)
@@ -98,50 +97,7 @@ def slow_lake(root: Path, *, settings: Settings = SETTINGS) -> SlowLake:
     return lake
 
 
-class Asked(threading.Thread):
-    """Somebody who asks, as another process would, and what it is told."""
-
-    def __init__(self, root: Path, wish: Wish, *, settings: Settings = SETTINGS) -> None:
-        super().__init__(daemon=True)
-        self.told: list[dict[str, Any]] = []
-        self.answer: Answer | None = None
-        self.error: Exception | None = None
-        self._lake, self._wish = lake_of(root, settings=settings), wish
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self.answer = self._lake.ask(self._wish, tell=self.told.append)
-        except Exception as error:  # noqa: BLE001  # the test looks at it
-            self.error = error
-
-    def events(self) -> list[str]:
-        return [str(one["event"]) for one in self.told]
-
-    def value(self) -> Answer:
-        self.join(WAIT_SECONDS)
-        assert self.error is None, self.error
-        assert self.answer is not None, self.told
-        return self.answer
-
-
 # ---- in other processes ----------------------------------------------------------------------------------------------
-
-
-def compactor_in_process(root: str, told: str) -> None:
-    """Run a compactor until the process is killed; a line for each event."""
-    lake = lake_of(Path(root))
-    with (
-        Path(told).open("a", buffering=1) as log,
-        lake.compactor(tell=lambda one: print(one["event"], file=log)) as found,
-    ):
-        found.wait_until_told_to_stop(300)
-
-
-def ask_in_process(root: str, ask: str = "compact", purge: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
-    """Ask for something and return the answer."""
-    answer = lake_of(Path(root)).ask(Wish(ask=Ask(ask), names=(NAME,), purge=purge))
-    return {"cycle": answer.cycle, "results": list(answer.results), "error": answer.error}
 
 
 def note_in_process(root: str) -> int:

@@ -8,16 +8,8 @@ _LINES: Final = {
     "started": "compactor of {lake}, process {pid}, role {role}",
     "holding": "holds the lease, epoch {epoch}",
     "standing_by": "stands by: {because}",
-    "begun": "begun as cycle {cycle}",
-    "waiting": "waits for {holder}",
-    "handed_over": "handed to the compactor, {holder}",
-    "taken_over": "the compactor is gone; {holder} has taken over",
-    "holder_gone": "{holder} is gone; going on here",
-    "left": "stopped following; it goes on in {holder}. See silt compactor status.",
-    "withdrawn": "withdrawn before it was begun; nothing was done",
     "recovery_failed": "{dataset} could not be recovered: {error}",
     "recovered": "recovered first: {text}",
-    "left_out": "{dataset} cannot be read and was left out: {error}",
     "journal_trouble": "{error}",
     "trouble": "trouble: {error}",
     "interrupting": "the running job takes too long; it is being ended",
@@ -40,12 +32,17 @@ def told_line(told: dict[str, Any]) -> str:
         case "cycle_ended":
             errors = "".join(f"; {error}" for error in told["errors"])
             return f"cycle {told['cycle']} ended: {told_jobs(told)}, {render.seconds(told['seconds'])}{errors}"
-        case "request":
-            return f"process {told['pid']} on {told['host']} asks: {_wish(told)} (cycle {told['cycle']})"
+        case "left_out":
+            return left_out_line(told["dataset"], told["error"])
         case "stopped":
             return "stopped" if told["clean"] else "stopped; a job is still running and ends with this process"
         case other:
             return _LINES.get(other, str(other)).format_map(told)
+
+
+def left_out_line(dataset: str, error: str) -> str:
+    """Return that a cycle has left out a dataset."""
+    return f"{dataset} cannot be read and was left out: {error}"
 
 
 def told_jobs(told: dict[str, Any]) -> str:
@@ -84,10 +81,4 @@ def _told_counts(report: dict[str, Any]) -> str:
 
 
 def _job(told: dict[str, Any]) -> str:
-    return " ".join(filter(None, [told["kind"], told["dataset"], told.get("period", "")]))
-
-
-def _wish(told: dict[str, Any]) -> str:
-    which = ", ".join(told["names"]) if told["names"] else "all datasets"
-    works = f", only {', '.join(told['only'])}" if told["only"] else ""
-    return f"{told['ask']} of {which}{works}{', forced' if told['force'] else ''}"
+    return " ".join(filter(None, [told["lane"], told["dataset"], told.get("period", "")]))

@@ -4,7 +4,8 @@
 |---|---|---|
 | ``status.json`` | what the holder of the lease does now | the holder, when it changes |
 | ``cycles.json`` | the number of the last cycle, and when works ran last | whoever runs a cycle, before and after it |
-| ``paused.json`` | that nothing is to run by the clock, and who said so | anybody; it stays until somebody resumes |
+| ``paused.json`` | that nothing is to run by the clock | anybody; it stays until somebody resumes |
+| ``stop.json`` | which holder of the lease is to stop | `silt compactor stop`, which removes it when that has stopped |
 
 A crash leaves a file as before or as after, and perhaps a draft, which the next write of that process's successor replaces.
 Nothing here decides who may commit: that is what leases and epochs are for.
@@ -27,6 +28,7 @@ from siltstone.failpoints import reach
 STATUS: Final = "status.json"
 CYCLES: Final = "cycles.json"
 PAUSED: Final = "paused.json"
+STOP: Final = "stop.json"
 LOCK: Final = ".cycles.lock"
 ENDED: Final = frozenset({"cycle", "started", "jobs", "failed", "errors", "seconds"})
 """What is told of the last cycle, at least."""

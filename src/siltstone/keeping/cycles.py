@@ -3,6 +3,8 @@
 `LakeCycles` is the part of a lake that needs no lease: `KeptLake` (`keeping.kept`) is built on it, and `Lake` on that one.
 """
 
+import os
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -14,6 +16,7 @@ from siltstone.config import JobPlace, Settings
 from siltstone.dataset.registry import Registry
 from siltstone.dataset.store import Store
 from siltstone.delta.layout import LOG, Layout, has_versions
+from siltstone.errors import Conflict, Reason, SiltstoneError
 from siltstone.host.system_errors import log_errors
 from siltstone.model.names import DatasetName
 from siltstone.model.roles import check_may_compact
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from siltstone.compaction.planning.model import Plan, UnfinishedJob
     from siltstone.coordination.leases import Leases
     from siltstone.coordination.state_files import Notes
-    from siltstone.model.compaction_request import Wish
+    from siltstone.model.compaction_request import CompactionRequest
     from siltstone.model.lease import LeaseRow
     from siltstone.scheduler.housework import Crons
 
@@ -169,35 +172,69 @@ class LakeCycles:
         plan = self._planned(names, only=only, force=force, cycle=number, unfinished=recovery.unfinished, crons=crons)
         return self._carried_out(plan, epoch=epoch, watchers=watchers, stopping=stopping, recovery=recovery)
 
-    def run_asked(
+    def run_request(
         self,
-        wish: "Wish",
+        request: "CompactionRequest",
         *,
-        cycle: int,
-        epoch: int | None = None,
-        trigger: str = "asked for",
         watchers: "Sequence[CycleWatcher]" = (),
         stopping: Callable[[], bool] = lambda: False,
     ) -> "CycleReport":
-        """Do one kind of work on datasets, as a cycle of its own; `ask` does so under the lease, here or where it is held.
+        """Run a request in this process, as a cycle of its own, without the lease: the commit check protects the data.
 
-        The journal is written and not read: one that is damaged keeps nobody from a purge, and `trouble` says what is missing.
+        A single operation writes the journal and does not read it. A damaged journal prevents no purge; `trouble` reports it.
 
         Raises:
-            InvalidRequest: see `asked_plan`; or the role may not compact. Nothing was changed.
-            NotFound: see `asked_plan`.
+            InvalidRequest: see `request_plan`; or the role may not compact. Nothing was changed.
+            NotFound: a dataset does not exist. Nothing was changed.
+            Conflict: a cycle was requested while another process runs one. Nothing was changed.
         """
         from siltstone.compaction.journal.recovery import RecoveryReport
+        from siltstone.model.compaction_request import RequestKind
 
-        check_may_compact(self.settings.role, doing=wish.what)
-        plan = self._asked_plan(wish, cycle=cycle, trigger=trigger)
-        return self._carried_out(plan, epoch=epoch, watchers=watchers, stopping=stopping, recovery=RecoveryReport())
+        check_may_compact(self.settings.role, doing=request.operation)
+        for name in request.names or ():
+            self._store(name)
+        if request.kind is RequestKind.CYCLE:
+            self._check_no_cycle_runs()
+            return self.run_cycle(
+                request.names, only=request.only, force=request.force, watchers=watchers, stopping=stopping
+            )
+        self._request_plan(request)  # refused requests use up no number of a cycle
+        trigger = f"requested by process {os.getpid()} on {socket.gethostname()}"
+        plan = self._request_plan(request, cycle=self._next_cycle(), trigger=trigger)
+        return self._carried_out(plan, epoch=None, watchers=watchers, stopping=stopping, recovery=RecoveryReport())
 
-    def _asked_plan(self, wish: "Wish", *, cycle: int = 0, trigger: str = "") -> "Plan":
-        from siltstone.compaction.planning.manual import asked_plan
+    def _request_plan(self, request: "CompactionRequest", *, cycle: int = 0, trigger: str = "") -> "Plan":
+        from siltstone.compaction.planning.manual import request_plan
 
-        names = self.names() if wish.names is None else wish.names
-        return asked_plan(wish, names, store=self._store, settings=self.settings, cycle=cycle, trigger=trigger)
+        names = self.names() if request.names is None else request.names
+        return request_plan(request, names, store=self._store, settings=self.settings, cycle=cycle, trigger=trigger)
+
+    def _check_no_cycle_runs(self) -> None:
+        """Refuse a second cycle. Two cycles that begin at the same moment are safe: the commit check refuses the later jobs.
+
+        Raises:
+            Conflict: a live process runs a cycle.
+            Corruption, Unavailable: the journal cannot be read.
+        """
+        from siltstone.compaction.journal.owner_liveness import Life, Owners
+
+        owners = Owners(self._layout.work, clock=self._clock, holder=self._lease_holder)
+        for cycle in self._journal.open_cycles():
+            if owners.life(cycle, None) is Life.LIVES and (owner := cycle.owner) is not None:
+                raise Conflict(
+                    f"Cycle {cycle.jobs[0].cycle} of lake {self._layout.root} is running in process {owner.pid} on "
+                    f"{owner.host}. Nothing was changed. Wait until it has ended, or compact single datasets by name.",
+                    reason=Reason.CYCLE_RUNNING,
+                )
+
+    def _next_cycle(self) -> int:
+        """Reserve the number of the next cycle, also where the journal cannot be read."""
+        try:
+            known = self._journal.next_cycle()
+        except SiltstoneError:
+            known = 1
+        return self._notes.next_cycle(at_least=known)
 
     def _carried_out(
         self,

@@ -10,7 +10,8 @@ from siltstone.keeping.cycles import LakeCycles
 from siltstone.model.roles import check_may_compact
 
 if TYPE_CHECKING:
-    from siltstone.model.compaction_request import Answer, Wish
+    from siltstone.compaction.execution.report import CycleReport
+    from siltstone.model.compaction_request import CompactionRequest
     from siltstone.model.tiers import Tier
     from siltstone.scheduler.caretaker import Caretaker
     from siltstone.scheduler.housework import Housework, Office, Tell
@@ -72,24 +73,16 @@ class KeptLake(LakeCycles):
                 found += dataset_tiers(store) if store.spec.is_log else ()
         return found
 
-    def ask(self, wish: "Wish", *, tell: "Tell" = lambda _told: None) -> "Answer":
-        """Have something compacted: here under the lease if it is free, by the compactor that holds it otherwise.
+    def submit(self, request: "CompactionRequest") -> "CycleReport":
+        """Run a request in this process and return its result. The commit check protects the data beside a compactor.
 
         Raises:
-            InvalidRequest: the role may not compact, or what is asked for cannot be. Nothing was changed.
-            NotFound: there is no dataset of a name. Nothing was changed; one that is dropped later is its job's failure.
-            Conflict: a cycle was asked for while one is running.
+            InvalidRequest: the role may not compact, or the request is not valid. Nothing was changed.
+            NotFound: a dataset does not exist. Nothing was changed; one that is dropped later is its job's failure.
+            Conflict: a cycle was requested while another process runs one. Nothing was changed.
         """
-        from siltstone.model.compaction_request import Ask
-        from siltstone.scheduler.asking import Asking
-
         self.require()
-        check_may_compact(self.settings.role, doing=wish.what)
-        for name in wish.names or ():  # what is wrong with it is said before anybody is asked
-            self._store(name)
-        if wish.ask is not Ask.CYCLE:
-            self._asked_plan(wish)
-        return Asking(self._housework(), self._office()).ask(wish, tell=tell)
+        return self.run_request(request)
 
     def compactor_overview(self) -> dict[str, Any]:
         """Return how this lake's compactor stands, wherever it runs, as plain data."""
@@ -115,18 +108,17 @@ class KeptLake(LakeCycles):
         return resume(self._office().notes)
 
     def stop_compactor(self, *, seconds: float) -> str | None:
-        """Ask the compactor that holds the lease to stop, and wait for it; return who has taken over, if somebody has.
+        """Request the compactor that holds the lease to stop, and wait for it; return the process that takes over, if one does.
 
         Raises:
-            NotFound: none is running.
-            Conflict: the lease is held by a single command.
+            NotFound: no compactor is running.
             Unavailable: it has not stopped within that time.
         """
-        from siltstone.scheduler.asking import Asking
+        from siltstone.scheduler.overview import stop
 
         self.require()
         check_may_compact(self.settings.role, doing="stop the compactor")
-        return Asking(self._housework(), self._office()).stop(seconds=seconds)
+        return stop(self._office(), seconds=seconds)
 
     def highest_epoch(self, names: Sequence[str]) -> int:
         """Return the highest epoch that has committed to any of these datasets.
@@ -146,25 +138,15 @@ class KeptLake(LakeCycles):
 
     def _office(self) -> "Office":
         from siltstone.coordination.leases import Leases
-        from siltstone.coordination.request_queue import Requests
         from siltstone.scheduler.housework import Office
 
-        durable = self.settings.durable
         return Office(
             leases=Leases(self._layout, self.settings, self._clock),
-            requests=Requests(self._layout, clock=self._clock, durable=durable),
             notes=self._notes,
             settings=self.settings,
             clock=self._clock,
-            last_cycle=self._last_cycle,
+            next_cycle=self._next_cycle,
         )
-
-    def _last_cycle(self) -> int:
-        """Return the number of the last cycle of the journal; 0 where it cannot be read, which a cycle finds out by itself."""
-        try:
-            return self._journal.next_cycle() - 1
-        except SiltstoneError:
-            return 0
 
     def _leased(self) -> int:
         from siltstone.coordination.leases import Leases

@@ -24,7 +24,7 @@ from siltstone.clock import Clock
 from siltstone.compaction.journal.journal import Journal
 from siltstone.compaction.operations.dataset_status import status
 from siltstone.config import Settings
-from siltstone.coordination.state_files import CYCLES, PAUSED, STATUS, Notes
+from siltstone.coordination.state_files import CYCLES, PAUSED, STATUS, STOP, Notes
 from siltstone.dataset import table_repair as mended
 from siltstone.dataset.adoption import Adoption
 from siltstone.dataset.registry import Registry
@@ -240,6 +240,7 @@ class Repairs:
             STATUS: "Delete it; the compactor writes it again.",
             CYCLES: "Delete it; the next cycle takes its number from the journal.",
             PAUSED: "Delete it; the compactor then runs by the clock again.",
+            STOP: "Delete it, and request the stop again.",
         }
         for name, remedy in remedies.items():
             with suppress(SiltstoneError):

@@ -1,11 +1,9 @@
-"""The caretaker: a scheduler with the works of a lake, and a desk where others ask for more. What `silt compactor` runs.
+"""The caretaker: a scheduler with the works of a lake, and what others see of it and tell it. What `silt compactor` runs.
 
-Two threads. The scheduler's (`loop`) holds the lease and runs cycles. The *desk* looks a few times a second, as long as the
-lease is ours, at what others want:
+Two threads. The scheduler's (`loop`) holds the lease and runs cycles. The *watch* looks a few times a second at the state files:
 
 1. ``paused.json``: nothing runs by the clock while it is there. It is of the lake, so a pause outlives the process;
-2. requests (`storage.requests`), oldest first: a cycle is refused if one still runs after a second ("already running"), any
-   single work waits for it. One that nobody follows any more is not begun; one that a dead holder had begun is done again;
+2. ``stop.json``: names the holder that is to stop;
 3. ``status.json``: written anew when something has changed.
 
 After each taking of the lease the recovery comes before the first cycle: the holder before may have died.
@@ -16,39 +14,21 @@ no compactor ran is caught up once.
 import datetime
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from siltstone.coordination.state_files import PAUSED, STATUS
-from siltstone.errors import Conflict, SiltstoneError
-from siltstone.model.compaction_request import Answer, Ask, Request
-from siltstone.scheduler.asking import SERVICE
+from siltstone.coordination.state_files import PAUSED, STATUS, STOP
+from siltstone.errors import SiltstoneError
 from siltstone.scheduler.cycles import Cycle, Outcome, Run, State, Status, Why, Work
 from siltstone.scheduler.housework import Housework, Office, Tell, Told, Turn
 from siltstone.scheduler.loop import NOT_LOOKED, Scheduler
-from siltstone.scheduler.overview import pause, resume, told_cycle, told_holder, told_wish
+from siltstone.scheduler.overview import pause, resume, told_cycle, told_holder
 from siltstone.scheduler.works import due_crons, tier_of, works
 
 LOOK_SECONDS: Final = 0.25
-SWEEP_SECONDS: Final = 600.0
 INTERRUPT_SECONDS: Final = 15.0
 """How long a job that was interrupted may take to end."""
-PATIENCE_SECONDS: Final = 1.0
-"""A cycle that is asked for waits so long for the one that runs: most only look and find nothing to do."""
-ASKED: Final = "asked"
-
 Names = Callable[[], list[str] | None]
 Crons = Callable[[], Mapping[str, str | None]]
-
-
-@dataclass(slots=True)
-class _Open:
-    """A request that is begun, or waits for its turn."""
-
-    request: Request
-    refused_from: float | None
-    """From when on a cycle is refused because of another one; None if it may wait as long as that takes."""
-    number: int | None = None
 
 
 class Caretaker:
@@ -69,7 +49,7 @@ class Caretaker:
 
         Args:
             housework: what is done.
-            office: leases, requests and notes of the lake, and its settings: crons, tiers, role, lease, jitter.
+            office: leases and notes of the lake, and its settings: crons, tiers, role, lease, jitter.
             crons: the works, and when each is due; asked again at each cycle, because datasets may have crons of their own.
             names: which datasets are looked after, asked before each cycle; None means all.
             only: names of works, if not all.
@@ -81,7 +61,6 @@ class Caretaker:
             Corruption: the notes of the lake cannot be read.
         """
         self._housework = housework
-        self._requests = office.requests
         self._notes = office.notes
         self._settings = office.settings
         self._clock = office.clock
@@ -99,21 +78,16 @@ class Caretaker:
             settled=self._settled(),
             on_cycle=[self._ended],
         )
-        self._mutex = threading.Lock()
         self._minding = threading.Lock()
-        self._open: dict[str, _Open] = {}
-        self._answers: list[Answer] = []
         self._noted: dict[str, Any] = {}
         self._holder: str | None = None
         self._recovered: str | None = None
         self._because: str | None = None
         self._trouble: str | None = None
         self._since: dict[int, str] = {}
-        self._swept_seconds = office.clock.monotonic_seconds() - SWEEP_SECONDS
-        self._stopped = False
         self._wanted_stop = threading.Event()
         self._closing = threading.Event()
-        self._desk: threading.Thread | None = None
+        self._watch: threading.Thread | None = None
 
     # ---- what a user holds ---------------------------------------------------------------------------------------
 
@@ -121,11 +95,11 @@ class Caretaker:
         """Run until `stop`, on threads of its own."""
         self._mind_pause()
         self._scheduler.start()
-        self._desk = threading.Thread(target=self._look, name="siltstone-compactor-desk", daemon=True)
-        self._desk.start()
+        self._watch = threading.Thread(target=self._look, name="siltstone-compactor-watch", daemon=True)
+        self._watch.start()
 
     def step(self) -> Cycle | None:
-        """Look at the desk and at the clock once, for whoever has a loop of its own; return the cycle if one was run."""
+        """Look at the state files and at the clock once, for whoever has a loop of its own; return the cycle if one was run."""
         self.look()
         cycle = self._scheduler.tick()
         self.look()
@@ -134,12 +108,11 @@ class Caretaker:
     def stop(self, *, seconds: float | None = None) -> bool:
         """Begin nothing more, end the job that runs, let go of the lease.
 
-        Jobs are cancelled, those that somebody asked for, too: the next holder does them, or whoever asked.
+        Running jobs are cancelled. The next holder plans them again.
 
         Returns whether all that was done; if not, the process must end for the lease to be free.
         """
         patience = self._settings.stop_seconds if seconds is None else seconds
-        self._stopped = True
         self._tell({"event": "stopping"})
         done = self._scheduler.stop(seconds=patience)
         if not done:
@@ -149,8 +122,8 @@ class Caretaker:
                 self._try_to_interrupt()
                 done = self._scheduler.stop(seconds=1.0)
         self._closing.set()
-        if self._desk is not None:
-            self._desk.join(INTERRUPT_SECONDS)
+        if self._watch is not None:
+            self._watch.join(INTERRUPT_SECONDS)
         self._note_stopped()
         self._tell({"event": "stopped", "clean": done})
         return done
@@ -263,52 +236,26 @@ class Caretaker:
         return Turn(number=run.cycle, lease=run.lease, stopping=run.stopping, tell=tell)
 
     def _ended(self, cycle: Cycle) -> None:
-        """Remember when works ran, answer who asked, say what came of it."""
-        with self._mutex:
-            mine = [asked.request for asked in self._open.values() if asked.number == cycle.number]
-        for request in mine:
-            self._answer_for(request, cycle)
+        """Remember when works ran, and say what came of it."""
         told = told_cycle(cycle)
-        if told["jobs"] or told["failed"] or told["cancelled"] or mine:
+        if told["jobs"] or told["failed"] or told["cancelled"]:
             self._tell({"event": "cycle_ended", **told})
         settled = {
             name: cycle.started.isoformat()
             for result in cycle.results
             if result.outcome is not Outcome.SKIPPED
             for name in result.works
-            if name != ASKED
         }
         self._notes.ended(told, settled=settled)
 
-    def _answer_for(self, request: Request, cycle: Cycle) -> None:
-        result = cycle.results[0] if cycle.results else None
-        with self._mutex:
-            if self._open.pop(request.id, None) is None:
-                return  # it was answered
-            if result is None or result.outcome is Outcome.SKIPPED or result.error_kind == "fenced":
-                return  # the lease is lost, or we were stopped: the next holder does it, or the requester itself
-            value = tuple(result.value) if result.outcome is Outcome.DONE else ()
-            if self._stopped and any(one.get("error") for one in value):
-                return  # its jobs were ended with us
-            answer = Answer(
-                id=request.id,
-                cycle=cycle.number,
-                results=value,
-                error=result.error,
-                error_kind=result.error_kind,
-                error_reason=result.error_reason,
-            )
-            self._answers.append(answer)
-        self._send()
-
-    # ---- the desk ------------------------------------------------------------------------------------------------
+    # ---- the watch -----------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
         while not self._closing.is_set():
             try:
                 self.look()
                 self._trouble = None
-            except Exception as error:  # noqa: BLE001  # the desk outlives whatever happens at one look
+            except Exception as error:  # noqa: BLE001  # the watch outlives whatever happens at one look
                 said = str(error) if isinstance(error, SiltstoneError) else f"{type(error).__name__}: {error}"
                 if said != self._trouble:
                     self._trouble = said
@@ -316,21 +263,14 @@ class Caretaker:
             self._closing.wait(LOOK_SECONDS)
 
     def look(self) -> None:
-        """Look once at the pause, at what others ask, and at what they should know."""
+        """Look once at the pause and at a request to stop, and write the status."""
         status = self._scheduler.status()
         self._mind_holder(status)
         self._mind_pause()
         if status.holder is None or status.state in (State.STANDING_BY, State.STOPPED):
-            with self._mutex:
-                self._open.clear()
             return
-        self._send()
-        self._serve()
+        self._mind_stop(status.holder.holder)
         self._note(self._scheduler.status())
-        now = self._clock.monotonic_seconds()
-        if now - self._swept_seconds >= SWEEP_SECONDS:
-            self._swept_seconds = now
-            self._requests.sweep()
 
     def _mind_holder(self, status: Status) -> None:
         """Say who holds the lease when that changes."""
@@ -352,86 +292,11 @@ class Caretaker:
         (self._scheduler.pause if wanted else self._scheduler.resume)()
         self._tell({"event": "paused" if wanted else "resumed"})
 
-    def _serve(self) -> None:
-        for request in self._requests.waiting():
-            with self._mutex:
-                known = self._open.get(request.id)
-                answered = any(answer.id == request.id for answer in self._answers)
-            if answered or (known is not None and known.number is not None):
-                continue
-            if known is None:
-                known = self._opened(request)
-            if known is not None:
-                self._begin(known)
-
-    def _opened(self, request: Request) -> "_Open | None":
-        """Take up a request; None if nobody follows it any more, or it was withdrawn."""
-        if not self._requests.is_followed(request):
-            self._requests.forget(request.id)
-            return None
-        again = self._requests.is_taken(request.id)  # by a holder that is dead: it was not refused then
-        if not self._requests.begin(request):
-            return None
-        may_be_refused = request.wish.ask is Ask.CYCLE and not again
-        return _Open(
-            request, refused_from=self._clock.monotonic_seconds() + PATIENCE_SECONDS if may_be_refused else None
-        )
-
-    def _begin(self, asked: "_Open") -> None:
-        request = asked.request
-        if request.wish.ask is Ask.STOP:
-            self._answers.append(Answer(id=request.id))
-            self._send()
+    def _mind_stop(self, holder: str) -> None:
+        """Remember that another process has requested this holder to stop."""
+        found = self._notes.read(STOP)
+        if found is not None and found.get("holder") == holder:
             self._wanted_stop.set()
-            return
-        with self._mutex:
-            self._open[request.id] = asked
-        after = frozenset(Why) if asked.refused_from is None else frozenset[Why]()
-        try:
-            number = self._scheduler.trigger_work(self._asked(request), after=after)
-        except Conflict as error:
-            late = asked.refused_from is not None and self._clock.monotonic_seconds() >= asked.refused_from
-            if late and self._scheduler.status().state is not State.STANDING_BY:
-                self._refuse(request, error)
-            return
-        asked.number = number
-        self._late(request, number)
-        self._tell(
-            {"event": "request", "cycle": number, "pid": request.pid, "host": request.host, **told_wish(request.wish)}
-        )
-
-    def _late(self, request: Request, number: int) -> None:
-        """Answer at once if the cycle was quicker than we were to note its number."""
-        for cycle in self._scheduler.history():
-            if cycle.number == number and request.id in self._open:
-                self._answer_for(request, cycle)
-
-    def _refuse(self, request: Request, error: SiltstoneError) -> None:
-        with self._mutex:
-            self._open.pop(request.id, None)
-            answer = Answer(id=request.id, error=str(error), error_kind=error.kind, error_reason=error.reason)
-            self._answers.append(answer)
-        self._send()
-
-    def _asked(self, request: Request) -> Work:
-        def tell(told: Told) -> None:
-            self._requests.tell(request.id, told)
-            self._tell(told)
-
-        def run(run: Run) -> list[Told]:
-            self._requests.tell(request.id, {"event": "begun", "cycle": run.cycle})
-            self._recover_first(run)
-            why = f"asked by process {request.pid} on {request.host}, request {request.id}"
-            return self._housework.do(request.wish, replace(self._turn(run, tell), trigger=why))
-
-        return Work(name=ASKED, run=run)
-
-    def _send(self) -> None:
-        """Write the answers that wait; what the disk refuses is tried again at the next look."""
-        with self._mutex:
-            while self._answers:
-                self._requests.answer(self._answers[0])
-                self._answers.pop(0)
 
     # ---- what others read ----------------------------------------------------------------------------------------
 
@@ -443,7 +308,6 @@ class Caretaker:
             self._since = {status.running_cycle: self._clock.now().isoformat(timespec="seconds")}
         note = {
             **told_holder(row),
-            "kind": SERVICE,
             "state": str(status.state),
             "paused": status.paused,
             "running_cycle": status.running_cycle,

@@ -1,7 +1,4 @@
-"""What is done under the lease: cycles, single works that somebody asked for, recovery. Nothing here decides when.
-
-A single work (a fold, purge, squash, clustering or vacuum of datasets) is a cycle like any other: it has a number, its jobs are
-in the journal, and it ends when it is told to stop.
+"""What is done under the lease: cycles and recovery. Nothing here decides when.
 
 Epochs. Every commit of a job carries the epoch of the lease under which it was planned. A purge raises a dataset's epoch, so
 that the lease's can be below it: whoever holds the lease brings its own up to that of every dataset it is going to work on,
@@ -9,17 +6,15 @@ that the lease's can be below it: whoever holds the lease brings its own up to t
 planned under the lease before it can commit after it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from siltstone.clock import Clock
 from siltstone.config import Settings
 from siltstone.coordination.leases import Lease, Leases
-from siltstone.coordination.request_queue import Requests
 from siltstone.coordination.state_files import Notes
-from siltstone.errors import Fenced, Reason, Unavailable
-from siltstone.model.compaction_request import Ask, Wish
+from siltstone.errors import Fenced
 
 if TYPE_CHECKING:
     from siltstone.compaction.execution.cycle_runner import Watcher
@@ -63,19 +58,6 @@ class Lakework(Protocol):
         """Plan and do one cycle."""
         ...
 
-    def run_asked(
-        self,
-        wish: Wish,
-        *,
-        cycle: int,
-        epoch: int | None = None,
-        trigger: str = "",
-        watchers: "Sequence[Watcher]" = (),
-        stopping: Callable[[], bool] = lambda: False,
-    ) -> "CycleReport":
-        """Do one kind of work on datasets, as a cycle of its own."""
-        ...
-
     def recover(self, *, epoch: int | None = None) -> "RecoveryReport":
         """Put in order what crashed processes left; return what was done, and what cannot be read."""
         ...
@@ -86,16 +68,11 @@ class Office:
     """Where the compactor of a lake is met: the leases, what others ask, what others read."""
 
     leases: Leases
-    requests: Requests
     notes: Notes
     settings: Settings
     clock: Clock
-    last_cycle: Callable[[], int] = lambda: 0
-    """The highest number of a cycle that was written down elsewhere."""
-
-    def next_cycle(self) -> int:
-        """Take the number of the next cycle, higher than any before."""
-        return self.notes.next_cycle(at_least=self.last_cycle() + 1)
+    next_cycle: Callable[[], int]
+    """Reserves the number of the next cycle, higher than any before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +83,6 @@ class Turn:
     lease: Lease
     stopping: Callable[[], bool]
     tell: Tell
-    trigger: str = "asked for"
-    """Why it is done, for the journal."""
 
 
 class Housework:
@@ -117,16 +92,6 @@ class Housework:
         """Take the lake."""
         self._lake = lake
         self._clock = clock
-
-    def do(self, wish: Wish, turn: Turn) -> list[Told]:
-        """Do what somebody asked for; one result for each job or dataset.
-
-        Raises:
-            Fenced: the lease was lost; what was done is whole.
-        """
-        if wish.ask is Ask.CYCLE:
-            return self.cycle(wish.names, turn, only=wish.only, force=wish.force)
-        return self._asked(wish, turn)
 
     def cycle(
         self,
@@ -173,24 +138,6 @@ class Housework:
         found = self._lake.recover(epoch=turn.lease.epoch)
         return [{"dataset": one.dataset or one.what, "error": one.why} for one in found.quarantined]
 
-    def _asked(self, wish: Wish, turn: Turn) -> list[Told]:
-        epoch = self._epoch(wish.names, turn)
-        watch, telling = LeaseWatch(turn.lease, turn.stopping, clock=self._clock), Telling(turn.tell, turn.number)
-        done = self._lake.run_asked(
-            wish,
-            cycle=turn.number,
-            epoch=epoch,
-            trigger=turn.trigger,
-            watchers=[telling],
-            stopping=watch.stopping,
-        )
-        self._note(done, turn)
-        if watch.lost is not None:
-            raise watch.lost
-        if wish.purge:
-            self._epoch(wish.names, turn)
-        return [*(result.to_dict() for result in done), *telling.left(done)]
-
     def _epoch(self, names: Sequence[str] | None, turn: Turn) -> int:
         """Raise the lease's epoch above that of the datasets, if it is below it, and return it."""
         highest = self._lake.highest_epoch(self._lake.names() if names is None else names)
@@ -235,28 +182,9 @@ class Telling:
         """Take whom to tell."""
         self._tell = tell
         self._number = number
-        self._jobs: Sequence[Job] = ()
-
-    def left(self, results: "Iterable[JobResult]") -> list[Told]:
-        """Return the jobs that were not begun because somebody said stop, as results that say so."""
-        begun = {result.job for result in results}
-        text = "Dataset {}: the compactor was stopped before its turn. Try again."
-        return [
-            {
-                **_named(job),
-                "report": None,
-                "error": text.format(job.planned.dataset),
-                "error_kind": Unavailable.kind,
-                "outcome": "cancelled",
-                "error_reason": Reason.CANCELLED.value,
-            }
-            for job in self._jobs
-            if job.id not in begun
-        ]
 
     def cycle_began(self, plan: "Plan", jobs: "Sequence[Job]") -> None:
         """Say which jobs are to be done; nothing, if there are none."""
-        self._jobs = jobs
         if jobs:
             self._tell(
                 {"event": "cycle_began", "cycle": self._number, "jobs": len(jobs), "cost_bytes": plan.cost_bytes}
@@ -266,18 +194,9 @@ class Telling:
         """Say that a job begins."""
         self._tell({"event": "job_began", "cycle": self._number, **_named(job)})
 
-    def job_ended(self, job: "Job", result: "JobResult") -> None:
+    def job_ended(self, job: "Job", result: "JobResult") -> None:  # noqa: ARG002  # as every watcher is called
         """Say what came of it."""
-        self._tell(
-            {
-                "event": "job_ended",
-                "cycle": self._number,
-                **_named(job),
-                "outcome": result.outcome,
-                "report": result.report,
-                "error": result.error,
-            }
-        )
+        self._tell({"event": "job_ended", "cycle": self._number, **result.to_dict()})
 
     def cycle_ended(self, plan: "Plan", results: "Sequence[JobResult]") -> None:
         """The one who runs the cycle says that."""
@@ -285,4 +204,10 @@ class Telling:
 
 def _named(job: "Job") -> Told:
     planned = job.planned
-    return {"job": job.id, "kind": planned.lane, "dataset": planned.dataset, "period": planned.period}
+    return {
+        "job": job.id,
+        "kind": str(planned.kind),
+        "lane": planned.lane,
+        "dataset": planned.dataset,
+        "period": planned.period,
+    }

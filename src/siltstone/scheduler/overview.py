@@ -4,12 +4,15 @@ from typing import Final
 
 from siltstone.clock import Clock
 from siltstone.coordination.leases import COMPACTOR
-from siltstone.coordination.state_files import PAUSED, STATUS, Notes
-from siltstone.model.compaction_request import Wish
+from siltstone.coordination.state_files import PAUSED, STATUS, STOP, Notes
+from siltstone.errors import NotFound, Unavailable
 from siltstone.model.lease import LeaseRow
 from siltstone.scheduler.cycles import Cycle
 from siltstone.scheduler.housework import Office, Told
 
+POLL_SECONDS: Final = 0.2
+TAKEOVER_SECONDS: Final = 3.0
+"""How long `stop` waits for a standby compactor to take over. One polls the lease each second."""
 CANCELLED: Final = "cancelled"
 """The outcome of a job that was ended because the compactor was told to stop; it has an error, too, and has not failed."""
 
@@ -23,6 +26,40 @@ def pause(notes: Notes, clock: Clock) -> None:
 def resume(notes: Notes) -> bool:
     """Let compactors of a lake go on by the clock; return whether they were paused."""
     return notes.remove(PAUSED)
+
+
+def stop(office: Office, *, seconds: float) -> str | None:
+    """Request the lease holder to stop, and wait until it has released the lease; return the process that takes over.
+
+    The request names the holder. One that is left by a crash stops no other compactor.
+
+    Raises:
+        NotFound: no compactor holds the lease.
+        Unavailable: the lease was not released within that time.
+    """
+    row = office.leases.holder(COMPACTOR)
+    if row is None:
+        raise NotFound("No compactor is running in this lake.")
+    clock = office.clock
+    until = clock.monotonic_seconds() + seconds
+    office.notes.write(STOP, {"holder": row.holder, "since": clock.now().isoformat(timespec="seconds")})
+    try:
+        while clock.monotonic_seconds() < until:
+            now = office.leases.holder(COMPACTOR)
+            if now is None or now.holder != row.holder:
+                return _successor(office)
+            clock.sleep(POLL_SECONDS)
+    finally:
+        office.notes.remove(STOP)
+    raise Unavailable(f"{row.described()} has not stopped within {seconds:g} seconds.")
+
+
+def _successor(office: Office) -> str | None:
+    """Return the process that has taken the lease; None if no process has within `TAKEOVER_SECONDS`."""
+    until = office.clock.monotonic_seconds() + TAKEOVER_SECONDS
+    while (row := office.leases.holder(COMPACTOR)) is None and office.clock.monotonic_seconds() < until:
+        office.clock.sleep(POLL_SECONDS)
+    return row.described() if row is not None else None
 
 
 def overview(office: Office) -> Told:
@@ -40,7 +77,6 @@ def overview(office: Office) -> Told:
         "running": holder is not None,
         "holder": told_holder(holder) if holder is not None else None,
         "last_holder": told_holder(row) if row is not None and holder is None else None,
-        "kind": known.get("kind") if known else None,
         "state": known.get("state") if known else None,
         "paused": paused is not None,
         "paused_since": paused.get("since") if paused else None,
@@ -50,7 +86,6 @@ def overview(office: Office) -> Told:
         "last_cycle": cycles.get("ended"),
         "cycles": cycles.get("last", 0),
         "due": known.get("due", {}) if known else {},
-        "waiting": len(office.requests.waiting()),
         "trouble": known.get("trouble") if known else None,
     }
 
@@ -84,8 +119,3 @@ def told_cycle(cycle: Cycle) -> Told:
         "started": cycle.started.isoformat(timespec="seconds"),
         "seconds": round(cycle.seconds, 3),
     }
-
-
-def told_wish(wish: Wish) -> Told:
-    """Return what somebody asks for, as plain data."""
-    return {"ask": wish.what, "names": wish.names, "only": wish.only, "force": wish.force}

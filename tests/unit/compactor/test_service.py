@@ -1,4 +1,4 @@
-"""The caretaker: works by the clock under the lease, and a desk where others ask. No Spark: squashes, vacuums, empty folds."""
+"""The compactor: tasks by the clock under the lease; requests beside it. No Spark: squashes, vacuums, empty folds."""
 
 import os
 import re
@@ -12,30 +12,31 @@ from typing import Any
 import pytest
 
 from siltstone.cli.compactor_output import told_line
+from siltstone.compaction.execution.job import Job
 from siltstone.compaction.execution.report import CycleReport
+from siltstone.compaction.journal.recovery import RecoveryReport
 from siltstone.compaction.planning.model import Plan
 from siltstone.config import JobPlace, Role, Settings
 from siltstone.coordination.leases import COMPACTOR
-from siltstone.coordination.state_files import CYCLES, PAUSED, STATUS
+from siltstone.coordination.state_files import CYCLES, PAUSED, STOP
 from siltstone.cron import next_after as timing
 from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, Reason, SiltstoneError
 from siltstone.lake import Lake
-from siltstone.model.compaction_request import Ask, Wish
+from siltstone.model.compaction_request import CompactionRequest, RequestKind
 from siltstone.scheduler.caretaker import Caretaker
 from siltstone.scheduler.cycles import Cycle, Outcome, State, Why, WorkResult
-from siltstone.scheduler.housework import Turn
 from siltstone.scheduler.overview import told_cycle
 from siltstone.scheduler.works import crons
-from tests.support.caretaking import NAME, SETTINGS, Asked, filled, ids, lake_of, slow_lake, until
+from tests.support.caretaking import NAME, SETTINGS, filled, ids, lake_of, slow_lake, until
 from tests.support.children import NO_SPARK
 from tests.support.clocks import FakeClock
 from tests.support.leasing import leases_of
 from tests.support.refusals import refused
 from tests.support.rolled import make_log
 
-FOLD = Wish(ask=Ask.COMPACT, names=(NAME,))
-PURGE = Wish(ask=Ask.COMPACT, names=(NAME,), purge=True)
-CYCLE = Wish(ask=Ask.CYCLE)
+FOLD = CompactionRequest(kind=RequestKind.COMPACT, names=(NAME,))
+PURGE = CompactionRequest(kind=RequestKind.COMPACT, names=(NAME,), purge=True)
+CYCLE = CompactionRequest(kind=RequestKind.CYCLE)
 
 
 class Bench:
@@ -229,12 +230,12 @@ def test_a_lake_that_is_paused_stays_so_in_the_next_compactor(bench: Bench):
     assert bench.events().count("paused") == 2
 
 
-def test_what_is_asked_for_is_done_while_paused(bench: Bench):
+def test_requests_and_triggers_run_while_paused(bench: Bench):
     caretaker = bench.caretaker(lake_of(bench.root))
     caretaker.pause()
     caretaker.start()
-    until(lambda: bench.lake.compactor_overview()["kind"])
-    assert Asked(bench.root, FOLD).value().results[0]["report"]["final_rows"] == 0
+    until(lambda: bench.lake.compactor_overview()["state"])
+    assert bench.lake.submit(FOLD).failed == ()
     assert caretaker.wait(caretaker.trigger(["vacuum"]), seconds=60).failed is False
     caretaker.resume()
     assert not caretaker.status().paused
@@ -263,7 +264,7 @@ def test_cycles_with_and_without_the_lease_never_have_the_same_number(bench: Ben
     bench.clock.pass_time(minutes=1)
     found = [bench.lake.run_cycle().cycle, bench.lake.plan().cycle - 1]
     assert caretaker.step() is not None
-    found += [bench.lake.run_cycle().cycle, bench.lake.ask(CYCLE).cycle or 0] if caretaker.stop() else []
+    found += [bench.lake.run_cycle().cycle, bench.lake.submit(CYCLE).cycle] if caretaker.stop() else []
     assert found == [1, 1, 3, 4]
     assert caretaker.history()[0].number == 2
 
@@ -298,7 +299,7 @@ def test_a_second_compactor_stands_by_says_who_works_and_takes_over(bench: Bench
 def test_whoever_stops_a_compactor_is_told_who_takes_over(bench: Bench):
     first, second = bench.caretaker(lake_of(bench.root)), bench.caretaker(lake_of(bench.root))
     first.start()
-    until(lambda: bench.lake.compactor_overview()["kind"])
+    until(lambda: bench.lake.compactor_overview()["state"])
     second.start()
     until(lambda: "standing_by" in bench.events())
     told: list[str | None] = []
@@ -343,9 +344,10 @@ def test_leases_that_cannot_be_read_mean_standing_by_and_a_clear_word(bench: Ben
     assert bench.events()[-1] == "standing_by"
     assert "are damaged: its log is gone" in bench.told[-1]["because"]
     assert len(bench.lake.dataset(NAME)._store.changes.files()) == 5
-    for call in (lambda: lake_of(bench.root).ask(FOLD), bench.lake.compactor_overview):
-        with refused(Corruption, Reason.DAMAGED_FILE, bench.root / "_system" / "leases"):
-            call()
+    with refused(Corruption, Reason.DAMAGED_FILE, bench.root / "_system" / "leases"):
+        bench.lake.compactor_overview()
+    [purge] = bench.lake.submit(PURGE)
+    assert (purge.error_kind, purge.error_reason) == ("corruption", Reason.DAMAGED_FILE), "it cannot be fenced"
 
 
 def test_damaged_notes_are_said_and_never_taken_for_absent(bench: Bench):
@@ -362,169 +364,32 @@ def test_damaged_notes_are_said_and_never_taken_for_absent(bench: Bench):
 # ---- requests --------------------------------------------------------------------------------------------------------
 
 
-def test_a_fold_is_handed_to_the_holder_and_followed(bench: Bench):
-    caretaker = bench.caretaker(lake_of(bench.root))
-    caretaker.start()
-    until(lambda: bench.lake.compactor_overview()["kind"] == "compactor")
-    asked = Asked(bench.root, FOLD)
-    answer = asked.value()
-    assert (answer.cycle, answer.error) == (1, None)
-    assert answer.results[0]["report"]["dataset"] == NAME
-    assert asked.events() == ["handed_over", "begun", "cycle_began", "job_began", "job_ended"]
-    assert [one["ask"] for one in bench.told if one["event"] == "request"] == ["compact"]
-    assert list((bench.root / "_system" / "compactor" / "requests").iterdir()) == []
-
-
-def test_without_a_holder_it_is_done_here_under_the_lease(bench: Bench):
+def test_a_cycle_is_refused_while_a_live_process_runs_one_and_a_single_operation_is_not(bench: Bench):
     filled(bench.lake, batches=4)
-    answer = lake_of(bench.root).ask(replace(CYCLE, only=("squash",), force=True))
-    assert (answer.cycle, [one["kind"] for one in answer.results]) == (1, ["squash"])
-    row = leases_of(bench.root).row(COMPACTOR)
-    assert row is not None
-    assert (row.epoch, row.released) == (1, True)
-    found = bench.lake.compactor_overview()
-    assert (found["running"], found["cycles"], found["last_cycle"]["jobs"]) == (False, 1, 1)
+    running = lake_of(bench.root)
+    plan = running.plan(only=["squash"], force=True)
+    running._journal.cycle_began(plan, [Job.of(one, cycle=plan.cycle, epoch=None) for one in plan.jobs])
+    with refused(Conflict, Reason.CYCLE_RUNNING, f"Cycle {plan.cycle} ", f"process {os.getpid()} ", bench.root):
+        bench.lake.submit(CYCLE)
+    assert bench.lake.submit(SINGLE["squash"]).failed == ()
+    running._journal.cycle_ended(plan, [])
+    assert [one.kind for one in bench.lake.submit(replace(CYCLE, only=("squash",)))] == []
 
 
-def test_a_second_cycle_is_refused_with_the_number_of_the_one_that_runs(bench: Bench):
-    lake = slow_lake(bench.root)
-    caretaker = bench.caretaker(lake)
-    caretaker.start()
-    until(lambda: bench.lake.compactor_overview()["kind"])
-    first = Asked(bench.root, CYCLE)
-    assert lake.began.wait(60)
-    second, fold = Asked(bench.root, CYCLE), Asked(bench.root, FOLD)
-    answer = second.value()
-    assert (answer.error_kind, answer.error) == ("conflict", "Cycle 1 is already running. Wait until it has ended.")
-    until(lambda: "handed_over" in fold.events())
-    assert fold.answer is None, "a fold waits for the cycle"
-    lake.go_on.set()
-    assert (first.value().cycle, first.value().error) == (1, None)
-    assert (fold.value().cycle, fold.value().error) == (2, None)
-
-
-def test_a_second_cycle_is_refused_beside_a_command_and_a_fold_waits_for_it(bench: Bench):
-    lake = slow_lake(bench.root)
-    running = threading.Thread(target=lambda: lake.ask(CYCLE), daemon=True)
-    running.start()
-    assert lake.began.wait(60)
-    with refused(Conflict, None, "Cycle 1 ", "process "):
-        lake_of(bench.root).ask(CYCLE)
-    fold = Asked(bench.root, FOLD)
-    until(lambda: fold.events() == ["waiting"])
-    with pytest.raises(Conflict, match="runs a single command"):
-        bench.lake.stop_compactor(seconds=1)
-    lake.go_on.set()
-    running.join(60)
-    assert fold.value().cycle == 2
-
-
-def test_what_is_wrong_with_a_request_is_its_answer(bench: Bench):
-    bench.caretaker(lake_of(bench.root)).start()
-    until(lambda: bench.lake.compactor_overview()["kind"])
-    assert Asked(bench.root, replace(CYCLE, only=("nix",))).value().error_kind == "invalid_request"
-
-
-def test_a_name_that_is_none_is_refused_before_anybody_is_asked(bench: Bench):
-    for wish in (FOLD, CYCLE, Wish(ask=Ask.VACUUM)):
+def test_a_dataset_that_does_not_exist_is_refused_before_anything_runs(bench: Bench):
+    for request in (FOLD, CYCLE, CompactionRequest(kind=RequestKind.VACUUM)):
         with refused(NotFound, None, "no.such.one", "silt list"):
-            bench.lake.ask(replace(wish, names=(NAME, "no.such.one")))
+            bench.lake.submit(replace(request, names=(NAME, "no.such.one")))
     assert (bench.lake.history(), bench.lake.totals().cycles) == ([], 0)
 
 
 def test_a_dataset_that_is_dropped_before_its_turn_is_the_failure_of_its_job(bench: Bench):
     lake = lake_of(bench.root)
     lake.create("a.b.gone", "id BIGINT NOT NULL", key="id")
-    office = lake._office()
-    following = office.requests.ask(replace(FOLD, names=(NAME, "a.b.gone")))
+    plan = lake._request_plan(replace(FOLD, names=(NAME, "a.b.gone")), cycle=1)
     lake.drop("a.b.gone")
-    caretaker = bench.caretaker()
-    for _ in range(3):
-        caretaker.step()
-    answer = following.answer()
-    assert answer is not None
-    assert [one["error_kind"] for one in answer.results] == [None, "not_found"]
-
-
-def test_a_request_that_nobody_follows_is_not_begun(bench: Bench):
-    office = bench.lake._office()
-    following = office.requests.ask(PURGE)
-    following._presence.close()
-    caretaker = bench.caretaker()
-    caretaker.step()
-    assert caretaker.step() is None
-    assert office.requests.waiting() == []
-    assert caretaker.history() == ()
-
-
-def test_a_request_that_a_dead_holder_had_begun_is_done_by_the_next_one_and_not_again_once_answered(bench: Bench):
-    office = bench.lake._office()
-    following = office.requests.ask(FOLD)
-    assert office.requests.begin(following.request)
-    caretaker = bench.caretaker()
-    for _ in range(3):
-        caretaker.step()
-    assert [one.number for one in caretaker.history()] == [1]
-    answer = following.answer()
-    assert answer is not None
-    assert answer.cycle == 1
-    caretaker.stop()
-    following._requests._path(following.request.id, ".taken").write_text(following.request.to_json())
-    after = bench.caretaker()
-    for _ in range(3):
-        after.step()
-    assert after.history() == ()
-
-
-def test_a_follower_whose_holder_stops_before_its_turn_does_it_itself(bench: Bench):
-    lake = slow_lake(bench.root)
-    caretaker = bench.caretaker(lake)
-    caretaker.start()
-    until(lambda: bench.lake.compactor_overview()["kind"])
-    caretaker.trigger(["squash"])
-    assert lake.began.wait(60)
-    fold = Asked(bench.root, FOLD)
-    until(lambda: "handed_over" in fold.events())
-    assert caretaker.stop()
-    assert fold.value().results[0]["error"] is None
-    assert "holder_gone" in fold.events()
-
-
-def test_whoever_stops_following_takes_back_what_was_not_begun(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    lake = slow_lake(bench.root)
-    caretaker = bench.caretaker(lake)
-    caretaker.start()
-    until(lambda: bench.lake.compactor_overview()["kind"])
-
-    class Interrupted(Exception):  # noqa: N818
-        """As by Ctrl-C."""
-
-    def interrupted(wish: Wish, *, when: str) -> list[str]:
-        told: list[str] = []
-
-        def tell(one: dict[str, Any]) -> None:
-            told.append(str(one["event"]))
-            if one["event"] == when:
-                monkeypatch.setattr(asker._clock.__class__, "sleep", leave)
-
-        def leave(*_given: object) -> None:
-            raise Interrupted
-
-        asker = lake_of(bench.root)
-        with pytest.raises(Interrupted), monkeypatch.context():
-            asker.ask(wish, tell=tell)
-        monkeypatch.undo()
-        return told
-
-    assert interrupted(CYCLE, when="begun")[-1] == "left"
-    lake.go_on.set()
-    until(lambda: any(cycle.number == 1 for cycle in caretaker.history()))
-    caretaker.stop()
-    quiet = lake_of(bench.root)
-    with quiet._office().leases.hold(COMPACTOR, role=Role.ALL) as lease:  # a holder that never looks at its desk
-        quiet._office().notes.write(STATUS, {"holder": lease.row.holder, "kind": "compactor"})
-        assert interrupted(FOLD, when="handed_over") == ["handed_over", "withdrawn"]
-    assert quiet._office().requests.waiting() == []
+    done = lake._carried_out(plan, epoch=None, watchers=(), stopping=lambda: False, recovery=RecoveryReport())
+    assert [one.error_kind for one in done] == [None, "not_found"]
 
 
 def test_a_compactor_is_told_to_stop_from_elsewhere(bench: Bench):
@@ -532,13 +397,14 @@ def test_a_compactor_is_told_to_stop_from_elsewhere(bench: Bench):
         bench.lake.stop_compactor(seconds=1)
     caretaker = bench.caretaker(lake_of(bench.root))
     caretaker.start()
-    until(lambda: bench.lake.compactor_overview()["kind"])
+    until(lambda: bench.lake.compactor_overview()["state"])
     asking = threading.Thread(target=lambda: lake_of(bench.root).stop_compactor(seconds=60), daemon=True)
     asking.start()
     assert caretaker.wait_until_told_to_stop(60)
     assert caretaker.stop()
     asking.join(60)
     assert not asking.is_alive()
+    assert not (bench.root / "_system" / "compactor" / STOP).exists()
     assert not bench.lake.compactor_overview()["running"]
 
 
@@ -563,17 +429,13 @@ def epoch_of(lake: Lake) -> int:
     return lake.dataset(NAME)._store.snapshot().epoch
 
 
-def test_a_purge_by_the_holder_raises_the_datasets_epoch_above_the_leases_and_the_lease_follows(bench: Bench):
+def test_a_purge_takes_an_epoch_above_the_leases(bench: Bench):
     for _ in range(4):  # the lease's epoch is ahead of the dataset's
         leases_of(bench.root).hold(COMPACTOR, role=Role.ALL).release()
-    bench.caretaker(lake_of(bench.root)).start()
-    until(lambda: bench.lake.compactor_overview()["kind"])
-    assert Asked(bench.root, PURGE).value().results[0]["report"]["purged"]
-    row = leases_of(bench.root).row(COMPACTOR)
-    assert row is not None
-    assert (epoch_of(bench.lake), row.epoch) == (6, 6), "what was planned with 5 is fenced out; the holder goes on"
-    assert Asked(bench.root, PURGE).value().results[0]["error"] is None
-    assert epoch_of(bench.lake) == 7
+    assert (bench.lake.submit(PURGE)[0].report or {})["purged"]
+    assert epoch_of(bench.lake) == 5, "what was planned with 4 is fenced out"
+    assert bench.lake.submit(PURGE).failed == ()
+    assert epoch_of(bench.lake) == 6
 
 
 def test_a_purge_beside_the_holder_fences_its_running_jobs_and_the_next_cycle_goes_on(bench: Bench):
@@ -597,72 +459,64 @@ def test_a_purge_beside_the_holder_fences_its_running_jobs_and_the_next_cycle_go
 SINGLE = {
     "fold": FOLD,
     "purge": PURGE,
-    "squash": Wish(ask=Ask.SQUASH, names=(NAME,)),
-    "vacuum": Wish(ask=Ask.VACUUM, names=(NAME,), retention_hours=7.0),
+    "squash": CompactionRequest(kind=RequestKind.SQUASH, names=(NAME,)),
+    "vacuum": CompactionRequest(kind=RequestKind.VACUUM, names=(NAME,), retention_hours=7.0),
 }
 
 
-def test_every_single_work_is_done_by_the_holder_and_is_a_job_of_the_journal(bench: Bench):
+def test_every_single_operation_runs_beside_a_compactor_and_is_a_job_of_the_journal(bench: Bench):
     caretaker = bench.caretaker(lake_of(bench.root))
     caretaker.start()
-    until(lambda: bench.lake.compactor_overview()["kind"] == "compactor")
-    for kind, wish in SINGLE.items():
-        asked = Asked(bench.root, wish)
-        [result] = asked.value().results
-        assert (result["kind"], result["error"], result["report"]["dataset"]) == (kind, None, NAME)
-        assert asked.events()[0] == "handed_over"
+    held = until(lambda: caretaker.status().holder)
+    for kind, request in SINGLE.items():
+        [result] = bench.lake.submit(request)
+        assert (result.kind, result.error, (result.report or {})["dataset"]) == (kind, None, NAME)
+    assert caretaker.status().holder == held
     jobs = bench.lake.jobs()
     assert [(job.cycle, job.lane, job.status.name) for job in reversed(jobs)] == [
         (number, kind, "COMPLETED") for number, kind in enumerate(SINGLE, start=1)
     ]
-    assert all(re.fullmatch(r"asked by process \d+ on .*, request [0-9a-f]+", job.trigger) for job in jobs)
+    assert all(re.fullmatch(rf"requested by process {os.getpid()} on .*", job.trigger) for job in jobs)
     assert {lane: one.jobs for lane, one in bench.lake.totals().lanes.items()} == dict.fromkeys(SINGLE, 1)
     assert bench.lake.totals().lanes["purge"].files_deleted == jobs[2].done.files_deleted
     assert bench.lake.unfinished().unfinished == ()
 
 
 @pytest.mark.parametrize("kind", SINGLE)
-def test_every_single_work_takes_the_lease_where_nobody_holds_it(bench: Bench, kind: str):
+def test_every_single_operation_needs_no_lease(bench: Bench, kind: str):
     lake = lake_of(bench.root)
-    [result] = lake.ask(SINGLE[kind]).results
-    assert (result["kind"], result["error"]) == (kind, None)
-    row = leases_of(bench.root).row(COMPACTOR)
-    assert row is not None
-    assert row.released
+    [result] = lake.submit(SINGLE[kind])
+    assert (result.kind, result.error) == (kind, None)
+    assert leases_of(bench.root).row(COMPACTOR) is None
     [job] = lake.jobs()
-    assert (job.cycle, job.lane, job.owner.pid) == (1, kind, os.getpid())
-    assert job.epoch == 1
+    assert (job.cycle, job.lane, job.owner.pid, job.epoch) == (1, kind, os.getpid(), None)
 
 
 @pytest.mark.parametrize(
-    ("wish", "says"),
+    ("request_", "says"),
     [
-        (Wish(ask=Ask.VACUUM, names=(NAME,), retention_hours=0.5), "at least 1 h"),
-        (Wish(ask=Ask.CLUSTER, names=(NAME,)), "is keyed"),
-        (Wish(ask=Ask.CLUSTER, names=("a.b.log",), by=("nix",)), "nix"),
-        (Wish(ask=Ask.CLUSTER, names=("no.such.one",)), "no dataset"),
-        (Wish(ask=Ask.STOP), "no work on datasets"),
+        (CompactionRequest(kind=RequestKind.VACUUM, names=(NAME,), retention_hours=0.5), "at least 1 h"),
+        (CompactionRequest(kind=RequestKind.CLUSTER, names=(NAME,)), "is keyed"),
+        (CompactionRequest(kind=RequestKind.CLUSTER, names=("a.b.log",), by=("nix",)), "nix"),
+        (CompactionRequest(kind=RequestKind.CLUSTER, names=("no.such.one",)), "no dataset"),
+        (CompactionRequest(kind=RequestKind.CYCLE, only=("nix",)), "nix"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_before_the_lease_is_taken(bench: Bench, wish: Wish, says: str):
+def test_a_request_that_is_not_valid_is_refused_before_anything_runs(
+    bench: Bench, request_: CompactionRequest, says: str
+):
     bench.lake.create("a.b.log", "at TIMESTAMP NOT NULL", time="at")
     with pytest.raises((InvalidRequest, NotFound), match=says):
-        lake_of(bench.root).ask(wish)
+        lake_of(bench.root).submit(request_)
     assert leases_of(bench.root).row(COMPACTOR) is None
     assert bench.lake.jobs() == []
 
 
-def test_works_that_were_not_begun_when_the_compactor_stopped_are_left_to_the_next_one(bench: Bench):
+def test_operations_that_were_not_begun_when_a_request_was_stopped_are_cancelled(bench: Bench):
     bench.lake.create("a.b.more", "id BIGINT NOT NULL", key="id")
     lake = lake_of(bench.root)
-    with leases_of(bench.root).hold(COMPACTOR, role=Role.ALL) as lease:
-        begun: list[dict[str, Any]] = []
-        turn = Turn(number=1, lease=lease, stopping=lambda: bool(begun), tell=begun.append)
-        results = lake._housework().do(Wish(ask=Ask.SQUASH, names=(NAME, "a.b.more")), turn)
-    assert [(one["dataset"], one["error_kind"]) for one in results] == [
-        (NAME, "unavailable"),
-        ("a.b.more", "unavailable"),
-    ]
+    done = lake.run_request(replace(SINGLE["squash"], names=(NAME, "a.b.more")), stopping=lambda: True)
+    assert done.results == ()
     assert {job.status.name for job in lake.jobs()} == {"CANCELLED"}
 
 
@@ -714,7 +568,7 @@ def attempted(role: Role, root: Path) -> Iterator[tuple[str, SiltstoneError | No
         "sweep": lake.sweep,
         "recover": lake.recover,
         "compactor": lake.compactor,
-        "ask": lambda: lake.ask(FOLD),
+        "submit": lambda: lake.submit(FOLD),
         "pause": lake.pause_compactor,
         "resume": lake.resume_compactor,
     }

@@ -206,8 +206,6 @@ def _show_status(found: dict[str, Any]) -> None:
         )
         if last["errors"]:
             facts["errors"] = "; ".join(last["errors"])
-    if found["waiting"]:
-        facts["waiting"] = render.counted(found["waiting"], "request")
     if found["trouble"]:
         facts["trouble"] = found["trouble"]
     due = sorted((at, name) for name, at in found["due"].items() if at)
@@ -224,14 +222,13 @@ def _told_holder(found: dict[str, Any]) -> str:
     text = f"process {who['pid']} on {who['host']} (role {who['role']}, epoch {who['epoch']}, since {since})"
     if found["holder"] is None:
         return f"none; the last one was {text}"
-    kind = " a single command," if found["kind"] == "command" else ""
-    return f"{text},{kind} {found['state'] or 'starting'}"
+    return f"{text}, {found['state'] or 'starting'}"
 
 
 def pause(context: typer.Context) -> None:
     r"""Let nothing run by the clock in this lake until somebody resumes.
 
-    A cycle that runs goes on, and what is asked for is done. It stays so when compactors end and start.
+    A cycle that runs goes on. It stays so when compactors end and start.
 
     \b
     silt compactor pause
