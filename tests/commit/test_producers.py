@@ -239,7 +239,7 @@ def test_the_background_forgets_after_a_checkpoint(tmp_path: Path):
         people = lake.create("a.b.c", "id BIGINT NOT NULL", key="id")
         for number in range(8):
             people.upsert([{"id": number}], producer=f"p{number}", sequence=1)
-        lake._upkeep._forget(people._store.changes)
+        lake._components._delete_marks(people._store.changes)
         marks = people._store.changes.marks("producer/")
         assert len(marks) <= 2 * 4
         assert marks["producer/p7"] == 1

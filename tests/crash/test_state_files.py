@@ -6,8 +6,8 @@ import pytest
 
 from siltstone.coordination.state_files import CYCLES, STATUS
 from siltstone.failpoints import arm
-from tests.support.caretaking import filled, ids, lake_of, until
 from tests.support.children import Child
+from tests.support.maintenance import filled, ids, lake_of, until
 
 PLACES = {"notes.after_draft", "notes.after_write"}
 
@@ -21,9 +21,9 @@ def root(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("place", sorted(PLACES))
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_note_is_as_before_or_as_after(root: Path, place: str, count: int):
-    notes = lake_of(root)._office().notes
+    notes = lake_of(root)._components.state_files
     notes.write(CYCLES, {"last": 6})
-    child = Child("tests.support.caretaking:note_in_process", {"root": str(root)}, failpoint=f"{place}:kill:{count}")
+    child = Child("tests.support.maintenance:note_in_process", {"root": str(root)}, failpoint=f"{place}:kill:{count}")
     assert child.wait().killed
     numbered = count == 2 or place == "notes.after_write"
     assert notes.read(CYCLES) == {"last": 7 if numbered else 6}
@@ -38,7 +38,7 @@ def test_a_compactor_whose_notes_cannot_be_written_goes_on_when_they_can(root: P
     filled(lake, batches=4)
     with arm(place, "raise"), lake.compactor(only=["squash"]) as holder:
         until(lambda: holder.status().holder)
-        until(lambda: lake.compactor_overview()["state"])
+        until(lambda: lake.compactor_status()["state"])
         number = holder.trigger(["squash"])
         assert [one.error for one in holder.wait(number, seconds=60).results] == [None]
     assert ids(lake) == [0, 1, 2, 3]

@@ -99,7 +99,7 @@ def test_once_runs_everything_once_and_ends(lake: Path):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--only", "nix"), "There is no tier or work 'nix'"),
+        (("--only", "nix"), "There is no tier or kind of job 'nix'"),
         (("--catalog", "nix"), "There is no catalog nix"),
         (("--dataset", "no.such.one"), "There is no dataset no.such.one"),
         (("--nix",), "No such option"),

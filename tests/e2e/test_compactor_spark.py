@@ -61,7 +61,7 @@ class Bench:
         return {"SILT_FOLD_CRON": EVERY_MINUTE}
 
     def overview(self) -> dict[str, Any]:
-        return self.lake.compactor_overview()
+        return self.lake.compactor_status()
 
 
 @pytest.fixture

@@ -40,11 +40,11 @@ def open_lake(warm: list[WorkerProcess], tmp_path: Path) -> Iterator[OpenLake]:
                 lake.path,
                 settings=settings,
                 clock=SystemClock(),
-                compactor=lake._compactor,
-                store=lake._store,
+                compactor=lake._components.operations,
+                store=lake._components.store,
                 command=COMMAND,
             )
-            lake._pool = pool
+            lake.maintenance._pool = pool
             if not fresh:
                 pool._idle, warm[:] = list(warm), []
                 opened.callback(_give_back, pool, warm)
@@ -62,5 +62,5 @@ def _give_back(pool: Pool, warm: list[WorkerProcess]) -> None:
 
 def pool_of(lake: Lake) -> Pool:
     """Return a lake's pool."""
-    assert lake._pool is not None
-    return lake._pool
+    assert lake.maintenance._pool is not None
+    return lake.maintenance._pool

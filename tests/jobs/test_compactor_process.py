@@ -22,6 +22,7 @@ from tests.support.rolled import AT, NAME, base_files, make_log, numbers
 pytestmark = pytest.mark.spark
 ENVIRONMENT = {
     "SILT_WORKER_MEMORY_MB": "1024",
+    "SILT_MAX_JOBS": "1",
     "SILT_SPARK_MASTER": "local[2]",
     "SILT_SPARK_SHORT_RUN": "yes",
     "SILT_FOLD_BATCHES": "1",
@@ -93,7 +94,7 @@ def test_jobs_run_in_a_worker_and_a_signal_ends_the_one_that_runs(bench: Bench):
     assert first.end(signal.SIGTERM) == 0, first.errors
     assert first.names()[-1] == "stopped"
     assert session_members(worker) == set(), "neither worker nor JVM is left"
-    assert not bench.lake.compactor_overview()["running"]
+    assert not bench.lake.compactor_status()["running"]
     assert (set(base_files(large)), bench.job()) == (before, ("CANCELLED", 1))
     assert numbers(large) == dict.fromkeys(range(800_000), 1)
 

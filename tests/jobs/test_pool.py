@@ -61,7 +61,7 @@ def test_at_most_so_many_workers_are_there_at_once(open_lake: OpenLake) -> None:
         at_once.append(len(pool_of(lake)._at_work))
         return False
 
-    results = run_cycle(Plan(cycle=1, budget_bytes=0, jobs=jobs, left_out=()), lake.runner(), stopping=look)
+    results = run_cycle(Plan(cycle=1, budget_bytes=0, jobs=jobs, left_out=()), lake.maintenance.runner(), stopping=look)
     assert [(one.dataset, one.outcome) for one in results] == [(name, "done") for name in names]
     assert max(at_once) == 2
     assert pool_of(lake).started == 2
@@ -114,12 +114,12 @@ def test_an_unknown_dataset_is_reported_and_the_worker_kept(open_lake: OpenLake)
 def test_a_worker_that_does_not_start_is_told_with_its_last_words(open_lake: OpenLake) -> None:
     lake = open_lake(fresh=True)
     make_log(lake, files=0)
-    lake._pool = Pool(
+    lake.maintenance._pool = Pool(
         lake.path,
         settings=lake.settings,
         clock=SystemClock(),
-        compactor=lake._compactor,
-        store=lake._store,
+        compactor=lake._components.operations,
+        store=lake._components.store,
         command=(sys.executable, "-c", "raise SystemExit('no such luck')"),
     )
     told = done(lake)
@@ -185,7 +185,8 @@ with Lake.open(sys.argv[1]) as lake:
     lake.dataset("web.eu.clicks").status()
     if os.getuid() == 0:
         os.setgroups([]); os.setgid(65534); os.setuid(65534)
-    done = run_cycle(Plan(cycle=1, budget_bytes=0, jobs=jobs, left_out=()), Inline(lake._compactor, lake._store))
+    runner = Inline(lake._components.operations, lake._components.store)
+    done = run_cycle(Plan(cycle=1, budget_bytes=0, jobs=jobs, left_out=()), runner)
 print(json.dumps([one.to_dict() for one in done]))
 """
 

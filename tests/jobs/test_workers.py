@@ -71,8 +71,8 @@ def test_a_million_rows_pass_no_driver(open_lake: OpenLake) -> None:
 
 def cluster(lake: Lake, name: str) -> JobResult:
     """Cluster a log of one period; unlike a roll-up that is done by the JVM itself."""
-    jobs = tuple(whole_base(lake._store(name)))
-    (done,) = run_cycle(Plan(cycle=1, budget_bytes=0, jobs=jobs, left_out=()), lake.runner())
+    jobs = tuple(whole_base(lake._components.store(name)))
+    (done,) = run_cycle(Plan(cycle=1, budget_bytes=0, jobs=jobs, left_out=()), lake.maintenance.runner())
     return done
 
 
@@ -136,7 +136,7 @@ def test_commits_carry_the_epoch_of_the_lease_and_a_lower_one_is_fenced(open_lak
     log.append([{"at": AT, "visitor": "V-9", "n": 9999}])
 
     def cycle(kind: str, epoch: int) -> JobResult:
-        (done,) = run_cycle(lake.plan(only=[kind], force=True), lake.runner(), epoch=epoch)
+        (done,) = run_cycle(lake.plan(only=[kind], force=True), lake.maintenance.runner(), epoch=epoch)
         return done
 
     assert cycle("fold", 5).outcome == "done"
@@ -172,8 +172,8 @@ def people(lake: Lake, name: str, rows: int) -> Dataset:
 def cycle_with_clustering(lake: Lake, *names: str) -> dict[tuple[str, str], JobResult]:
     """Fold and roll up, and cluster these logs, all in one cycle; say by kind and dataset what came of it."""
     plan = lake.plan(only=["fold", "daily"], force=True)
-    clusterings = [job for name in names for job in whole_base(lake._store(name))]
-    done = run_cycle(replace(plan, jobs=(*clusterings, *plan.jobs)), lake.runner())
+    clusterings = [job for name in names for job in whole_base(lake._components.store(name))]
+    done = run_cycle(replace(plan, jobs=(*clusterings, *plan.jobs)), lake.maintenance.runner())
     return {(one.kind, one.dataset): one for one in done}
 
 
@@ -213,7 +213,7 @@ def test_a_full_disk_is_told_changes_nothing_and_does_not_cost_the_worker(open_l
 
 def state(lake: Lake, name: str) -> tuple[int, int, int]:
     """The versions of a dataset's tables, and its rows."""
-    snapshot = lake._store(name).snapshot()
+    snapshot = lake._components.store(name).snapshot()
     return snapshot.base.version, snapshot.changes.version, lake.dataset(name).to_arrow().num_rows
 
 

@@ -112,12 +112,12 @@ def test_a_purge_that_folds_tells_what_it_folded_and_what_it_deleted(lake: Lake,
 
 def died_after_its_commit(lake: Lake, kind: JobKind) -> Job:
     """Let a process die in a fold or purge: it has committed, and told nobody."""
-    journal = Journal(lake._layout, settings=lake.settings, clock=lake._clock, store=lake._store)
+    journal = Journal(lake._layout, settings=lake.settings, clock=lake._clock, store=lake._components.store)
     plan = lake.plan(only=["fold"], force=True)
     job = Job.of(replace(plan.jobs[0], kind=kind, lane=str(kind)), cycle=plan.cycle, epoch=None)
     journal.cycle_began(plan, [job])
     journal.job_began(job)
-    lake._compactor.compact(lake._store(NAME), purge=False, job=job.id)
+    lake._components.operations.compact(lake._components.store(NAME), purge=False, job=job.id)
     assert journal._running is not None
     assert journal._running.presence is not None
     journal._running.presence.close()

@@ -112,7 +112,7 @@ def test_a_job_whose_files_are_gone_changes_nothing(lake: Lake, log: Dataset) ->
     lake.run_cycle([NAME], only=["hourly"], force=True)
     before = files(log)
     with pytest.raises(Conflict, match="not live any more"):
-        lake._compactor.roll_up(log._store, first)
+        lake._components.operations.roll_up(log._store, first)
     assert files(log) == before
 
 
@@ -124,7 +124,7 @@ def test_of_a_roll_up_and_a_fold_of_the_same_files_one_is_refused(lake: Lake, lo
         log.compact()
 
     with arm("roll_up.after_write", fold), pytest.raises(Conflict):
-        lake._compactor.roll_up(log._store, first)
+        lake._components.operations.roll_up(log._store, first)
     assert log.to_arrow().num_rows == 0
     folder = log._store.base.path / "data"
     live = {file.path for file in log._store.snapshot().base.files}

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from siltstone.coordination.state_files import CYCLES, Notes
+from siltstone.coordination.state_files import CYCLES, StateFiles
 from siltstone.delta.layout import Layout
 from siltstone.lake import Lake
 from tests.e2e.silt import COMMAND
@@ -29,7 +29,7 @@ LONG_AGO: Final = "2026-01-01T00:00:00+00:00"
 def overdue(lake: Lake, *tasks: str) -> None:
     """Pause the compactors of a lake, and let these tasks be due as soon as they are resumed."""
     lake.pause_compactor()
-    Notes(Layout.at(lake.path), durable=False).write(CYCLES, {"settled": dict.fromkeys(tasks, LONG_AGO)})
+    StateFiles(Layout.at(lake.path), durable=False).write(CYCLES, {"settled": dict.fromkeys(tasks, LONG_AGO)})
 
 
 class CompactorProcess:

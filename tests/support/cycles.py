@@ -60,5 +60,5 @@ def observe(path: str) -> dict[str, Any]:
             "unreferenced": sum(one.status().unreferenced_files for one in datasets),
             "cycles": [entry.status for entry in lake.history()],
             "jobs": {record.dataset: record.status.name for record in reversed(lake.jobs())},
-            "unfinished": len(lake._recovery.look().unfinished),
+            "unfinished": len(lake.maintenance.recovery.look().unfinished),
         }

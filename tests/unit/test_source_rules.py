@@ -148,7 +148,6 @@ MAY_READ_WORDS = {
     ("query/hot_executor.py", "_why"): "a mark of ours in the words of DuckDB, for a message",
     ("compaction/operations/unreadable_files.py", "_names"): "names of files",
     ("compaction/operations/fold.py", "spark_failures"): "names of files in Spark's words",
-    ("scheduler/caretaker.py", "_look"): "the same error as before is not reported again",
 }
 ERRORS = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
 SEARCHING = {"startswith", "endswith", "find", "rfind", "index", "count", "partition", "rpartition"}

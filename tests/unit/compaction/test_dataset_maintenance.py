@@ -65,7 +65,7 @@ def lake(tmp_path: Path) -> Lake:
 
 def test_a_purge_that_an_alteration_overtook_goes_on_with_the_new_columns(lake: Lake) -> None:
     compactor = Overtaken(lake, lambda dataset: dataset.alter(widen={"n": "BIGINT"}))
-    report = compactor.compact(lake._store("a.b.c"), purge=True)
+    report = compactor.compact(lake._components.store("a.b.c"), purge=True)
     assert (report.purged, report.final_rows, compactor.tries) == (True, 1, 2)
 
 
@@ -74,5 +74,5 @@ def test_a_purge_looks_before_its_last_try_whether_anything_is_left_to_fold(lake
         raise Conflict(f"Another fold of {dataset.name} was first.")
 
     compactor = Overtaken(lake, *[refuse] * (PURGE_TRIES - 2), fold_by_arrow)
-    report = compactor.compact(lake._store("a.b.c"), purge=True)
+    report = compactor.compact(lake._components.store("a.b.c"), purge=True)
     assert (report.purged, compactor.tries) == (True, PURGE_TRIES - 1)

@@ -68,14 +68,14 @@ def begun(
     epoch: int | None = None,
 ) -> list[Job]:
     """Begin a cycle that squashes datasets, do the first job (or not), and die."""
-    journal = Journal(lake._layout, settings=lake.settings, clock=lake._clock, store=lake._store)
+    journal = Journal(lake._layout, settings=lake.settings, clock=lake._clock, store=lake._components.store)
     plan = lake.plan(names, only=["squash"], force=True)
     jobs = [Job.of(planned, cycle=plan.cycle, epoch=epoch) for planned in plan.jobs]
     journal.cycle_began(plan, jobs)
     assert journal.trouble is None
     journal.job_began(jobs[0])
     if run:
-        Inline(lake._compactor, lake._store).run(jobs[0])
+        Inline(lake._components.operations, lake._components.store).run(jobs[0])
     if dies:
         end_owner(journal)
     return jobs
@@ -108,7 +108,7 @@ def test_a_job_that_had_committed_is_rolled_forward_and_one_that_had_not_is_aban
     assert (done.recovered, done.done.files_before, done.done.files_after, done.done.rows) == (True, 3, 1, 3)
     (cycle,) = lake.history()
     assert (cycle.status, cycle.message) == ("failed", "its process died; 1 job rolled forward, 1 abandoned")
-    log = lake._journal.log()
+    log = lake.maintenance.journal.log()
     assert log is not None
     assert log.partition(first.planned.dataset).status is PartitionStatus.AVAILABLE
     assert log.partition(second.planned.dataset).status is PartitionStatus.FAILED
@@ -129,12 +129,12 @@ def _given(commit: Commit, _parent: Parent) -> Commit:
 
 def died_in_a_halved_fold(lake: Lake, *, parts: int) -> Job:
     """Begin a fold of three batches, which is halved; commit so many of its two parts, as a worker does, and die."""
-    journal = Journal(lake._layout, settings=lake.settings, clock=lake._clock, store=lake._store)
+    journal = Journal(lake._layout, settings=lake.settings, clock=lake._clock, store=lake._components.store)
     plan = lake.plan((NAME,), only=["fold"], force=True)
     job = Job.of(plan.jobs[0], cycle=plan.cycle, epoch=None)
     journal.cycle_began(plan, [job])
     journal.job_began(job)
-    store, rows = lake._store(NAME), lake.dataset(NAME).to_arrow().sort_by("id")
+    store, rows = lake._components.store(NAME), lake.dataset(NAME).to_arrow().sort_by("id")
     for number, (low, high) in ((1, (0, 2)), (2, (2, 3)))[:parts]:
         file = stage(store, store.base, rows.slice(low, high - low), {})
         folded = {FOLDED_FILES: str(high - low), FOLDED_BYTES: "7"}
@@ -164,7 +164,7 @@ def test_of_a_halved_fold_whose_first_part_landed_the_journal_says_that_it_was_p
         "failed",
         "its process died; 0 jobs rolled forward, 1 partly done, 0 abandoned",
     )
-    log = lake._journal.log()
+    log = lake.maintenance.journal.log()
     assert log is not None
     assert log.partition(NAME).status is PartitionStatus.FAILED
     (left,) = lake.plan((NAME,), only=["fold"], force=True).jobs
@@ -202,10 +202,10 @@ def test_the_files_of_a_live_owner_are_left_alone(lake: Lake) -> None:
 
 def test_of_two_that_recover_at_once_the_second_finds_it_done(lake: Lake, tmp_path: Path, clock: FakeClock) -> None:
     begun(lake)
-    found = lake._journal.open_cycles()
+    found = lake.maintenance.journal.open_cycles()
     with opened(tmp_path, clock) as other:
         other.recover()
-    lake._journal.open_cycles = lambda: found  # type: ignore[method-assign]
+    lake.maintenance.journal.open_cycles = lambda: found  # type: ignore[method-assign]
     assert lake.recover().rolled_forward == ()
 
 
@@ -248,7 +248,7 @@ def test_an_owner_with_a_lower_epoch_is_dead(lake: Lake) -> None:
 def test_an_owner_that_hangs_keeps_its_files_from_nobody_who_has_taken_over_and_is_not_said_to_be_dead(
     lake: Lake,
 ) -> None:
-    journal = Journal(lake._layout, settings=lake.settings, clock=lake._clock, store=lake._store)
+    journal = Journal(lake._layout, settings=lake.settings, clock=lake._clock, store=lake._components.store)
     plan = lake.plan((NAME,), only=["squash"], force=True)
     jobs = [Job.of(planned, cycle=plan.cycle, epoch=4) for planned in plan.jobs]
     journal.cycle_began(plan, jobs)
@@ -364,7 +364,7 @@ def test_what_nobody_could_settle_for_a_week_is_reported_and_ended(
 
 def test_a_record_that_cannot_be_read_is_reported_and_after_a_week_ended(lake: Lake, clock: FakeClock) -> None:
     begun(lake, names=(NAME,))
-    journal = lake._journal
+    journal = lake.maintenance.journal
     build = journal.open_cycles()[0].build.build_request_id
     journal.append(build, [JobEvent(job_run_id="strange", job_label="x", status=JobStatus.SCHEDULED)])
     report = lake.recover()

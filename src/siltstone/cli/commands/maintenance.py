@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.compactor_output import left_out_line, told_report
+from siltstone.cli.compactor_output import recovered_line, report_text, result_text, skipped_line
 from siltstone.cli.context import (
     Failures,
     Invocation,
@@ -126,7 +126,7 @@ def compact(  # noqa: PLR0913  # one parameter for each way to compact
 
 def _plan(call: Invocation, name: str | None, *, only: list[str] | None, force: bool) -> None:
     with call.open() as lake:
-        lake.require()
+        lake.require_exists()
         found = lake.plan(None if name is None else [name], only=only, force=force)
     if call.as_json:
         render.write_json(found.to_dict())
@@ -153,7 +153,7 @@ def _submit(call: Invocation, lake: "Lake", request: "CompactionRequest", text: 
     with call.showing(text, lake, spark=request.kind not in WITHOUT_SPARK):
         done = lake.submit(request)
     if (recovered := done.recovery.told()) and not call.as_json:
-        render.write_note(f"recovered first: {recovered}")
+        render.write_note(recovered_line(recovered))
     return done
 
 
@@ -175,7 +175,7 @@ def _failures(done: "CycleReport") -> list[SiltstoneError]:
 
 def _cycle_failures(done: "CycleReport") -> list[SiltstoneError]:
     """Return the datasets that were left out, and what the journal could not take."""
-    failed = [SiltstoneError(left_out_line(dataset, why)) for dataset, why in done.unreadable.items()]
+    failed = [SiltstoneError(skipped_line(dataset, why)) for dataset, why in done.unreadable.items()]
     return failed + ([Unavailable(done.trouble)] if done.trouble is not None else [])
 
 
@@ -198,7 +198,7 @@ def _show_done(
 
 def _told_landed(report: "Mapping[str, Any]") -> str:
     """Say what the log has of a job whose worker died before it could tell."""
-    return f"{report['dataset']}: {told_report({'report': dict(report)})}; its worker died after the commit."
+    return f"{report['dataset']}: {report_text(report)}; its worker died after the commit."
 
 
 def _cycle(call: Invocation, name: str | None, *, only: list[str] | None, force: bool) -> None:
@@ -211,14 +211,14 @@ def _cycle(call: Invocation, name: str | None, *, only: list[str] | None, force:
         force=force,
     )
     with call.open(spark=True) as lake:
-        lake.require()
+        lake.require_exists()
         done = _submit(call, lake, request, "Compacting")
     if call.as_json:
         render.write_json([one.to_dict() for one in done])
     else:
         for one in done:
             where = f"{one.dataset} {one.period}".strip()
-            render.write_line(f"{one.lane} {where}: {told_report(one.to_dict())}")
+            render.write_line(f"{one.lane} {where}: {result_text(one)}")
         render.write_note(f"{render.counted(len(done), 'job')}.")
     failed = [SiltstoneError(f"{one.dataset}: {one.error}") for one in done.failed]
     settle(call, failed + _cycle_failures(done))
@@ -349,7 +349,7 @@ def cluster(
         render.write_json(reports)
     else:
         for one in done:
-            render.write_line(f"{name} {one.period}: {told_report(one.to_dict())}")
+            render.write_line(f"{name} {one.period}: {result_text(one)}")
         render.write_note(f"{render.counted(len(reports), 'period')} clustered.")
     settle(call, _failures(done))
 

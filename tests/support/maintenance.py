@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from siltstone.clock import Clock
+from siltstone.compaction.components import LakeComponents
+from siltstone.compaction.execution.events import Subscriber
 from siltstone.compaction.execution.report import CycleReport
 from siltstone.config import JobPlace, Settings
 from siltstone.coordination.state_files import STATUS
 from siltstone.lake import Lake
+from siltstone.maintenance.service import MaintenanceService, Selection
 from tests.support.tables import FAST
 
 SETTINGS: Final = replace(FAST, schedule_jitter_seconds=0.0, squash_files=3, stop_seconds=5.0, jobs=JobPlace.INLINE)
@@ -53,48 +56,45 @@ def until(condition: Callable[[], Any]) -> Any:  # noqa: ANN401
     return found
 
 
-class SlowLake(Lake):
-    """A lake whose cycles last until they are told to stop or to go on: a job that takes long."""
+class SlowMaintenance(MaintenanceService):
+    """Maintenance whose cycles last until they are told to stop or to go on: a job that takes long."""
 
-    began: threading.Event
-    go_on: threading.Event
-    deaf = False
-    """True for a job that goes on when it is told to stop."""
+    def __init__(self, components: LakeComponents) -> None:
+        super().__init__(components)
+        self.began, self.go_on = threading.Event(), threading.Event()
+        self.ignores_stop = False
+        """True for a job that goes on when it is told to stop."""
 
     def run_cycle(
         self,
-        names: Sequence[str] | None = None,
+        selection: Selection,
         *,
-        only: Sequence[str] | None = None,
-        crons: Any = None,  # noqa: ANN401
-        force: bool = False,
         cycle: int | None = None,
         epoch: int | None = None,
-        watchers: Any = (),  # noqa: ANN401
+        continuous: bool = False,
+        subscribers: Sequence[Subscriber] = (),
         stopping: Callable[[], bool] = lambda: False,
     ) -> CycleReport:
         self.began.set()
         while not self.go_on.wait(0.01):
-            if stopping() and not self.deaf:
+            if stopping() and not self.ignores_stop:
                 return CycleReport(cycle=cycle or 0, results=())
         return super().run_cycle(
-            names,
-            only=only,
-            crons=crons,
-            force=force,
+            selection,
             cycle=cycle,
             epoch=epoch,
-            watchers=watchers,
+            continuous=continuous,
+            subscribers=subscribers,
             stopping=stopping,
         )
 
 
-def slow_lake(root: Path, *, settings: Settings = SETTINGS) -> SlowLake:
+def slow_lake(root: Path, *, settings: Settings = SETTINGS) -> tuple[Lake, SlowMaintenance]:
     """Open a lake whose cycles last."""
-    lake = SlowLake.open(root, settings=quiet(settings))
-    assert isinstance(lake, SlowLake)
-    lake.began, lake.go_on = threading.Event(), threading.Event()
-    return lake
+    lake = Lake.open(root, settings=quiet(settings))
+    slow = SlowMaintenance(lake._components)
+    lake.maintenance = slow
+    return lake, slow
 
 
 # ---- in other processes ----------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def slow_lake(root: Path, *, settings: Settings = SETTINGS) -> SlowLake:
 
 def note_in_process(root: str) -> int:
     """Take the number of the next cycle, then say something of oneself."""
-    notes = lake_of(Path(root))._office().notes
-    number = notes.next_cycle()
-    notes.write(STATUS, {"holder": "me"})
+    files = lake_of(Path(root))._components.state_files
+    number = files.next_cycle()
+    files.write(STATUS, {"holder": "me"})
     return number
