@@ -11,6 +11,7 @@ import pytest
 from siltstone import Lake, Settings
 from siltstone.compaction.operations.garbage_collection import purge_files
 from siltstone.errors import NotFound, Unavailable
+from siltstone.spark.sessions import SparkSessions
 from tests.support.folds import fold_by_arrow
 
 NAMES = ("prod.ml.t", "staging.ml.t", "prod.ml.T")
@@ -134,10 +135,10 @@ def at_once(chaos: Chaos, seconds: float) -> None:
 
 
 def unleash(path: Path, monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> Counter[str]:
-    def refuse(_lake: Lake, _server: object) -> None:
+    def refuse(_sessions: SparkSessions, _server: object) -> None:
         raise NoSpark
 
-    monkeypatch.setattr(Lake, "_session", refuse)
+    monkeypatch.setattr(SparkSessions, "_session", refuse)
     with Lake.open(path, settings=Settings(durable=False, squash_files=0, hot_cache_mb=64, hot_query_mb=64)) as lake:
         chaos = Chaos(lake)
         at_once(chaos, seconds)

@@ -24,6 +24,7 @@ from siltstone.query import result_cache as kept
 from siltstone.query.hot import fill as fill_room
 from siltstone.query.hot.duckdb_types import check_values
 from siltstone.query.result import QueryResult, TruncatedWarning
+from siltstone.spark.sessions import SparkSessions
 from tests.support.folds import fold_by_arrow
 from tests.support.refusals import refused
 
@@ -42,10 +43,10 @@ class NoSpark(Exception):  # noqa: N818
 def lake(lake_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
     """A lake of one small dataset, in which Spark must not start."""
 
-    def refuse(_lake: Lake, _server: object) -> None:
+    def refuse(_sessions: SparkSessions, _server: object) -> None:
         raise NoSpark
 
-    monkeypatch.setattr(Lake, "_session", refuse)
+    monkeypatch.setattr(SparkSessions, "_session", refuse)
     with Lake.open(lake_path, settings=Settings(durable=False, hot_cache_mb=32, hot_query_mb=64)) as opened:
         people = opened.create(
             PEOPLE, "id BIGINT NOT NULL, n INT, name STRING, amount DECIMAL(10,2), x DOUBLE", key="id"
@@ -327,12 +328,12 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     goes_on = threading.Event()
     REACHED.clear()
 
-    def wait(_lake: Lake, _server: object) -> None:
+    def wait(_sessions: SparkSessions, _server: object) -> None:
         REACHED.set()
         goes_on.wait(60)
         raise NoSpark
 
-    monkeypatch.setattr(Lake, "_session", wait)
+    monkeypatch.setattr(SparkSessions, "_session", wait)
     yield goes_on
     goes_on.set()
 
@@ -513,12 +514,12 @@ def test_a_lake_is_closed_at_once_after_ctrl_c_while_spark_starts(lake: Lake, mo
     """A start hears no interrupt. Ctrl-C has waited for it once already."""
     goes_on = threading.Event()
 
-    def start(_lake: Lake, _server: object) -> None:
+    def start(_sessions: SparkSessions, _server: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         goes_on.wait(timeout=60)
         raise NoSpark
 
-    monkeypatch.setattr(Lake, "_session", start)
+    monkeypatch.setattr(SparkSessions, "_session", start)
     monkeypatch.setattr(aside, "UNHEARD_SECONDS", 0.2)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
