@@ -8,6 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from siltstone.compaction.execution.report import CycleReport
+    from siltstone.compactor.service import CompactorService
     from siltstone.config import Settings
     from siltstone.dataset.dataset import Dataset
     from siltstone.dataset.write.buffered_producer import Producer
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from siltstone.lake import Lake
+    from siltstone.model.compaction_request import CompactionRequest, RequestKind
     from siltstone.model.reports import (
         Ack,
         AlterReport,
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
         CompactReport,
         ExportReport,
         HistoryEntry,
+        JobResult,
         LoadReport,
         RefusedRow,
         SquashReport,
@@ -47,20 +51,25 @@ __all__ = [
     "AuditRecord",
     "CommitUnknown",
     "CompactReport",
+    "CompactionRequest",
+    "CompactorService",
     "Conflict",
     "Corruption",
+    "CycleReport",
     "Dataset",
     "ExportReport",
     "Fenced",
     "Gone",
     "HistoryEntry",
     "InvalidRequest",
+    "JobResult",
     "Lake",
     "LoadReport",
     "NotFound",
     "Producer",
     "Reason",
     "RefusedRow",
+    "RequestKind",
     "Settings",
     "SiltstoneError",
     "SquashReport",
@@ -72,10 +81,13 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES: Final = {
+    "siltstone.compaction.execution.report": ("CycleReport",),
+    "siltstone.compactor.service": ("CompactorService",),
     "siltstone.config": ("Settings",),
     "siltstone.dataset.dataset": ("Dataset",),
     "siltstone.dataset.write.buffered_producer": ("Producer",),
     "siltstone.lake": ("Lake",),
+    "siltstone.model.compaction_request": ("CompactionRequest", "RequestKind"),
     "siltstone.model.reports": (
         "Ack",
         "AlterReport",
@@ -84,6 +96,7 @@ _HOMES: Final = {
         "CompactReport",
         "ExportReport",
         "HistoryEntry",
+        "JobResult",
         "LoadReport",
         "RefusedRow",
         "SquashReport",

@@ -180,12 +180,12 @@ class Lake:
                 them.
             time: instead of a key, the column that says when an event happened: the dataset is a log.
             partition_by: columns of a log that divide its files besides the time.
-            sort_by: columns that a log's files are sorted by; the time unless told.
+            sort_by: columns that a log's files are sorted by; default: the time.
             cluster_by: columns that a clustering of a log orders rows by, so that a search by any of them opens few files; the
                 time, the first partition column and the sort columns unless told.
             dedup_by: columns of a log; of rows that are equal in all of them one survives. They must contain the time, the
                 partition and the subject columns, so that duplicates lie in one period and are hidden together.
-            survivor: which one: the ``first`` (unless told) or the ``last``, by sequence and place in the batch.
+            survivor: which one: the ``first`` (default) or the ``last``, by sequence and place in the batch.
 
         Raises:
             InvalidRequest: the name, a column, a type, the key or the time is not allowed. Nothing is written.
@@ -542,7 +542,7 @@ class Lake:
 
     @property
     def queries(self) -> "Router":
-        """Who answers questions: cancels them by id, explains them, keeps their pages."""
+        """The query router: runs, explains and cancels queries, and holds their pages."""
         with self._making:
             if self._queries is None:
                 self._queries = self._open_queries()

@@ -2,7 +2,7 @@
 
 import datetime
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -181,9 +181,3 @@ class Status:
     due: dict[str, datetime.datetime | None]
     trouble: str | None
     """The last error outside of any task: a subscriber that failed, a lease that could not be renewed."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data; times as ISO text."""
-        due = {name: at.isoformat() if at else None for name, at in self.due.items()}
-        holder = self.holder.described() if self.holder is not None else None
-        return asdict(self) | {"state": str(self.state), "holder": holder, "due": due}

@@ -76,7 +76,7 @@ def run(
         list[str] | None, typer.Option("--dataset", metavar="NAME", help="Only this dataset; may be repeated.")
     ] = None,
 ) -> None:
-    r"""Keep the lake in shape until it is told to stop: folds, squashes, roll-ups, vacuums, each by its schedule.
+    r"""Compact the lake on a schedule until it is stopped: folds, squashes, roll-ups, clusterings, vacuums.
 
     One compactor of a lake works at a time; a second one stands by and takes over when the first one ends or dies.
     Ctrl-C or SIGTERM cancels the job that runs, which changes nothing, and lets go of the lease; a second Ctrl-C ends the
@@ -232,7 +232,7 @@ def _holder_text(found: dict[str, Any]) -> str:
 
 
 def pause(context: typer.Context) -> None:
-    r"""Let nothing run by the clock in this lake until somebody resumes.
+    r"""Pause the schedule of this lake until it is resumed.
 
     A cycle that runs goes on. It stays so when compactors end and start.
 

@@ -121,7 +121,7 @@ def compact(  # noqa: PLR0913  # one parameter for each way to compact
         kind = RequestKind.SQUASH if squash else RequestKind.COMPACT
         request = CompactionRequest(kind=kind, names=which, purge=purge)
         done = _submit(call, lake, request, "Squashing" if squash else "Compacting on Spark")
-    _show_done(call, name, done, _told_squash if squash else _told, broken)
+    _show_done(call, name, done, _squash_line if squash else _fold_line, broken)
 
 
 def _plan(call: Invocation, name: str | None, *, only: list[str] | None, force: bool) -> None:
@@ -183,7 +183,7 @@ def _show_done(
     call: Invocation,
     name: str | None,
     done: "CycleReport",
-    told: "Callable[[Mapping[str, Any]], str]",
+    line: "Callable[[Mapping[str, Any]], str]",
     broken: Failures,
 ) -> None:
     """Write one report for each dataset, then fail if something went wrong."""
@@ -192,11 +192,11 @@ def _show_done(
         _write_plain(name, reports)
     else:
         for report in reports:
-            render.write_line(_told_landed(report) if report.get("recovered") else told(report))
+            render.write_line(_landed_line(report) if report.get("recovered") else line(report))
     settle(call, [*broken.values(), *_failures(done)])
 
 
-def _told_landed(report: "Mapping[str, Any]") -> str:
+def _landed_line(report: "Mapping[str, Any]") -> str:
     """Say what the log has of a job whose worker died before it could tell."""
     return f"{report['dataset']}: {report_text(report)}; its worker died after the commit."
 
@@ -224,7 +224,7 @@ def _cycle(call: Invocation, name: str | None, *, only: list[str] | None, force:
     settle(call, failed + _cycle_failures(done))
 
 
-def _told(found: "Mapping[str, Any]") -> str:
+def _fold_line(found: "Mapping[str, Any]") -> str:
     from siltstone.model.reports import CompactReport
 
     report = CompactReport.from_dict(found)
@@ -255,11 +255,11 @@ def _preview_squash(
         _write_json(name, done)
     else:
         for report in done:
-            render.write_line(_told_squash(report.to_dict()))
+            render.write_line(_squash_line(report.to_dict()))
     settle(call, (broken | failures).values())
 
 
-def _told_squash(found: "Mapping[str, Any]") -> str:
+def _squash_line(found: "Mapping[str, Any]") -> str:
     from siltstone.model.reports import SquashReport
 
     report = SquashReport(**found)
@@ -408,7 +408,7 @@ def vacuum(
         which = tuple(str(dataset.name) for dataset in datasets)
         request = CompactionRequest(kind=RequestKind.VACUUM, names=which, retention_hours=retention_hours)
         done = _submit(call, lake, request, "Deleting files")
-    _show_done(call, name, done, _told_vacuum, broken)
+    _show_done(call, name, done, _vacuum_line, broken)
 
 
 def _preview_vacuum(
@@ -427,11 +427,11 @@ def _preview_vacuum(
         for report in found:
             for file in report.files:
                 render.write_line(file)
-            render.write_line(_told_vacuum(report.to_dict()))
+            render.write_line(_vacuum_line(report.to_dict()))
     settle(call, (broken | failures).values())
 
 
-def _told_vacuum(report: "Mapping[str, Any]") -> str:
+def _vacuum_line(report: "Mapping[str, Any]") -> str:
     verb = "would delete" if report["dry_run"] else "deleted"
     files = f"{render.counted(len(report['files']), 'file')}, {render.size(report['bytes'])}"
     return f"{report['dataset']}: {verb} {files}; the last {report['retention_hours']:g} h are kept."

@@ -141,7 +141,7 @@ class Worker:
         return self._places[key]
 
     def _read(self) -> None:
-        """Take lines in; where they end while there is work to do, nobody is left to do it for."""
+        """Read requests. Input that ends while a job runs means that the parent has died."""
         for line in sys.stdin:
             self._busy.set()
             self._lines.put(line)
@@ -150,7 +150,7 @@ class Worker:
         self._lines.put(None)
 
     def _look(self) -> None:
-        """Notice the parent's death, too, if somebody else still holds its end of the pipe."""
+        """Detect the death of the parent also if another process still holds its end of the pipe."""
         while os.getppid() == self._parent:
             time.sleep(PARENT_LOOK_SECONDS)
         self._die()
@@ -202,7 +202,7 @@ def settings_to_dict(settings: Settings) -> dict[str, Any]:
 
 
 def main(do: Callable[[WorkerContext, Job], Answer] = WorkerContext.do) -> None:
-    """Run a worker: its arguments are the parent's process id and a folder for what it need not keep."""
+    """Run a worker. Its arguments are the process id of the parent and a scratch folder."""
     parent, scratch = int(sys.argv[1]), Path(sys.argv[2])
     Worker(own_stdout(), parent=parent, scratch=scratch).serve(do)
 
