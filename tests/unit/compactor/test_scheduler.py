@@ -40,7 +40,7 @@ class Bench:
         self.runs: list[TaskContext] = []
         self.made: list[Scheduler] = []
 
-    def work(self, name: str, cron: str | None, then: Callable[[TaskContext], Any] | None = None) -> ScheduledTask:
+    def task(self, name: str, cron: str | None, then: Callable[[TaskContext], Any] | None = None) -> ScheduledTask:
         def run(given: TaskContext) -> Any:  # noqa: ANN401
             self.ran.append(name)
             self.runs.append(given)
@@ -48,9 +48,9 @@ class Bench:
 
         return ScheduledTask(name=name, cron=cron, run=run)
 
-    def scheduler(self, *works: ScheduledTask, settings: Settings = SETTINGS, **given: Any) -> Scheduler:  # noqa: ANN401
+    def scheduler(self, *tasks: ScheduledTask, settings: Settings = SETTINGS, **given: Any) -> Scheduler:  # noqa: ANN401
         leases = leases_of(self.lake, clock=self.clock, settings=settings)
-        chosen = works or (self.work("hourly", HOURLY), self.work("daily", DAILY))
+        chosen = tasks or (self.task("hourly", HOURLY), self.task("daily", DAILY))
         self.made.append(Scheduler(chosen, leases=leases, settings=settings, clock=self.clock, **given))
         return self.made[-1]
 
@@ -70,7 +70,7 @@ def at(hour: int, minute: int = 0, second: int = 0, *, day: int = 15) -> datetim
 # ---- by the clock ----------------------------------------------------------------------------------------------------
 
 
-def test_a_work_runs_when_it_is_due_and_not_before(bench: Bench):
+def test_a_task_runs_when_it_is_due_and_not_before(bench: Bench):
     scheduler = bench.scheduler()
     assert scheduler.tick() is None
     assert scheduler.status().due == {"hourly": at(14, 5), "daily": at(3, day=16)}
@@ -87,7 +87,7 @@ def test_a_work_runs_when_it_is_due_and_not_before(bench: Bench):
     assert scheduler.status().due["hourly"] == at(15, 5)
 
 
-def test_every_tick_of_a_day_runs_each_work_as_often_as_its_cron_says(bench: Bench):
+def test_every_tick_of_a_day_runs_each_task_as_often_as_its_cron_says(bench: Bench):
     scheduler = bench.scheduler()
     for _ in range(24 * 12):
         bench.clock.pass_time(minutes=5)
@@ -96,7 +96,7 @@ def test_every_tick_of_a_day_runs_each_work_as_often_as_its_cron_says(bench: Ben
     assert [cycle.number for cycle in scheduler.history()] == list(range(1, 26))
 
 
-def test_after_a_long_sleep_each_work_runs_once_and_in_one_cycle(bench: Bench):
+def test_after_a_long_sleep_each_task_runs_once_and_in_one_cycle(bench: Bench):
     scheduler = bench.scheduler()
     scheduler.tick()
     bench.clock.pass_time(days=9)
@@ -122,7 +122,7 @@ def test_a_cycle_that_takes_longer_than_its_cron_runs_again_once(bench: Bench):
     def slow(_run: TaskContext) -> None:
         bench.clock.pass_time(hours=5)
 
-    scheduler = bench.scheduler(bench.work("hourly", HOURLY, slow))
+    scheduler = bench.scheduler(bench.task("hourly", HOURLY, slow))
     bench.clock.pass_time(minutes=5)
     first = scheduler.tick()
     assert first is not None
@@ -131,7 +131,7 @@ def test_a_cycle_that_takes_longer_than_its_cron_runs_again_once(bench: Bench):
     assert bench.ran == ["hourly", "hourly"]
 
 
-def test_a_clock_that_jumps_forwards_and_back_runs_each_work_once_and_goes_on(bench: Bench):
+def test_a_clock_that_jumps_forwards_and_back_runs_each_task_once_and_goes_on(bench: Bench):
     scheduler = bench.scheduler()
     scheduler.tick()
     bench.clock.jump(days=365)
@@ -173,7 +173,7 @@ def test_jitter_delays_by_at_most_what_is_set(bench: Bench, drawn: float):
 def test_jitter_longer_than_the_cron_starves_nothing(bench: Bench):
     bench.clock.next_jitter = 0.999
     scheduler = bench.scheduler(
-        bench.work("often", "* * * * *"), settings=replace(SETTINGS, schedule_jitter_seconds=600.0)
+        bench.task("often", "* * * * *"), settings=replace(SETTINGS, schedule_jitter_seconds=600.0)
     )
     for _ in range(60 * 6):
         bench.clock.pass_time(seconds=10)
@@ -200,8 +200,8 @@ def test_while_paused_nothing_runs_by_the_clock_and_after_it_each_once(bench: Be
     assert scheduler.status().state is State.WAITING
 
 
-def test_a_trigger_runs_all_works_or_the_named_ones_in_their_order(bench: Bench):
-    scheduler = bench.scheduler(*(bench.work(name, None) for name in "abc"))
+def test_a_trigger_runs_all_tasks_or_the_named_ones_in_their_order(bench: Bench):
+    scheduler = bench.scheduler(*(bench.task(name, None) for name in "abc"))
     bench.clock.pass_time(days=400)
     assert scheduler.tick() is None
     assert scheduler.trigger() == 1
@@ -231,7 +231,7 @@ def test_a_trigger_while_a_cycle_runs_or_is_asked_for_is_a_conflict(bench: Bench
             scheduler.trigger()
         refusals.append(refused.value.reason)
 
-    scheduler = bench.scheduler(bench.work("hourly", HOURLY, trigger))
+    scheduler = bench.scheduler(bench.task("hourly", HOURLY, trigger))
     scheduler.trigger()
     with pytest.raises(Conflict, match="Cycle 1 is already running"):
         scheduler.trigger()
@@ -249,7 +249,7 @@ def test_a_trigger_while_a_cycle_runs_by_the_clock_comes_after_it(bench: Bench):
             with pytest.raises(Conflict, match="Cycle 2 is already running"):
                 scheduler.trigger()
 
-    scheduler = bench.scheduler(bench.work("hourly", HOURLY, trigger))
+    scheduler = bench.scheduler(bench.task("hourly", HOURLY, trigger))
     bench.clock.pass_time(minutes=10)
     first, second = scheduler.tick(), scheduler.tick()
     assert first is not None
@@ -260,7 +260,7 @@ def test_a_trigger_while_a_cycle_runs_by_the_clock_comes_after_it(bench: Bench):
     ]
 
 
-def test_an_error_of_one_work_stops_no_other_and_is_recorded(bench: Bench):
+def test_an_error_of_one_task_stops_no_other_and_is_recorded(bench: Bench):
     def bad(_run: TaskContext) -> None:
         raise ValueError("no luck")
 
@@ -269,9 +269,9 @@ def test_an_error_of_one_work_stops_no_other_and_is_recorded(bench: Bench):
 
     told: list[Cycle] = []
     scheduler = bench.scheduler(
-        bench.work("bad", HOURLY, bad),
-        bench.work("away", HOURLY, away),
-        bench.work("good", HOURLY),
+        bench.task("bad", HOURLY, bad),
+        bench.task("away", HOURLY, away),
+        bench.task("good", HOURLY),
         on_cycle=told.append,
     )
     bench.clock.pass_time(minutes=5)
@@ -285,7 +285,7 @@ def test_an_error_of_one_work_stops_no_other_and_is_recorded(bench: Bench):
     ]
     assert told == [cycle]
     assert json.loads(json.dumps(cycle.to_dict()))["results"][1]["error_kind"] == "unavailable"
-    assert scheduler.tick() is None, "a work that failed waits for its next time"
+    assert scheduler.tick() is None, "a task that failed waits for its next time"
 
 
 def test_a_callback_that_fails_does_not_stop_the_scheduler(bench: Bench):
@@ -375,7 +375,7 @@ def test_a_scheduler_that_loses_its_lease_in_a_cycle_leaves_the_rest(bench: Benc
         with pytest.raises(Fenced):
             run.check()
 
-    scheduler = bench.scheduler(bench.work("a", HOURLY, overtaken), bench.work("b", HOURLY))
+    scheduler = bench.scheduler(bench.task("a", HOURLY, overtaken), bench.task("b", HOURLY))
     bench.clock.pass_time(minutes=5)
     cycle = scheduler.tick()
     assert cycle is not None
@@ -426,7 +426,7 @@ def test_an_error_of_the_lease_that_nobody_expected_makes_it_stand_by_and_ends_n
     def breaks(_run: TaskContext) -> None:
         fault.setattr(Lease, "check", broken)
 
-    scheduler = bench.scheduler(bench.work("first", HOURLY, breaks), bench.work("second", HOURLY))
+    scheduler = bench.scheduler(bench.task("first", HOURLY, breaks), bench.task("second", HOURLY))
     scheduler.tick()
     bench.clock.pass_time(minutes=5)
     with monkeypatch.context() as fault:
@@ -448,16 +448,16 @@ def test_a_reader_runs_no_scheduler(bench: Bench):
 
 
 @pytest.mark.parametrize(
-    "works",
+    "tasks",
     [
         [ScheduledTask(name="a", cron="never", run=lambda _: None)],
         [ScheduledTask(name="a", cron="0 0 30 2 *", run=lambda _: None)],
         [ScheduledTask(name="a", run=lambda _: None), ScheduledTask(name="a", run=lambda _: None)],
     ],
 )
-def test_works_that_make_no_sense_are_refused(bench: Bench, works: list[ScheduledTask]):
+def test_tasks_that_make_no_sense_are_refused(bench: Bench, tasks: list[ScheduledTask]):
     with pytest.raises(InvalidRequest):
-        bench.scheduler(*works)
+        bench.scheduler(*tasks)
 
 
 # ---- the thread ------------------------------------------------------------------------------------------------------
@@ -474,8 +474,8 @@ def test_the_loop_runs_what_is_asked_for_and_stops_long_before_its_next_tick(
         ran.set()
         return CycleReport(cycle=given.cycle, results=())
 
-    work = ScheduledTask(name="a", run=run)
-    scheduler = Scheduler([work], leases=leases, settings=SETTINGS, clock=SystemClock())
+    task = ScheduledTask(name="a", run=run)
+    scheduler = Scheduler([task], leases=leases, settings=SETTINGS, clock=SystemClock())
     scheduler.start()
     cycle = scheduler.wait(scheduler.trigger(), seconds=30)
     assert (cycle.results[0].report, ran.is_set()) == (CycleReport(cycle=1, results=()), True)
@@ -488,7 +488,7 @@ def test_the_loop_runs_what_is_asked_for_and_stops_long_before_its_next_tick(
         scheduler.start()
 
 
-def test_a_work_that_runs_is_told_to_stop_and_keeps_the_lease_until_it_ends(lake: Path):
+def test_a_task_that_runs_is_told_to_stop_and_keeps_the_lease_until_it_ends(lake: Path):
     begun, may_end, told = threading.Event(), threading.Event(), threading.Event()
 
     def long(run: TaskContext) -> CycleReport:
@@ -500,8 +500,8 @@ def test_a_work_that_runs_is_told_to_stop_and_keeps_the_lease_until_it_ends(lake
         return CycleReport(cycle=run.cycle, results=())
 
     settings = replace(SETTINGS, lease_seconds=1.0)
-    works = [ScheduledTask(name="long", run=long), ScheduledTask(name="next", run=lambda _: None)]
-    scheduler = Scheduler(works, leases=leases_of(lake, settings=settings), settings=settings, clock=SystemClock())
+    tasks = [ScheduledTask(name="long", run=long), ScheduledTask(name="next", run=lambda _: None)]
+    scheduler = Scheduler(tasks, leases=leases_of(lake, settings=settings), settings=settings, clock=SystemClock())
     scheduler.start()
     number = scheduler.trigger()
     assert begun.wait(30)
