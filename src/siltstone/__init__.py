@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from siltstone.compaction.journal.recovery import RecoveryReport
     from siltstone.compaction.journal.totals import Totals
     from siltstone.compaction.planning.model import Plan
+    from siltstone.compactor.service import CompactorService
     from siltstone.config import Settings
     from siltstone.dataset.adoption import Unregistered
     from siltstone.dataset.dataset import Dataset
@@ -45,8 +46,9 @@ if TYPE_CHECKING:
         Summary,
     )
     from siltstone.eventlog.spark_report import Report
-    from siltstone.keeping.repair import Damage
     from siltstone.lake import Lake
+    from siltstone.maintenance.repair import Damage
+    from siltstone.model.compaction_request import CompactionRequest, RequestKind
     from siltstone.model.names import DatasetName
     from siltstone.model.reports import (
         Ack,
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
         ExportReport,
         FoldEstimate,
         HistoryEntry,
+        JobResult,
         LoadReport,
         RefusedRow,
         RestoreReport,
@@ -77,7 +80,6 @@ if TYPE_CHECKING:
         Explanation,
         Router,
     )
-    from siltstone.scheduler.caretaker import Caretaker
 
 __all__ = [
     "Ack",
@@ -87,10 +89,11 @@ __all__ = [
     "AuditRecord",
     "BackupReport",
     "Build",
-    "Caretaker",
     "ClusterEstimate",
     "CommitUnknown",
     "CompactReport",
+    "CompactionRequest",
+    "CompactorService",
     "Conflict",
     "Corruption",
     "CycleEntry",
@@ -110,6 +113,7 @@ __all__ = [
     "Indexed",
     "InvalidRequest",
     "JobRecord",
+    "JobResult",
     "JobRun",
     "Lake",
     "Listed",
@@ -124,6 +128,7 @@ __all__ = [
     "RecoveryReport",
     "RefusedRow",
     "Report",
+    "RequestKind",
     "RestoreReport",
     "RollUpReport",
     "Router",
@@ -148,6 +153,7 @@ _HOMES: Final = {
     "siltstone.compaction.journal.records": "JobRecord",
     "siltstone.compaction.journal.recovery": "RecoveryReport",
     "siltstone.compaction.journal.totals": "Totals",
+    "siltstone.compactor.service": "CompactorService",
     "siltstone.config": "Settings",
     "siltstone.dataset.adoption": "Unregistered",
     "siltstone.dataset.dataset": "Dataset",
@@ -160,8 +166,9 @@ _HOMES: Final = {
     "siltstone.eventlog.log": "EventLog",
     "siltstone.eventlog.queries": "Build JobRun Listed Page Partition Summary",
     "siltstone.eventlog.spark_report": "Report",
-    "siltstone.keeping.repair": "Damage",
+    "siltstone.maintenance.repair": "Damage",
     "siltstone.lake": "Lake",
+    "siltstone.model.compaction_request": "CompactionRequest RequestKind",
     "siltstone.model.names": "DatasetName",
     "siltstone.model.reports": (
         "Ack AlterReport AppendAck AuditRecord BackupReport ClusterEstimate CompactReport DatasetInfo "
@@ -173,7 +180,6 @@ _HOMES: Final = {
     "siltstone.query.hot.cache": "HotCache",
     "siltstone.query.result": "QueryResult",
     "siltstone.query.router": "Explanation Router",
-    "siltstone.scheduler.caretaker": "Caretaker",
 }
 _HOME_OF: Final = {name: module for module, names in _HOMES.items() for name in names.split()}
 

@@ -80,6 +80,8 @@ class Reason(StrEnum):
     """Spark's server or JVM ended, or did not start: try again, and read its log."""
     TIME_LIMIT = "time_limit"
     """It took longer than its time limit: ask for less, or raise the limit."""
+    CYCLE_RUNNING = "cycle_running"
+    """Another process runs a compaction cycle of this lake: wait until it has ended."""
     CANCELLED = "cancelled"
     """A caller or the compactor ended it."""
 

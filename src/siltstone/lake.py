@@ -1,13 +1,14 @@
-"""Lake: the composition root, which builds components and hands them to each other. What keeps it in shape is `keeping`.
+"""Lake: the facade of a lake. It holds components and delegates to them.
 
-`Lake.open` reads and writes nothing; the first `create` lays the lake's folders. Checkpoints and log cleaning run on one
+`Lake.open` reads and writes nothing; the first `create` makes the lake's folders. Checkpoints and log cleaning run on one
 background thread after the acknowledgement; `close` waits for them.
 """
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -15,81 +16,80 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from siltstone.clock import Clock, SystemClock
-from siltstone.compaction.operations.dataset_maintenance import Compactor
+from siltstone.compaction.components import LakeComponents, LakeContext
 from siltstone.config import Settings
 from siltstone.dataset.dataset import Dataset, info_of
 from siltstone.dataset.orphan_folders import sweep
-from siltstone.dataset.registry import Registration, Registry
-from siltstone.dataset.store import Store
-from siltstone.dataset.write.idempotency_marks import forget_oldest
-from siltstone.delta.background import Background, Tidying
-from siltstone.delta.layout import CHANGES, Layout
-from siltstone.delta.read_cache import KeptReads
-from siltstone.delta.table import Table
-from siltstone.delta.table_reader import LogMoved
+from siltstone.dataset.registry import Registration
+from siltstone.delta.layout import Layout
 from siltstone.errors import Corruption, Gone, InvalidRequest, SiltstoneError
-from siltstone.keeping.kept import KeptLake
+from siltstone.maintenance.background_squash import BackgroundSquash
+from siltstone.maintenance.service import MaintenanceService, Selection
 from siltstone.model.names import DatasetName
 from siltstone.model.preview import html_table
 from siltstone.model.reports import BackupReport, DatasetInfo, RestoreReport
-from siltstone.model.roles import check_may_compact, check_may_write, may_compact
+from siltstone.model.roles import check_may_compact, check_may_write
 from siltstone.model.schema import as_schema
 from siltstone.model.spec import as_names, make_spec
-from siltstone.model.units import BYTES_PER_MB
-from siltstone.spark.progress import Show, Watcher, watching
+from siltstone.spark.progress import Show
+from siltstone.spark.sessions import SparkSessions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from siltstone.compaction.execution.report import CycleReport
-    from siltstone.compaction.execution.worker_pool import WorkerPool
+    from siltstone.compaction.execution.events import Subscriber
+    from siltstone.compaction.execution.report import CycleEntry, CycleReport
+    from siltstone.compaction.journal.records import JobRecord
+    from siltstone.compaction.journal.recovery import RecoveryReport
+    from siltstone.compaction.journal.totals import Totals
+    from siltstone.compaction.planning.model import Plan
+    from siltstone.compactor.service import CompactorService
+    from siltstone.compactor.status import CompactorState
     from siltstone.dataset.adoption import Adoption, Unregistered
-    from siltstone.keeping.repair import Damage, Repairs
+    from siltstone.maintenance.repair import Damage, Repairs
+    from siltstone.model.compaction_request import CompactionRequest
     from siltstone.query.cancellation import CancelToken
     from siltstone.query.hot.cache import HotCache
     from siltstone.query.hot.directives import Wishes
     from siltstone.query.result import QueryResult
     from siltstone.query.router import Explanation, Question, Router
-    from siltstone.spark.shared_server import ServerRole
 
-SQUASH_LOOK_COMMITS: Final = 8
-"""Every so many commits to a dataset's changes, its small files are counted."""
 MAX_HTML_DATASETS: Final = 50
 """Datasets of a lake that a notebook shows."""
 
 
-class Lake(KeptLake):
-    """A lake: create, open, list and drop datasets, and query them."""
+class Lake:
+    """A lake: create, open, list and drop datasets, query and maintain them."""
 
-    def __init__(self, layout: Layout, *, settings: Settings, clock: Clock, spark: "SparkSession | None") -> None:
-        """Use `Lake.open`."""
+    def __init__(
+        self,
+        layout: Layout,
+        *,
+        settings: Settings,
+        clock: Clock,
+        spark: "SparkSession | None",
+        long_running: bool = True,
+    ) -> None:
+        """Compose the components. Use `Lake.open`."""
         self.settings = settings
         self._process = os.getpid()
         self._layout = layout
         self._clock = clock
-        self._given = spark
+        self._long_running = long_running
         self._hot: HotCache | None = None
         self._queries: Router | None = None
         self._making = threading.Lock()
-        self.lasting = True
-        """False in a process that ends at once: its hot cache fills nothing behind answers."""
-        self._watcher: Watcher | None = None
-        self._on_cycle: list[Callable[[CycleReport], object]] = []
-        self._compactor = Compactor(spark=self.spark, leased=self._leased)
-        self._upkeep = _Upkeep(settings, clock, self._compactor)
-        self._pool: WorkerPool | None = None
-        self._goes_on = False
-        """True once this object is a compactor that goes on for long: its jobs are better kept apart from it."""
-        self._tiers: frozenset[str] = frozenset()
-        self._reads = KeptReads(settings.lookup_cache_mb * BYTES_PER_MB)
-        self._registry = Registry(
-            layout,
+        self._sessions = SparkSessions(settings, spark)
+        context = LakeContext(
+            layout=layout,
             settings=settings,
             clock=clock,
-            after_commit=self._upkeep.notice,
-            after_write=self._upkeep.notice_write,
-            reads=self._reads,
+            spark=self._sessions.for_jobs,
+            session_given=self._sessions.is_given,
         )
+        self._components = LakeComponents(context, on_write=BackgroundSquash)
+        self._registry = self._components.registry
+        self.maintenance = MaintenanceService(self._components)
 
     @classmethod
     def open(
@@ -99,6 +99,7 @@ class Lake(KeptLake):
         settings: Settings | None = None,
         spark: "SparkSession | None" = None,
         clock: Clock | None = None,
+        long_running: bool = True,
     ) -> "Lake":
         """Open a lake at a folder; it need not exist yet.
 
@@ -107,7 +108,8 @@ class Lake(KeptLake):
             settings: otherwise read from the environment, the lake's ``silt.toml`` and the user's.
             spark: the session to use, classic or Connect; otherwise the active one, otherwise one on the local server
                 that all commands share, which is joined or started when it is needed.
-            clock: where time comes from; tests hold it still.
+            clock: the source of time; tests use a fixed one.
+            long_running: false for a process that ends at once: its hot cache fills nothing after answers.
         """
         layout = Layout.at(path)
         return cls(
@@ -115,6 +117,7 @@ class Lake(KeptLake):
             settings=settings or Settings.load(lake=layout.root),
             clock=clock or SystemClock(),
             spark=spark,
+            long_running=long_running,
         )
 
     def __repr__(self) -> str:
@@ -137,53 +140,21 @@ class Lake(KeptLake):
         """The lake's folder."""
         return self._layout.root
 
-    def spark(self) -> "SparkSession":
-        """Return the Spark session, starting one if there is none.
+    def require_exists(self) -> None:
+        """Check that the lake exists, because a mistyped path looks like an empty lake.
 
-        It loads, folds and reads frames. The texts of `sql` run on a server of their own where servers are shared.
+        Raises:
+            NotFound: there is no lake at this path.
         """
-        from siltstone.spark.shared_server import ServerRole
+        self._registry.require_lake()
 
-        return self._session(ServerRole.JOBS)
+    def spark(self) -> "SparkSession":
+        """Return the Spark session for loads, folds and frames; starts Spark if none runs. `sql` may use another server."""
+        return self._sessions.for_jobs()
 
-    def _spark_for_queries(self) -> "SparkSession":
-        from siltstone.spark.shared_server import ServerRole
-
-        return self._session(ServerRole.QUERIES)
-
-    def _session(self, server: "ServerRole") -> "SparkSession":
-        """Return a session on Spark; a start is announced first, in the log and to who watches."""
-        from siltstone.spark.session import session
-
-        watcher = self._watcher
-        found = session(
-            self.settings,
-            given=self._given,
-            server=server,
-            announce=lambda text: watcher.announce(text) if watcher is not None else None,
-        )
-        if self._watcher is not None:
-            self._watcher.attach(found)
-        return found
-
-    def _has_spark(self) -> bool:
-        """True if a query would start none."""
-        from siltstone.spark.session import is_running
-
-        return self._given is not None or is_running()
-
-    @contextmanager
-    def watched(self, show: Show | None) -> Iterator[None]:
-        """Tell `show` how Spark comes along with what is done inside the block; on Connect sessions only."""
-        if show is None:
-            yield
-            return
-        with watching(show) as watcher:
-            self._watcher = watcher
-            try:
-                yield
-            finally:
-                self._watcher = None
+    def progress(self, show: Show | None) -> AbstractContextManager[None]:
+        """Pass the progress of Spark inside the block to `show`; on Connect sessions only."""
+        return self._sessions.progress(show)
 
     def create(  # noqa: PLR0913  # one parameter for each thing that is fixed
         self,
@@ -209,12 +180,12 @@ class Lake(KeptLake):
                 them.
             time: instead of a key, the column that says when an event happened: the dataset is a log.
             partition_by: columns of a log that divide its files besides the time.
-            sort_by: columns that a log's files are sorted by; the time unless told.
+            sort_by: columns that a log's files are sorted by; default: the time.
             cluster_by: columns that a clustering of a log orders rows by, so that a search by any of them opens few files; the
                 time, the first partition column and the sort columns unless told.
             dedup_by: columns of a log; of rows that are equal in all of them one survives. They must contain the time, the
                 partition and the subject columns, so that duplicates lie in one period and are hidden together.
-            survivor: which one: the ``first`` (unless told) or the ``last``, by sequence and place in the batch.
+            survivor: which one: the ``first`` (default) or the ``last``, by sequence and place in the batch.
 
         Raises:
             InvalidRequest: the name, a column, a type, the key or the time is not allowed. Nothing is written.
@@ -422,11 +393,15 @@ class Lake(KeptLake):
 
     @property
     def _repairs(self) -> "Repairs":
-        from siltstone.keeping.repair import Repairs, system_tables
+        from siltstone.maintenance.repair import Repairs, system_tables
 
         system = system_tables(self._layout, settings=self.settings, clock=self._clock)
         return Repairs(
-            registry=self._registry, adoption=self._adoption, journal=self._journal, notes=self._notes, system=system
+            registry=self._registry,
+            adoption=self._adoption,
+            journal=self.maintenance.journal,
+            state_files=self._components.state_files,
+            system=system,
         )
 
     @property
@@ -567,7 +542,7 @@ class Lake(KeptLake):
 
     @property
     def queries(self) -> "Router":
-        """Who answers questions: cancels them by id, explains them, keeps their pages."""
+        """The query router: runs, explains and cancels queries, and holds their pages."""
         with self._making:
             if self._queries is None:
                 self._queries = self._open_queries()
@@ -580,14 +555,14 @@ class Lake(KeptLake):
         router = Router(
             hot=lambda: self.hot,
             sources=Sources(self._registry),
-            spark=self._spark_for_queries,
+            spark=self._sessions.for_queries,
             dataset=self.dataset,
             settings=self.settings,
             clock=self._clock,
-            has_spark=self._has_spark,
+            has_spark=self._sessions.is_running,
         )
-        router.fill_behind = self.lasting
-        self._reads.also.append(lambda _path: router.forget())
+        router.fill_behind = self._long_running
+        self._components.purge_listeners.add(lambda _folder: router.forget())
         return router
 
     @property
@@ -602,22 +577,220 @@ class Lake(KeptLake):
         from siltstone.query.hot.cache import HotCache
         from siltstone.query.hot.dataset_resolver import Sources
 
-        wishes = self.hot_wishes if self.lasting else None
+        wishes = self.cache_directives if self._long_running else None
         cache = HotCache.open(Sources(self._registry), settings=self.settings, clock=self._clock, wishes=wishes)
-        self._reads.also.append(cache.forget)
+        self._components.purge_listeners.add(cache.forget)
         return cache
 
     @property
-    def hot_wishes(self) -> "Wishes":
-        """What is wished of the hot caches of all processes that last: which datasets are pinned, warmed and evicted."""
+    def cache_directives(self) -> "Wishes":
+        """Directives for the hot caches of all long-running processes: which datasets to pin, warm and evict."""
         from siltstone.query.hot.directives import Wishes
 
         return Wishes(self._layout, settings=self.settings, clock=self._clock)
 
-    def close(self) -> None:
-        """End the queries that run and the workers, finish background upkeep, and let go of the journal and the hot cache.
+    # ---- maintenance ---------------------------------------------------------------------------------------------
 
-        In a forked child it does nothing: threads and workers are the parent's.
+    def names(self) -> list[str]:
+        """Return the names of all datasets."""
+        return self.maintenance.names()
+
+    def plan(
+        self,
+        names: Sequence[str] | None = None,
+        *,
+        only: Sequence[str] | None = None,
+        force: bool = False,
+        cycle: int | None = None,
+    ) -> "Plan":
+        """Return the jobs that a compaction cycle would run now, and what it would leave out and why. No Spark.
+
+        Args:
+            names: the datasets; default: all.
+            only: kinds of jobs (``fold``, ``squash``, ``vacuum``, ...) and names of tiers; default: all.
+            force: also plan what is below its thresholds or too young.
+            cycle: the number of the cycle, which decides the order of lanes; default: the next one.
+
+        Raises:
+            InvalidRequest: an unknown tier or kind of job, or settings that contradict each other.
+            NotFound: there is no such dataset.
+            Corruption, Unavailable: the journal cannot be read, or a dataset that was named.
+        """
+        return self.maintenance.plan(Selection(names=names, only=only, force=force), cycle=cycle)
+
+    def run_cycle(
+        self,
+        names: Sequence[str] | None = None,
+        *,
+        only: Sequence[str] | None = None,
+        force: bool = False,
+        epoch: int | None = None,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> "CycleReport":
+        """Recover what crashed processes left, then run the jobs of `plan`. A job that fails does not stop the others.
+
+        Spark starts where the setting `jobs` says. The journal records everything (`history`). The lease is not needed.
+
+        Args:
+            names: see `plan`.
+            only: see `plan`.
+            force: see `plan`.
+            epoch: the epoch of a lease that the caller holds; without one each job has the epoch of its dataset.
+            stopping: once it returns true, no further job begins.
+
+        Raises:
+            InvalidRequest: see `plan`; or the role may not compact.
+            Corruption, Unavailable: the journal or the registry cannot be read, so unfinished jobs are not known.
+        """
+        selection = Selection(names=names, only=only, force=force)
+        return self.maintenance.run_cycle(selection, epoch=epoch, stopping=stopping)
+
+    def submit(self, request: "CompactionRequest") -> "CycleReport":
+        """Run a request in this process and return its report. The commit check protects the data beside a compactor.
+
+        Raises:
+            InvalidRequest: the role may not compact, or the request is not valid. Nothing was changed.
+            NotFound: a dataset does not exist. Nothing was changed; one that is dropped later is its job's failure.
+            Conflict: a cycle was requested while another process runs one. Nothing was changed.
+        """
+        self.require_exists()
+        return self.maintenance.run_request(request)
+
+    def subscribe(self, subscriber: "Subscriber") -> None:
+        """Pass the events of all later cycles of this lake object to a subscriber (`compaction.events`).
+
+        The last event of a cycle is `CycleReported`. An error of the subscriber reaches the caller of the cycle.
+        """
+        self.maintenance.subscribe(subscriber)
+
+    def recover(self, *, epoch: int | None = None) -> "RecoveryReport":
+        """Settle what crashed processes left: unfinished jobs, datasets, folders. Each cycle does so first. No Spark.
+
+        Args:
+            epoch: the epoch of this process's lease, if it holds one: a cycle of a lower epoch is over.
+
+        Raises:
+            InvalidRequest: the role may not compact.
+            Corruption, Unavailable: the journal or the registry cannot be read.
+        """
+        return self.maintenance.recover(epoch=epoch)
+
+    def unfinished_jobs(self) -> "RecoveryReport":
+        """Return the jobs that run, or ran when their process died, and records that cannot be read. Nothing is changed.
+
+        Raises:
+            Corruption, Unavailable: the journal cannot be read.
+        """
+        return self.maintenance.unfinished_jobs()
+
+    def history(self, limit: int = 20) -> "list[CycleEntry]":
+        """Return the last cycles that had jobs, the newest first.
+
+        Raises:
+            InvalidRequest: the limit is less than 1.
+            Corruption, Unavailable: the journal cannot be read.
+        """
+        return self.maintenance.history(limit)
+
+    def jobs(self, limit: int = 20, *, dataset: str | None = None) -> "list[JobRecord]":
+        """Return the last jobs, of one dataset or of all, the newest first.
+
+        Raises:
+            InvalidRequest: the limit is less than 1.
+            Corruption, Unavailable: the journal cannot be read.
+        """
+        return self.maintenance.jobs(limit, dataset=dataset)
+
+    def has_journal(self) -> bool:
+        """Return true once the journal has entries; otherwise `totals` and `unfinished_jobs` are empty.
+
+        Raises:
+            Unavailable: it cannot be read.
+        """
+        return self.maintenance.has_journal()
+
+    def totals(self) -> "Totals":
+        """Return the totals of all cycles: by tier and kind of job, and by dataset.
+
+        Raises:
+            Corruption, Unavailable: the journal cannot be read.
+        """
+        return self.maintenance.totals()
+
+    # ---- compactor -----------------------------------------------------------------------------------------------
+
+    def compactor(
+        self,
+        *,
+        names: Callable[[], list[str] | None] = lambda: None,
+        only: Sequence[str] | None = None,
+        on_event: "Subscriber" = lambda _event: None,
+        continuous: bool = True,
+    ) -> "CompactorService":
+        """Return a compactor service for this lake. At most one of a lake works at a time: it holds the lease.
+
+        Args:
+            names: returns the datasets to maintain, before each cycle; None means all.
+            only: kinds of jobs and names of tiers; default: all.
+            on_event: receives every event (`compactor.events`), from other threads.
+            continuous: false for a single cycle: nothing runs by the schedule, and its jobs need no workers unless the
+                setting `jobs` says so.
+
+        Raises:
+            InvalidRequest: the role may not compact, an unknown task, or settings that contradict each other.
+        """
+        from siltstone.compactor.service import CompactorService
+        from siltstone.spark.session import interrupt
+
+        return CompactorService(
+            self.maintenance,
+            names=names,
+            only=only,
+            on_event=on_event,
+            interrupt=interrupt,
+            continuous=continuous,
+        )
+
+    def compactor_status(self) -> dict[str, Any]:
+        """Return the status of this lake's compactor, in whichever process it runs, as plain data."""
+        self.require_exists()
+        return self._compactor_state.status()
+
+    def pause_compactor(self) -> None:
+        """Pause the schedule of this lake until a resume; a running cycle goes on."""
+        self.require_exists()
+        check_may_compact(self.settings.role, doing="pause the compactor")
+        self._compactor_state.pause()
+
+    def resume_compactor(self) -> bool:
+        """Resume the schedule of this lake; return whether it was paused."""
+        self.require_exists()
+        check_may_compact(self.settings.role, doing="resume the compactor")
+        return self._compactor_state.resume()
+
+    def stop_compactor(self, *, seconds: float) -> str | None:
+        """Request the lease holder to stop, and wait for it; return the process that takes over, if one does.
+
+        Raises:
+            NotFound: no compactor is running.
+            Unavailable: it has not stopped within that time.
+        """
+        self.require_exists()
+        check_may_compact(self.settings.role, doing="stop the compactor")
+        return self._compactor_state.stop(seconds=seconds)
+
+    @cached_property
+    def _compactor_state(self) -> "CompactorState":
+        from siltstone.compactor.status import CompactorState
+
+        return CompactorState(self._components.leases, self._components.state_files, self._clock)
+
+    # ---- the end -------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End running queries and workers, wait for background work, and close the journal and the hot cache.
+
+        In a forked child it does nothing, because threads and workers belong to the parent.
         """
         if os.getpid() != self._process:
             return
@@ -625,11 +798,8 @@ class Lake(KeptLake):
             self._queries.close()
         if self._hot is not None:
             self._hot.close()
-        if self._pool is not None:
-            self._pool.close()
-        self._upkeep.close()
-        if "_journal" in self.__dict__:
-            self._journal.close()
+        self.maintenance.close()
+        self._components.close()
 
     def __enter__(self) -> "Lake":
         return self
@@ -644,44 +814,9 @@ class Lake(KeptLake):
             found,
             self._registry.store(found),
             spark=self.spark,
-            maintenance=self._compactor,
+            maintenance=self._components.operations,
             conditions=_Conditions(),
         )
-
-
-class _Upkeep:
-    """Checkpoints tables and squashes changes off the acknowledgement path, one at a time."""
-
-    def __init__(self, settings: Settings, clock: Clock, compactor: Compactor) -> None:
-        self._settings = settings
-        self._compactor = compactor
-        self._background = Background()
-        self._tidying = Tidying(self._background, settings=settings, clock=clock)
-        self.close = self._background.close
-
-    def notice(self, table: Table, version: int) -> None:
-        """Take note of a commit; every N commits the table's log is tidied, and the oldest marks of changes are forgotten."""
-        self._tidying.notice(table, version, then=self._forget if table.path.name == CHANGES else None)
-
-    def _forget(self, table: Table) -> None:
-        with suppress(OSError, SiltstoneError, LogMoved):  # the next checkpoint tries again
-            forget_oldest(table, most=self._settings.idempotence_marks)
-
-    def notice_write(self, store: Store, version: int) -> None:
-        """Take note of a commit to a dataset's changes; if many small files have come together, they are squashed."""
-        many = self._settings.squash_files if may_compact(self._settings.role) else 0
-        if not many or version % SQUASH_LOOK_COMMITS or len(store.changes.files()) < many:
-            return
-        self._background.start("squash", store.path, lambda: _try_squash(self._compactor, store, many=many))
-
-
-def _try_squash(compactor: Compactor, store: Store, *, many: int) -> str | None:
-    """Squash, and return what went wrong instead of raising: it never fails a write, and the next one tries again."""
-    try:
-        compactor.squash(store, many=many)
-    except (OSError, SiltstoneError, LogMoved, pa.ArrowException) as error:
-        return str(error)
-    return None
 
 
 class _Conditions:

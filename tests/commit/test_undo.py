@@ -17,8 +17,8 @@ from siltstone.dataset.table_repair import damage_of, repair
 from siltstone.delta.checkpoints import Retention, tidy_log
 from siltstone.delta.layout import LOG, Layout, entry_name
 from siltstone.errors import Conflict, Corruption, Reason
-from siltstone.keeping.repair import DamageKind
 from siltstone.lake import Lake
+from siltstone.maintenance.repair import DamageKind
 from tests.support.folds import fold_by_arrow
 from tests.support.internals import parts_of
 from tests.support.refusals import refused as refuses

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.children import Child
-from tests.support.cycles import NAMES, ROWS, ask, build, cycle, observe, recover
+from tests.support.cycles import NAMES, ROWS, build, cycle, observe, recover, submit
 
 NOTHING = None
 """The journal knows nothing of the cycle: it died before the first event."""
@@ -139,20 +139,20 @@ SQUASHED = {
     "squash.after_commit": "COMPLETED",
     "journal.before_job_ended": "COMPLETED",
 }
-"""Where a process dies in a squash that was asked for, and what recovery says of its job."""
-ASKED_DEEP = {"journal.after_cycle_began", "squash.after_write"}
+"""Where a process dies in a requested squash, and what recovery says of its job."""
+REQUESTED_DEEP = {"journal.after_cycle_began", "squash.after_write"}
 
 
 @pytest.mark.parametrize(
     ("place", "status"),
-    [pytest.param(*one, marks=[pytest.mark.deep] if one[0] in ASKED_DEEP else []) for one in SQUASHED.items()],
+    [pytest.param(*one, marks=[pytest.mark.deep] if one[0] in REQUESTED_DEEP else []) for one in SQUASHED.items()],
 )
-def test_what_was_asked_for_by_a_process_that_died_is_recovered_and_can_be_asked_again(
+def test_a_request_whose_process_died_is_recovered_and_can_be_submitted_again(
     place: str, status: str, lake: str
 ) -> None:
-    killed("ask", lake, place, what="squash")
-    again = ask(lake, "squash")
-    assert (again["trouble"], again["results"][0]["error"]) == ([], None), "also before anybody has recovered"
+    killed("submit", lake, place, what="squash")
+    again = submit(lake, "squash")
+    assert (again["trouble"], again["jobs"][0]["error"]) == (None, None), "also before anybody has recovered"
     found = recover(lake)
     assert len(found["completed"]) == (status == "COMPLETED")
     assert len(found["failed"]) == (status == "FAILED")
@@ -167,9 +167,9 @@ def test_what_was_asked_for_by_a_process_that_died_is_recovered_and_can_be_asked
     "place", ["purge.after_delete", pytest.param("journal.before_job_ended", marks=pytest.mark.deep)]
 )
 def test_a_purge_whose_process_died_is_never_taken_for_done(place: str, empty_lake: str) -> None:
-    killed("ask", empty_lake, place, what="purge")
+    killed("submit", empty_lake, place, what="purge")
     found = recover(empty_lake)
     assert (len(found["failed"]), found["completed"]) == (1, ())
     assert observe(empty_lake)["jobs"] == {NAMES[0]: "FAILED"}
-    assert ask(empty_lake, "purge")["results"][0]["report"]["purged"]
+    assert submit(empty_lake, "purge")["jobs"][0]["report"]["purged"]
     assert observe(empty_lake)["jobs"] == {NAMES[0]: "COMPLETED"}

@@ -15,7 +15,7 @@ from tests.crash.test_backup import PLACES as BACKUP_PLACES
 from tests.crash.test_eventlog import PLACES as EVENTLOG_PLACES
 from tests.crash.test_journal import PLACES as JOURNAL_PLACES
 from tests.crash.test_leases import PLACES as LEASE_PLACES
-from tests.crash.test_requests import PLACES as REQUEST_PLACES
+from tests.crash.test_state_files import PLACES as STATE_PLACES
 from tests.jobs.test_killed_workers import PLACES as WORKER_PLACES
 from tests.support.children import Child, Worker
 from tests.support.operations import NAME, open_lake, state
@@ -40,7 +40,7 @@ def test_every_fail_point_of_the_source_is_declared_and_every_declared_one_is_in
 
 
 def test_every_fail_point_has_a_crash_test():
-    elsewhere = BACKUP_PLACES | EVENTLOG_PLACES | JOURNAL_PLACES | LEASE_PLACES | REQUEST_PLACES | WORKER_PLACES
+    elsewhere = BACKUP_PLACES | EVENTLOG_PLACES | JOURNAL_PLACES | LEASE_PLACES | STATE_PLACES | WORKER_PLACES
     assert {case.failpoint for case in CASES} | elsewhere == FAILPOINTS
 
 

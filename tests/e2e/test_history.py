@@ -65,7 +65,7 @@ def test_what_was_asked_for_by_name_is_found_as_jobs_and_counted() -> None:
         (2, "vacuum", OTHERS, "completed"),
         (1, "squash", PEOPLE, "completed"),
     ]
-    assert all(job["trigger"].startswith("asked by process ") for job in jobs)
+    assert all(job["trigger"].startswith("requested by process ") for job in jobs)
     totals = silt("history", "--totals", "--json").data
     assert (totals["cycles"], totals["jobs"]) == (2, 3)
     assert (totals["lanes"]["squash"]["files_before"], totals["lanes"]["vacuum"]["jobs"]) == (3, 2)

@@ -36,7 +36,7 @@ def show(progress):
         print("tasks:", progress.tasks, flush=True)
 
 with Lake.open(sys.argv[1]) as lake:
-    with lake.watched(show):
+    with lake.progress(show):
         spark = lake._spark_for_queries()
         print("joined", flush=True)
         sys.stdin.readline()
@@ -238,7 +238,7 @@ def streamed(lake):
 
 with Lake.open(sys.argv[1]) as lake, ThreadPoolExecutor(1) as pool:
     lake._spark_for_queries()
-    with lake.watched(show):
+    with lake.progress(show):
         stream = pool.submit(streamed, lake)
         answer = lake.sql(sys.argv[2], engine="spark", timeout=0)
     print("answer:", answer.rows[0][0], flush=True)

@@ -11,6 +11,7 @@ import pytest
 from siltstone import Lake, Settings
 from siltstone.compaction.operations.garbage_collection import purge_files
 from siltstone.errors import NotFound, Unavailable
+from siltstone.spark.sessions import SparkSessions
 from tests.support.folds import fold_by_arrow
 from tests.support.internals import replace_session, store_of
 
@@ -135,7 +136,7 @@ def at_once(chaos: Chaos, seconds: float) -> None:
 
 
 def unleash(path: Path, monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> Counter[str]:
-    def refuse(_lake: Lake, _server: object) -> None:
+    def refuse(_sessions: SparkSessions, _server: object) -> None:
         raise NoSpark
 
     replace_session(monkeypatch, refuse)

@@ -84,14 +84,14 @@ def test_a_warming_is_measured_and_done_by_processes_that_run_only(lake: Lake) -
 @pytest.mark.usefixtures("dataset")
 def test_measuring_asks_nothing_of_others(lake: Lake) -> None:
     silt("--lake", str(lake.path), "cache", "warm", NAME, "--measure")
-    assert lake.hot_wishes.all() == []
+    assert lake.cache_directives.all() == []
 
 
 @pytest.mark.usefixtures("dataset")
 def test_stats_show_outlooks_and_what_processes_hold(lake: Lake) -> None:
     lake.hot.pin(NAME)
     assert asked(lake)
-    until(lambda: bool(lake.hot_wishes.told()))
+    until(lambda: bool(lake.cache_directives.told()))
     found = silt("--lake", str(lake.path), "--json", "cache", "stats").data
     [outlook] = found["datasets"]
     assert (outlook["dataset"], outlook["rows_at_most"], outlook["fits"], outlook["pinned"]) == (NAME, 100, True, False)
@@ -108,8 +108,8 @@ def test_a_process_that_closes_its_lake_says_nothing_any_more(tmp_path: Path) ->
     with Lake.open(tmp_path / "lake", settings=SETTINGS) as short:
         short.hot.fill(NAME)
         assert asked(short)
-        until(lambda: bool(short.hot_wishes.told()))
-    assert short.hot_wishes.told() == []
+        until(lambda: bool(short.cache_directives.told()))
+    assert short.cache_directives.told() == []
 
 
 def test_what_a_dead_process_said_is_removed_and_what_one_elsewhere_said_stays(lake: Lake, dataset: Dataset) -> None:
@@ -119,7 +119,7 @@ def test_what_a_dead_process_said_is_removed_and_what_one_elsewhere_said_stays(l
     (folder / "dead.json").write_text(json.dumps(dead | {"space": process_space()}))
     (folder / "elsewhere.json").write_text(json.dumps(dead | {"space": "a container", "pid": 1}))
     (folder / "same-name.json").write_text(json.dumps(dead | {"machine": "another boot", "installation": "another"}))
-    assert len(lake.hot_wishes.told()) == 2, "a host name and a process id say nothing of another machine"
+    assert len(lake.cache_directives.told()) == 2, "a host name and a process id say nothing of another machine"
     assert {path.name for path in folder.iterdir()} == {"elsewhere.json", "same-name.json"}
 
 
@@ -130,7 +130,7 @@ def test_what_a_process_of_an_older_version_said_goes_after_a_day_of_silence(lak
     for name, at in {"old": now - timedelta(hours=25), "new": now - timedelta(hours=23)}.items():
         note = {"pid": 999999999, "host": socket.gethostname(), "datasets": [], "at": at.isoformat()}
         (folder / f"{name}.json").write_text(json.dumps(note))
-    assert len(lake.hot_wishes.told()) == 1
+    assert len(lake.cache_directives.told()) == 1
     assert [path.name for path in folder.iterdir()] == ["new.json"]
 
 
@@ -139,7 +139,7 @@ def test_bad_calls_are_refused_and_leave_no_wish(lake: Lake) -> None:
     for command in ("pin", "evict", "warm"):
         result = silt("--lake", str(lake.path), "--json", "cache", command, NAME, "crm.sales.none")
         assert (result.code, result.error["kind"]) == (3, "not_found")
-    assert lake.hot_wishes.all() == []
+    assert lake.cache_directives.all() == []
     reader = Wishes(Layout.at(lake.path), settings=Settings(role=Role.READER), clock=clock_of(lake))
     with pytest.raises(InvalidRequest, match="reader"):
         reader.pin(NAME)
@@ -160,8 +160,7 @@ def test_a_dataset_that_does_not_fit_is_refused_by_warm_and_doubted_by_pin(
 
 @pytest.mark.usefixtures("dataset")
 def test_a_process_that_ends_at_once_fills_nothing_behind_answers(tmp_path: Path) -> None:
-    with Lake.open(tmp_path / "lake", settings=SETTINGS) as short:
-        short.lasting = False
+    with Lake.open(tmp_path / "lake", settings=SETTINGS, long_running=False) as short:
         assert short.hot.want(NAME).admitted
         threading.Event().wait(0.3)
         assert not short.hot.decide(NAME).resident

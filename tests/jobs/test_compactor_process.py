@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,21 @@ import pytest
 
 from siltstone import Dataset, Lake, Settings
 from siltstone.compaction.execution.worker_main import session_members
-from siltstone.coordination.request_queue import Following
-from siltstone.model.compaction_request import Answer, Ask, Wish
+from siltstone.config import JobPlace
+from siltstone.model.compaction_request import CompactionRequest, RequestKind
 from tests.support.children import children_of
-from tests.support.compactors import WAIT_SECONDS, CompactorProcess
-from tests.support.internals import office_of, store_of
+from tests.support.compactors import EVERY_MINUTE, WAIT_SECONDS, CompactorProcess, overdue
+from tests.support.internals import store_of
 from tests.support.rolled import AT, NAME, base_files, make_log, numbers
 
 pytestmark = pytest.mark.spark
 ENVIRONMENT = {
     "SILT_WORKER_MEMORY_MB": "1024",
+    "SILT_MAX_JOBS": "1",
     "SILT_SPARK_MASTER": "local[2]",
     "SILT_SPARK_SHORT_RUN": "yes",
+    "SILT_FOLD_BATCHES": "1",
+    "SILT_FOLD_CRON": EVERY_MINUTE,
     "SILT_TIERS": "daily.min_files=2; daily.max_files=100; hourly.enabled=no",
 }
 GONE_SECONDS = 10.0
@@ -40,10 +44,6 @@ class Bench:
     def compactor(self) -> CompactorProcess:
         self.made.append(CompactorProcess(self.root, **ENVIRONMENT))
         return self.made[-1]
-
-    def ask(self, *, only: str, name: str = NAME) -> Following:
-        """Ask as somebody who only waits: whoever holds the lease has to do it."""
-        return office_of(self.lake).requests.ask(Wish(ask=Ask.CYCLE, names=(name,), only=(only,), force=True))
 
     def job(self, *, name: str = NAME) -> tuple[str, int]:
         """Return how the last job of a dataset ended, and in which cycle."""
@@ -68,12 +68,6 @@ def until(condition: Callable[[], Any], *, seconds: float = WAIT_SECONDS) -> Any
     return found
 
 
-def answered(following: Following) -> Answer:
-    answer: Answer = until(following.answer)
-    following.close()
-    return answer
-
-
 def rolling_up(log: Dataset) -> bool:
     """True once Spark's tasks make the files of a roll-up."""
     return any((log.path / "base" / "data").glob("*/0/tier-*"))
@@ -87,36 +81,36 @@ def folding(log: Dataset) -> bool:
 def test_jobs_run_in_a_worker_and_a_signal_ends_the_one_that_runs(bench: Bench):
     small = make_log(bench.lake, files=3, name="web.eu.small")
     large = make_log(bench.lake, files=4, rows=200_000)
+    before = set(base_files(large))
+    overdue(bench.lake, "daily")
     first = bench.compactor()
     first.wait_for("holding")
-    answer = answered(bench.ask(only="daily", name="web.eu.small"))
-    assert [(one["outcome"], one["error"]) for one in answer.results] == [("done", None)]
+    assert bench.lake.resume_compactor()
+    ended = first.wait_for("job_ended")
+    assert (ended["dataset"], ended["outcome"], ended["error"]) == ("web.eu.small", "done", None)
     assert len(base_files(small)) == 1
     (worker,) = children_of(first.pid)
     assert len(session_members(worker)) >= 2, "the worker and its JVM; the compactor has none"
-    before = set(base_files(large))
-    following = bench.ask(only="daily")
     until(lambda: rolling_up(large))
     assert first.end(signal.SIGTERM) == 0, first.errors
     assert first.names()[-1] == "stopped"
     assert session_members(worker) == set(), "neither worker nor JVM is left"
-    assert following.answer() is None, "the next compactor does it, or whoever asked"
-    following.close()
-    assert not bench.lake.compactor_overview()["running"]
-    assert (set(base_files(large)), bench.job()) == (before, ("CANCELLED", 2))
+    assert not bench.lake.compactor_status()["running"]
+    assert (set(base_files(large)), bench.job()) == (before, ("CANCELLED", 1))
     assert numbers(large) == dict.fromkeys(range(800_000), 1)
 
 
 @pytest.mark.deep
 def test_a_worker_that_is_killed_in_the_middle_of_spark_is_replaced_and_its_job_tried_again(bench: Bench):
     log = make_log(bench.lake, files=3, rows=200_000)  # too few to be halved
+    overdue(bench.lake, "daily")
     first = bench.compactor()
     first.wait_for("holding")
-    following = bench.ask(only="daily")
+    assert bench.lake.resume_compactor()
     until(lambda: rolling_up(log))
     (worker,) = children_of(first.pid)
     os.kill(worker, signal.SIGKILL)
-    [result] = answered(following).results
+    result = first.wait_for("job_ended")
     assert (result["outcome"], result["attempts"]) == ("done", 2)
     assert [one["failure"] for one in result["failed_attempts"]] == ["killed"]
     assert session_members(worker) == set()
@@ -134,19 +128,20 @@ def test_a_compactor_that_is_killed_in_a_fold_is_replaced_and_leaves_no_worker(b
         rows = pa.array(range(batch * 50_000, (batch + 1) * 50_000), pa.int32())
         at = pa.repeat(pa.scalar(AT, pa.timestamp("us", tz="UTC")), len(rows))
         log.append(pa.table({"at": at, "visitor": rows.cast(pa.string()), "n": rows}))
+    overdue(bench.lake, "fold")
     first = bench.compactor()
     first.wait_for("holding")
     second = bench.compactor()
     second.wait_for("standing_by")
-    following = bench.ask(only="fold")
+    assert bench.lake.resume_compactor()
     until(lambda: folding(log))
     (worker,) = children_of(first.pid)
     first.send(signal.SIGKILL)
     assert first.wait() == -signal.SIGKILL
     until(lambda: not session_members(worker), seconds=GONE_SECONDS)
-    assert answered(following).error is None
+    until(lambda: log.status().backlog_batches == 0)
     assert numbers(log) == dict.fromkeys(range(200_000), 1)
-    assert log.status().backlog_batches == 0
+    until(lambda: bench.job()[0] == "COMPLETED")
     assert second.end(signal.SIGTERM) == 0
     jobs = [(record.status.name, record.recovered) for record in bench.lake.jobs()]
     assert jobs in (
@@ -163,14 +158,15 @@ def test_a_purge_is_done_in_a_worker_above_the_epoch_of_the_lease(bench: Bench):
     log.tombstone(["V-3"])
     first = bench.compactor()
     first.wait_for("holding")
-    answer = bench.lake.ask(Wish(ask=Ask.COMPACT, names=(NAME,), purge=True))
-    [result] = answer.results
-    assert (result["error"], result["report"]["purged"], result["report"]["final_rows"]) == (None, True, 9)
-    assert result["report"]["files_deleted"] >= 2
+    settings = replace(bench.lake.settings, jobs=JobPlace.WORKER, worker_memory_mb=1024, spark_master="local[2]")
+    with Lake.open(bench.root, settings=settings) as lake:
+        [result] = lake.submit(CompactionRequest(kind=RequestKind.COMPACT, names=(NAME,), purge=True))
+    report = result.report or {}
+    assert (result.error, report["purged"], report["final_rows"]) == (None, True, 9)
+    assert report["files_deleted"] >= 2
     assert store_of(log).snapshot().epoch == 2
-    assert bench.lake.compactor_overview()["holder"]["epoch"] == 2
     assert bench.job() == ("COMPLETED", 1)
     found = bench.lake.totals().lanes["purge"]
-    assert (found.files_deleted, found.jobs) == (result["report"]["files_deleted"], 1)
+    assert (found.files_deleted, found.jobs) == (report["files_deleted"], 1)
     assert found.bytes_folded > 0
     assert first.end(signal.SIGTERM) == 0

@@ -144,7 +144,7 @@ def test_two_datasets_are_done_side_by_side_by_two_workers(open_lake: OpenLake) 
         at_once.add(len(busy_workers(pool_of(lake))))
         return False
 
-    done = run_cycle(lake.plan(only=["daily"], force=True), lake.runner(), stopping=look)
+    done = run_cycle(lake.plan(only=["daily"], force=True), lake.maintenance.runner(), stopping=look)
     assert [(one.dataset, one.outcome) for one in done] == [(name, "done") for name in names]
     assert max(at_once) == 2
 
@@ -176,7 +176,7 @@ def test_a_cancelled_job_really_ends_in_spark_and_leaves_only_what_the_sweep_tak
         workers.update(worker.pid for worker in busy_workers(pool_of(lake)).values())
         return spark_is_writing(lake.path)
 
-    (done,) = run_cycle(lake.plan(only=["daily"], force=True), lake.runner(), stopping=stopping)
+    (done,) = run_cycle(lake.plan(only=["daily"], force=True), lake.maintenance.runner(), stopping=stopping)
     assert (done.outcome, done.failure, done.attempts) == ("cancelled", "cancelled", 1)
     (worker,) = workers
     assert session_members(worker) == set()
@@ -230,7 +230,7 @@ def test_a_real_out_of_memory_error_of_the_jvm_is_told_as_such(open_lake: OpenLa
     version = store.base.pin().version
     store.base.commit(lambda _: Commit(kind=CommitKind.FOLD, plan_version=version, adds=(staged,)))
     plan = Plan(cycle=1, budget_bytes=0, jobs=tuple(whole_base(store)), left_out=())  # done in the JVM, not in Python
-    (done,) = run_cycle(plan, lake.runner())
+    (done,) = run_cycle(plan, lake.maintenance.runner())
     assert (done.outcome, done.failure) == ("failed", "out_of_memory"), done
     assert done.attempts == 1
     assert {one.failure for one in done.failed_attempts} == {"out_of_memory"}

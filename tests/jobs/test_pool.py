@@ -73,7 +73,7 @@ def test_at_most_so_many_workers_are_there_at_once(open_lake: OpenLake) -> None:
         at_once.append(len(busy_workers(pool_of(lake))))
         return False
 
-    results = run_cycle(Plan(cycle=1, budget_bytes=0, jobs=jobs, left_out=()), lake.runner(), stopping=look)
+    results = run_cycle(Plan(cycle=1, budget_bytes=0, jobs=jobs, left_out=()), lake.maintenance.runner(), stopping=look)
     assert [(one.dataset, one.outcome) for one in results] == [(name, "done") for name in names]
     assert max(at_once) == 2
     assert pool_of(lake).started == 2
@@ -198,7 +198,8 @@ with Lake.open(sys.argv[1]) as lake:
     lake.dataset("web.eu.clicks").status()
     if os.getuid() == 0:
         os.setgroups([]); os.setgid(65534); os.setuid(65534)
-    done = run_cycle(Plan(cycle=1, budget_bytes=0, jobs=jobs, left_out=()), InlineRunner(lake._compactor, lake._store))
+    runner = InlineRunner(compactor_of(lake), stores_of(lake))
+    done = run_cycle(Plan(cycle=1, budget_bytes=0, jobs=jobs, left_out=()), runner)
 print(json.dumps([one.to_dict() for one in done]))
 """
 

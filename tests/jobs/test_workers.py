@@ -73,7 +73,7 @@ def test_a_million_rows_pass_no_driver(open_lake: OpenLake) -> None:
 def cluster(lake: Lake, name: str) -> JobResult:
     """Cluster a log of one period; unlike a roll-up that is done by the JVM itself."""
     jobs = tuple(whole_base(stores_of(lake)(name)))
-    (done,) = run_cycle(Plan(cycle=1, budget_bytes=0, jobs=jobs, left_out=()), lake.runner())
+    (done,) = run_cycle(Plan(cycle=1, budget_bytes=0, jobs=jobs, left_out=()), lake.maintenance.runner())
     return done
 
 
@@ -137,7 +137,7 @@ def test_commits_carry_the_epoch_of_the_lease_and_a_lower_one_is_fenced(open_lak
     log.append([{"at": AT, "visitor": "V-9", "n": 9999}])
 
     def cycle(kind: str, epoch: int) -> JobResult:
-        (done,) = run_cycle(lake.plan(only=[kind], force=True), lake.runner(), epoch=epoch)
+        (done,) = run_cycle(lake.plan(only=[kind], force=True), lake.maintenance.runner(), epoch=epoch)
         return done
 
     assert cycle("fold", 5).outcome == "done"
@@ -174,7 +174,7 @@ def cycle_with_clustering(lake: Lake, *names: str) -> dict[tuple[str, str], JobR
     """Fold and roll up, and cluster these logs, all in one cycle; say by kind and dataset what came of it."""
     plan = lake.plan(only=["fold", "daily"], force=True)
     clusterings = [job for name in names for job in whole_base(stores_of(lake)(name))]
-    done = run_cycle(replace(plan, jobs=(*clusterings, *plan.jobs)), lake.runner())
+    done = run_cycle(replace(plan, jobs=(*clusterings, *plan.jobs)), lake.maintenance.runner())
     return {(one.kind, one.dataset): one for one in done}
 
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from siltstone import Dataset, Lake, Settings
 from siltstone.compaction.execution.cycle_runner import run_cycle
+from siltstone.compaction.execution.events import CompactionEvent, JobBegan, JobEnded
 from siltstone.compaction.execution.job import InlineRunner, Job
 from siltstone.compaction.planning.model import Inputs, JobKind, JobSpec, Plan
 from siltstone.compaction.planning.planner import plan
@@ -482,7 +483,8 @@ class Compactor:
         tables = [table_state(self._store(name), tiers=self._world.tiers)]
         inputs = Inputs(tables=tables, only=frozenset({work}), force=True)
         planned = plan(inputs, SETTINGS, self._world.clock.now())
-        run_cycle(planned, InlineRunner(compactor_of(self._lake), self._store), watchers=[self])
+        runner = InlineRunner(compactor_of(self._lake), self._store)
+        run_cycle(planned, runner, subscribers=[self.on_event])
 
     def _mind_starvation(self, planned: Plan) -> None:
         """Note since when each candidate that could be done waits: those of this cycle, and those over its budget."""
@@ -498,15 +500,22 @@ class Compactor:
 
     def _run(self, planned: Plan, epoch: int) -> None:
         runner = InlineRunner(compactor_of(self._lake), self._store)
-        run_cycle(planned, runner, epoch=epoch, watchers=[self])
+        run_cycle(planned, runner, epoch=epoch, subscribers=[self.on_event])
 
     def _store(self, name: str) -> Store:
         return store_of(self._lake.dataset(name))
 
-    # ---- what a cycle tells ----------------------------------------------------------------------------------------
+    # ---- events of a cycle -----------------------------------------------------------------------------------------
 
-    def cycle_began(self, plan: Plan, jobs: Sequence[Job]) -> None:
-        """Nothing to do."""
+    def on_event(self, event: CompactionEvent) -> None:
+        """Follow the jobs of a cycle."""
+        match event:
+            case JobBegan(job=job):
+                self.job_began(job)
+            case JobEnded(job=job, result=result):
+                self.job_ended(job, result)
+            case _:
+                pass
 
     def job_began(self, job: Job) -> None:
         """Remember which epoch has committed there."""
@@ -524,9 +533,6 @@ class Compactor:
             assert not (overtaken and landed), f"{result} landed with an older epoch"
         else:
             self._world.figures.refused[result.lane] += 1
-
-    def cycle_ended(self, plan: Plan, results: Sequence[JobResult]) -> None:
-        """Nothing to do."""
 
 
 def _name(found: JobSpec) -> Name:

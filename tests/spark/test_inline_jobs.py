@@ -47,7 +47,7 @@ def test_a_cancelled_job_is_interrupted_in_spark_and_can_be_done_later(lake: Lak
     log = make_log(lake, files=4, rows=200_000)
     before = set(base_files(log))
     plan = lake.plan(only=["daily"], force=True)
-    (done,) = run_cycle(plan, lake.runner(), stopping=lambda: spark_is_writing(lake.path))
+    (done,) = run_cycle(plan, lake.maintenance.runner(), stopping=lambda: spark_is_writing(lake.path))
     assert (done.outcome, done.failure, done.attempts) == ("cancelled", "cancelled", 1), done
     assert set(base_files(log)) == before
     log.compact()  # recovery takes what is left
@@ -60,7 +60,7 @@ def test_a_cancelled_job_is_interrupted_in_spark_and_can_be_done_later(lake: Lak
 @pytest.mark.usefixtures("slow")
 def test_a_time_limit_ends_a_job_and_its_halves(lake: Lake) -> None:
     log = make_log(lake, files=4, rows=200_000)
-    runner = lake.runner()
+    runner = lake.maintenance.runner()
     runner.limit_seconds = 0.15
     (done,) = run_cycle(lake.plan(only=["daily"], force=True), runner)
     assert (done.outcome, done.failure, done.attempts) == ("failed", "time_limit", 3), done
@@ -70,7 +70,7 @@ def test_a_time_limit_ends_a_job_and_its_halves(lake: Lake) -> None:
 def test_an_inline_fold_carries_the_epoch_and_the_name_of_its_job(lake: Lake) -> None:
     log = make_log(lake, files=0)
     log.append([{"at": AT, "visitor": "V-1", "n": 1}])
-    (done,) = run_cycle(lake.plan(only=["fold"], force=True), lake.runner(), epoch=8)
+    (done,) = run_cycle(lake.plan(only=["fold"], force=True), lake.maintenance.runner(), epoch=8)
     assert done.outcome == "done"
     pinned = store_of(log).base.pin(APP_EPOCH)
     assert pinned.transactions[APP_EPOCH] == 8
@@ -119,7 +119,7 @@ class Small:
 
 def folded_in_parts(lake: Lake, dataset: Dataset, most: int) -> JobResult:
     """Fold a dataset, of which no part may have more files; every part leaves what was there, folded a bit further."""
-    small = Small(lake.runner(), most)
+    small = Small(lake.maintenance.runner(), most)
     before = sorted(map(str, dataset.to_arrow().to_pylist()))
     small.look = lambda: (sorted(map(str, dataset.to_arrow().to_pylist())), dataset.status().watermark)
     files, sequence = dataset.status().backlog_files, dataset.status().sequence
@@ -163,7 +163,7 @@ def test_a_part_of_a_fold_that_ends_inside_a_squashed_file_folds_what_comes_befo
     for n in range(6):
         log.append([{"at": AT, "visitor": "V-1", "n": n}])
     plan = lake.plan(only=["fold"], force=True)
-    small = Small(lake.runner(), 3)
+    small = Small(lake.maintenance.runner(), 3)
     small.look = lambda: log.status().watermark
     log.squash()
     (done,) = run_cycle(plan, small)

@@ -13,7 +13,7 @@ from siltstone.compaction.journal.journal import Journal
 from siltstone.compaction.planning.model import JobKind
 from siltstone.erasure.scan import scan
 from siltstone.eventlog.events import JobStatus
-from siltstone.model.compaction_request import Ask, Wish
+from siltstone.model.compaction_request import CompactionRequest, RequestKind
 from tests.support.internals import clock_of, compactor_of, layout_of, running_presence, stores_of
 from tests.support.refusals import figures
 
@@ -84,12 +84,12 @@ def test_single_works_are_told_in_exact_numbers_and_without_a_value(
     for hour in (3, 4):
         visits.append([visit(hour, "REGION-WEST")])
     change_bytes = visits.status().backlog_bytes
-    for wish in (
-        Wish(ask=Ask.COMPACT, names=(NAME,)),
-        Wish(ask=Ask.CLUSTER, names=(NAME,), by=("page", "at")),
-        Wish(ask=Ask.COMPACT, names=(NAME,), purge=True),
+    for request in (
+        CompactionRequest(kind=RequestKind.COMPACT, names=(NAME,)),
+        CompactionRequest(kind=RequestKind.CLUSTER, names=(NAME,), by=("page", "at")),
+        CompactionRequest(kind=RequestKind.COMPACT, names=(NAME,), purge=True),
     ):
-        assert {result["error"] for result in lake.ask(wish).results} == {None}
+        assert {result.error for result in lake.submit(request)} == {None}
     purge, *clusters, fold = lake.jobs()
     assert (fold.lane, fold.done.bytes_folded, fold.done.files_after, fold.done.rows) == ("fold", change_bytes, 2, 2)
     assert [(one.lane, one.cycle, one.done.files_before, one.done.files_after) for one in clusters] == [
@@ -106,10 +106,10 @@ def test_single_works_are_told_in_exact_numbers_and_without_a_value(
 def test_a_purge_that_folds_tells_what_it_folded_and_what_it_deleted(lake: Lake, visits: Dataset) -> None:
     visits.append([visit(3, "REGION-WEST")])
     change_bytes = visits.status().backlog_bytes
-    [result] = lake.ask(Wish(ask=Ask.COMPACT, names=(NAME,), purge=True)).results
+    [result] = lake.submit(CompactionRequest(kind=RequestKind.COMPACT, names=(NAME,), purge=True))
     [job] = lake.jobs()
     assert (job.done.bytes_folded, job.done.bytes_after) == (change_bytes, visits.status().base_bytes)
-    assert job.done.files_deleted == result["report"]["files_deleted"]
+    assert job.done.files_deleted == (result.report or {})["files_deleted"]
 
 
 def died_after_its_commit(lake: Lake, kind: JobKind) -> Job:

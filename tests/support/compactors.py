@@ -10,6 +10,9 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from siltstone.coordination.state_files import CYCLES, StateFiles
+from siltstone.delta.layout import Layout
+from siltstone.lake import Lake
 from tests.e2e.silt import COMMAND
 
 WAIT_SECONDS: Final = 120.0
@@ -18,7 +21,15 @@ QUIET: Final = {
     "SILT_TIERS": "hourly.enabled=no; daily.enabled=no; monthly.enabled=no",
     **{f"SILT_{work}_CRON": "" for work in ("FOLD", "SQUASH", "EVENTS", "CLUSTER", "VACUUM", "RECOVERY")},
 }
-"""Nothing is due by the clock: what runs was asked for."""
+"""Nothing is due by the clock."""
+EVERY_MINUTE: Final = "* * * * *"
+LONG_AGO: Final = "2026-01-01T00:00:00+00:00"
+
+
+def overdue(lake: Lake, *tasks: str) -> None:
+    """Pause the compactors of a lake, and let these tasks be due as soon as they are resumed."""
+    lake.pause_compactor()
+    StateFiles(Layout.at(lake.path), durable=False).write(CYCLES, {"settled": dict.fromkeys(tasks, LONG_AGO)})
 
 
 class CompactorProcess:

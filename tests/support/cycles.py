@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from siltstone import Lake
 from siltstone.config import Settings
-from siltstone.model.compaction_request import Ask, Wish
+from siltstone.model.compaction_request import CompactionRequest, RequestKind
 from tests.support.internals import recovery_of
 
 NAMES: Final = ("crash.cycle.first", "crash.cycle.second")
@@ -37,13 +37,12 @@ def cycle(path: str) -> dict[str, Any]:
         return lake.run_cycle(only=["squash"], force=True).to_dict()
 
 
-def ask(path: str, what: str) -> dict[str, Any]:
-    """Have the first dataset squashed or purged, under the lease."""
-    wish = Wish(ask=Ask.COMPACT if what == "purge" else Ask(what), names=NAMES[:1], purge=what == "purge")
+def submit(path: str, what: str) -> dict[str, Any]:
+    """Squash or purge the first dataset."""
+    purge = what == "purge"
+    kind = RequestKind.COMPACT if purge else RequestKind(what)
     with forced(path) as lake:
-        told: list[dict[str, Any]] = []
-        answer = lake.ask(wish, tell=told.append)
-        return {"results": list(answer.results), "trouble": [one for one in told if "trouble" in one["event"]]}
+        return lake.submit(CompactionRequest(kind=kind, names=NAMES[:1], purge=purge)).to_dict()
 
 
 def recover(path: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from siltstone.compaction.execution.job import Job
-from siltstone.compaction.execution.worker_main import Answer, Workplace, main, session_members
+from siltstone.compaction.execution.worker_main import Answer, WorkerContext, main, session_members
 from siltstone.failpoints import arm
 
 COMMAND = (sys.executable, "-m", "tests.support.faulty_worker")
@@ -40,9 +40,9 @@ def spark_is_writing(lake: Path) -> bool:
     return any(lake.glob("*/*/*/*/base/data/*/0/tier-*"))
 
 
-def do(place: Workplace, job: Job) -> Answer:
+def do(place: WorkerContext, job: Job) -> Answer:
     """Do a job, with the fault that is arranged for it."""
-    path = place.lake.parent / FAULT
+    path = place.root.parent / FAULT
     fault = json.loads(path.read_text()) if path.exists() else {}
     if fault.get("once"):
         path.unlink()
@@ -55,9 +55,9 @@ def do(place: Workplace, job: Job) -> Answer:
             armed.enter_context(_without_rights())
         time.sleep(fault.get("pause_seconds", 0))
         if fault.get("kill_in_spark"):
-            threading.Thread(target=_kill_in_spark, args=(place.lake,), daemon=True).start()
+            threading.Thread(target=_kill_in_spark, args=(place.root,), daemon=True).start()
         if len(job.spec.files) > fault.get("kill_jvm_over", len(job.spec.files)):
-            threading.Thread(target=_kill_jvm_in_spark, args=(place.lake,), daemon=True).start()
+            threading.Thread(target=_kill_jvm_in_spark, args=(place.root,), daemon=True).start()
         return place.do(job)
 
 

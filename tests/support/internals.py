@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from siltstone import Dataset, Lake
     from siltstone.clock import Clock
+    from siltstone.compaction.components import LakeComponents
     from siltstone.compaction.execution.job import Job
     from siltstone.compaction.execution.worker_pool import WorkerPool
     from siltstone.compaction.execution.worker_process import WorkerProcess
@@ -31,11 +32,13 @@ if TYPE_CHECKING:
     from siltstone.compaction.journal.recovery import Recovery
     from siltstone.compaction.operations.dataset_maintenance import Compactor
     from siltstone.compaction.operations.merge_small_files import _Input as PressInput
-    from siltstone.config import JobPlace, Settings
+    from siltstone.compactor.scheduler import Scheduler
+    from siltstone.compactor.service import CompactorService
+    from siltstone.config import Settings
     from siltstone.coordination.lease_table import LeaseTable
     from siltstone.coordination.leases import Lease, Leases
     from siltstone.coordination.liveness import Presence
-    from siltstone.coordination.request_queue import Following
+    from siltstone.coordination.state_files import StateFiles
     from siltstone.dataset.dataset import _Parts as Parts
     from siltstone.dataset.load.sorted_write import FileRows
     from siltstone.dataset.registry import Registry
@@ -58,9 +61,6 @@ if TYPE_CHECKING:
     from siltstone.query.hot.residents import Residents
     from siltstone.query.result import QueryResult
     from siltstone.query.spark_executor import SparkQuery
-    from siltstone.scheduler.caretaker import Caretaker
-    from siltstone.scheduler.housework import Housework, Office
-    from siltstone.scheduler.loop import Scheduler
     from siltstone.spark.connect_server import ConnectServer
     from siltstone.spark.jvm import Java
     from siltstone.spark.scratch import Scratch
@@ -189,22 +189,22 @@ def outdated_masks(files: "Sequence[DataFile]", latest: pa.Table) -> pa.Table:
 
 def stores_of(lake: "Lake") -> "Callable[[str], Store]":
     """Return how a lake opens stores by name: tests build runners and journals of their own."""
-    return lake._store
+    return lake._components.store
 
 
 def compactor_of(lake: "Lake") -> "Compactor":
     """Return the operations on datasets: tests build runners of their own."""
-    return lake._compactor
+    return lake._components.operations
 
 
 def journal_of(lake: "Lake") -> "Journal":
     """Return the journal of cycles: tests read its events and crash it."""
-    return lake._journal
+    return lake.maintenance.journal
 
 
 def recovery_of(lake: "Lake") -> "Recovery":
     """Return the recovery of cycles: tests look without recovering."""
-    return lake._recovery
+    return lake.maintenance.recovery
 
 
 def clock_of(lake: "Lake") -> "Clock":
@@ -222,24 +222,19 @@ def registry_of(lake: "Lake") -> "Registry":
     return lake._registry
 
 
-def office_of(lake: "Lake") -> "Office":
-    """Return the leases, requests and notes of a lake: tests play another process."""
-    return lake._office()
+def components_of(lake: "Lake") -> "LakeComponents":
+    """Return the components of a lake: tests build services of their own."""
+    return lake._components
 
 
-def housework_of(lake: "Lake") -> "Housework":
-    """Return what does requests under a lease: tests call it without the loop."""
-    return lake._housework()
-
-
-def job_place_of(lake: "Lake") -> "JobPlace":
-    """Return where jobs would run: seen from outside it needs Spark."""
-    return lake._job_place()
+def state_files_of(lake: "Lake") -> "StateFiles":
+    """Return the state files of a lake: tests play another process."""
+    return lake._components.state_files
 
 
 def forget_marks(lake: "Lake", table: "Table") -> None:
     """Forget the oldest marks of a table as its next checkpoint does: tests do not wait for one."""
-    lake._upkeep._forget(table)
+    lake._components._delete_marks(table)
 
 
 def residents_of(cache: "HotCache") -> "Residents":
@@ -249,9 +244,9 @@ def residents_of(cache: "HotCache") -> "Residents":
 
 def replace_session(monkeypatch: pytest.MonkeyPatch, made: Callable[..., Any]) -> Any:  # noqa: ANN401
     """Replace the start of Spark: tests show that none is needed, or make it slow."""
-    from siltstone.lake import Lake
+    from siltstone.spark.sessions import SparkSessions
 
-    return _replaced(monkeypatch, Lake, "_session", made)
+    return _replaced(monkeypatch, SparkSessions, "_session", made)
 
 
 # ---- the commit path -----------------------------------------------------------------------------------------------
@@ -410,11 +405,6 @@ def end_presence(presence: "Presence") -> None:
     presence._handle = None
 
 
-def request_file(following: "Following", suffix: str) -> Path:
-    """Return the file of a request: tests leave one as a crash does."""
-    return following._requests._path(following.request.id, suffix)
-
-
 def lease_of(scheduler: "Scheduler") -> "Lease":
     """Return the lease that a scheduler holds: tests end it as a crash does."""
     assert scheduler._lease is not None
@@ -426,9 +416,9 @@ def lease_table_of(leases: "Leases | Lease") -> "LeaseTable":
     return leases._table
 
 
-def replace_interrupt(caretaker: "Caretaker", made: Callable[[], None]) -> None:
+def replace_interrupt(service: "CompactorService", made: Callable[[], None]) -> None:
     """Replace what ends work on Spark: tests have no Spark."""
-    caretaker._interrupt = made
+    service._interrupt = made
 
 
 # ---- jobs and workers ----------------------------------------------------------------------------------------------
@@ -436,13 +426,13 @@ def replace_interrupt(caretaker: "Caretaker", made: Callable[[], None]) -> None:
 
 def use_pool(lake: "Lake", pool: "WorkerPool") -> None:
     """Let a lake's jobs go to this pool: its workers run the tests' command."""
-    lake._pool = pool
+    lake.maintenance._pool = pool
 
 
 def pool_of(lake: "Lake") -> "WorkerPool":
     """Return a lake's pool: tests look at its workers."""
-    assert lake._pool is not None
-    return lake._pool
+    assert lake.maintenance._pool is not None
+    return lake.maintenance._pool
 
 
 def idle_workers(pool: "WorkerPool") -> "list[WorkerProcess]":

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from siltstone.clock import Clock, SystemClock
+from siltstone.compactor.scheduler import Scheduler
+from siltstone.compactor.tasks import ScheduledTask, TaskContext
 from siltstone.config import Role, Settings
 from siltstone.coordination.leases import COMPACTOR, Lease, Leases
 from siltstone.delta.layout import Layout
@@ -12,8 +14,6 @@ from siltstone.delta.table import Table
 from siltstone.errors import Fenced, SiltstoneError
 from siltstone.lake import Lake
 from siltstone.model.files import Commit, CommitKind
-from siltstone.scheduler.cycles import Run, Work
-from siltstone.scheduler.loop import Scheduler
 from tests.support.tables import FAST, open_table
 
 ELSEWHERE: Final = "another machine"
@@ -95,13 +95,13 @@ def operate(root: str, operation: str) -> int:
 def schedule_until_killed(root: str, ready: str) -> None:
     """Run a scheduler whose only work says that it runs and goes on until the process is killed."""
 
-    def work(run: Run) -> None:
+    def work(run: TaskContext) -> None:
         Path(ready).write_text(str(run.epoch))
         while not run.stopping():
             time.sleep(0.01)
 
     scheduler = Scheduler(
-        [Work(name="endless", run=work)], leases=leases_of(Path(root)), settings=FAST, clock=SystemClock()
+        [ScheduledTask(name="endless", run=work)], leases=leases_of(Path(root)), settings=FAST, clock=SystemClock()
     )
     scheduler.start()
     scheduler.wait(scheduler.trigger(), seconds=300)

@@ -164,7 +164,6 @@ MAY_READ_WORDS = {
     ("eventlog/sql_backend.py", "_is_broken_code"): "SQLite's words",
     ("eventlog/queries.py", "_checks"): "SQLite's words",
     ("query/hot_executor.py", "_why"): "a mark of ours in the words of DuckDB, for a message",
-    ("scheduler/caretaker.py", "_look"): "the same error as before is not reported again",
 }
 ERRORS = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
 SEARCHING = {"startswith", "endswith", "find", "rfind", "index", "count", "partition", "rpartition"}

@@ -1,73 +1,91 @@
-"""What a compactor tells, as people read it: one line for each event."""
+"""Events and results of compaction as text for people: one line each."""
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any
 
 from siltstone.cli import render
 
-_LINES: Final = {
-    "started": "compactor of {lake}, process {pid}, role {role}",
-    "holding": "holds the lease, epoch {epoch}",
-    "standing_by": "stands by: {because}",
-    "begun": "begun as cycle {cycle}",
-    "waiting": "waits for {holder}",
-    "handed_over": "handed to the compactor, {holder}",
-    "taken_over": "the compactor is gone; {holder} has taken over",
-    "holder_gone": "{holder} is gone; going on here",
-    "left": "stopped following; it goes on in {holder}. See silt compactor status.",
-    "withdrawn": "withdrawn before it was begun; nothing was done",
-    "recovery_failed": "{dataset} could not be recovered: {error}",
-    "recovered": "recovered first: {text}",
-    "left_out": "{dataset} cannot be read and was left out: {error}",
-    "journal_trouble": "{error}",
-    "trouble": "trouble: {error}",
-    "interrupting": "the running job takes too long; it is being ended",
-}
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from siltstone.compaction.execution.events import CompactionEvent
+    from siltstone.model.reports import JobResult
 
 
-def told_line(told: dict[str, Any]) -> str:
-    """Return an event as people read it.
+def event_line(event: "CompactionEvent") -> str:  # noqa: C901, PLR0911, PLR0912  # one case for each event
+    """Return an event as one line.
 
-    >>> told_line({"event": "holding", "epoch": 7})
+    >>> from siltstone.compactor.events import LeaseAcquired
+    >>> event_line(LeaseAcquired(epoch=7))
     'holds the lease, epoch 7'
     """
-    match told["event"]:
-        case "cycle_began":
-            return f"cycle {told['cycle']}: {render.counted(told['jobs'], 'job')}, {render.size(told['cost_bytes'])}"
-        case "job_began":
-            return f"{_job(told)} began"
-        case "job_ended":
-            return f"{_job(told)}: {told_report(told)}"
-        case "cycle_ended":
-            errors = "".join(f"; {error}" for error in told["errors"])
-            return f"cycle {told['cycle']} ended: {told_jobs(told)}, {render.seconds(told['seconds'])}{errors}"
-        case "request":
-            return f"process {told['pid']} on {told['host']} asks: {_wish(told)} (cycle {told['cycle']})"
-        case "stopped":
-            return "stopped" if told["clean"] else "stopped; a job is still running and ends with this process"
-        case other:
-            return _LINES.get(other, str(other)).format_map(told)
+    from siltstone.compaction.execution.events import CycleBegan, JobBegan, JobEnded
+    from siltstone.compactor import events
+
+    match event:
+        case events.Started(pid=pid, lake=lake, role=role):
+            return f"compactor of {lake}, process {pid}, role {role}"
+        case events.LeaseAcquired(epoch=epoch):
+            return f"holds the lease, epoch {epoch}"
+        case events.StandingBy(because=because):
+            return f"stands by: {because}"
+        case CycleBegan(plan=plan, jobs=jobs):
+            return f"cycle {plan.cycle}: {render.counted(len(jobs), 'job')}, {render.size(plan.cost_bytes)}"
+        case JobBegan(job=job):
+            return f"{_job(job.spec.lane, job.spec.dataset, job.spec.period)} began"
+        case JobEnded(result=result):
+            return f"{_job(result.lane, result.dataset, result.period)}: {result_text(result)}"
+        case events.CycleCompleted(cycle=cycle):
+            summary = cycle.summary()
+            errors = "".join(f"; {error}" for error in summary["errors"])
+            return f"cycle {cycle.number} ended: {job_counts(summary)}, {render.seconds(summary['seconds'])}{errors}"
+        case events.Recovered(text=text):
+            return recovered_line(text)
+        case events.RecoveryFailed(dataset=dataset, error=error):
+            return f"{dataset} could not be recovered: {error}"
+        case events.DatasetSkipped(dataset=dataset, error=error):
+            return skipped_line(dataset, error)
+        case events.JournalFailed(error=error):
+            return error
+        case events.Trouble(error=error):
+            return f"trouble: {error}"
+        case events.Interrupting():
+            return "the running job takes too long; it is being ended"
+        case events.Stopped(clean=False):
+            return "stopped; a job is still running and ends with this process"
+        case _:
+            return event.name
 
 
-def told_jobs(told: dict[str, Any]) -> str:
-    """Return how many jobs a cycle had, and how many of them did not come to their end.
+def recovered_line(text: str) -> str:
+    """Return what a cycle has recovered before it planned."""
+    return f"recovered first: {text}"
 
-    >>> told_jobs({"jobs": 2, "failed": 0, "cancelled": 1}), told_jobs({"jobs": 1, "failed": 1})
+
+def skipped_line(dataset: str, error: str) -> str:
+    """Return that a cycle has left out a dataset."""
+    return f"{dataset} cannot be read and was left out: {error}"
+
+
+def job_counts(summary: "Mapping[str, Any]") -> str:
+    """Return the number of jobs of a cycle, and how many failed or were cancelled.
+
+    >>> job_counts({"jobs": 2, "failed": 0, "cancelled": 1}), job_counts({"jobs": 1, "failed": 1})
     ('2 jobs, 0 failed, 1 cancelled', '1 job, 1 failed')
     """
-    cancelled = f", {told['cancelled']} cancelled" if told.get("cancelled") else ""
-    return f"{render.counted(told['jobs'], 'job')}, {told['failed']} failed{cancelled}"
+    cancelled = f", {summary['cancelled']} cancelled" if summary.get("cancelled") else ""
+    return f"{render.counted(summary['jobs'], 'job')}, {summary['failed']} failed{cancelled}"
 
 
-def told_report(told: dict[str, Any]) -> str:
-    """Return what came of a job, in a few words."""
-    report, error = told.get("report") or {}, told.get("error")
-    parts = [_told_counts(report)] if report or not error else []
-    if error:
-        parts.append(f"{told.get('outcome') or 'failed'}: {error}")
+def result_text(result: "JobResult") -> str:
+    """Return the result of a job in a few words."""
+    parts = [report_text(result.report or {})] if result.report or not result.error else []
+    if result.error:
+        parts.append(f"{result.outcome}: {result.error}")
     return "; ".join(parts)
 
 
-def _told_counts(report: dict[str, Any]) -> str:
+def report_text(report: "Mapping[str, Any]") -> str:
+    """Return the counts of a job's report."""
     parts = []
     if report.get("batches_folded"):
         parts.append(f"{render.counted(report['batches_folded'], 'batch')} folded")
@@ -83,11 +101,5 @@ def _told_counts(report: dict[str, Any]) -> str:
     return ", ".join(parts) or "done"
 
 
-def _job(told: dict[str, Any]) -> str:
-    return " ".join(filter(None, [told["kind"], told["dataset"], told.get("period", "")]))
-
-
-def _wish(told: dict[str, Any]) -> str:
-    which = ", ".join(told["names"]) if told["names"] else "all datasets"
-    works = f", only {', '.join(told['only'])}" if told["only"] else ""
-    return f"{told['ask']} of {which}{works}{', forced' if told['force'] else ''}"
+def _job(lane: str, dataset: str, period: str) -> str:
+    return " ".join(filter(None, [lane, dataset, period]))

@@ -61,9 +61,7 @@ class Invocation:
             raise InvalidRequest("No lake was named. Pass --lake PATH or set SILT_LAKE.")
         if self.own_process and not spark:
             _spare_pandas()
-        lake = Lake.open(self.lake_path)
-        lake.lasting = False
-        return lake
+        return Lake.open(self.lake_path, long_running=False)
 
     @contextmanager
     def working(self, text: str) -> "Iterator[Lake]":
@@ -74,7 +72,7 @@ class Invocation:
     @contextmanager
     def showing(self, text: str, lake: "Lake", *, spark: bool = True) -> Iterator[None]:
         """Show a person at a terminal that something long is under way, and how far it is if Spark does it."""
-        with render.working(text, as_json=self.as_json) as show, lake.watched(show if spark else None):
+        with render.working(text, as_json=self.as_json) as show, lake.progress(show if spark else None):
             yield
 
     def answer(self, data: Any, people: Callable[[], None]) -> None:  # noqa: ANN401
@@ -142,7 +140,7 @@ def chosen(lake: "Lake", name: str | None, *, every: bool) -> "tuple[list[Datase
     """
     if (name is None) != every:
         raise InvalidRequest("Name a dataset, or pass --all; not both.")
-    lake.require()
+    lake.require_exists()
     if name is not None:
         return [lake.dataset(name)], {}
     datasets, broken = lake.handles()

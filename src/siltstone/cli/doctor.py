@@ -141,7 +141,7 @@ def _lake(open_lake: "Callable[[], Lake]") -> Check:
 
     with open_lake() as lake:
         try:
-            lake.require()
+            lake.require_exists()
         except NotFound as note:
             return Check(name="lake", verdict=Verdict.NOTE, found=str(note))
         datasets, failures = chosen(lake, None, every=True)

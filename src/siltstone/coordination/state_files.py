@@ -1,13 +1,14 @@
-"""What a compactor leaves for others to read, below ``_system/compactor``: small JSON files, each replaced as a whole.
+"""State files of a lake's compactor, below ``_system/compactor``: small JSON files, each replaced as a whole.
 
-| file | says | written by |
+| file | content | writer |
 |---|---|---|
-| ``status.json`` | what the holder of the lease does now | the holder, when it changes |
-| ``cycles.json`` | the number of the last cycle, and when works ran last | whoever runs a cycle, before and after it |
-| ``paused.json`` | that nothing is to run by the clock, and who said so | anybody; it stays until somebody resumes |
+| ``status.json`` | what the lease holder does now | the lease holder, when it changes |
+| ``cycles.json`` | the number of the last cycle, and when tasks ran last | each process that runs a cycle, before and after it |
+| ``paused.json`` | the schedule is paused | any process; it stays until a resume |
+| ``stop.json`` | the lease holder that is to stop | `silt compactor stop`, which removes it when that has stopped |
 
-A crash leaves a file as before or as after, and perhaps a draft, which the next write of that process's successor replaces.
-Nothing here decides who may commit: that is what leases and epochs are for.
+A crash leaves a file as before or as after, and perhaps a draft, which the next write replaces.
+No file decides who may commit: leases and epochs do.
 """
 
 import datetime
@@ -27,23 +28,24 @@ from siltstone.failpoints import reach
 STATUS: Final = "status.json"
 CYCLES: Final = "cycles.json"
 PAUSED: Final = "paused.json"
+STOP: Final = "stop.json"
 LOCK: Final = ".cycles.lock"
 ENDED: Final = frozenset({"cycle", "started", "jobs", "failed", "errors", "seconds"})
-"""What is told of the last cycle, at least."""
+"""Fields that the record of the last cycle must have."""
 LAST_CYCLE: Final = 2**53
-"""A number of a cycle above this is none that anybody counted up to."""
+"""Highest valid number of a cycle."""
 
 
-class Notes:
-    """The notes of one lake's compactor."""
+class StateFiles:
+    """The state files of one folder, by default those of the compactor."""
 
     def __init__(self, layout: Layout, *, durable: bool, folder: Path | None = None) -> None:
-        """Remember where they are, that of the compactor unless told; nothing is read or written yet."""
+        """Use this folder; nothing is read or written yet."""
         self.folder = folder or layout.compactor
         self._durable = durable
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """Return a note; None if there is none.
+        """Return the content of a file; None if it does not exist.
 
         Raises:
             Unavailable: it cannot be read now.
@@ -62,8 +64,8 @@ class Notes:
             raise _damaged(path)
         return found
 
-    def write(self, name: str, note: dict[str, Any]) -> None:
-        """Replace a note.
+    def write(self, name: str, content: dict[str, Any]) -> None:
+        """Replace a file.
 
         Raises:
             Unavailable: it cannot be written now; the old one is still there.
@@ -72,7 +74,7 @@ class Notes:
         draft = path.with_name(f".{name}.{process_name()}")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_draft(draft, json.dumps(note, default=str), durable=self._durable)
+            write_draft(draft, json.dumps(content, default=str), durable=self._durable)
             reach("notes.after_draft")
             draft.replace(path)
             if self._durable:
@@ -82,7 +84,7 @@ class Notes:
         reach("notes.after_write")
 
     def remove(self, name: str) -> bool:
-        """Remove a note; return whether there was one."""
+        """Remove a file; return whether it existed."""
         path = self.folder / name
         try:
             path.unlink()
@@ -95,11 +97,11 @@ class Notes:
         return True
 
     def cycles(self) -> dict[str, Any]:
-        """Return the note of cycles, an empty one if there is none.
+        """Return the content of ``cycles.json``; empty if it does not exist.
 
         Raises:
             Unavailable: it cannot be read now.
-            Corruption: it is damaged, or says what nobody here would write.
+            Corruption: it is damaged, or has values that no cycle writes.
         """
         found = self.read(CYCLES) or {}
         last, ended, settled = found.get("last", 0), found.get("ended"), found.get("settled", {})
@@ -110,9 +112,9 @@ class Notes:
         return found
 
     def next_cycle(self, *, at_least: int = 1) -> int:
-        """Return the number of the next cycle, which is then taken, whatever becomes of it: nobody gets it again.
+        """Reserve and return the number of the next cycle. No other cycle gets it.
 
-        A cycle may run without the lease, so that two processes can ask for a number at once.
+        Cycles run with and without the lease, so two processes may reserve numbers at once.
         """
         with self._alone():
             known = self.cycles()
@@ -121,14 +123,14 @@ class Notes:
             return number
 
     def ended(self, cycle: dict[str, Any], *, settled: dict[str, str] | None = None) -> None:
-        """Note what came of a cycle, and when works ran last."""
+        """Record the result of a cycle, and when tasks ran last."""
         with self._alone():
             known = self.cycles()
             self.write(CYCLES, {**known, "ended": cycle, "settled": {**known.get("settled", {}), **(settled or {})}})
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Let one at a time change the note of cycles; a crash lets go. Where the disk has no locks it is as without one."""
+        """Lock ``cycles.json`` against other writers. A crash releases the lock; a file system without locks has none."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             opened = (self.folder / LOCK).open("a")
@@ -159,5 +161,5 @@ def _is_moment(text: object) -> bool:
 
 def _damaged(path: Path) -> Corruption:
     return Corruption(
-        f"{path} is damaged. Restore it from a copy, or remove it: it is only a note.", reason=Reason.DAMAGED_FILE
+        f"{path} is damaged. Restore it from a copy, or remove it: it holds no rows.", reason=Reason.DAMAGED_FILE
     )

@@ -36,6 +36,7 @@ from siltstone.dataset.dataset_folder import (
     write_marker,
 )
 from siltstone.dataset.lake_folder import no_lake, refuse_foreign_folder, unwritable
+from siltstone.dataset.purge_listeners import PurgeListeners
 from siltstone.dataset.store import CHANGES_LOG_ENTRIES, Store
 from siltstone.delta.fsync import sync_directory
 from siltstone.delta.layout import BASE, CHANGES, DATA, Layout
@@ -126,6 +127,7 @@ class Registry:
         after_commit: Callable[[Table, int], None],
         after_write: Callable[[Store, int], None],
         reads: KeptReads,
+        purge_listeners: PurgeListeners | None = None,
     ) -> None:
         """Remember where the lake is; nothing is read or written yet."""
         self._layout = layout
@@ -134,6 +136,7 @@ class Registry:
         self._after_commit = after_commit
         self._after_write = after_write
         self._reads = reads
+        self._purge_listeners = purge_listeners or PurgeListeners()
         self._known: dict[str, Registration] = {}
         """Rows of the registry by their file, which never changes."""
         self._table = NamedRowTable(
@@ -267,6 +270,7 @@ class Registry:
             after_commit=self._after_commit,
             after_write=self._after_write,
             reads=self._reads,
+            purge_listeners=self._purge_listeners,
         )
 
     # ---- create --------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from siltstone.clock import Clock
 from siltstone.config import Settings
 from siltstone.coordination.liveness import Presence
+from siltstone.dataset.purge_listeners import PurgeListeners
 from siltstone.dataset.table_invariants import check_gapless, check_pruned, check_watermark
 from siltstone.delta.checkpoints import Retention
 from siltstone.delta.layout import BASE, CHANGES, Layout
@@ -189,6 +190,8 @@ class Store:
     frames: KeptFrames = field(default_factory=KeptFrames, compare=False, repr=False)
     reads: KeptReads = field(compare=False, repr=False)
     """What lookups keep in memory, shared by all datasets of a lake."""
+    purge_listeners: PurgeListeners = field(default_factory=PurgeListeners, compare=False, repr=False)
+    """Notified when rows are purged or the dataset is dropped."""
     gapless: list[tuple[tuple[DataFile, ...], int]] = field(default_factory=list, init=False, compare=False, repr=False)
     """The change files and the watermark whose sequences were last found to be complete; empty before the first."""
     checked: set[Path] = field(default_factory=set, compare=False, repr=False)
@@ -312,6 +315,7 @@ class Store:
         """Let go of every row that is kept in memory: what a purge or a drop takes from disk must not stay there."""
         self.frames.forget()
         self.reads.forget(self.path)
+        self.purge_listeners.notify(self.path)
 
     def note_commit(self, table: Table, version: int) -> None:
         """Tell the upkeep of a commit. Whatever fails there comes after the commit and must take nothing back."""

@@ -10,7 +10,7 @@ before the last `forget`. A visit of an older state, or one that began before a 
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -33,8 +33,6 @@ class KeptReads:
         self._of_folder: dict[Path, set[_Key]] = {}
         self._state: dict[Path, State] = {}
         self._forgets = 0
-        self.also: list[Callable[[Path], None]] = []
-        """Told of each folder that is forgotten: whatever else holds its rows lets them go, too."""
         self._size_bytes = 0
 
     @property
@@ -71,8 +69,6 @@ class KeptReads:
             for key in list(self._of_folder.get(folder, ())):
                 self._drop(key)
             self._state.pop(folder, None)
-        for tell in self.also:
-            tell(folder)
 
     def has(self, key: _Key) -> bool:
         """True if something is kept; asking does not count as use."""

@@ -528,6 +528,6 @@ def test_a_restore_to_the_same_place_fences_jobs_and_followers_of_before(root: P
     with opened(root) as again:
         lease = Leases(Layout.at(root), FAST, clock_of(again)).take(COMPACTOR, role=FAST.role)
         assert lease is not None
-        lease.advance(above=again.highest_epoch([NAME]))
+        lease.advance(above=again.maintenance.highest_epoch([NAME]))
         assert lease.row.epoch > after.epoch
         lease.release()

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from siltstone import Lake
 from siltstone.clock import SystemClock
 from siltstone.compaction.execution.cycle_runner import run_cycle
+from siltstone.compaction.execution.events import CompactionEvent, CycleBegan, CycleEnded, JobBegan, JobEnded
 from siltstone.compaction.execution.job import InlineRunner, Job, exclude_each_other
 from siltstone.compaction.execution.retry import FLOOR_FILES, MAX_DEPTH, JobPart, combined, run_with_retries, split
 from siltstone.compaction.failures import (
@@ -527,30 +528,28 @@ class Wide:
         self.stopped.add(job.id)
 
 
-class Told:
-    """A watcher that remembers what it was told, and by which thread."""
+class Heard:
+    """A subscriber that remembers the events it received, and in which thread."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
         self.threads: set[int] = set()
 
-    def _hear(self, what: str) -> None:
-        self.heard.append(what)
+    def on_event(self, event: CompactionEvent) -> None:
         self.threads.add(threading.get_ident())
-
-    def cycle_began(self, plan: Plan, jobs: Sequence[Job]) -> None:
-        assert len(plan.jobs) == len(jobs)
-        self._hear("cycle began")
-
-    def job_began(self, job: Job) -> None:
-        self._hear(f"began {job.id}")
-
-    def job_ended(self, job: Job, result: JobResult) -> None:
-        assert job.id == result.job
-        self._hear(f"ended {job.id}")
-
-    def cycle_ended(self, plan: Plan, results: Sequence[JobResult]) -> None:
-        self._hear(f"cycle ended {len(plan.jobs)} {len(results)}")
+        match event:
+            case CycleBegan(plan=plan, jobs=jobs):
+                assert len(plan.jobs) == len(jobs)
+                self.heard.append("cycle began")
+            case JobBegan(job=job):
+                self.heard.append(f"began {job.id}")
+            case JobEnded(job=job, result=result):
+                assert job.id == result.job
+                self.heard.append(f"ended {job.id}")
+            case CycleEnded(plan=plan, results=results):
+                self.heard.append(f"cycle ended {len(plan.jobs)} {len(results)}")
+            case _:
+                pytest.fail(f"{event} is no event of jobs")
 
 
 def test_a_cycle_runs_what_does_not_conflict_side_by_side_and_tells_in_one_thread() -> None:
@@ -561,9 +560,9 @@ def test_a_cycle_runs_what_does_not_conflict_side_by_side_and_tells_in_one_threa
         work(0, kind=JobKind.VACUUM),
         work(3, dataset="a.b.c"),
     ]
-    runner, told = Wide(2), Told()
+    runner, heard = Wide(2), Heard()
     plan = Plan(cycle=3, budget_bytes=0, jobs=tuple(planned), left_out=())
-    results = run_cycle(plan, runner, watchers=[told])
+    results = run_cycle(plan, runner, subscribers=[heard.on_event])
     assert [(one.kind, one.dataset, one.outcome) for one in results] == [
         (str(one.kind), one.dataset, "done") for one in planned
     ]
@@ -571,31 +570,30 @@ def test_a_cycle_runs_what_does_not_conflict_side_by_side_and_tells_in_one_threa
     for group in runner.together:
         for one in group:
             assert not any(exclude_each_other(one.spec, other.spec) for other in group if other is not one)
-    assert told.threads == {threading.get_ident()}
-    assert told.heard[0] == "cycle began"
-    assert told.heard[-1] == "cycle ended 5 5"
+    assert heard.threads == {threading.get_ident()}
+    assert heard.heard[0] == "cycle began"
+    assert heard.heard[-1] == "cycle ended 5 5"
     for result in results:
-        assert told.heard.index(f"began {result.job}") < told.heard.index(f"ended {result.job}")
+        assert heard.heard.index(f"began {result.job}") < heard.heard.index(f"ended {result.job}")
 
 
 def test_a_cycle_that_is_told_to_stop_ends_what_runs_and_begins_nothing_more() -> None:
-    runner, told = Wide(2), Told()
+    runner, heard = Wide(2), Heard()
     plan = Plan(cycle=3, budget_bytes=0, jobs=(work(2, dataset="slow.a.b"),) * 4, left_out=())
-    results = run_cycle(plan, runner, watchers=[told], stopping=lambda: bool(runner.together))
+    results = run_cycle(plan, runner, subscribers=[heard.on_event], stopping=lambda: bool(runner.together))
     assert [one.outcome for one in results] == ["cancelled"]
-    assert told.heard[-1] == "cycle ended 4 1"
+    assert heard.heard[-1] == "cycle ended 4 1"
 
 
 def test_an_interrupt_of_a_cycle_ends_its_jobs() -> None:
-    class Interrupting(Told):
-        def job_ended(self, job: Job, result: JobResult) -> None:
-            super().job_ended(job, result)
+    def interrupt(event: CompactionEvent) -> None:
+        if isinstance(event, JobEnded):
             raise KeyboardInterrupt
 
     runner = Wide(2)
     plan = Plan(cycle=3, budget_bytes=0, jobs=(work(2), work(2, dataset="slow.a.b")), left_out=())
     with pytest.raises(KeyboardInterrupt):
-        run_cycle(plan, runner, watchers=[Interrupting()])
+        run_cycle(plan, runner, subscribers=[interrupt])
     assert len(runner.stopped) == 1
     assert not runner.running
 

@@ -12,6 +12,7 @@ import pytest
 
 from siltstone import Lake
 from siltstone.compaction.execution.cycle_runner import run_cycle
+from siltstone.compaction.execution.events import CompactionEvent, CycleReported
 from siltstone.compaction.execution.job import InlineRunner, Job
 from siltstone.compaction.execution.report import CycleReport
 from siltstone.compaction.journal.journal import Journal, record_of
@@ -132,9 +133,14 @@ def test_cycles_are_numbered_and_the_planner_is_told(lake: Lake) -> None:
     assert lake.history(1)[0].status == "completed"
 
 
-def test_callbacks_and_watchers_are_told_after_the_journal(lake: Lake) -> None:
+def test_subscribers_receive_events_after_the_journal(lake: Lake) -> None:
     told: list[tuple[int, int]] = []
-    lake.on_cycle(lambda report: told.append((report.cycle, len(lake.history()))))
+
+    def on_event(event: CompactionEvent) -> None:
+        if isinstance(event, CycleReported):
+            told.append((event.report.cycle, len(lake.history())))
+
+    lake.subscribe(on_event)
     squash(lake)
     assert told == [(1, 1)]
 
@@ -197,7 +203,7 @@ def test_no_value_of_a_user_enters_the_journal(lake: Lake, journal: Journal, tmp
     """Not by names of files, not by partition values, not by the text of an error that quotes a row."""
     squash(lake)
     failure = Unavailable("[CAST_INVALID_INPUT] The value 'SUBJECT-2' of SUBJECT-3 cannot be cast.")
-    run_cycle(plan_of(candidate(partition=(("region", "SUBJECT-1"),))), Does(failure), watchers=[journal])
+    run_cycle(plan_of(candidate(partition=(("region", "SUBJECT-1"),))), Does(failure), subscribers=[journal.on_event])
     assert lake.jobs(1)[0].message == "unknown [CAST_INVALID_INPUT]"
     lake.totals()
     for folder in (tmp_path / "lake" / "_system" / "events", tmp_path / "cache"):
@@ -220,7 +226,7 @@ def test_a_commit_of_which_nobody_was_told_is_found(lake: Lake) -> None:
             raise CommitUnknown("whether it landed cannot be seen")
 
     plan = lake.plan(only=["squash"], force=True)
-    (result,) = run_cycle(plan, Lost(compactor_of(lake), stores_of(lake)), watchers=[journal_of(lake)])
+    (result,) = run_cycle(plan, Lost(compactor_of(lake), stores_of(lake)), subscribers=[journal_of(lake).on_event])
     assert result.failure == "commit_unknown"
     (record,) = lake.jobs()
     assert (record.status, figures(record.message), record.done.files_before) == (JobStatus.COMPLETED, "4 1", 4)
@@ -233,7 +239,7 @@ def test_a_purge_that_stopped_after_its_fold_is_not_written_down_as_done(lake: L
             raise CommitUnknown("whether it landed cannot be seen")
 
     plan = plan_of(replace(candidate(kind=JobKind.PURGE), dataset=NAME, period="", files=()))
-    run_cycle(plan, Stopped(compactor_of(lake), stores_of(lake)), watchers=[journal_of(lake)])
+    run_cycle(plan, Stopped(compactor_of(lake), stores_of(lake)), subscribers=[journal_of(lake).on_event])
     (record,) = lake.jobs()
     assert (record.status, figures(record.message)) == (JobStatus.FAILED, "commit_unknown 0 1")
 
@@ -244,7 +250,7 @@ def test_a_job_that_met_what_nobody_expected_is_written_down_as_failed_and_its_c
             raise KeyError(f"SUBJECT-1 of {job.id}")
 
     plan = lake.plan(only=["squash"], force=True)
-    run_cycle(plan, Broken(compactor_of(lake), stores_of(lake)), watchers=[journal_of(lake)])
+    run_cycle(plan, Broken(compactor_of(lake), stores_of(lake)), subscribers=[journal_of(lake).on_event])
     (record,) = lake.jobs()
     assert (record.status, record.message) == (JobStatus.FAILED, "unknown"), "what it says may be a value of a user"
     assert (lake.history()[0].status, lake.recover().summary()) == ("failed", "")
@@ -327,7 +333,7 @@ def test_followers_of_the_journal_see_every_event_once_and_in_order_while_its_fi
 def test_a_job_that_fails_and_jobs_that_are_left_are_told_apart(journal: Journal) -> None:
     jobs = [candidate(f"2026-11-1{number}") for number in range(4)]
     runner = Does(None, Unavailable("no"))
-    run_cycle(plan_of(*jobs), runner, watchers=[journal], stopping=lambda: len(runner.ran) == 3)
+    run_cycle(plan_of(*jobs), runner, subscribers=[journal.on_event], stopping=lambda: len(runner.ran) == 3)
     assert statuses(journal) == {
         "2026-11-10": "COMPLETED",
         "2026-11-11": "FAILED",
@@ -349,12 +355,16 @@ def test_batches_of_one_period_are_one_partition_that_is_there_when_all_are_done
             seen.append(log.partition("shop.web.clicks/2026-11-14").status)
             return super().run(job)
 
-    run_cycle(plan_of(candidate(batch=1), candidate(batch=2)), Looks(), watchers=[journal])
+    run_cycle(plan_of(candidate(batch=1), candidate(batch=2)), Looks(), subscribers=[journal.on_event])
     log = journal.log()
     assert log is not None
     assert seen == [PartitionStatus.BUILDING, PartitionStatus.BUILDING]
     assert log.partition("shop.web.clicks/2026-11-14").status is PartitionStatus.AVAILABLE
-    run_cycle(plan_of(candidate(batch=1), candidate(batch=2), cycle=10), Does(Unavailable("no")), watchers=[journal])
+    run_cycle(
+        plan_of(candidate(batch=1), candidate(batch=2), cycle=10),
+        Does(Unavailable("no")),
+        subscribers=[journal.on_event],
+    )
     assert log.partition("shop.web.clicks/2026-11-14").status is PartitionStatus.FAILED
 
 
@@ -364,7 +374,7 @@ def test_parts_of_a_job_that_nobody_announced_are_written_down_too(journal: Jour
     part = Job(id=f"{job.id}.1", cycle=9, spec=candidate("2026-11-13"))
     journal.cycle_began(plan, [job])
     journal.job_began(part)
-    journal.cycle_ended(plan, [])
+    journal.cycle_ended([])
     assert journal.trouble is None
     assert statuses(journal) == {"2026-11-14": "CANCELLED", "2026-11-13": "CANCELLED"}
 
@@ -374,7 +384,7 @@ def test_parts_of_a_job_that_nobody_announced_are_written_down_too(journal: Jour
 
 def test_what_cannot_be_written_is_tried_again_with_the_next_event(journal: Journal) -> None:
     with arm("commit.before_entry", "raise", count=2):  # the second append: a job began
-        run_cycle(plan_of(candidate()), Does(), watchers=[journal])
+        run_cycle(plan_of(candidate()), Does(), subscribers=[journal.on_event])
     assert statuses(journal) == {"2026-11-14": "COMPLETED"}
     assert journal.cycles(1)[0].status is BuildStatus.COMPLETED
 
@@ -435,8 +445,8 @@ def test_a_record_that_is_none_is_named() -> None:
 def test_totals_count_by_lane_and_dataset(journal: Journal, clock: FakeClock) -> None:
     since = int((clock.now() - dt.timedelta(hours=2)).timestamp() * 1000)
     fold = candidate("", kind=JobKind.FOLD, waiting_since_ms=since)
-    run_cycle(plan_of(candidate(), fold), Does(), watchers=[journal])
-    run_cycle(plan_of(candidate("2026-11-13"), cycle=10), Does(Unavailable("no")), watchers=[journal])
+    run_cycle(plan_of(candidate(), fold), Does(), subscribers=[journal.on_event])
+    run_cycle(plan_of(candidate("2026-11-13"), cycle=10), Does(Unavailable("no")), subscribers=[journal.on_event])
     log = journal.log()
     assert log is not None
     totals = counted(Totals(), log.events())

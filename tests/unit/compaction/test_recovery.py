@@ -366,7 +366,7 @@ def test_a_record_that_cannot_be_read_is_reported_and_failed(lake: Lake) -> None
     journal = journal_of(lake)
     build = journal.open_cycles()[0].build.build_request_id
     journal.append(build, [JobEvent(job_run_id="strange", job_label="x", status=JobStatus.SCHEDULED)])
-    assert [one.what for one in lake.unfinished().problems] == ["record of job strange"]
+    assert [one.what for one in lake.unfinished_jobs().problems] == ["record of job strange"]
     report = lake.recover()
     assert (len(report.completed), report.failed) == (1, ("strange",))
     assert [one.what for one in report.problems] == ["record of job strange"]

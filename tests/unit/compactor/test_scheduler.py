@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from siltstone.clock import SystemClock
+from siltstone.compaction.execution.report import CycleReport
+from siltstone.compactor.scheduler import HISTORY_CYCLES, Scheduler
+from siltstone.compactor.tasks import Cycle, Outcome, ScheduledTask, State, TaskContext, Trigger
 from siltstone.config import Role, Settings
 from siltstone.coordination.leases import COMPACTOR, Lease
 from siltstone.delta.layout import LOG
-from siltstone.errors import Conflict, Fenced, InvalidRequest, NotFound, Unavailable
-from siltstone.scheduler.cycles import Cycle, Outcome, Run, State, Why, Work
-from siltstone.scheduler.loop import HISTORY_CYCLES, Scheduler
+from siltstone.errors import Conflict, Fenced, InvalidRequest, NotFound, Reason, Unavailable
 from tests.support.clocks import FakeClock
 from tests.support.internals import lease_of, presence_of
 from tests.support.leasing import lake_at, leases_of, taken
@@ -38,20 +39,20 @@ class Bench:
         self.lake = lake
         self.clock = FakeClock()  # 2026-11-15 14:00:30
         self.ran: list[str] = []
-        self.runs: list[Run] = []
+        self.runs: list[TaskContext] = []
         self.made: list[Scheduler] = []
 
-    def work(self, name: str, cron: str | None, then: Callable[[Run], Any] | None = None) -> Work:
-        def run(given: Run) -> Any:  # noqa: ANN401
+    def task(self, name: str, cron: str | None, then: Callable[[TaskContext], Any] | None = None) -> ScheduledTask:
+        def run(given: TaskContext) -> Any:  # noqa: ANN401
             self.ran.append(name)
             self.runs.append(given)
-            return then(given) if then is not None else {"ran": name}
+            return then(given) if then is not None else CycleReport(cycle=given.cycle, results=())
 
-        return Work(name=name, cron=cron, run=run)
+        return ScheduledTask(name=name, cron=cron, run=run)
 
-    def scheduler(self, *works: Work, settings: Settings = SETTINGS, **given: Any) -> Scheduler:  # noqa: ANN401
+    def scheduler(self, *tasks: ScheduledTask, settings: Settings = SETTINGS, **given: Any) -> Scheduler:  # noqa: ANN401
         leases = leases_of(self.lake, clock=self.clock, settings=settings)
-        chosen = works or (self.work("hourly", HOURLY), self.work("daily", DAILY))
+        chosen = tasks or (self.task("hourly", HOURLY), self.task("daily", DAILY))
         self.made.append(Scheduler(chosen, leases=leases, settings=settings, clock=self.clock, **given))
         return self.made[-1]
 
@@ -71,7 +72,7 @@ def at(hour: int, minute: int = 0, second: int = 0, *, day: int = 15) -> datetim
 # ---- by the clock ----------------------------------------------------------------------------------------------------
 
 
-def test_a_work_runs_when_it_is_due_and_not_before(bench: Bench):
+def test_a_task_runs_when_it_is_due_and_not_before(bench: Bench):
     scheduler = bench.scheduler()
     assert scheduler.tick() is None
     assert scheduler.status().due == {"hourly": at(14, 5), "daily": at(3, day=16)}
@@ -80,15 +81,15 @@ def test_a_work_runs_when_it_is_due_and_not_before(bench: Bench):
     bench.clock.pass_time(seconds=1)
     cycle = scheduler.tick()
     assert cycle is not None
-    assert (cycle.number, cycle.why, cycle.epoch, cycle.started) == (1, Why.SCHEDULE, 1, at(14, 5))
-    assert [(one.work, one.outcome, one.value) for one in cycle.results] == [
-        ("hourly", Outcome.DONE, {"ran": "hourly"})
+    assert (cycle.number, cycle.trigger, cycle.epoch, cycle.started) == (1, Trigger.SCHEDULE, 1, at(14, 5))
+    assert [(one.tasks, one.outcome, one.report) for one in cycle.results] == [
+        (("hourly",), Outcome.DONE, CycleReport(cycle=1, results=()))
     ]
     assert scheduler.tick() is None
     assert scheduler.status().due["hourly"] == at(15, 5)
 
 
-def test_every_tick_of_a_day_runs_each_work_as_often_as_its_cron_says(bench: Bench):
+def test_every_tick_of_a_day_runs_each_task_as_often_as_its_cron_says(bench: Bench):
     scheduler = bench.scheduler()
     for _ in range(24 * 12):
         bench.clock.pass_time(minutes=5)
@@ -97,7 +98,7 @@ def test_every_tick_of_a_day_runs_each_work_as_often_as_its_cron_says(bench: Ben
     assert [cycle.number for cycle in scheduler.history()] == list(range(1, 26))
 
 
-def test_after_a_long_sleep_each_work_runs_once_and_in_one_cycle(bench: Bench):
+def test_after_a_long_sleep_each_task_runs_once_and_in_one_cycle(bench: Bench):
     scheduler = bench.scheduler()
     scheduler.tick()
     bench.clock.pass_time(days=9)
@@ -120,10 +121,10 @@ def test_what_was_missed_while_no_scheduler_ran_is_caught_up_once(bench: Bench):
 
 
 def test_a_cycle_that_takes_longer_than_its_cron_runs_again_once(bench: Bench):
-    def slow(_run: Run) -> None:
+    def slow(_run: TaskContext) -> None:
         bench.clock.pass_time(hours=5)
 
-    scheduler = bench.scheduler(bench.work("hourly", HOURLY, slow))
+    scheduler = bench.scheduler(bench.task("hourly", HOURLY, slow))
     bench.clock.pass_time(minutes=5)
     first = scheduler.tick()
     assert first is not None
@@ -132,7 +133,7 @@ def test_a_cycle_that_takes_longer_than_its_cron_runs_again_once(bench: Bench):
     assert bench.ran == ["hourly", "hourly"]
 
 
-def test_a_clock_that_jumps_forwards_and_back_runs_each_work_once_and_goes_on(bench: Bench):
+def test_a_clock_that_jumps_forwards_and_back_runs_each_task_once_and_goes_on(bench: Bench):
     scheduler = bench.scheduler()
     scheduler.tick()
     bench.clock.jump(days=365)
@@ -174,7 +175,7 @@ def test_jitter_delays_by_at_most_what_is_set(bench: Bench, drawn: float):
 def test_jitter_longer_than_the_cron_starves_nothing(bench: Bench):
     bench.clock.next_jitter = 0.999
     scheduler = bench.scheduler(
-        bench.work("often", "* * * * *"), settings=replace(SETTINGS, schedule_jitter_seconds=600.0)
+        bench.task("often", "* * * * *"), settings=replace(SETTINGS, schedule_jitter_seconds=600.0)
     )
     for _ in range(60 * 6):
         bench.clock.pass_time(seconds=10)
@@ -201,8 +202,8 @@ def test_while_paused_nothing_runs_by_the_clock_and_after_it_each_once(bench: Be
     assert scheduler.status().state is State.WAITING
 
 
-def test_a_trigger_runs_all_works_or_the_named_ones_in_their_order(bench: Bench):
-    scheduler = bench.scheduler(*(bench.work(name, None) for name in "abc"))
+def test_a_trigger_runs_all_tasks_or_the_named_ones_in_their_order(bench: Bench):
+    scheduler = bench.scheduler(*(bench.task(name, None) for name in "abc"))
     bench.clock.pass_time(days=400)
     assert scheduler.tick() is None
     assert scheduler.trigger() == 1
@@ -210,7 +211,7 @@ def test_a_trigger_runs_all_works_or_the_named_ones_in_their_order(bench: Bench)
     assert scheduler.trigger(["c", "a", "c"]) == 2
     cycle = scheduler.tick()
     assert cycle is not None
-    assert cycle.why is Why.TRIGGER
+    assert cycle.trigger is Trigger.MANUAL
     assert bench.ran == [*"abc", *"ac"]
     assert scheduler.wait(2, seconds=0) == cycle
 
@@ -225,52 +226,55 @@ def test_a_trigger_for_what_is_not_there_is_refused(bench: Bench):
 
 
 def test_a_trigger_while_a_cycle_runs_or_is_asked_for_is_a_conflict(bench: Bench):
-    said: list[str] = []
+    refusals: list[Reason | None] = []
 
-    def trigger(_run: Run) -> None:
-        with pytest.raises(Conflict) as refused:
+    def trigger(_run: TaskContext) -> None:
+        with pytest.raises(Conflict, match="Cycle 1 ") as refused:
             scheduler.trigger()
-        said.append(str(refused.value))
+        refusals.append(refused.value.reason)
 
-    scheduler = bench.scheduler(bench.work("hourly", HOURLY, trigger))
+    scheduler = bench.scheduler(bench.task("hourly", HOURLY, trigger))
     scheduler.trigger()
     with pytest.raises(Conflict, match="1"):
         scheduler.trigger()
     scheduler.tick()
-    assert len(said) == 1
+    assert refusals == [Reason.CYCLE_RUNNING]
     assert scheduler.trigger() == 2
 
 
 def test_a_trigger_while_a_cycle_runs_by_the_clock_comes_after_it(bench: Bench):
     asked: list[int] = []
 
-    def trigger(_run: Run) -> None:
+    def trigger(_run: TaskContext) -> None:
         if not asked:
             asked.append(scheduler.trigger())
             with pytest.raises(Conflict, match="2"):
                 scheduler.trigger()
 
-    scheduler = bench.scheduler(bench.work("hourly", HOURLY, trigger))
+    scheduler = bench.scheduler(bench.task("hourly", HOURLY, trigger))
     bench.clock.pass_time(minutes=10)
     first, second = scheduler.tick(), scheduler.tick()
     assert first is not None
     assert second is not None
-    assert [(first.number, first.why), (second.number, second.why)] == [(1, Why.SCHEDULE), (2, Why.TRIGGER)]
+    assert [(first.number, first.trigger), (second.number, second.trigger)] == [
+        (1, Trigger.SCHEDULE),
+        (2, Trigger.MANUAL),
+    ]
 
 
-def test_an_error_of_one_work_stops_no_other_and_is_recorded(bench: Bench):
-    def bad(_run: Run) -> None:
+def test_an_error_of_one_task_stops_no_other_and_is_recorded(bench: Bench):
+    def bad(_run: TaskContext) -> None:
         raise ValueError("no luck")
 
-    def away(_run: Run) -> None:
+    def away(_run: TaskContext) -> None:
         raise Unavailable("The disk is full.")
 
     told: list[Cycle] = []
     scheduler = bench.scheduler(
-        bench.work("bad", HOURLY, bad),
-        bench.work("away", HOURLY, away),
-        bench.work("good", HOURLY),
-        on_cycle=[told.append],
+        bench.task("bad", HOURLY, bad),
+        bench.task("away", HOURLY, away),
+        bench.task("good", HOURLY),
+        on_cycle=told.append,
     )
     bench.clock.pass_time(minutes=5)
     cycle = scheduler.tick()
@@ -283,19 +287,16 @@ def test_an_error_of_one_work_stops_no_other_and_is_recorded(bench: Bench):
     ]
     assert told == [cycle]
     assert json.loads(json.dumps(cycle.to_dict()))["results"][1]["error_kind"] == "unavailable"
-    assert scheduler.tick() is None, "a work that failed waits for its next time"
+    assert scheduler.tick() is None, "a task that failed waits for its next time"
 
 
-def test_a_callback_that_fails_stops_neither_the_scheduler_nor_the_others(bench: Bench):
+def test_a_callback_that_fails_does_not_stop_the_scheduler(bench: Bench):
     def bad(_cycle: Cycle) -> None:
         raise ValueError("deaf")
 
-    told: list[int] = []
-    scheduler = bench.scheduler(on_cycle=[bad])
-    scheduler.notify(lambda cycle: told.append(cycle.number))
+    scheduler = bench.scheduler(on_cycle=bad)
     scheduler.trigger()
-    scheduler.tick()
-    assert told == [1]
+    assert scheduler.tick() is not None
     assert "ValueError: deaf" in (scheduler.status().trouble or "")
 
 
@@ -367,14 +368,14 @@ def test_the_lease_is_renewed_by_ticks_and_never_lost_while_they_come(bench: Ben
 def test_a_scheduler_that_loses_its_lease_in_a_cycle_leaves_the_rest(bench: Bench):
     other = leases_of(bench.lake, clock=bench.clock, settings=SETTINGS)
 
-    def overtaken(run: Run) -> None:
+    def overtaken(run: TaskContext) -> None:
         other.row(COMPACTOR)
         bench.clock.pass_time(seconds=SETTINGS.lease_seconds)  # it hangs, and another one sees that
         taken(other)
         with pytest.raises(Fenced):
             run.check()
 
-    scheduler = bench.scheduler(bench.work("a", HOURLY, overtaken), bench.work("b", HOURLY))
+    scheduler = bench.scheduler(bench.task("a", HOURLY, overtaken), bench.task("b", HOURLY))
     bench.clock.pass_time(minutes=5)
     cycle = scheduler.tick()
     assert cycle is not None
@@ -421,10 +422,10 @@ def test_an_error_of_the_lease_that_nobody_expected_makes_it_stand_by_and_ends_n
     def broken(_lease: Lease) -> None:
         raise KeyError("epoch")
 
-    def breaks(_run: Run) -> None:
+    def breaks(_run: TaskContext) -> None:
         fault.setattr(Lease, "check", broken)
 
-    scheduler = bench.scheduler(bench.work("first", HOURLY, breaks), bench.work("second", HOURLY))
+    scheduler = bench.scheduler(bench.task("first", HOURLY, breaks), bench.task("second", HOURLY))
     scheduler.tick()
     bench.clock.pass_time(minutes=5)
     with monkeypatch.context() as fault:
@@ -446,16 +447,16 @@ def test_a_reader_runs_no_scheduler(bench: Bench):
 
 
 @pytest.mark.parametrize(
-    "works",
+    "tasks",
     [
-        [Work(name="a", cron="never", run=lambda _: None)],
-        [Work(name="a", cron="0 0 30 2 *", run=lambda _: None)],
-        [Work(name="a", run=lambda _: None), Work(name="a", run=lambda _: None)],
+        [ScheduledTask(name="a", cron="never", run=lambda _: None)],
+        [ScheduledTask(name="a", cron="0 0 30 2 *", run=lambda _: None)],
+        [ScheduledTask(name="a", run=lambda _: None), ScheduledTask(name="a", run=lambda _: None)],
     ],
 )
-def test_works_that_make_no_sense_are_refused(bench: Bench, works: list[Work]):
+def test_tasks_that_make_no_sense_are_refused(bench: Bench, tasks: list[ScheduledTask]):
     with pytest.raises(InvalidRequest):
-        bench.scheduler(*works)
+        bench.scheduler(*tasks)
 
 
 # ---- the thread ------------------------------------------------------------------------------------------------------
@@ -464,19 +465,19 @@ def test_works_that_make_no_sense_are_refused(bench: Bench, works: list[Work]):
 def test_the_loop_runs_what_is_asked_for_and_stops_long_before_its_next_tick(
     lake: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("siltstone.scheduler.loop.TICK_SECONDS", 3600.0)
+    monkeypatch.setattr("siltstone.compactor.scheduler.TICK_SECONDS", 3600.0)
     ran = threading.Event()
     leases = leases_of(lake, settings=SETTINGS)
 
-    def run(given: Run) -> int:
+    def run(given: TaskContext) -> CycleReport:
         ran.set()
-        return given.cycle
+        return CycleReport(cycle=given.cycle, results=())
 
-    work = Work(name="a", run=run)
-    scheduler = Scheduler([work], leases=leases, settings=SETTINGS, clock=SystemClock())
+    task = ScheduledTask(name="a", run=run)
+    scheduler = Scheduler([task], leases=leases, settings=SETTINGS, clock=SystemClock())
     scheduler.start()
     cycle = scheduler.wait(scheduler.trigger(), seconds=30)
-    assert (cycle.results[0].value, ran.is_set()) == (1, True)
+    assert (cycle.results[0].report, ran.is_set()) == (CycleReport(cycle=1, results=()), True)
     assert scheduler.stop(seconds=10)
     assert scheduler.status().state is State.STOPPED
     assert leases_of(lake).holder(COMPACTOR) is None
@@ -486,20 +487,20 @@ def test_the_loop_runs_what_is_asked_for_and_stops_long_before_its_next_tick(
         scheduler.start()
 
 
-def test_a_work_that_runs_is_told_to_stop_and_keeps_the_lease_until_it_ends(lake: Path):
+def test_a_task_that_runs_is_told_to_stop_and_keeps_the_lease_until_it_ends(lake: Path):
     begun, may_end, told = threading.Event(), threading.Event(), threading.Event()
 
-    def long(run: Run) -> str:
+    def long(run: TaskContext) -> CycleReport:
         begun.set()
         while not run.stopping():
             time.sleep(0.005)
         told.set()
         may_end.wait(30)
-        return "ended"
+        return CycleReport(cycle=run.cycle, results=())
 
     settings = replace(SETTINGS, lease_seconds=1.0)
-    works = [Work(name="long", run=long), Work(name="next", run=lambda _: None)]
-    scheduler = Scheduler(works, leases=leases_of(lake, settings=settings), settings=settings, clock=SystemClock())
+    tasks = [ScheduledTask(name="long", run=long), ScheduledTask(name="next", run=lambda _: None)]
+    scheduler = Scheduler(tasks, leases=leases_of(lake, settings=settings), settings=settings, clock=SystemClock())
     scheduler.start()
     number = scheduler.trigger()
     assert begun.wait(30)
@@ -511,7 +512,10 @@ def test_a_work_that_runs_is_told_to_stop_and_keeps_the_lease_until_it_ends(lake
     may_end.set()
     assert scheduler.stop(seconds=30)
     [cycle] = scheduler.history()
-    assert [(one.outcome, one.value) for one in cycle.results] == [(Outcome.DONE, "ended"), (Outcome.SKIPPED, None)]
+    assert [(one.outcome, one.report is None) for one in cycle.results] == [
+        (Outcome.DONE, False),
+        (Outcome.SKIPPED, True),
+    ]
     assert leases_of(lake).holder(COMPACTOR) is None
 
 

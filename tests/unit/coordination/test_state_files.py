@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.coordination.state_files import CYCLES, Notes
+from siltstone.coordination.state_files import CYCLES, StateFiles
 from siltstone.delta.layout import Layout
 from siltstone.errors import Corruption, Reason
 from tests.support.refusals import refused
@@ -14,19 +14,19 @@ CYCLE = {"cycle": 7, "started": "2026-11-16T10:00:00+00:00", "jobs": 1, "failed"
 
 
 @pytest.fixture
-def notes(tmp_path: Path) -> Notes:
-    return Notes(Layout.at(tmp_path), durable=False)
+def notes(tmp_path: Path) -> StateFiles:
+    return StateFiles(Layout.at(tmp_path), durable=False)
 
 
-def test_no_number_is_given_twice_however_many_ask_at_once(notes: Notes) -> None:
+def test_no_number_is_given_twice_however_many_ask_at_once(notes: StateFiles) -> None:
     with ThreadPoolExecutor(8) as pool:
         found = list(
-            pool.map(lambda _: Notes(Layout.at(notes.folder.parents[1]), durable=False).next_cycle(), range(80))
+            pool.map(lambda _: StateFiles(Layout.at(notes.folder.parents[1]), durable=False).next_cycle(), range(80))
         )
     assert sorted(found) == list(range(1, 81))
 
 
-def test_numbers_go_on_and_what_ran_is_remembered(notes: Notes) -> None:
+def test_numbers_go_on_and_what_ran_is_remembered(notes: StateFiles) -> None:
     assert notes.cycles() == {}
     assert (notes.next_cycle(), notes.next_cycle(at_least=7)) == (1, 7)
     notes.ended(CYCLE, settled={"fold": "2026-11-16T10:00:00+00:00"})
@@ -54,7 +54,7 @@ def test_numbers_go_on_and_what_ran_is_remembered(notes: Notes) -> None:
     ],
     ids=lambda text: text[:60],
 )
-def test_a_note_of_cycles_that_makes_no_sense_is_named_and_left_as_it_is(notes: Notes, text: str) -> None:
+def test_a_note_of_cycles_that_makes_no_sense_is_named_and_left_as_it_is(notes: StateFiles, text: str) -> None:
     notes.folder.mkdir(parents=True)
     path = notes.folder / CYCLES
     path.write_text(text)

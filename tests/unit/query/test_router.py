@@ -24,6 +24,7 @@ from siltstone.query import result_cache as kept
 from siltstone.query.hot import fill as fill_room
 from siltstone.query.hot.duckdb_types import check_values
 from siltstone.query.result import QueryResult, TruncatedWarning
+from siltstone.spark.sessions import SparkSessions
 from tests.support.folds import fold_by_arrow
 from tests.support.internals import parts_of, replace_session, residents_of, store_of
 from tests.support.refusals import refused
@@ -43,7 +44,7 @@ class NoSpark(Exception):  # noqa: N818
 def lake(lake_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
     """A lake of one small dataset, in which Spark must not start."""
 
-    def refuse(_lake: Lake, _server: object) -> None:
+    def refuse(_sessions: SparkSessions, _server: object) -> None:
         raise NoSpark
 
     replace_session(monkeypatch, refuse)
@@ -327,7 +328,7 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     goes_on = threading.Event()
     REACHED.clear()
 
-    def wait(_lake: Lake, _server: object) -> None:
+    def wait(_sessions: SparkSessions, _server: object) -> None:
         REACHED.set()
         goes_on.wait(60)
         raise NoSpark
@@ -513,7 +514,7 @@ def test_a_lake_is_closed_at_once_after_ctrl_c_while_spark_starts(lake: Lake, mo
     """A start hears no interrupt. Ctrl-C has waited for it once already."""
     goes_on = threading.Event()
 
-    def start(_lake: Lake, _server: object) -> None:
+    def start(_sessions: SparkSessions, _server: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         goes_on.wait(timeout=60)
         raise NoSpark

@@ -44,11 +44,11 @@ def stats(context: typer.Context) -> None:
     """
     call = invocation(context)
     with call.open() as lake:
-        lake.require()
+        lake.require_exists()
         data = {
             "budget_bytes": lake.hot.stats().budget_bytes,
             "datasets": [_outlook(lake, name) for name in lake.names()],
-            "processes": lake.hot_wishes.told(),
+            "processes": lake.cache_directives.told(),
         }
     call.answer(data, lambda: _show_stats(data))
 
@@ -61,7 +61,7 @@ def _outlook(lake: "Lake", name: str) -> dict[str, Any]:
         fit = _fit(lake, name)
     except SiltstoneError as error:
         rows, fit = 0, {"estimate_bytes": 0, "fits": False, "reason": str(error)}
-    return {"dataset": name, "pinned": lake.hot_wishes.of(name).pinned, "rows_at_most": rows} | fit
+    return {"dataset": name, "pinned": lake.cache_directives.of(name).pinned, "rows_at_most": rows} | fit
 
 
 def _show_stats(data: dict[str, Any]) -> None:
@@ -113,7 +113,7 @@ def pin(context: typer.Context, names: Names) -> None:
     silt cache pin crm.sales.candidates
     silt cache pin crm.sales.candidates crm.sales.calls --json
     """
-    _wish(context, names, lambda lake, name: lake.hot_wishes.pin(name).to_dict() | _fit(lake, name), "Pinned")
+    _wish(context, names, lambda lake, name: lake.cache_directives.pin(name).to_dict() | _fit(lake, name), "Pinned")
 
 
 def evict(context: typer.Context, names: Names) -> None:
@@ -124,7 +124,7 @@ def evict(context: typer.Context, names: Names) -> None:
     \b
     silt cache evict crm.sales.candidates
     """
-    _wish(context, names, lambda lake, name: lake.hot_wishes.evict(name).to_dict(), "To be evicted")
+    _wish(context, names, lambda lake, name: lake.cache_directives.evict(name).to_dict(), "To be evicted")
 
 
 def _fit(lake: "Lake", name: str) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def warm(
             with render.working(f"Filling {name}", as_json=call.as_json) as show:
                 found.append(lake.hot.fill(name, progress=_told(show)).to_dict())
             if not measure:
-                lake.hot_wishes.warm(name)
+                lake.cache_directives.warm(name)
             lake.hot.evict(name)
     call.answer(found, lambda: _show_fills(found))
 

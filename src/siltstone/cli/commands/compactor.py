@@ -1,4 +1,4 @@
-"""The process that keeps a lake in shape: compactor run, status, pause, resume, stop."""
+"""The compactor process: compactor run, status, pause, resume, stop."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.compactor_output import told_jobs, told_line
+from siltstone.cli.compactor_output import event_line, job_counts
 from siltstone.cli.context import invocation
 from siltstone.cli.registration import MAINTENANCE, Sections, add, add_group
 from siltstone.cli.signals import INTERRUPTED
@@ -20,13 +20,15 @@ from siltstone.spark.jvm import end_children
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from siltstone.compaction.execution.events import CompactionEvent
+    from siltstone.compactor.service import CompactorService
+    from siltstone.compactor.tasks import Cycle
     from siltstone.lake import Lake
-    from siltstone.scheduler.caretaker import Caretaker
 
 RUN: Final = "run"
 WAIT_SECONDS: Final = 0.5
 STOP_SECONDS: Final = 120.0
-"""How long `silt compactor stop` waits for the lease to be let go of."""
+"""How long `silt compactor stop` waits for the release of the lease."""
 SHOWN_DUE: Final = 5
 Only = Annotated[
     list[str] | None, typer.Option("--only", metavar="WORK", help="This tier or kind of work; may be repeated.")
@@ -87,45 +89,49 @@ def run(
     silt compactor run --catalog crm --json
     silt compactor run --once
     """
+    from siltstone.compactor.events import Started
+
     call = invocation(context)
-    log = _Log(as_json=call.as_json)
+    log = _EventLog(as_json=call.as_json)
     with call.open(spark=True) as lake:
-        lake.require()
-        found = lake.compactor(names=_chosen(lake, catalog, dataset), only=only, tell=log.tell, goes_on=not once)
+        lake.require_exists()
+        service = lake.compactor(
+            names=_chosen(lake, catalog, dataset), only=only, on_event=log.write, continuous=not once
+        )
         stopping = _Stopping()
-        log.tell({"event": "started", "pid": os.getpid(), "lake": str(lake.path), "role": lake.settings.role.value})
-        found.start()
+        log.write(Started(pid=os.getpid(), lake=str(lake.path), role=lake.settings.role.value))
+        service.start()
         code = 0
         try:
             if once:
-                code = _once(found, stopping)
+                code = _once(service, stopping)
             else:
-                while not stopping.told.is_set() and not found.wait_until_told_to_stop(WAIT_SECONDS):
+                while not stopping.requested.is_set() and not service.wait_for_stop_request(WAIT_SECONDS):
                     pass
         finally:
-            if not found.stop():
+            if not service.stop():
                 end_children()
                 code = Unavailable.exit_code
     raise typer.Exit(code)
 
 
-def _once(found: "Caretaker", stopping: "_Stopping") -> int:
+def _once(service: "CompactorService", stopping: "_Stopping") -> int:
     """Run one cycle and return the exit code."""
-    number = found.trigger()
+    number = service.trigger()
     while True:
         try:
-            return 1 if _failed(found.wait(number, seconds=WAIT_SECONDS).to_dict()) else 0
+            return 1 if _failed(service.wait(number, seconds=WAIT_SECONDS)) else 0
         except Unavailable:
-            if stopping.told.is_set():
+            if stopping.requested.is_set():
                 return INTERRUPTED
 
 
-def _failed(cycle: dict[str, Any]) -> bool:
-    return any(one["error"] or any(job.get("error") for job in one["value"] or ()) for one in cycle["results"])
+def _failed(cycle: "Cycle") -> bool:
+    return any(result.error or result.failed or result.cancelled for result in cycle.results)
 
 
 def _chosen(lake: "Lake", catalogs: list[str] | None, datasets: list[str] | None) -> "Callable[[], list[str] | None]":
-    """Return what says which datasets are looked after; those that are dropped later are left out."""
+    """Return a function that lists the datasets to maintain; those that are dropped later are left out."""
     if not catalogs and not datasets:
         return lambda: None
     known = lake.names()
@@ -140,23 +146,23 @@ def _chosen(lake: "Lake", catalogs: list[str] | None, datasets: list[str] | None
 
 
 class _Stopping:
-    """Whether somebody pressed Ctrl-C or ended the process politely; a second time ends it at once."""
+    """Handles SIGINT and SIGTERM: the first requests a stop, the second ends the process at once."""
 
     def __init__(self) -> None:
-        self.told = threading.Event()
+        self.requested = threading.Event()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, self._stop)
             signal.signal(signal.SIGTERM, self._stop)
 
     def _stop(self, _number: int, _frame: object) -> None:
-        if self.told.is_set():
+        if self.requested.is_set():
             end_children()
-            os._exit(INTERRUPTED)  # asked again: whoever did it will not wait
-        self.told.set()
+            os._exit(INTERRUPTED)  # the second signal: do not wait
+        self.requested.set()
 
 
-class _Log:
-    """Writes what happens to standard output, one line each, whole lines from any thread."""
+class _EventLog:
+    """Writes events to standard output, one whole line each, from any thread."""
 
     def __init__(self, *, as_json: bool) -> None:
         from siltstone.clock import SystemClock
@@ -165,19 +171,19 @@ class _Log:
         self._clock = SystemClock()
         self._mutex = threading.Lock()
 
-    def tell(self, told: dict[str, Any]) -> None:
-        """Write one line."""
+    def write(self, event: "CompactionEvent") -> None:
+        """Write one event."""
         at = self._clock.now().isoformat(timespec="seconds")
         if self._as_json:
-            text = json.dumps(render.plain({"at": at, **told}), ensure_ascii=False)
+            text = json.dumps(render.plain({"at": at, **event.to_dict()}), ensure_ascii=False)
         else:
-            text = f"{render.moment(at)}  {render.printable(told_line(told))}"
+            text = f"{render.moment(at)}  {render.printable(event_line(event))}"
         with self._mutex:
             sys.stdout.write(f"{text}\n")
             sys.stdout.flush()
 
 
-# ---- asking ------------------------------------------------------------------------------------------------------
+# ---- status and control ------------------------------------------------------------------------------------------
 
 
 def status(context: typer.Context) -> None:
@@ -191,26 +197,24 @@ def status(context: typer.Context) -> None:
     """
     call = invocation(context)
     with call.open() as lake:
-        found = lake.compactor_overview()
+        found = lake.compactor_status()
     call.answer(found, lambda: _show_status(found))
 
 
 def _show_status(found: dict[str, Any]) -> None:
-    facts: dict[str, Any] = {"compactor": _told_holder(found)}
+    facts: dict[str, Any] = {"compactor": _holder_text(found)}
     if found["running_cycle"] is not None:
-        doing = f": {found['running_work']}" if found["running_work"] else ""
+        doing = f": {', '.join(found['running_tasks'])}" if found["running_tasks"] else ""
         since = render.moment(found["running_since"]) if found["running_since"] else "just now"
         facts["now"] = f"cycle {found['running_cycle']}{doing}, since {since}"
     facts["paused"] = f"since {render.moment(found['paused_since'])}" if found["paused"] else "no"
     if found["last_cycle"]:
         last = found["last_cycle"]
         facts["last cycle"] = (
-            f"{last['cycle']} at {render.moment(last['started'])}: {told_jobs(last)}, {render.seconds(last['seconds'])}"
+            f"{last['cycle']} at {render.moment(last['started'])}: {job_counts(last)}, {render.seconds(last['seconds'])}"
         )
         if last["errors"]:
             facts["errors"] = "; ".join(last["errors"])
-    if found["waiting"]:
-        facts["waiting"] = render.counted(found["waiting"], "request")
     if found["trouble"]:
         facts["trouble"] = found["trouble"]
     due = sorted((at, name) for name, at in found["due"].items() if at)
@@ -219,7 +223,7 @@ def _show_status(found: dict[str, Any]) -> None:
     render.write_facts(facts)
 
 
-def _told_holder(found: dict[str, Any]) -> str:
+def _holder_text(found: dict[str, Any]) -> str:
     who = found["holder"] or found["last_holder"]
     if who is None:
         return "none, and there never was one"
@@ -227,14 +231,13 @@ def _told_holder(found: dict[str, Any]) -> str:
     text = f"process {who['pid']} on {who['host']} (role {who['role']}, epoch {who['epoch']}, since {since})"
     if found["holder"] is None:
         return f"none; the last one was {text}"
-    kind = " a single command," if found["kind"] == "command" else ""
-    return f"{text},{kind} {found['state'] or 'starting'}"
+    return f"{text}, {found['state'] or 'starting'}"
 
 
 def pause(context: typer.Context) -> None:
     r"""Stop scheduled work in this lake until it is resumed.
 
-    A cycle that runs goes on, and what is asked for is done. It stays so when compactors end and start.
+    A cycle that runs goes on. It stays so when compactors end and start.
 
     \b
     silt compactor pause
@@ -267,7 +270,7 @@ def stop(context: typer.Context) -> None:
     """
     call = invocation(context)
     with call.open() as lake:
-        lake.require()
+        lake.require_exists()
         then = lake.stop_compactor(seconds=STOP_SECONDS)
     call.answer(
         {"stopped": True, "taken_over_by": then},

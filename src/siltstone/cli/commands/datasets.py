@@ -159,7 +159,7 @@ def list_datasets(context: typer.Context) -> None:
 
     def people() -> None:
         try:
-            lake.require()
+            lake.require_exists()
         except NotFound as note:  # nothing is wrong with an empty list, but perhaps with the path
             render.write_note(str(note))
             return

@@ -72,7 +72,7 @@ def history(
     if totals and limit is not None:
         raise InvalidRequest("--totals counts all that was done: leave --limit out.")
     with call.open() as lake:
-        lake.require()
+        lake.require_exists()
         if jobs:
             _jobs(call, _known(lake, name, lake.jobs(_limit(limit), dataset=name)))
         elif totals:

@@ -1,12 +1,11 @@
-"""Keeping datasets in shape: compact, cluster, vacuum; done here under the lease, or by the compactor that holds it."""
+"""Maintenance of datasets in this process: compact, cluster, vacuum."""
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.compactor_output import told_line, told_report
+from siltstone.cli.compactor_output import recovered_line, report_text, result_text, skipped_line
 from siltstone.cli.context import (
     Failures,
     Invocation,
@@ -22,19 +21,16 @@ from siltstone.cli.registration import MAINTENANCE, add
 from siltstone.errors import InvalidRequest, SiltstoneError, Unavailable, named_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
+    from siltstone.compaction.execution.report import CycleReport
     from siltstone.dataset.dataset import Dataset
     from siltstone.lake import Lake
-    from siltstone.model.compaction_request import Wish
+    from siltstone.model.compaction_request import CompactionRequest
     from siltstone.model.reports import ClusterEstimate, FoldEstimate
 
 All = Annotated[bool, typer.Option("--all", help="Every dataset of the lake.")]
-HANDED: Final = frozenset({"waiting", "handed_over", "holder_gone"})
-"""From one of these on somebody else does the work, and a person is told how it goes."""
 WITHOUT_SPARK: Final = frozenset({"squash", "vacuum"})
-NOTED: Final = frozenset({"recovered", "left_out", "journal_trouble"})
-"""What is told of a whole cycle, besides its jobs."""
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
 
 
@@ -114,7 +110,7 @@ def compact(  # noqa: PLR0913  # one parameter for each way to compact
         raise InvalidRequest("--only and --force go with --plan or --cycle.")
     if squash and purge:
         raise InvalidRequest("--squash and --purge exclude each other.")
-    from siltstone.model.compaction_request import Ask, Wish
+    from siltstone.model.compaction_request import CompactionRequest, RequestKind
 
     with call.open(spark=not dry_run and not squash) as lake:
         datasets, broken = chosen(lake, name, every=every)
@@ -124,14 +120,15 @@ def compact(  # noqa: PLR0913  # one parameter for each way to compact
         which = tuple(str(dataset.name) for dataset in datasets)
         if purge:
             confirm(f"Purge {', '.join(which)}: delete its history from disk?", yes=yes)
-        wish = Wish(ask=Ask.SQUASH if squash else Ask.COMPACT, names=which, purge=purge)
-        done = _asked(call, lake, wish, "Squashing" if squash else "Compacting on Spark")
-    _show_done(call, name, done, _told_squash if squash else _told, broken)
+        kind = RequestKind.SQUASH if squash else RequestKind.COMPACT
+        request = CompactionRequest(kind=kind, names=which, purge=purge)
+        done = _submit(call, lake, request, "Squashing" if squash else "Compacting on Spark")
+    _show_done(call, name, done, _squash_line if squash else _fold_line, broken)
 
 
 def _plan(call: Invocation, name: str | None, *, only: list[str] | None, force: bool) -> None:
     with call.open() as lake:
-        lake.require()
+        lake.require_exists()
         found = lake.plan(None if name is None else [name], only=only, force=force)
     if call.as_json:
         render.write_json(found.to_dict())
@@ -149,108 +146,87 @@ def _plan(call: Invocation, name: str | None, *, only: list[str] | None, force: 
     )
 
 
-@dataclass(slots=True)
-class _Done:
-    """What came of what was asked for: one result for each job, and what is told of the whole."""
-
-    results: "Sequence[Mapping[str, Any]]" = ()
-    noted: list[dict[str, Any]] = field(default_factory=list)
-
-    def reports(self) -> list[dict[str, Any]]:
-        """Return the reports as a call in Python would have them, manifests among them."""
-        return [
-            dict(one["report"]) | {"outputs": list(one.get("outputs") or ())}
-            if one["kind"] != "vacuum"
-            else dict(one["report"])
-            for one in self.results
-            if one["report"] is not None
-        ]
-
-    def failures(self) -> list[SiltstoneError]:
-        """Return what went wrong, the jobs first."""
-        failed = [
-            named_error(one["error_kind"], one["error"], reason=one.get("error_reason"))
-            for one in self.results
-            if one["error"]
-        ]
-        failed += [SiltstoneError(told_line(one)) for one in self.noted if one["event"] == "left_out"]
-        return failed + [Unavailable(one["error"]) for one in self.noted if one["event"] == "journal_trouble"]
-
-
-def _asked(call: Invocation, lake: "Lake", wish: "Wish", text: str) -> _Done:
-    """Ask, show what happens meanwhile, and return what came of it.
+def _submit(call: Invocation, lake: "Lake", request: "CompactionRequest", text: str) -> "CycleReport":
+    """Run a request, show progress meanwhile, and return its result.
 
     Raises:
-        SiltstoneError: it was refused, or could not be done at all.
+        SiltstoneError: the request was refused, or could not be run at all.
     """
-
-    def tell(told: dict[str, Any]) -> None:
-        if told["event"] in NOTED:
-            done.noted.append(told)
-            if told["event"] == "recovered" and not call.as_json:
-                render.write_note(told_line(told))
-        elif told["event"] in HANDED or (handed and not call.as_json):
-            handed.append(told["event"])
-            if not call.as_json:
-                render.write_note(told_line(told))
-
-    done = _Done()
-    handed: list[str] = []
-    with call.showing(text, lake, spark=wish.ask not in WITHOUT_SPARK):
-        answer = lake.ask(wish, tell=tell)
-    if answer.error is not None:
-        raise named_error(answer.error_kind, answer.error, reason=answer.error_reason)
-    done.results = answer.results
+    with call.showing(text, lake, spark=request.kind not in WITHOUT_SPARK):
+        done = lake.submit(request)
+    if (recovered := done.recovery.summary()) and not call.as_json:
+        render.write_note(recovered_line(recovered))
     return done
+
+
+def _reports(done: "CycleReport") -> list[dict[str, Any]]:
+    """Return the reports of the jobs with their output files, as a call in Python has them."""
+    found = []
+    for result in (one.to_dict() for one in done):
+        if result["report"] is not None:
+            outputs = {} if result["kind"] == "vacuum" else {"outputs": list(result["outputs"])}
+            found.append(result["report"] | outputs)
+    return found
+
+
+def _failures(done: "CycleReport") -> list[SiltstoneError]:
+    """Return the errors of the jobs, then those of the cycle."""
+    failed = [named_error(one.error_kind, str(one.error), reason=one.error_reason) for one in done.failed]
+    return failed + _cycle_failures(done)
+
+
+def _cycle_failures(done: "CycleReport") -> list[SiltstoneError]:
+    """Return the datasets that were left out, and what the journal could not take."""
+    failed = [SiltstoneError(skipped_line(dataset, why)) for dataset, why in done.unreadable.items()]
+    return failed + ([Unavailable(done.trouble)] if done.trouble is not None else [])
 
 
 def _show_done(
     call: Invocation,
     name: str | None,
-    done: _Done,
-    told: "Callable[[Mapping[str, Any]], str]",
+    done: "CycleReport",
+    line: "Callable[[Mapping[str, Any]], str]",
     broken: Failures,
 ) -> None:
     """Write one report for each dataset, then fail if something went wrong."""
-    reports = done.reports()
+    reports = _reports(done)
     if call.as_json:
         _write_plain(name, reports)
     else:
         for report in reports:
-            render.write_line(_told_landed(report) if report.get("recovered") else told(report))
-    settle(call, [*broken.values(), *done.failures()])
+            render.write_line(_landed_line(report) if report.get("recovered") else line(report))
+    settle(call, [*broken.values(), *_failures(done)])
 
 
-def _told_landed(report: "Mapping[str, Any]") -> str:
+def _landed_line(report: "Mapping[str, Any]") -> str:
     """Say what the log has of a job whose worker died before it could tell."""
-    return f"{report['dataset']}: {told_report({'report': dict(report)})}; its worker died after the commit."
+    return f"{report['dataset']}: {report_text(report)}; its worker died after the commit."
 
 
 def _cycle(call: Invocation, name: str | None, *, only: list[str] | None, force: bool) -> None:
-    from siltstone.model.compaction_request import Ask, Wish
+    from siltstone.model.compaction_request import CompactionRequest, RequestKind
 
-    wish = Wish(
-        ask=Ask.CYCLE,
+    request = CompactionRequest(
+        kind=RequestKind.CYCLE,
         names=None if name is None else (name,),
         only=None if only is None else tuple(only),
         force=force,
     )
     with call.open(spark=True) as lake:
-        lake.require()
-        lake.plan(wish.names, only=only, force=force)  # what is wrong with the call is said before anything is asked
-        done = _asked(call, lake, wish, "Compacting")
+        lake.require_exists()
+        done = _submit(call, lake, request, "Compacting")
     if call.as_json:
-        render.write_json(list(done.results))
+        render.write_json([one.to_dict() for one in done])
     else:
-        for one in done.results:
-            where = f"{one['dataset']} {one['period']}".strip()
-            render.write_line(f"{one['lane']} {where}: {told_report(dict(one))}")
-        render.write_note(f"{render.counted(len(done.results), 'job')}.")
-    failed = [SiltstoneError(f"{one['dataset']}: {one['error']}") for one in done.results if one["error"]]
-    settle(call, failed + done.failures()[len(failed) :])
+        for one in done:
+            where = f"{one.dataset} {one.period}".strip()
+            render.write_line(f"{one.lane} {where}: {result_text(one)}")
+        render.write_note(f"{render.counted(len(done), 'job')}.")
+    failed = [SiltstoneError(f"{one.dataset}: {one.error}") for one in done.failed]
+    settle(call, failed + _cycle_failures(done))
 
 
-def _told(found: "Mapping[str, Any]") -> str:
+def _fold_line(found: "Mapping[str, Any]") -> str:
     from siltstone.model.reports import CompactReport
 
     report = CompactReport.from_dict(found)
@@ -281,11 +257,11 @@ def _preview_squash(
         _write_json(name, done)
     else:
         for report in done:
-            render.write_line(_told_squash(report.to_dict()))
+            render.write_line(_squash_line(report.to_dict()))
     settle(call, (broken | failures).values())
 
 
-def _told_squash(found: "Mapping[str, Any]") -> str:
+def _squash_line(found: "Mapping[str, Any]") -> str:
     from siltstone.model.reports import SquashReport
 
     report = SquashReport(**found)
@@ -362,7 +338,7 @@ def cluster(
     silt cluster web.eu.clicks --by at,account
     """
     call = invocation(context)
-    from siltstone.model.compaction_request import Ask, Wish
+    from siltstone.model.compaction_request import CompactionRequest, RequestKind
 
     columns = tuple(column.strip() for column in (by or "").split(",") if column.strip())
     with call.open(spark=not dry_run) as lake:
@@ -370,14 +346,16 @@ def cluster(
         if dry_run:
             _preview_cluster(call, dataset.cluster_estimate(columns or None))
             return
-        done = _asked(call, lake, Wish(ask=Ask.CLUSTER, names=(name,), by=columns), "Clustering on Spark")
+        request = CompactionRequest(kind=RequestKind.CLUSTER, names=(name,), by=columns)
+        done = _submit(call, lake, request, "Clustering on Spark")
+    reports = _reports(done)
     if call.as_json:
-        render.write_json(done.reports())
+        render.write_json(reports)
     else:
-        for one in done.results:
-            render.write_line(f"{name} {one['period']}: {told_report(dict(one))}")
-        render.write_note(f"{render.counted(len(done.reports()), 'period')} clustered.")
-    settle(call, done.failures())
+        for one in done:
+            render.write_line(f"{name} {one.period}: {result_text(one)}")
+        render.write_note(f"{render.counted(len(reports), 'period')} clustered.")
+    settle(call, _failures(done))
 
 
 def _preview_cluster(call: Invocation, found: "ClusterEstimate") -> None:
@@ -425,7 +403,7 @@ def vacuum(
     silt vacuum crm.sales.candidates --dry-run
     silt vacuum --all --retention-hours 24
     """
-    from siltstone.model.compaction_request import Ask, Wish
+    from siltstone.model.compaction_request import CompactionRequest, RequestKind
 
     call = invocation(context)
     with call.open() as lake:
@@ -434,9 +412,9 @@ def vacuum(
             _preview_vacuum(call, name, datasets, broken, retention_hours=retention_hours)
             return
         which = tuple(str(dataset.name) for dataset in datasets)
-        wish = Wish(ask=Ask.VACUUM, names=which, retention_hours=retention_hours)
-        done = _asked(call, lake, wish, "Deleting files")
-    _show_done(call, name, done, _told_vacuum, broken)
+        request = CompactionRequest(kind=RequestKind.VACUUM, names=which, retention_hours=retention_hours)
+        done = _submit(call, lake, request, "Deleting files")
+    _show_done(call, name, done, _vacuum_line, broken)
 
 
 def _preview_vacuum(
@@ -455,11 +433,11 @@ def _preview_vacuum(
         for report in found:
             for file in report.files:
                 render.write_line(file)
-            render.write_line(_told_vacuum(report.to_dict()))
+            render.write_line(_vacuum_line(report.to_dict()))
     settle(call, (broken | failures).values())
 
 
-def _told_vacuum(report: "Mapping[str, Any]") -> str:
+def _vacuum_line(report: "Mapping[str, Any]") -> str:
     verb = "would delete" if report["dry_run"] else "deleted"
     files = f"{render.counted(len(report['files']), 'file')}, {render.size(report['bytes'])}"
     return f"{report['dataset']}: {verb} {files}; the last {report['retention_hours']:g} h are kept."

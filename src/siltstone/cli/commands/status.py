@@ -128,7 +128,7 @@ class _Told:
 def _journal(lake: "Lake", failures: list[SiltstoneError]) -> _Told:
     """Ask the journal; one that cannot be read is a failure like that of a dataset, and hides nothing else."""
     try:
-        return _Told(lake.totals(), lake.unfinished()) if lake.has_journal() else _Told()
+        return _Told(lake.totals(), lake.unfinished_jobs()) if lake.has_journal() else _Told()
     except SiltstoneError as error:
         failures.append(error)
         return _Told()

@@ -62,7 +62,7 @@ def doctor(
 
 def _repair(call: Invocation, *, yes: bool, drop_missing: bool) -> None:
     """List the damages and, with `yes`, repair them one by one; one that fails does not keep the others from their turn."""
-    from siltstone.keeping.repair import DamageKind
+    from siltstone.maintenance.repair import DamageKind
     from siltstone.model.roles import check_may_write
 
     with call.open() as lake:
@@ -70,7 +70,7 @@ def _repair(call: Invocation, *, yes: bool, drop_missing: bool) -> None:
             check_may_write(lake.settings.role, doing="repair the lake")
         found = lake.damages()
         if not found:
-            lake.require()
+            lake.require_exists()
         chosen = [one for one in found if one.repairable and (drop_missing or one.kind is not DamageKind.MISSING)]
         outcome: dict[int, str] = {}
         repaired: set[int] = set()

@@ -1,7 +1,7 @@
-"""A job: one planned piece of work with a name, and whoever can do it.
+"""Jobs and their runners.
 
-A job's name is in the entry that it commits (`model.columns.JOB`), so that anybody can tell later whether it was done: whoever
-lost sight of the one that did it looks there before it is tried again.
+The id of a job is in the log entry that it commits (`model.columns.JOB`). So every process can tell whether a job was done, and
+looks there before it tries the job again.
 """
 
 import secrets
@@ -28,53 +28,62 @@ if TYPE_CHECKING:
     Report = CompactReport | LandedReport | RollUpReport | SquashReport | VacuumReport
 
 ON_GIVEN_FILES: Final = frozenset({JobKind.ROLL_UP, JobKind.CLUSTER})
-"""Work over a list of files that may as well be done over two lists, in any order and side by side."""
+"""Kinds that rewrite a given list of files. The list may be split; the parts run in any order and side by side."""
 DIVISIBLE: Final = ON_GIVEN_FILES | {JobKind.FOLD}
-"""Work that can be done in parts. Those of a fold come one after the other: each takes the changes up to a sequence."""
+"""Kinds that can be split. The parts of a fold run one after the other: each takes the changes up to a sequence."""
 ON_SPARK: Final = frozenset({JobKind.FOLD, JobKind.ROLL_UP, JobKind.CLUSTER, JobKind.PURGE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One planned piece of work.
+    """One planned job.
 
-    `epoch` is that of the lease under which it was planned: its commit carries it, and is refused once a higher one has
-    committed. None stands for the dataset's own.
+    `epoch` is that of the lease under which it was planned. Its commit carries the epoch and is refused once a higher one has
+    committed. None means the epoch of the dataset.
     """
 
     id: str
     cycle: int
     spec: JobSpec
     epoch: int | None = None
+    is_part: bool = False
+    """True for a part of a job that was split."""
 
     @classmethod
     def of(cls, spec: JobSpec, *, cycle: int, epoch: int | None) -> "Job":
-        """Give a planned piece of work a name that no other job has."""
+        """Return a job with a unique id."""
         return cls(id=f"{cycle}-{secrets.token_hex(6)}", cycle=cycle, spec=spec, epoch=epoch)
 
     def part(self, number: int, files: Sequence[FileEntry]) -> "Job":
-        """Return the same work over some of its files, with a name below its own."""
-        return replace(self, id=f"{self.id}.{number}", spec=narrowed(self.spec, files))
+        """Return the same job over some of its files, with an id below its own."""
+        return replace(self, id=f"{self.id}.{number}", spec=narrowed(self.spec, files), is_part=True)
 
     @property
     def until(self) -> int | None:
-        """The sequence up to which a part of a fold takes changes; None for a whole one, which takes what it finds."""
-        is_part = "." in self.id and self.spec.kind is JobKind.FOLD
-        return max((file.order for file in self.spec.files), default=0) if is_part else None
+        """The sequence up to which a part of a fold takes changes; None for a whole fold, which takes all."""
+        if not self.is_part or self.spec.kind is not JobKind.FOLD:
+            return None
+        return max((file.order for file in self.spec.files), default=0)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the job as plain data, with everything that `from_dict` needs."""
-        return {"id": self.id, "cycle": self.cycle, "epoch": self.epoch, "spec": asdict(self.spec)}
+        """Return the job as plain data for `from_dict`."""
+        return {
+            "id": self.id,
+            "cycle": self.cycle,
+            "epoch": self.epoch,
+            "is_part": self.is_part,
+            "spec": asdict(self.spec),
+        }
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> "Job":
-        """Return the job that became this data."""
+        """Return the job that `to_dict` made into this data."""
         spec = dict(found["spec"])
         files = tuple(_entry(values) for values in spec.pop("files"))
         kind, partition = JobKind(spec.pop("kind")), _partition(spec.pop("partition"))
         by = tuple(spec.pop("by"))
         candidate = JobSpec(kind=kind, partition=partition, files=files, by=by, **spec)
-        return cls(id=found["id"], cycle=found["cycle"], epoch=found["epoch"], spec=candidate)
+        return cls(id=found["id"], cycle=found["cycle"], epoch=found["epoch"], is_part=found["is_part"], spec=candidate)
 
 
 def _entry(values: Sequence[Any]) -> FileEntry:
@@ -87,7 +96,7 @@ def _partition(values: Sequence[Sequence[Any]]) -> tuple[tuple[str, str | None],
 
 
 def narrowed(spec: JobSpec, files: Sequence[FileEntry]) -> JobSpec:
-    """Return the same work over some of its files, with the numbers that these have."""
+    """Return the same candidate over some of its files, with the totals of these files."""
     size = total_bytes(files)
     after = files_needed(size, spec.target_bytes) if spec.target_bytes else 1
     return replace(
@@ -101,9 +110,9 @@ def narrowed(spec: JobSpec, files: Sequence[FileEntry]) -> JobSpec:
 
 
 def exclude_each_other(one: JobSpec, other: JobSpec) -> bool:
-    """Tell whether two jobs must not run side by side: one of them would be refused, or wait for the other.
+    """Return true if two jobs must not run side by side: one would be refused, or wait for the other.
 
-    Work over given files goes beside work over other files of the same dataset; a fold, a squash or a vacuum goes alone.
+    Jobs over given files run beside jobs over other files of the same dataset. A fold, squash or vacuum runs alone.
     """
     if one.dataset != other.dataset:
         return False
@@ -113,53 +122,53 @@ def exclude_each_other(one: JobSpec, other: JobSpec) -> bool:
 
 
 class Runner(Protocol):
-    """Does jobs: in this process, or in one of its own."""
+    """Runs jobs, in this process or in a worker."""
 
     def run(self, job: Job) -> "Report":
-        """Do one job.
+        """Run one job.
 
         Raises:
-            SiltstoneError: it could not be done; nothing was changed, or what was changed is whole.
+            SiltstoneError: the job failed. Nothing was changed, or what was committed is complete.
         """
         ...
 
 
 @runtime_checkable
 class StoppableRunner(Protocol):
-    """A runner that can be told to end a job, and may do several at once, each called from a thread of its own."""
+    """A runner that can cancel a job. It may run several at once, each called from its own thread."""
 
     width: int
-    """How many jobs it does at once."""
+    """The number of jobs that it runs at once."""
     limit_seconds: float
-    """How long one attempt may take; 0 means no limit."""
+    """Time limit of one attempt; 0 means no limit."""
 
     def run(self, job: Job) -> "Report":
-        """Do one job; see `Runner`."""
+        """Run one job; see `Runner`."""
         ...
 
     def stop(self, job: Job) -> None:
-        """End what is done for a job, really: its `run` raises, unless it was committed. May be called again; from any thread."""
+        """Cancel a job: its `run` raises, unless it has committed. May be called again, from any thread."""
         ...
 
 
 class InlineRunner:
-    """Does jobs in this process, one at a time."""
+    """Runs jobs in this process, one at a time."""
 
     width = 1
 
     def __init__(self, compactor: "Compactor", store: "Callable[[str], Store]", *, limit_seconds: float = 0.0) -> None:
-        """Take who does the work, how a dataset's store is found by its name, and how long an attempt may take."""
+        """Use these operations; `store` finds the store of a dataset by its name."""
         self._compactor = compactor
         self._store = store
         self.limit_seconds = limit_seconds
 
     def run(self, job: Job) -> "Report":
-        """Do one job here."""
+        """Run one job in this process."""
         with self._compactor.tagged(job.id):
             return self._run(job)
 
     def stop(self, job: Job) -> None:
-        """Let Spark cancel what it does for the job."""
+        """Interrupt what Spark runs for the job."""
         self._compactor.interrupt(job.id)
 
     def _run(self, job: Job) -> "Report":
@@ -179,4 +188,4 @@ class InlineRunner:
                 hours = store.settings.vacuum_retention_hours if asked is None else asked
                 return self._compactor.vacuum(store, retention_hours=hours, dry_run=False)
             case _:
-                raise InvalidRequest(f"Dataset {job.spec.dataset}: {job.spec.kind} is no work of a dataset.")
+                raise InvalidRequest(f"Dataset {job.spec.dataset}: {job.spec.kind} is not an operation on a dataset.")

@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -32,20 +32,14 @@ import psutil
 import pyarrow as pa
 
 from siltstone.clock import SystemClock
+from siltstone.compaction.components import LakeComponents, LakeContext
 from siltstone.compaction.execution.job import InlineRunner, Job
 from siltstone.compaction.failures import UnreadableFiles, foreign_text
-from siltstone.compaction.operations.dataset_maintenance import Compactor
 from siltstone.config import Settings
-from siltstone.coordination.leases import Leases
-from siltstone.dataset.registry import Registry
-from siltstone.dataset.store import Store
-from siltstone.delta.background import Background, Tidying
 from siltstone.delta.layout import Layout
-from siltstone.delta.read_cache import KeptReads
 from siltstone.delta.table_reader import LogMoved
 from siltstone.errors import SiltstoneError, reason_of
 from siltstone.failpoints import reach
-from siltstone.model.names import DatasetName
 from siltstone.spark.errors import is_away, spark_errors
 from siltstone.spark.jvm import end_children
 from siltstone.spark.session import ENDING_SECONDS, jvm_ended_with, session
@@ -63,27 +57,23 @@ MAX_CAUSE_CHARS: Final = 200_000
 Answer = dict[str, Any]
 
 
-class Workplace:
-    """A lake as this process works on it."""
+class WorkerContext:
+    """A lake as a worker process sees it: the components of a lake, on a JVM of this process, without caches."""
 
     def __init__(self, lake: Path, settings: Settings) -> None:
-        """Open nothing yet."""
-        self.lake = lake
-        clock = SystemClock()
-        self._background = Background()
-        self._registry = Registry(
-            Layout.at(lake),
-            settings=settings,
-            clock=clock,
-            after_commit=Tidying(self._background, settings=settings, clock=clock).notice,
-            after_write=lambda _store, _version: None,
-            reads=KeptReads(0),
+        """Compose the components; nothing is opened yet."""
+        self.root = lake
+        context = LakeContext(
+            layout=Layout.at(lake),
+            settings=replace(settings, lookup_cache_mb=0),
+            clock=SystemClock(),
+            spark=lambda: own_session(settings),
         )
-        leased = Leases(Layout.at(lake), settings, clock).epoch
-        self._inline = InlineRunner(Compactor(spark=lambda: own_session(settings), leased=leased), self._store)
+        self._components = LakeComponents(context)
+        self._inline = InlineRunner(self._components.operations, self._components.store)
 
     def do(self, job: Job) -> Answer:
-        """Do one job, and tell what came of it."""
+        """Run one job, and return its result."""
         try:
             reach("job.began")
             report = self._inline.run(job)
@@ -93,11 +83,8 @@ class Workplace:
             return failed(error)
 
     def close(self) -> None:
-        """Finish upkeep."""
-        self._background.close()
-
-    def _store(self, name: str) -> Store:
-        return self._registry.store(self._registry.find(DatasetName.parse(name)))
+        """Wait for background work."""
+        self._components.close()
 
 
 def own_session(settings: Settings) -> "SparkSession":
@@ -129,9 +116,9 @@ class Worker:
         self._scratch = scratch
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._busy = threading.Event()
-        self._places: dict[str, Workplace] = {}
+        self._places: dict[str, WorkerContext] = {}
 
-    def serve(self, do: Callable[[Workplace, Job], Answer] = Workplace.do) -> None:
+    def serve(self, do: Callable[[WorkerContext, Job], Answer] = WorkerContext.do) -> None:
         """Work until the input ends."""
         for watch in (self._read, self._look):
             threading.Thread(target=watch, name=f"siltstone-worker{watch.__name__}", daemon=True).start()
@@ -147,15 +134,15 @@ class Worker:
         while (line := self._lines.get()) is not None:
             yield line
 
-    def _place(self, asked: dict[str, Any]) -> Workplace:
+    def _place(self, asked: dict[str, Any]) -> WorkerContext:
         key = json.dumps([asked["lake"], asked["settings"]], sort_keys=True)
         if key not in self._places:
             settings = Settings.load(environment={}, **asked["settings"])
-            self._places[key] = Workplace(Path(asked["lake"]), settings)
+            self._places[key] = WorkerContext(Path(asked["lake"]), settings)
         return self._places[key]
 
     def _read(self) -> None:
-        """Take lines in; where they end while there is work to do, nobody is left to do it for."""
+        """Read requests. Input that ends while a job runs means that the parent has died."""
         for line in sys.stdin:
             self._busy.set()
             self._lines.put(line)
@@ -164,7 +151,7 @@ class Worker:
         self._lines.put(None)
 
     def _look(self) -> None:
-        """Notice the parent's death, too, if somebody else still holds its end of the pipe."""
+        """Detect the death of the parent also if another process still holds its end of the pipe."""
         while os.getppid() == self._parent:
             time.sleep(PARENT_LOOK_SECONDS)
         self._die()
@@ -209,8 +196,8 @@ def settings_to_dict(settings: Settings) -> dict[str, Any]:
     return {name: dict(value) if name == "spark" else value for name, value in asdict(settings).items()}
 
 
-def main(do: Callable[[Workplace, Job], Answer] = Workplace.do) -> None:
-    """Run a worker: its arguments are the parent's process id and a folder for what it need not keep."""
+def main(do: Callable[[WorkerContext, Job], Answer] = WorkerContext.do) -> None:
+    """Run a worker. Its arguments are the process id of the parent and a scratch folder."""
     parent, scratch = int(sys.argv[1]), Path(sys.argv[2])
     Worker(own_stdout(), parent=parent, scratch=scratch).serve(do)
 

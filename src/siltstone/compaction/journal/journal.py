@@ -30,6 +30,7 @@ from typing import Final, TypeVar
 from urllib.parse import quote
 
 from siltstone.clock import Clock, epoch_ns
+from siltstone.compaction.execution.events import CompactionEvent, CycleBegan, CycleEnded, JobBegan, JobEnded
 from siltstone.compaction.execution.job import Job
 from siltstone.compaction.failures import Failure
 from siltstone.compaction.journal.job_commits import commits_of, version_of
@@ -148,7 +149,7 @@ class OpenCycle:
 
 
 class Journal:
-    """The journal of one lake, and a `Watcher` of its cycles: one at a time. Safe to share between threads."""
+    """The journal of one lake, and a subscriber of its cycles: one at a time. Safe to share between threads."""
 
     def __init__(
         self, layout: Layout, *, settings: Settings, clock: Clock, store: Callable[[str], Store] | None = None
@@ -262,7 +263,21 @@ class Journal:
         found, _ = _read(events)
         return sorted(found, key=lambda record: order[record.job])
 
-    # ---- watching a cycle ------------------------------------------------------------------------------------------
+    # ---- events of a cycle -----------------------------------------------------------------------------------------
+
+    def on_event(self, event: CompactionEvent) -> None:
+        """Write an event of a cycle down."""
+        match event:
+            case CycleBegan(plan=plan, jobs=jobs):
+                self.cycle_began(plan, jobs)
+            case JobBegan(job=job):
+                self.job_began(job)
+            case JobEnded(job=job, result=result):
+                self.job_ended(job, result)
+            case CycleEnded(results=results):
+                self.cycle_ended(results)
+            case _:
+                pass
 
     def cycle_began(self, plan: Plan, jobs: Sequence[Job]) -> None:
         """Write down what is about to be done."""
@@ -382,7 +397,7 @@ class Journal:
                 return commits_of(self._store(job.spec.dataset), job.spec.kind, job.id, above=above)
         return []
 
-    def cycle_ended(self, plan: Plan, results: Sequence[JobResult]) -> None:  # noqa: ARG002  # as every watcher is called
+    def cycle_ended(self, results: Sequence[JobResult]) -> None:
         """Write down that a cycle has ended, and which of its jobs were left."""
         with self._mutex:
             running, self._running = self._running, None

@@ -1,6 +1,6 @@
-"""What somebody asked for, as the jobs of a plan: it goes the way of every cycle, with its journal, workers, limits and halves.
+"""Plans a manual request: its jobs run as a cycle, with journal, workers, time limits and splitting.
 
-Whether there is something to do is not asked here: a fold that finds nothing is a job that says so. Nothing is changed.
+The plan does not check whether there is work to do. A fold without changes is a job that reports so. Nothing is changed here.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,41 +16,49 @@ from siltstone.config import Settings
 from siltstone.dataset.store import Store
 from siltstone.delta.table_reader import LogMoved
 from siltstone.errors import InvalidRequest, SiltstoneError
-from siltstone.model.compaction_request import Ask, Wish
+from siltstone.model.compaction_request import CompactionRequest, RequestKind
 
 FindStore = Callable[[str], Store]
 
 
-def asked_plan(
-    wish: Wish, names: Sequence[str], *, store: FindStore, settings: Settings, cycle: int, trigger: str
+def request_plan(
+    request: CompactionRequest,
+    names: Sequence[str],
+    *,
+    store: FindStore,
+    settings: Settings,
+    cycle: int,
+    trigger: str,
 ) -> Plan:
-    """Return the jobs of a wish, in the order of the names.
+    """Return the jobs of a request, in the order of the names.
 
     Raises:
-        InvalidRequest: what is asked for is no work on datasets, a retention is too short, or a dataset cannot be clustered so.
-        NotFound: a dataset that is to be clustered is not there; for any other work its own job says so (`Lake.ask` looks first).
+        InvalidRequest: a cycle, a retention that is too short, or columns by which a dataset cannot be clustered.
+        NotFound: a dataset to cluster does not exist. For any other operation its job fails (`Lake.submit` checks first).
     """
-    jobs = tuple(replace(found, trigger=trigger) for name in names for found in _of(wish, name, store, settings))
+    jobs = tuple(replace(found, trigger=trigger) for name in names for found in _specs(request, name, store, settings))
     return Plan(cycle=cycle, budget_bytes=settings.cycle_bytes, jobs=jobs, left_out=())
 
 
-def _of(wish: Wish, name: str, store: FindStore, settings: Settings) -> Iterator[JobSpec]:
-    match wish.ask:
-        case Ask.COMPACT:
-            yield _fold(name, store, JobKind.PURGE if wish.purge else JobKind.FOLD)
-        case Ask.SQUASH:
+def _specs(request: CompactionRequest, name: str, store: FindStore, settings: Settings) -> Iterator[JobSpec]:
+    match request.kind:
+        case RequestKind.COMPACT:
+            yield _fold(name, store, JobKind.PURGE if request.purge else JobKind.FOLD)
+        case RequestKind.SQUASH:
             yield JobSpec(kind=JobKind.SQUASH, lane=str(JobKind.SQUASH), dataset=name)
-        case Ask.CLUSTER:
-            yield from whole_base(store(name), by=wish.by)
-        case Ask.VACUUM:
-            hours = checked_retention(settings, wish.retention_hours)
+        case RequestKind.CLUSTER:
+            yield from whole_base(store(name), by=request.by)
+        case RequestKind.VACUUM:
+            hours = checked_retention(settings, request.retention_hours)
             yield JobSpec(kind=JobKind.VACUUM, lane=str(JobKind.VACUUM), dataset=name, retention_hours=hours)
-        case Ask.CYCLE | Ask.STOP:
-            raise InvalidRequest(f"{wish.ask} is no work on datasets.")
+        case RequestKind.CYCLE:
+            raise InvalidRequest(
+                f"A {request.kind} is planned from thresholds, not from a request. Use Lake.run_cycle."
+            )
 
 
 def _fold(name: str, store: FindStore, kind: JobKind) -> JobSpec:
-    """Return a fold with the changes that it is to take, as far as they can be seen now; the fold itself looks again."""
+    """Return a fold with the changes that are visible now. The fold reads them again."""
     found = JobSpec(kind=kind, lane=str(kind), dataset=name)
     with suppress(SiltstoneError, OSError, LogMoved):
         files = tuple(sorted(map(change_entry, store(name).snapshot().unfolded), key=attrgetter("order", "path")))

@@ -23,7 +23,7 @@ from typing import Any, Final
 from siltstone.clock import Clock
 from siltstone.config import Settings
 from siltstone.coordination.host_identity import installation, machine, process_space
-from siltstone.coordination.state_files import Notes
+from siltstone.coordination.state_files import StateFiles
 from siltstone.delta.layout import Layout
 from siltstone.delta.log_reader import Mark, file_mark
 from siltstone.errors import SiltstoneError
@@ -61,8 +61,8 @@ class Wishes:
         """Remember where they are; nothing is read or written yet."""
         self._layout = layout
         self._role = settings.role
-        self._notes = Notes(layout, durable=settings.durable, folder=layout.hot / "wishes")
-        self._told = Notes(layout, durable=False, folder=layout.hot / "processes")
+        self._notes = StateFiles(layout, durable=settings.durable, folder=layout.hot / "wishes")
+        self._told = StateFiles(layout, durable=False, folder=layout.hot / "processes")
         self._clock = clock
 
     def mark(self) -> Mark:

@@ -8,7 +8,7 @@
 | a journal that cannot be queried | rebuild its projection from the log |
 | tables of a dataset that its readers and writers refuse | see `dataset.table_repair` |
 | data files of a dataset that are missing or cannot be read, as a status finds them | none: a backup has them |
-| a note of the compactor that cannot be read | delete it: the next cycle writes it again |
+| a state file of the compactor that cannot be read | delete it: the next cycle writes it again |
 
 Without a registry that can be read no dataset is looked at: repair it, and look again.
 Looking changes nothing. Each repair is one step that can be repeated; a crash leaves the damage or the repaired state.
@@ -24,7 +24,7 @@ from siltstone.clock import Clock
 from siltstone.compaction.journal.journal import Journal
 from siltstone.compaction.operations.dataset_status import status
 from siltstone.config import Settings
-from siltstone.coordination.state_files import CYCLES, PAUSED, STATUS, Notes
+from siltstone.coordination.state_files import CYCLES, PAUSED, STATUS, STOP, StateFiles
 from siltstone.dataset import table_repair
 from siltstone.dataset.adoption import Adoption
 from siltstone.dataset.registry import Registry
@@ -82,14 +82,20 @@ class Repairs:
     """Finds and repairs the damages of one lake."""
 
     def __init__(
-        self, *, registry: Registry, adoption: Adoption, journal: Journal, notes: Notes, system: Iterable[Table]
+        self,
+        *,
+        registry: Registry,
+        adoption: Adoption,
+        journal: Journal,
+        state_files: StateFiles,
+        system: Iterable[Table],
     ) -> None:
         """Take the parts of a lake that are looked at, and the tables of its system; nothing is read yet."""
         self._system = {f"{SYSTEM}/{table.path.name}": table for table in system}
         self._registry = registry
         self._adoption = adoption
         self._journal = journal
-        self._notes = notes
+        self._state_files = state_files
 
     def damages(self) -> list[Damage]:
         """List every damage; nothing is changed."""
@@ -102,7 +108,7 @@ class Repairs:
             found += [*self._unregistered(), *self._missing(), *tables, *lost]
         if JOURNAL not in refused:
             found += self._broken_journal()
-        return [*found, *self._broken_notes()]
+        return [*found, *self._broken_state_files()]
 
     def repair(self, damage: Damage, *, drop_missing: bool = False) -> None:
         """Repair one damage. The name of a dataset whose folder is missing is dropped only with `drop_missing`.
@@ -128,7 +134,7 @@ class Repairs:
             case DamageKind.SYSTEM:
                 self._system[name].undo_foreign()
             case DamageKind.NOTE:
-                self._notes.remove(name)
+                self._state_files.remove(name)
             case DamageKind.FILES:
                 raise Conflict(f"{name} was not repaired: {damage.remedy}")
 
@@ -235,15 +241,16 @@ class Repairs:
             remedy = "Rebuild the projection of the journal from its log."
             yield Damage(kind=DamageKind.JOURNAL, subject=JOURNAL, found=str(error), remedy=remedy)
 
-    def _broken_notes(self) -> Iterator[Damage]:
+    def _broken_state_files(self) -> Iterator[Damage]:
         remedies = {
             STATUS: "Delete it; the compactor writes it again.",
             CYCLES: "Delete it; the next cycle takes its number from the journal.",
             PAUSED: "Delete it; the compactor then runs by the clock again.",
+            STOP: "Delete it, and request the stop again.",
         }
         for name, remedy in remedies.items():
             with suppress(SiltstoneError):
                 try:
-                    self._notes.cycles() if name == CYCLES else self._notes.read(name)
+                    self._state_files.cycles() if name == CYCLES else self._state_files.read(name)
                 except Corruption as error:
                     yield Damage(kind=DamageKind.NOTE, subject=name, found=str(error), remedy=remedy)

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from siltstone.clock import Clock
+from siltstone.compaction.components import LakeComponents
+from siltstone.compaction.execution.events import Subscriber
 from siltstone.compaction.execution.report import CycleReport
 from siltstone.config import JobPlace, Settings
 from siltstone.coordination.state_files import STATUS
 from siltstone.lake import Lake
-from siltstone.model.compaction_request import Answer, Ask, Wish
-from tests.support.internals import office_of
+from siltstone.maintenance.service import MaintenanceService, Selection
+from tests.support.internals import components_of, state_files_of
 from tests.support.tables import FAST
 
 SETTINGS: Final = replace(FAST, schedule_jitter_seconds=0.0, squash_files=3, stop_seconds=5.0, jobs=JobPlace.INLINE)
@@ -55,99 +57,53 @@ def until(condition: Callable[[], Any]) -> Any:  # noqa: ANN401
     return found
 
 
-class SlowLake(Lake):
-    """A lake whose cycles last until they are told to stop or to go on: a job that takes long."""
+class SlowMaintenance(MaintenanceService):
+    """Maintenance whose cycles last until they are told to stop or to go on: a job that takes long."""
 
-    began: threading.Event
-    go_on: threading.Event
-    deaf = False
-    """True for a job that goes on when it is told to stop."""
+    def __init__(self, components: LakeComponents) -> None:
+        super().__init__(components)
+        self.began, self.go_on = threading.Event(), threading.Event()
+        self.ignores_stop = False
+        """True for a job that goes on when it is told to stop."""
 
     def run_cycle(
         self,
-        names: Sequence[str] | None = None,
+        selection: Selection,
         *,
-        only: Sequence[str] | None = None,
-        crons: Any = None,  # noqa: ANN401
-        force: bool = False,
         cycle: int | None = None,
         epoch: int | None = None,
-        watchers: Any = (),  # noqa: ANN401
+        continuous: bool = False,
+        subscribers: Sequence[Subscriber] = (),
         stopping: Callable[[], bool] = lambda: False,
     ) -> CycleReport:
         self.began.set()
         while not self.go_on.wait(0.01):
-            if stopping() and not self.deaf:
+            if stopping() and not self.ignores_stop:
                 return CycleReport(cycle=cycle or 0, results=())
         return super().run_cycle(
-            names,
-            only=only,
-            crons=crons,
-            force=force,
+            selection,
             cycle=cycle,
             epoch=epoch,
-            watchers=watchers,
+            continuous=continuous,
+            subscribers=subscribers,
             stopping=stopping,
         )
 
 
-def slow_lake(root: Path, *, settings: Settings = SETTINGS) -> SlowLake:
+def slow_lake(root: Path, *, settings: Settings = SETTINGS) -> tuple[Lake, SlowMaintenance]:
     """Open a lake whose cycles last."""
-    lake = SlowLake.open(root, settings=quiet(settings))
-    assert isinstance(lake, SlowLake)
-    lake.began, lake.go_on = threading.Event(), threading.Event()
-    return lake
-
-
-class Asked(threading.Thread):
-    """Somebody who asks, as another process would, and what it is told."""
-
-    def __init__(self, root: Path, wish: Wish, *, settings: Settings = SETTINGS) -> None:
-        super().__init__(daemon=True)
-        self.told: list[dict[str, Any]] = []
-        self.answer: Answer | None = None
-        self.error: Exception | None = None
-        self._lake, self._wish = lake_of(root, settings=settings), wish
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self.answer = self._lake.ask(self._wish, tell=self.told.append)
-        except Exception as error:  # noqa: BLE001  # the test looks at it
-            self.error = error
-
-    def events(self) -> list[str]:
-        return [str(one["event"]) for one in self.told]
-
-    def value(self) -> Answer:
-        self.join(WAIT_SECONDS)
-        assert self.error is None, self.error
-        assert self.answer is not None, self.told
-        return self.answer
+    lake = Lake.open(root, settings=quiet(settings))
+    slow = SlowMaintenance(components_of(lake))
+    lake.maintenance = slow
+    return lake, slow
 
 
 # ---- in other processes ----------------------------------------------------------------------------------------------
 
 
-def compactor_in_process(root: str, told: str) -> None:
-    """Run a compactor until the process is killed; a line for each event."""
-    lake = lake_of(Path(root))
-    with (
-        Path(told).open("a", buffering=1) as log,
-        lake.compactor(tell=lambda one: print(one["event"], file=log)) as found,
-    ):
-        found.wait_until_told_to_stop(300)
-
-
-def ask_in_process(root: str, ask: str = "compact", purge: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
-    """Ask for something and return the answer."""
-    answer = lake_of(Path(root)).ask(Wish(ask=Ask(ask), names=(NAME,), purge=purge))
-    return {"cycle": answer.cycle, "results": list(answer.results), "error": answer.error}
-
-
 def note_in_process(root: str) -> int:
     """Take the number of the next cycle, then say something of oneself."""
-    notes = office_of(lake_of(Path(root))).notes
-    number = notes.next_cycle()
-    notes.write(STATUS, {"holder": "me"})
+    files = state_files_of(lake_of(Path(root)))
+    number = files.next_cycle()
+    files.write(STATUS, {"holder": "me"})
     return number

@@ -1,0 +1,145 @@
+"""The schedule: the tasks of a lake with their crons, and what is due. Pure.
+
+A task is settled up to its *anchor*: whatever was due before has run or was given up. It is due at the first time of its cron
+after the anchor, plus a jitter that was drawn for that time. A run moves the anchor to its own beginning, so one run settles
+all times that were missed.
+
+There is one task for each tier and for each other kind of job. All have the same function, so tasks that are due together are
+planned together: one budget, one order of lanes, and no squash where a fold is due.
+
+A tier may have another cron in some datasets than in the lake. Each such cron is a task of its own, ``hourly@9 * * * *``, for the
+datasets that have it; the lake's task, ``hourly``, is for the others. A trigger by the name of a tier means both.
+"""
+
+import datetime
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from siltstone.compactor.tasks import RECOVERY, ScheduledTask, TaskContext
+from siltstone.config import Settings
+from siltstone.cron import check_cron, next_after
+from siltstone.errors import InvalidRequest
+from siltstone.model.tiers import Tier, tiers_from_text
+
+if TYPE_CHECKING:
+    from siltstone.compaction.execution.report import CycleReport
+
+AT: Final = "@"
+"""Separates the name of a tier from a cron that only some datasets have."""
+KINDS: Final = ("fold", "squash", "events", "cluster", "vacuum")
+"""Kinds of jobs that are not tiers; each has a setting ``<kind>_cron``."""
+SET_BACK_SECONDS: Final = 60.0
+"""A clock that is set back by less is waited for: a correction of seconds repeats no run."""
+
+
+# ---- tasks -------------------------------------------------------------------------------------------------------
+
+
+def schedule(settings: Settings, *, of_datasets: Iterable[Tier] = ()) -> dict[str, str | None]:
+    """Return the cron of each task of a lake; None means only when it is triggered.
+
+    Where datasets have another cron for a tier than the lake, or have the tier alone, each of these crons has its own task.
+
+    >>> schedule(Settings())["hourly"], schedule(Settings())["weekly"]
+    ('5 * * * *', None)
+
+    Raises:
+        InvalidRequest: a setting is not a valid cron expression, or the tiers contradict each other.
+    """
+    tiers = tiers_from_text(settings.tiers)
+    crons = {name: _cron(settings, name) for name in (RECOVERY, *KINDS)}
+    crons |= {tier.name: tier.cron if tier.enabled else None for tier in tiers}
+    for tier in of_datasets:
+        if crons.setdefault(tier.name, None) != tier.cron and tier.enabled:
+            crons[f"{tier.name}{AT}{tier.cron}"] = tier.cron
+    return crons
+
+
+def tier_of(task: str) -> str:
+    """Return the tier or kind of job of a task.
+
+    >>> tier_of("hourly@9 * * * *"), tier_of("fold")
+    ('hourly', 'fold')
+    """
+    return task.partition(AT)[0]
+
+
+def due_crons(due: Iterable[str], crons: Mapping[str, str | None]) -> dict[str, frozenset[str | None]]:
+    """Return the lanes of tasks that are due, each with the crons by which it is due. Recovery has no lane.
+
+    >>> sorted(due_crons(["hourly@9 * * * *"], {"hourly": "5 * * * *", "hourly@9 * * * *": "9 * * * *"})["hourly"])
+    ['9 * * * *']
+    """
+    lanes: dict[str, frozenset[str | None]] = {}
+    for task in due:
+        if task != RECOVERY:
+            lanes[tier_of(task)] = lanes.get(tier_of(task), frozenset()) | {crons.get(task)}
+    return lanes
+
+
+def scheduled_tasks(
+    crons: Mapping[str, str | None],
+    *,
+    run: "Callable[[TaskContext], CycleReport | None]",
+    only: Iterable[str] | None = None,
+) -> list[ScheduledTask]:
+    """Return the tasks of a lake, recovery first.
+
+    Args:
+        crons: what `schedule` returns.
+        run: the function of every task; `TaskContext.tasks` names those that are due.
+        only: names of tiers and kinds of jobs; default: all. Recovery is always included.
+
+    Raises:
+        InvalidRequest: `only` names an unknown task.
+    """
+    requested = set(map(tier_of, crons)) if only is None else set(only)
+    if unknown := sorted(requested - crons.keys()):
+        raise InvalidRequest(
+            f"There is no tier or kind of job {unknown[0]!r}. Known: {', '.join(dict.fromkeys(map(tier_of, crons)))}."
+        )
+    return [
+        ScheduledTask(name=name, cron=cron, run=run)
+        for name, cron in crons.items()
+        if name == RECOVERY or tier_of(name) in requested
+    ]
+
+
+def _cron(settings: Settings, name: str) -> str | None:
+    text: str = getattr(settings, f"{name}_cron").strip()
+    if not text:
+        return None
+    try:
+        check_cron(text)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"Setting '{name}_cron': {error}") from error
+    return text
+
+
+# ---- what is due ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """When one task is due next; `due_at` is None without a cron."""
+
+    anchor: datetime.datetime
+    due_at: datetime.datetime | None
+
+
+def timing(cron: str | None, anchor: datetime.datetime, *, jitter_seconds: float) -> Timing:
+    """Return when a task that is settled up to the anchor is due next."""
+    if cron is None:
+        return Timing(anchor=anchor, due_at=None)
+    return Timing(anchor=anchor, due_at=next_after(cron, anchor) + datetime.timedelta(seconds=jitter_seconds))
+
+
+def due(timings: Iterable[tuple[str, Timing]], now: datetime.datetime) -> tuple[str, ...]:
+    """Return the names of tasks that are due, in the given order."""
+    return tuple(name for name, found in timings if found.due_at is not None and found.due_at <= now)
+
+
+def is_set_back(found: Timing, now: datetime.datetime) -> bool:
+    """Return true if the clock was set back behind the anchor, so that the task would wait until it has caught up."""
+    return found.anchor - now > datetime.timedelta(seconds=SET_BACK_SECONDS)

@@ -1,0 +1,463 @@
+"""The scheduler: runs tasks by their cron, one cycle at a time, as long as it holds the lease.
+
+Terms. A *tick* is one check of the lease and the clock. A *cycle* is one run of all tasks that are due at a tick, or that were
+triggered, under one number. Without the lease the scheduler *stands by*.
+
+Flow of a tick:
+
+1. hold the lease: check and renew it. Without one, take it if it is free, else stand by;
+2. choose the tasks: the triggered ones, else those that are due (`schedule`, pure) unless paused;
+3. run each group of tasks; check the lease before each. An error of one group is its result and stops no other one;
+4. record the cycle and pass it to the subscriber.
+
+While a task runs the lease renews itself on a thread of its own. A standby scheduler checks the lease at every tick. It takes
+over within a tick when the holder on this machine dies, and after the lease's time when a holder on another machine is silent.
+What came due within two lease times before the takeover runs again: the holder may have died before it ran.
+
+Nothing here is durable. A crash ends the cycle; the steps of its jobs decide what it leaves, and the journal of the lake knows
+which cycles were begun.
+"""
+
+import datetime
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from siltstone.clock import Clock
+from siltstone.compactor.schedule import Timing, due, is_set_back, timing
+from siltstone.compactor.tasks import Cycle, Outcome, ScheduledTask, State, Status, TaskContext, TaskResult, Trigger
+from siltstone.config import Settings
+from siltstone.coordination.leases import COMPACTOR, Lease, Leases
+from siltstone.errors import Conflict, Fenced, InvalidRequest, NotFound, Reason, SiltstoneError, Unavailable, reason_of
+from siltstone.model.roles import check_may_compact
+
+TICK_SECONDS: Final = 1.0
+"""Time between two ticks: cron counts minutes, but a takeover should not wait."""
+STOP_SECONDS: Final = 1.0
+HISTORY_CYCLES: Final = 100
+OVERLAP_LEASES: Final = 2
+"""Tasks that came due within this number of lease times before a takeover run again."""
+
+NOT_CHECKED: Final = "it has not checked the lease yet"
+
+OnCycle = Callable[[Cycle], object]
+Numbers = Callable[[], int]
+
+
+class Scheduler:
+    """Runs tasks by the clock. `tick` does one step; `start` ticks on a thread until `stop`."""
+
+    def __init__(
+        self,
+        tasks: Iterable[ScheduledTask],
+        *,
+        leases: Leases,
+        settings: Settings,
+        clock: Clock,
+        next_cycle: int | Numbers = 1,
+        settled: Mapping[str, datetime.datetime] | None = None,
+        on_cycle: OnCycle = lambda _cycle: None,
+    ) -> None:
+        """Prepare the tasks; nothing is read or run yet.
+
+        Args:
+            tasks: the tasks, in the order in which they run.
+            leases: the leases of the lake.
+            settings: the role, the lease's time and the jitter.
+            clock: the source of time.
+            next_cycle: the number of the first cycle; or a function that reserves the number of each cycle, called while the
+                lease is held.
+            settled: when tasks ran last, so that what was missed while no scheduler ran is caught up. Default: now.
+            on_cycle: receives each cycle that has ended. An error it raises is kept as `Status.trouble`.
+
+        Raises:
+            InvalidRequest: the role may not compact, a cron is not valid, or two tasks have the same name.
+        """
+        check_may_compact(settings.role, doing="run the compactor")
+        self._tasks = _by_name(tasks)
+        self._leases = leases
+        self._settings = settings
+        self._clock = clock
+        self._on_cycle = on_cycle
+        now = clock.now()
+        self._timings = {name: self._timing(name, (settled or {}).get(name, now)) for name in self._tasks}
+        self._ticking = threading.Lock()
+        self._leasing = threading.RLock()
+        self._changed = threading.Condition()
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._lease: Lease | None = None
+        self._waits_because: str | None = NOT_CHECKED
+        self._paused = False
+        self._number: Numbers = itertools.count(next_cycle).__next__ if isinstance(next_cycle, int) else next_cycle
+        self._requested: tuple[int, tuple[ScheduledTask, ...]] | None = None
+        self._running: tuple[int, Trigger, tuple[str, ...]] | None = None
+        self._history: deque[Cycle] = deque(maxlen=HISTORY_CYCLES)
+        self._trouble: str | None = None
+
+    # ---- control -------------------------------------------------------------------------------------------------
+
+    def trigger(self, names: Iterable[str] | None = None) -> int:
+        """Request a cycle of all tasks, or of the named ones, also while paused; return its number.
+
+        It begins after a scheduled cycle that is running.
+
+        Raises:
+            NotFound: there is no task of that name.
+            Conflict: another triggered cycle has not ended, or this compactor stands by.
+            Unavailable: the compactor was stopped.
+        """
+        tasks = self._chosen(names)
+        self._check_free()
+        if self._held() is None:
+            because = (self._waits_because or "it was stopped").rstrip(".")
+            raise Conflict(
+                f"This compactor stands by: {because}. No cycle was begun. Trigger it where the lease is held."
+            )
+        with self._changed:
+            self._check_free()
+            number = self._number()
+            self._requested = (number, tasks)
+        self._wake.set()
+        return number
+
+    def wait(self, number: int, *, seconds: float) -> Cycle:
+        """Wait until a cycle has ended.
+
+        Raises:
+            Unavailable: it has not within that time, or the scheduler was stopped before it began.
+        """
+
+        def ended() -> Cycle | None:
+            return next((cycle for cycle in self._history if cycle.number == number), None)
+
+        with self._changed:
+            self._changed.wait_for(lambda: ended() is not None or self._is_over(), timeout=seconds)
+            found = ended()
+        if found is None:
+            raise Unavailable(f"Cycle {number} has not ended within {seconds:g} seconds.")
+        return found
+
+    def replace_tasks(self, tasks: Iterable[ScheduledTask]) -> None:
+        """Schedule these tasks from now on. A task whose cron has not changed keeps its timing."""
+        given = _by_name(tasks)
+        with self._changed:
+            old, now = self._tasks, self._clock.now()
+            same = {name for name, task in given.items() if name in old and old[name].cron == task.cron}
+            self._tasks = {name: old[name] if name in same else task for name, task in given.items()}
+            self._timings = {
+                name: self._timings[name] if name in same else self._timing(name, now) for name in self._tasks
+            }
+
+    def pause(self) -> None:
+        """Begin no further scheduled cycle. A running cycle goes on, and the lease is kept."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Resume the schedule: what came due meanwhile runs once."""
+        self._paused = False
+        self._wake.set()
+
+    def history(self) -> tuple[Cycle, ...]:
+        """Return the last cycles, oldest first."""
+        with self._changed:
+            return tuple(self._history)
+
+    def status(self) -> Status:
+        """Return the status."""
+        with self._changed:
+            lease, running = self._lease, self._running
+            trouble = self._trouble or (lease.trouble if lease is not None else None)
+            return Status(
+                state=self._state(),
+                paused=self._paused,
+                standing_by_because=self._waits_because,
+                holder=lease.row if lease is not None else None,
+                running_cycle=running[0] if running else None,
+                running_tasks=running[2] if running else (),
+                cycles=len(self._history),
+                due={name: found.due_at for name, found in self._timings.items()},
+                trouble=trouble,
+            )
+
+    def _state(self) -> State:
+        if self._running is not None:
+            return State.RUNNING
+        if self._stopping.is_set():
+            return State.STOPPED
+        if self._waits_because is not None:
+            return State.STANDING_BY
+        return State.PAUSED if self._paused else State.WAITING
+
+    # ---- the thread ----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Tick on a thread until `stop`.
+
+        Raises:
+            InvalidRequest: it was started before.
+        """
+        if self._thread is not None or self._stopping.is_set():
+            raise InvalidRequest("This compactor was started before. Make a new one.")
+        self._thread = threading.Thread(target=self._loop, name="siltstone-scheduler", daemon=True)
+        self._thread.start()
+
+    def stop(self, *, seconds: float = STOP_SECONDS) -> bool:
+        """Run nothing more and release the lease; return whether that is done within the time.
+
+        A running task sees `TaskContext.stopping`. While it goes on, the lease is kept until it or the process ends.
+        """
+        self._stopping.set()
+        self._wake.set()
+        if self._thread is None:
+            self._release()
+            return True
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _loop(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._wake.clear()
+                try:
+                    self.tick()
+                except Exception as error:  # noqa: BLE001  # the loop outlives any error of one tick
+                    self._trouble = error_text(error)
+                self._wake.wait(TICK_SECONDS)
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        with self._leasing:
+            lease, self._lease = self._lease, None
+            if lease is not None:
+                lease.release()
+        with self._changed:
+            self._waits_because = "it was stopped"
+            self._changed.notify_all()
+
+    # ---- one tick ------------------------------------------------------------------------------------------------
+
+    def tick(self) -> Cycle | None:
+        """Check the lease and the clock once, and run what is due; return the cycle if one ran."""
+        with self._ticking:
+            if self._stopping.is_set():
+                return None
+            now = self._clock.now()
+            self._follow_clock(now)
+            lease = self._held()
+            if lease is None:
+                self._stand_by(now)
+                return None
+            with self._changed:
+                begun = self._begin(now)
+            if begun is None:
+                return None
+            return self._run(lease, now, *begun)
+
+    def _follow_clock(self, now: datetime.datetime) -> None:
+        for name, found in self._timings.items():
+            if is_set_back(found, now):
+                self._timings[name] = self._timing(name, now)
+
+    def _stand_by(self, now: datetime.datetime) -> None:
+        """The lease holder runs the tasks; only what it may have missed before a takeover stays due here."""
+        anchor = now - datetime.timedelta(seconds=OVERLAP_LEASES * self._settings.lease_seconds)
+        for name, found in self._timings.items():
+            if found.anchor < anchor:
+                self._timings[name] = self._timing(name, anchor)
+        with self._changed:
+            if self._requested is not None:
+                number, tasks = self._requested
+                self._requested = None
+                names = tuple(task.name for task in tasks)
+                error = f"the lease was lost: {self._waits_because}"
+                self._record(
+                    Cycle(
+                        number=number,
+                        trigger=Trigger.MANUAL,
+                        epoch=0,
+                        started=now,
+                        ended=now,
+                        seconds=0.0,
+                        results=(TaskResult(tasks=names, outcome=Outcome.SKIPPED, error=error),),
+                    )
+                )
+
+    def _begin(self, now: datetime.datetime) -> tuple[int, Trigger, tuple[ScheduledTask, ...]] | None:
+        if self._requested is not None:
+            number, tasks = self._requested
+            self._requested = None
+            self._running = (number, Trigger.MANUAL, ())
+            return number, Trigger.MANUAL, tasks
+        names = () if self._paused else due(self._timings.items(), now)
+        if not names:
+            return None
+        number = self._number()
+        self._running = (number, Trigger.SCHEDULE, ())
+        return number, Trigger.SCHEDULE, tuple(self._tasks[name] for name in names)
+
+    def _run(
+        self, lease: Lease, now: datetime.datetime, number: int, trigger: Trigger, tasks: tuple[ScheduledTask, ...]
+    ) -> Cycle:
+        started, epoch, results = self._clock.monotonic_seconds(), lease.epoch, []
+        try:
+            for group in _groups(tasks):
+                self._running = (number, trigger, tuple(task.name for task in group))
+                results.append(self._run_group(lease, number, trigger, group))
+                if results[-1].outcome is not Outcome.SKIPPED:
+                    self._settle(group, now)
+        finally:
+            cycle = Cycle(
+                number=number,
+                trigger=trigger,
+                epoch=epoch,
+                started=now,
+                ended=self._clock.now(),
+                seconds=self._clock.monotonic_seconds() - started,
+                results=tuple(results),
+            )
+            with self._changed:
+                self._running = None
+                self._record(cycle)
+        try:
+            self._on_cycle(cycle)
+        except Exception as error:  # noqa: BLE001  # a subscriber must not stop the scheduler
+            self._trouble = f"A callback failed after cycle {number}: {type(error).__name__}: {error}"
+        return cycle
+
+    def _settle(self, tasks: tuple[ScheduledTask, ...], now: datetime.datetime) -> None:
+        for task in tasks:
+            if self._tasks.get(task.name) is task:
+                self._timings[task.name] = self._timing(task.name, now)
+
+    def _run_group(self, lease: Lease, number: int, trigger: Trigger, tasks: tuple[ScheduledTask, ...]) -> TaskResult:
+        names = tuple(task.name for task in tasks)
+        if self._stopping.is_set():
+            text = "the compactor was stopped"
+            return TaskResult(tasks=names, outcome=Outcome.SKIPPED, error=text, error_reason=Reason.CANCELLED.value)
+        started = self._clock.monotonic_seconds()
+        try:
+            lease.check()
+        except Exception as error:  # noqa: BLE001  # nothing runs under a lease that cannot be checked
+            return _failure(names, Outcome.SKIPPED, error)
+        context = TaskContext(
+            cycle=number,
+            trigger=trigger,
+            tasks=names,
+            epoch=lease.epoch,
+            lease=lease,
+            stopping=self._stopping.is_set,
+        )
+        try:
+            report = tasks[0].run(context)
+        except Exception as error:  # noqa: BLE001  # an error of one group is its result and stops no other one
+            return _failure(names, Outcome.FAILED, error, seconds=self._clock.monotonic_seconds() - started)
+        seconds = self._clock.monotonic_seconds() - started
+        return TaskResult(tasks=names, outcome=Outcome.DONE, seconds=seconds, report=report)
+
+    def _record(self, cycle: Cycle) -> None:
+        self._history.append(cycle)
+        self._changed.notify_all()
+
+    # ---- the lease -----------------------------------------------------------------------------------------------
+
+    def _held(self) -> Lease | None:
+        """Return the lease if this process holds it or can take it; else None, and the reason in `_waits_because`."""
+        with self._leasing:
+            try:
+                lease = self._renewed() or self._taken()
+            except Exception as error:  # noqa: BLE001  # a table that cannot be read is not a free lease
+                self._waits_because = error_text(error)
+                return None
+            if lease is not None:
+                self._waits_because = None
+            return lease
+
+    def _renewed(self) -> Lease | None:
+        lease = self._lease
+        if lease is None:
+            return None
+        try:
+            lease.check()
+            lease.renew_if_due()
+        except Fenced:
+            self._lease = None
+            lease.release()
+            return None
+        return lease
+
+    def _taken(self) -> Lease | None:
+        if self._stopping.is_set():
+            return None
+        lease = self._leases.take(COMPACTOR, role=self._settings.role)
+        if lease is None:
+            row = self._leases.row(COMPACTOR)
+            self._waits_because = f"{row.described()} holds the lease" if row else "another process was quicker"
+            return None
+        self._lease = lease.keep()
+        return lease
+
+    # ---- helpers -------------------------------------------------------------------------------------------------
+
+    def _timing(self, name: str, anchor: datetime.datetime) -> Timing:
+        jitter = self._clock.jitter() * self._settings.schedule_jitter_seconds
+        return timing(self._tasks[name].cron, anchor, jitter_seconds=jitter)
+
+    def _chosen(self, names: Iterable[str] | None) -> tuple[ScheduledTask, ...]:
+        if names is None:
+            return tuple(self._tasks.values())
+        requested = set(names)
+        if unknown := sorted(requested - self._tasks.keys()):
+            raise NotFound(f"There is no task {unknown[0]!r}. There are: {', '.join(self._tasks)}.")
+        if not requested:
+            raise InvalidRequest("No task was named. Name some, or leave the names out to run all.")
+        return tuple(task for name, task in self._tasks.items() if name in requested)
+
+    def _check_free(self) -> None:
+        with self._changed:
+            if self._stopping.is_set():
+                raise Unavailable("This compactor was stopped. Make a new one.")
+            is_scheduled = self._running is None or self._running[1] is Trigger.SCHEDULE
+            busy = self._requested if is_scheduled else self._running
+            if busy is not None:
+                raise Conflict(
+                    f"Cycle {busy[0]} is already running. No other was begun. Wait until it has ended.",
+                    reason=Reason.CYCLE_RUNNING,
+                )
+
+    def _is_over(self) -> bool:
+        return self._stopping.is_set() and self._running is None
+
+
+def _groups(tasks: tuple[ScheduledTask, ...]) -> list[tuple[ScheduledTask, ...]]:
+    """Return tasks in their order; neighbours that have the same function are one group."""
+    return [tuple(group) for _, group in itertools.groupby(tasks, key=lambda task: task.run)]
+
+
+def error_text(error: Exception) -> str:
+    """Return the text of an error; the type comes first unless the error is one of Siltstone's."""
+    return str(error) if isinstance(error, SiltstoneError) else f"{type(error).__name__}: {error}"
+
+
+def _failure(tasks: tuple[str, ...], outcome: Outcome, error: Exception, *, seconds: float = 0.0) -> TaskResult:
+    return TaskResult(
+        tasks=tasks,
+        outcome=outcome,
+        seconds=seconds,
+        error=error_text(error),
+        error_kind=error.kind if isinstance(error, SiltstoneError) else SiltstoneError.kind,
+        error_reason=reason_of(error),
+    )
+
+
+def _by_name(tasks: Iterable[ScheduledTask]) -> dict[str, ScheduledTask]:
+    found: dict[str, ScheduledTask] = {}
+    for task in tasks:
+        if task.name in found:
+            raise InvalidRequest(f"There are two tasks with the name {task.name!r}. Give each its own.")
+        found[task.name] = task
+    return found

@@ -1,0 +1,362 @@
+"""The compactor service: a scheduler with the tasks of a lake, and its state files. What `silt compactor` runs.
+
+Two threads. The scheduler's thread (`scheduler`) holds the lease and runs cycles. The monitor thread polls the state files:
+
+1. ``paused.json``: nothing runs by the schedule while it exists. It belongs to the lake, so a pause outlives the process;
+2. ``stop.json``: names the lease holder that is to stop;
+3. ``status.json``: rewritten when something has changed.
+
+Each cycle recovers once, before it plans: the previous lease holder may have died.
+The number of a cycle is durable before the cycle begins, and the times of its tasks after it. So numbers rise, and what was
+missed while no compactor ran is caught up once.
+"""
+
+import datetime
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from siltstone.compaction.execution.events import CompactionEvent, CycleBegan, CycleEnded, CycleReported, Subscriber
+from siltstone.compactor.events import (
+    CycleCompleted,
+    Interrupting,
+    LeaseAcquired,
+    Paused,
+    RecoveryFailed,
+    Resumed,
+    StandingBy,
+    Stopped,
+    Stopping,
+    Trouble,
+)
+from siltstone.compactor.leased_runner import CycleContext, LeasedRunner
+from siltstone.compactor.schedule import due_crons, schedule, scheduled_tasks, tier_of
+from siltstone.compactor.scheduler import NOT_CHECKED, Scheduler, error_text
+from siltstone.compactor.status import CompactorState, holder_facts
+from siltstone.compactor.tasks import RECOVERY, Cycle, Outcome, ScheduledTask, State, Status, TaskContext, Trigger
+from siltstone.coordination.state_files import STATUS
+from siltstone.errors import SiltstoneError
+from siltstone.maintenance.service import MaintenanceService, Selection
+
+if TYPE_CHECKING:
+    from siltstone.compaction.execution.report import CycleReport
+
+MONITOR_SECONDS: Final = 0.25
+"""Time between two polls of the state files."""
+INTERRUPT_SECONDS: Final = 15.0
+"""Time that an interrupted job has to end."""
+
+Names = Callable[[], list[str] | None]
+
+
+class CompactorService:
+    """Maintains one lake on a schedule. `start` and `stop` it, or use it in a ``with`` block."""
+
+    def __init__(
+        self,
+        maintenance: MaintenanceService,
+        *,
+        names: Names = lambda: None,
+        only: Sequence[str] | None = None,
+        on_event: Subscriber = lambda _event: None,
+        interrupt: Callable[[], None] = lambda: None,
+        continuous: bool = True,
+    ) -> None:
+        """Prepare the tasks; nothing runs yet. Use `Lake.compactor`.
+
+        Args:
+            maintenance: plans and runs the cycles.
+            names: returns the datasets to maintain, before each cycle; None means all.
+            only: tiers and kinds of jobs; None means all.
+            on_event: receives every event, from several threads.
+            interrupt: interrupts what runs on Spark now.
+            continuous: false for a single cycle: nothing runs by the schedule, and jobs need no workers.
+
+        Raises:
+            InvalidRequest: the role may not compact, an unknown task, or settings that contradict each other.
+            Corruption: the state files of the lake cannot be read.
+        """
+        components = maintenance.components
+        self._maintenance = maintenance
+        self._files = components.state_files
+        self._state = CompactorState(components.leases, self._files, maintenance.clock)
+        self._settings = maintenance.settings
+        self._clock = maintenance.clock
+        self._names = names
+        self._only = only
+        self._on_event = on_event
+        self._interrupt = interrupt
+        self._continuous = continuous
+        self._runner = LeasedRunner(maintenance, continuous=continuous, on_event=self._on_cycle_event)
+        self._crons = self._schedule()
+        self._scheduler = Scheduler(
+            self._tasks(),
+            leases=components.leases,
+            settings=self._settings,
+            clock=self._clock,
+            next_cycle=maintenance.next_cycle,
+            settled=self._settled(),
+            on_cycle=self._on_cycle,
+        )
+        self._report_mutex = threading.Lock()
+        self._written: dict[str, Any] = {}
+        self._holder: str | None = None
+        self._recovered: str | None = None
+        """The lease under which recovery has run."""
+        self._standing_by_because: str | None = None
+        self._trouble: str | None = None
+        self._running_since: dict[int, str] = {}
+        self._stop_requested = threading.Event()
+        self._closing = threading.Event()
+        self._monitor: threading.Thread | None = None
+
+    # ---- start and stop ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Run until `stop`, on threads of its own."""
+        self._apply_pause()
+        self._scheduler.start()
+        self._monitor = threading.Thread(target=self._poll, name="siltstone-compactor-monitor", daemon=True)
+        self._monitor.start()
+
+    def step(self) -> Cycle | None:
+        """Check the state files and the schedule once, for a caller with its own loop; return the cycle if one ran."""
+        self.check_files()
+        cycle = self._scheduler.tick()
+        self.check_files()
+        return cycle
+
+    def stop(self, *, seconds: float | None = None) -> bool:
+        """Begin nothing more, cancel running jobs, and release the lease. The next lease holder plans the jobs again.
+
+        Returns whether all that was done. If not, the process must end for the lease to be free.
+        """
+        limit = self._settings.stop_seconds if seconds is None else seconds
+        self._on_event(Stopping())
+        done = self._scheduler.stop(seconds=limit)
+        if not done:
+            self._on_event(Interrupting())
+            until = self._clock.monotonic_seconds() + INTERRUPT_SECONDS
+            while not done and self._clock.monotonic_seconds() < until:
+                self._try_to_interrupt()
+                done = self._scheduler.stop(seconds=1.0)
+        self._closing.set()
+        if self._monitor is not None:
+            self._monitor.join(INTERRUPT_SECONDS)
+        self._write_stopped()
+        self._on_event(Stopped(clean=done))
+        return done
+
+    def _try_to_interrupt(self) -> None:
+        """Interrupt running Spark work. A session that is still starting is interrupted by the next call."""
+        try:
+            self._interrupt()
+        except Exception as error:  # noqa: BLE001  # an error of Spark must not keep the compactor from stopping
+            self._on_event(Trouble(error=f"{type(error).__name__}: {error}"))
+
+    def __enter__(self) -> "CompactorService":
+        self.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+
+    def wait_for_stop_request(self, seconds: float) -> bool:
+        """Wait that long, or until another process requests a stop (`silt compactor stop`); return whether one did."""
+        return self._stop_requested.wait(seconds)
+
+    # ---- control -------------------------------------------------------------------------------------------------
+
+    def trigger(self, names: Sequence[str] | None = None) -> int:
+        """Request a cycle of all tasks, or of the named ones, also while paused; return its number.
+
+        It begins after a scheduled cycle that is running.
+
+        Raises:
+            NotFound: there is no task of that name.
+            Conflict: another triggered cycle has not ended, or this compactor stands by.
+            Unavailable: the compactor was stopped.
+        """
+        number = self._scheduler.trigger(None if names is None else self._variants(names))
+        self._report_holder(self._scheduler.status())
+        return number
+
+    def _variants(self, names: Sequence[str]) -> list[str]:
+        """Return tasks by the names of tiers, including those with crons of their own."""
+        tasks = self._scheduler.status().due
+        return [*names, *(task for task in tasks if task not in names and tier_of(task) in names)]
+
+    def wait(self, number: int, *, seconds: float) -> Cycle:
+        """Wait until a cycle has ended.
+
+        Raises:
+            Unavailable: it has not within that time, or the compactor was stopped before it began.
+        """
+        return self._scheduler.wait(number, seconds=seconds)
+
+    def pause(self) -> None:
+        """Pause the schedule of all compactors of this lake until a resume; a running cycle goes on."""
+        self._state.pause()
+        self._apply_pause()
+
+    def resume(self) -> None:
+        """Resume the schedule: what came due meanwhile runs once."""
+        self._state.resume()
+        self._apply_pause()
+
+    def status(self) -> Status:
+        """Return the status of this compactor."""
+        return self._scheduler.status()
+
+    def history(self) -> tuple[Cycle, ...]:
+        """Return the last cycles of this compactor, oldest first."""
+        return self._scheduler.history()
+
+    # ---- tasks ---------------------------------------------------------------------------------------------------
+
+    def _schedule(self) -> dict[str, str | None]:
+        crons = schedule(self._settings, of_datasets=self._maintenance.dataset_tiers())
+        return crons if self._continuous else dict.fromkeys(crons)
+
+    def _tasks(self) -> list[ScheduledTask]:
+        return scheduled_tasks(self._crons, run=self._run, only=self._only)
+
+    def _update_schedule(self) -> None:
+        """Apply crons that datasets have changed. An error is left to the cycle, which reports it."""
+        try:
+            crons = self._schedule()
+        except SiltstoneError:
+            return
+        if crons != self._crons:
+            self._crons = crons
+            self._scheduler.replace_tasks(self._tasks())
+
+    def _run(self, task: TaskContext) -> "CycleReport | None":
+        """Run the due tasks as one cycle, which recovers first. Recovery alone plans nothing."""
+        context = CycleContext(number=task.cycle, lease=task.lease, stopping=task.stopping)
+        names = self._names()
+        crons = due_crons(task.tasks, self._crons)
+        report: CycleReport | None = None
+        if crons and (names is None or names):
+            selection = Selection(
+                names=names,
+                only=tuple(crons),
+                crons=crons if task.trigger is Trigger.SCHEDULE else None,
+                known_tiers=frozenset(map(tier_of, self._crons)),
+            )
+            self._update_schedule()
+            report = self._runner.run_cycle(selection, context)
+        elif RECOVERY in task.tasks:
+            report = self._runner.recover(context)
+        if report is not None:
+            self._report_recovery(task, report)
+        return report
+
+    def _report_recovery(self, task: TaskContext, report: "CycleReport") -> None:
+        """Report what could not be recovered: at the first recovery under a lease, and when recovery was due."""
+        holder = task.lease.row.holder
+        if RECOVERY in task.tasks or self._recovered != holder:
+            for one in report.recovery.problems:
+                self._on_event(RecoveryFailed(cycle=task.cycle, dataset=one.dataset or one.what, error=one.error))
+        self._recovered = holder
+
+    def _on_cycle_event(self, event: CompactionEvent) -> None:
+        """Pass on the events of cycles that concern jobs; `CycleCompleted` follows when all tasks have ended."""
+        match event:
+            case CycleBegan(jobs=()) | CycleEnded() | CycleReported():
+                return
+            case _:
+                self._on_event(event)
+
+    def _on_cycle(self, cycle: Cycle) -> None:
+        """Record the result of a cycle, and when its tasks ran."""
+        summary = cycle.summary()
+        if summary["jobs"] or summary["failed"] or summary["cancelled"]:
+            self._on_event(CycleCompleted(cycle=cycle))
+        settled = {
+            name: cycle.started.isoformat()
+            for result in cycle.results
+            if result.outcome is not Outcome.SKIPPED
+            for name in result.tasks
+        }
+        self._files.ended(summary, settled=settled)
+
+    # ---- state files ---------------------------------------------------------------------------------------------
+
+    def _poll(self) -> None:
+        while not self._closing.is_set():
+            try:
+                self.check_files()
+                self._trouble = None
+            except Exception as error:  # noqa: BLE001  # the monitor outlives any error of one check
+                text = error_text(error)
+                if text != self._trouble:
+                    self._trouble = text
+                    self._on_event(Trouble(error=text))
+            self._closing.wait(MONITOR_SECONDS)
+
+    def check_files(self) -> None:
+        """Apply a pause or a stop request, and write the status."""
+        status = self._scheduler.status()
+        self._report_holder(status)
+        self._apply_pause()
+        if status.holder is None or status.state in (State.STANDING_BY, State.STOPPED):
+            return
+        if self._state.is_stop_requested(status.holder.holder):
+            self._stop_requested.set()
+        self._write_status(self._scheduler.status())
+
+    def _report_holder(self, status: Status) -> None:
+        """Report when this compactor acquires or loses the lease."""
+        with self._report_mutex:
+            if status.holder is None or status.state is State.STANDING_BY:
+                self._holder = None
+                because = status.standing_by_because
+                if because not in (self._standing_by_because, NOT_CHECKED) and status.state is State.STANDING_BY:
+                    self._standing_by_because = because
+                    self._on_event(StandingBy(because=because or ""))
+            elif status.holder.holder != self._holder and status.state is not State.STOPPED:
+                self._holder, self._standing_by_because = status.holder.holder, None
+                self._on_event(LeaseAcquired(epoch=status.holder.epoch))
+
+    def _apply_pause(self) -> None:
+        paused = self._state.is_paused()
+        if paused == self._scheduler.status().paused:
+            return
+        (self._scheduler.pause if paused else self._scheduler.resume)()
+        self._on_event(Paused() if paused else Resumed())
+
+    def _write_status(self, status: Status) -> None:
+        if status.holder is None:
+            return
+        cycle = status.running_cycle
+        if cycle is not None and cycle not in self._running_since:
+            self._running_since = {cycle: self._clock.now().isoformat(timespec="seconds")}
+        content = {
+            **holder_facts(status.holder),
+            "state": str(status.state),
+            "paused": status.paused,
+            "running_cycle": cycle,
+            "running_tasks": list(status.running_tasks),
+            "running_since": self._running_since.get(cycle) if cycle is not None else None,
+            "due": {name: at.isoformat() if at else None for name, at in status.due.items()},
+            "trouble": self._trouble or status.trouble,
+        }
+        if content != self._written:
+            self._files.write(STATUS, content)
+            self._written = content
+
+    def _write_stopped(self) -> None:
+        """Write that this compactor has stopped, unless another one has written its status meanwhile."""
+        if not self._written:
+            return
+        try:
+            status = self._files.read(STATUS)
+            if status is not None and status.get("holder") == self._written["holder"]:
+                self._files.write(STATUS, {**self._written, "state": str(State.STOPPED), "running_cycle": None})
+        except SiltstoneError:
+            return  # the released lease says the same
+
+    def _settled(self) -> dict[str, datetime.datetime]:
+        settled = self._files.cycles().get("settled", {})
+        return {name: datetime.datetime.fromisoformat(at) for name, at in settled.items()}

@@ -1,0 +1,366 @@
+"""Plans, runs, journals and recovers the compaction cycles of one lake. The schedule and the lease are in `compactor`.
+
+A cycle: recover what crashed processes left, plan, run the jobs, write the journal, report. Cycles need no lease. The commit
+check of each table protects the data; an epoch fences out jobs that were planned under an older lease.
+"""
+
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from siltstone.compaction.components import LakeComponents
+from siltstone.config import JobPlace
+from siltstone.delta.layout import LOG, has_versions
+from siltstone.delta.table_reader import LogMoved
+from siltstone.errors import Conflict, Reason, SiltstoneError
+from siltstone.host.system_errors import log_errors
+from siltstone.model.names import DatasetName
+from siltstone.model.roles import check_may_compact
+
+if TYPE_CHECKING:
+    from siltstone.compaction.execution.events import Subscriber
+    from siltstone.compaction.execution.job import InlineRunner
+    from siltstone.compaction.execution.report import CycleEntry, CycleReport
+    from siltstone.compaction.execution.worker_pool import WorkerPool
+    from siltstone.compaction.journal.journal import Journal
+    from siltstone.compaction.journal.records import JobRecord
+    from siltstone.compaction.journal.recovery import Recovery, RecoveryReport
+    from siltstone.compaction.journal.totals import Totals
+    from siltstone.compaction.planning.model import Plan, UnfinishedJob
+    from siltstone.model.compaction_request import CompactionRequest
+    from siltstone.model.lease import LeaseRow
+    from siltstone.model.tiers import Tier
+
+Crons = Mapping[str, frozenset[str | None]]
+"""For each tier, the crons by which it is due."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What a cycle plans."""
+
+    names: Sequence[str] | None = None
+    """The datasets; None means all."""
+    only: Sequence[str] | None = None
+    """Kinds of jobs and names of tiers; None means all."""
+    force: bool = False
+    """Also plan what is below its thresholds or too young."""
+    crons: Crons | None = None
+    """For each tier, the crons by which it is due. A dataset where the tier has another cron is left out."""
+    known_tiers: frozenset[str] = frozenset()
+    """Tiers that `only` may name although no dataset has them now."""
+
+
+class MaintenanceService:
+    """The compaction cycles of one lake. Keep one for the life of a process: it remembers when it swept files."""
+
+    def __init__(self, components: LakeComponents) -> None:
+        """Use these components; nothing is read or written yet."""
+        self.components = components
+        self.settings = components.context.settings
+        self.clock = components.context.clock
+        self._layout = components.context.layout
+        self._registry = components.registry
+        self._subscribers: list[Subscriber] = []
+        self._pool: WorkerPool | None = None
+
+    def subscribe(self, subscriber: "Subscriber") -> None:
+        """Pass every event of later cycles to a subscriber, after the journal. An error it raises reaches the caller."""
+        self._subscribers.append(subscriber)
+
+    def names(self) -> list[str]:
+        """Return the names of all datasets."""
+        return [str(found.name) for found in self._registry.all()]
+
+    # ---- planning ------------------------------------------------------------------------------------------------
+
+    def plan(self, selection: Selection, *, cycle: int | None = None) -> "Plan":
+        """Return the jobs that a cycle would run now, and what it would leave out and why; see `Lake.plan`."""
+        coming = max(self.journal.next_cycle(), self.components.state_files.cycles().get("last", 0) + 1)
+        number = coming if cycle is None else cycle
+        return self._plan(selection, cycle=number, unfinished=self.recovery.look().running)
+
+    def _plan(self, selection: Selection, *, cycle: int, unfinished: "Sequence[UnfinishedJob]") -> "Plan":
+        from siltstone.compaction.planning.model import Inputs, JobKind
+        from siltstone.compaction.planning.planner import plan
+        from siltstone.compaction.planning.table_state import event_log_state, table_states
+        from siltstone.dataset.tiers import due_tiers
+        from siltstone.model.tiers import tiers_from_text
+
+        tiers = tiers_from_text(self.settings.tiers)  # contradictions are refused, also in a lake without a log
+        names, only = selection.names, selection.only
+        rows = (
+            self._registry.all() if names is None else [self._registry.find(DatasetName.parse(name)) for name in names]
+        )
+        totals = self.totals()
+        tables, unreadable = table_states(
+            [self._registry.store(row) for row in rows],
+            tiers=lambda store: due_tiers(store, selection.crons) if store.spec.is_log else (),
+            vacuumed_at=lambda name: totals.last_done(name, JobKind.VACUUM),
+            skip_damaged=names is None,
+        )
+        examined = {table.name for table in tables} | unreadable.keys()
+        for row in rows:  # a dataset that was dropped meanwhile is no failure; one whose folder is missing is
+            if str(row.name) not in examined and (error := self._registry.broken(row)):
+                unreadable[str(row.name)] = str(error)
+        if names is None and (events := event_log_state(self._layout, settings=self.settings, clock=self.clock)):
+            tables.append(events)
+        present = {tier.name for table in tables for tier in table.tiers}
+        absent = ({tier.name for tier in tiers} | selection.known_tiers) - present - frozenset(JobKind)
+        requested = None if only is None else frozenset(only) - absent  # a tier of no dataset here has no jobs
+        inputs = Inputs(tables=tables, cycle=cycle, unfinished=unfinished, only=requested, force=selection.force)
+        return replace(plan(inputs, self.settings, self.clock.now()), unreadable=unreadable)
+
+    def dataset_tiers(self) -> "list[Tier]":
+        """Return the tiers of all logs. A log that cannot be read is left out; its cycle reports it."""
+        from siltstone.dataset.tiers import dataset_tiers
+
+        found: list[Tier] = []
+        for row in self._registry.all():
+            with suppress(SiltstoneError):
+                store = self._registry.store(row)
+                found += dataset_tiers(store) if store.spec.is_log else ()
+        return found
+
+    def highest_epoch(self, names: Sequence[str]) -> int:
+        """Return the highest epoch that has committed to any of these datasets; unreadable ones are left out."""
+        highest = 0
+        for name in names:
+            with suppress(SiltstoneError, LogMoved):
+                highest = max(highest, self.components.store(name).snapshot().epoch)
+        return highest
+
+    # ---- running -------------------------------------------------------------------------------------------------
+
+    def run_cycle(
+        self,
+        selection: Selection,
+        *,
+        cycle: int | None = None,
+        epoch: int | None = None,
+        continuous: bool = False,
+        subscribers: "Sequence[Subscriber]" = (),
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> "CycleReport":
+        """Recover, plan and run one cycle; see `Lake.run_cycle`.
+
+        Args:
+            selection: what the cycle plans.
+            cycle: a number that was reserved for this cycle; default: reserve the next one.
+            epoch: the epoch of the lease. Without a lease each job has the epoch of its dataset.
+            continuous: true for a process that runs cycles for long: its jobs run in workers by default.
+            subscribers: receive the events of this cycle, after those of `subscribe`.
+            stopping: once it returns true, no further job begins.
+        """
+        check_may_compact(self.settings.role, doing="run a cycle")
+        recovery = self.recover(epoch=epoch)
+        number = self.components.state_files.next_cycle(at_least=self.journal.next_cycle()) if cycle is None else cycle
+        plan = self._plan(selection, cycle=number, unfinished=recovery.running)
+        return self.run_plan(
+            plan,
+            epoch=epoch,
+            continuous=continuous,
+            subscribers=subscribers,
+            stopping=stopping,
+            recovery=recovery,
+        )
+
+    def run_request(
+        self,
+        request: "CompactionRequest",
+        *,
+        subscribers: "Sequence[Subscriber]" = (),
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> "CycleReport":
+        """Run a request in this process, as a cycle of its own, without the lease.
+
+        A single operation writes the journal and does not read it. A damaged journal prevents no purge; `trouble` reports it.
+
+        Raises:
+            InvalidRequest: see `request_plan`; or the role may not compact. Nothing was changed.
+            NotFound: a dataset does not exist. Nothing was changed.
+            Conflict: a cycle was requested while another process runs one. Nothing was changed.
+        """
+        from siltstone.model.compaction_request import RequestKind
+
+        check_may_compact(self.settings.role, doing=request.operation)
+        for name in request.names or ():
+            self.components.store(name)
+        if request.kind is RequestKind.CYCLE:
+            self._check_no_cycle_runs()
+            selection = Selection(names=request.names, only=request.only, force=request.force)
+            return self.run_cycle(selection, subscribers=subscribers, stopping=stopping)
+        self.request_plan(request)  # a refused request uses up no number
+        trigger = f"requested by process {os.getpid()} on {socket.gethostname()}"
+        plan = self.request_plan(request, cycle=self.next_cycle(), trigger=trigger)
+        return self.run_plan(plan, subscribers=subscribers, stopping=stopping)
+
+    def request_plan(self, request: "CompactionRequest", *, cycle: int = 0, trigger: str = "") -> "Plan":
+        """Return the jobs of a request for a single operation; see `compaction.asked`."""
+        from siltstone.compaction.planning.manual import request_plan
+
+        names = self.names() if request.names is None else request.names
+        return request_plan(
+            request, names, store=self.components.store, settings=self.settings, cycle=cycle, trigger=trigger
+        )
+
+    def run_plan(
+        self,
+        plan: "Plan",
+        *,
+        epoch: int | None = None,
+        continuous: bool = False,
+        subscribers: "Sequence[Subscriber]" = (),
+        stopping: Callable[[], bool] = lambda: False,
+        recovery: "RecoveryReport | None" = None,
+    ) -> "CycleReport":
+        """Run the jobs of a plan and write the journal; `recovery` is what was recovered before."""
+        from siltstone.compaction.execution.cycle_runner import run_cycle
+        from siltstone.compaction.execution.events import CycleReported
+        from siltstone.compaction.execution.report import CycleReport
+        from siltstone.compaction.execution.system_table_runner import SystemTableRunner
+        from siltstone.compaction.journal.recovery import RecoveryReport
+
+        if self._pool is not None:
+            self._pool.close_idle()
+        runner = self.runner(continuous=continuous)
+        listeners = [*self._subscribers, *subscribers]
+        results = run_cycle(
+            plan,
+            SystemTableRunner(runner, layout=self._layout, settings=self.settings, clock=self.clock),
+            epoch=epoch,
+            subscribers=[self.journal.on_event, *listeners],
+            stopping=stopping,
+            clock=self.clock,
+        )
+        report = CycleReport(
+            cycle=plan.cycle,
+            results=tuple(results),
+            recovery=recovery or RecoveryReport(),
+            unreadable=dict(plan.unreadable),
+            trouble=self.journal.trouble,
+        )
+        for listener in listeners:
+            listener(CycleReported(report=report))
+        return report
+
+    def _check_no_cycle_runs(self) -> None:
+        """Refuse a second cycle. Two cycles that begin at the same moment are safe: the commit check refuses the later jobs.
+
+        Raises:
+            Conflict: a live process runs a cycle.
+            Corruption, Unavailable: the journal cannot be read.
+        """
+        from siltstone.compaction.journal.owner_liveness import OwnerLiveness, OwnerState
+
+        owners = OwnerLiveness(self._layout.work, clock=self.clock, holder=self._lease_holder)
+        for cycle in self.journal.open_cycles():
+            if owners.state(cycle, None) is OwnerState.ALIVE and (owner := cycle.owner) is not None:
+                raise Conflict(
+                    f"Cycle {cycle.jobs[0].cycle} of lake {self._layout.root} is running in process {owner.pid} on "
+                    f"{owner.host}. Nothing was changed. Wait until it has ended, or compact single datasets by name.",
+                    reason=Reason.CYCLE_RUNNING,
+                )
+
+    def next_cycle(self) -> int:
+        """Reserve the number of the next cycle, also where the journal cannot be read."""
+        try:
+            number = self.journal.next_cycle()
+        except SiltstoneError:
+            number = 1
+        return self.components.state_files.next_cycle(at_least=number)
+
+    def runner(self, *, continuous: bool = False) -> "InlineRunner | WorkerPool":
+        """Return the runner that the setting `jobs` selects. Workers are kept warm for later jobs."""
+        from siltstone.compaction.execution.job import InlineRunner
+        from siltstone.compaction.execution.worker_pool import SECONDS_PER_MINUTE, WorkerPool
+
+        operations, store = self.components.operations, self.components.store
+        if self.job_place(continuous=continuous) is JobPlace.INLINE:
+            return InlineRunner(operations, store, limit_seconds=self.settings.job_minutes * SECONDS_PER_MINUTE)
+        if self._pool is None:
+            self._pool = WorkerPool(
+                self._layout.root, settings=self.settings, clock=self.clock, compactor=operations, store=store
+            )
+        return self._pool
+
+    def job_place(self, *, continuous: bool) -> JobPlace:
+        """Return where jobs run. ``auto`` means workers for a continuous process, unless its Spark was chosen."""
+        if self.settings.jobs is not JobPlace.AUTO:
+            return self.settings.jobs
+        chosen = self.components.context.session_given or bool(self.settings.spark_remote)
+        return JobPlace.WORKER if continuous and not chosen else JobPlace.INLINE
+
+    # ---- journal and recovery ------------------------------------------------------------------------------------
+
+    def recover(self, *, epoch: int | None = None) -> "RecoveryReport":
+        """Settle what crashed processes left; see `Lake.recover`. `epoch` is that of this process's lease."""
+        check_may_compact(self.settings.role, doing="recover a lake")
+        return self.recovery.run(epoch=epoch)
+
+    def unfinished_jobs(self) -> "RecoveryReport":
+        """Return the jobs that have not ended, and records that cannot be read; nothing is changed."""
+        return self.recovery.look()
+
+    def history(self, limit: int = 20) -> "list[CycleEntry]":
+        """Return the last cycles that had jobs, the newest first."""
+        from siltstone.compaction.execution.report import CycleEntry
+
+        return [CycleEntry.of(build) for build in self.journal.cycles(limit)]
+
+    def jobs(self, limit: int = 20, *, dataset: str | None = None) -> "list[JobRecord]":
+        """Return the last jobs, of one dataset or of all, the newest first."""
+        return self.journal.jobs(limit, dataset=dataset)
+
+    def has_journal(self) -> bool:
+        """Return true once the journal has entries.
+
+        Raises:
+            Unavailable: it cannot be read.
+        """
+        with log_errors(self._layout.events / LOG):
+            return has_versions(self._layout.events)
+
+    def totals(self) -> "Totals":
+        """Return the totals of all cycles: by tier and kind of job, and by dataset."""
+        from siltstone.compaction.journal.totals import Totals, kept_at, totals_of
+
+        log = self.journal.log()
+        return totals_of(log, kept_at(log)) if log is not None else Totals()
+
+    @cached_property
+    def journal(self) -> "Journal":
+        """The journal of the lake."""
+        from siltstone.compaction.journal.journal import Journal
+
+        return Journal(self._layout, settings=self.settings, clock=self.clock, store=self.components.store)
+
+    @cached_property
+    def recovery(self) -> "Recovery":
+        """The recovery of the lake."""
+        from siltstone.compaction.journal.recovery import Recovery
+
+        return Recovery(
+            self.journal,
+            registry=self._registry,
+            layout=self._layout,
+            compactor=self.components.operations,
+            clock=self.clock,
+            holder=self._lease_holder,
+        )
+
+    def _lease_holder(self) -> "LeaseRow | None":
+        from siltstone.coordination.leases import COMPACTOR
+
+        return self.components.leases.holder(COMPACTOR)
+
+    def close(self) -> None:
+        """End the workers and close the journal."""
+        if self._pool is not None:
+            self._pool.close()
+        if "journal" in self.__dict__:
+            self.journal.close()

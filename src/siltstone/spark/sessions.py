@@ -1,0 +1,73 @@
+"""The Spark sessions of one lake object: one for jobs, one for queries, with progress for a caller who watches."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from siltstone.config import Settings
+from siltstone.spark.progress import Show, Watcher, watching
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from siltstone.spark.shared_server import ServerRole
+
+
+class SparkSessions:
+    """Opens sessions when they are needed."""
+
+    def __init__(self, settings: Settings, given: "SparkSession | None") -> None:
+        """Use the session that the caller has given, if any, for everything."""
+        self._settings = settings
+        self._given = given
+        self._watcher: Watcher | None = None
+
+    @property
+    def is_given(self) -> bool:
+        """True if the caller has given a session."""
+        return self._given is not None
+
+    def for_jobs(self) -> "SparkSession":
+        """Return the session for loads, folds and frames."""
+        from siltstone.spark.shared_server import ServerRole
+
+        return self._session(ServerRole.JOBS)
+
+    def for_queries(self) -> "SparkSession":
+        """Return the session for SQL, on a server of its own where servers are shared."""
+        from siltstone.spark.shared_server import ServerRole
+
+        return self._session(ServerRole.QUERIES)
+
+    def is_running(self) -> bool:
+        """True if a query would start no JVM."""
+        from siltstone.spark.session import is_running
+
+        return self._given is not None or is_running()
+
+    @contextmanager
+    def progress(self, show: Show | None) -> Iterator[None]:
+        """Pass the progress of Spark inside the block to `show`; on Connect sessions only."""
+        if show is None:
+            yield
+            return
+        with watching(show) as watcher:
+            self._watcher = watcher
+            try:
+                yield
+            finally:
+                self._watcher = None
+
+    def _session(self, server: "ServerRole") -> "SparkSession":
+        from siltstone.spark.session import session
+
+        watcher = self._watcher
+        found = session(
+            self._settings,
+            given=self._given,
+            server=server,
+            announce=lambda text: watcher.announce(text) if watcher is not None else None,
+        )
+        if self._watcher is not None:
+            self._watcher.attach(found)
+        return found
