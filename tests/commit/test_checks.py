@@ -116,7 +116,7 @@ def test_a_removed_file_must_be_live(path: Path):
     table = open_table(path)
     ghost = DataFile(path="data/ghost.parquet", size_bytes=1, rows=1, partition={SEQ: "1"})
     before = state(path)
-    with pytest.raises(Conflict, match="not live"):
+    with pytest.raises(Conflict, match="no longer live"):
         table.commit(lambda p: Commit(kind=CommitKind.CLUSTER, plan_version=p.version, removes=(ghost,)))
     assert state(path) == before
 
@@ -127,7 +127,7 @@ def test_a_file_that_was_removed_before_the_plan_is_refused_too(path: Path):
     first = move(table, old)
     table.commit(lambda _: first)
     before = state(path)
-    with pytest.raises(Conflict, match="not live"):
+    with pytest.raises(Conflict, match="no longer live"):
         table.commit(lambda p: Commit(kind=CommitKind.CLUSTER, plan_version=p.version, removes=old[:1]))
     assert state(path) == before
 

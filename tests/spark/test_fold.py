@@ -112,7 +112,7 @@ def test_of_two_folds_one_commits_and_the_other_reports_conflict(dataset: Datase
         other.compact()
 
     before = by_id(dataset.to_arrow())
-    with arm("fold.before_commit", fold_first), pytest.raises(Conflict, match="Plan anew"):
+    with arm("fold.before_commit", fold_first), pytest.raises(Conflict, match="Plan again"):
         dataset.compact()
     assert by_id(dataset.to_arrow()).equals(before)
     assert dataset.compact().change_rows == 0
