@@ -150,9 +150,9 @@ def test_a_lost_answer_is_told_and_the_repeat_is_no_second_event(uri: str) -> No
         objects = log._keeper._place._objects  # type: ignore[attr-defined]
         put = objects.put
 
-        def lost(path: str, content: bytes, *, anew: bool = False) -> None:
-            put(path, content, anew=anew)
-            if anew:
+        def lost(path: str, content: bytes, *, create_only: bool = False) -> None:
+            put(path, content, create_only=create_only)
+            if create_only:
                 objects.get = fails
                 raise OSError("the answer was lost")
 
@@ -172,10 +172,10 @@ def test_a_put_that_meets_itself_has_landed(uri: str) -> None:
         objects = log._keeper._place._objects  # type: ignore[attr-defined]
         put = objects.put
 
-        def twice(path: str, content: bytes, *, anew: bool = False) -> None:
-            put(path, content, anew=anew)
-            if anew:
-                put(path, content, anew=anew)
+        def twice(path: str, content: bytes, *, create_only: bool = False) -> None:
+            put(path, content, create_only=create_only)
+            if create_only:
+                put(path, content, create_only=create_only)
 
         objects.put = twice
         assert [one.index for one in log.append(received("a"))] == [1]
@@ -188,11 +188,11 @@ def test_a_put_that_meets_itself_and_cannot_be_read_keeps_its_files(uri: str) ->
         objects = log._keeper._place._objects  # type: ignore[attr-defined]
         put = objects.put
 
-        def twice(path: str, content: bytes, *, anew: bool = False) -> None:
-            put(path, content, anew=anew)
-            if anew:
+        def twice(path: str, content: bytes, *, create_only: bool = False) -> None:
+            put(path, content, create_only=create_only)
+            if create_only:
                 objects.get = refused
-                put(path, content, anew=anew)
+                put(path, content, create_only=create_only)
 
         def refused(_path: str) -> bytes:
             raise OSError("403 Forbidden")
