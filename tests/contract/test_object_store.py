@@ -160,7 +160,7 @@ def test_a_lost_answer_is_told_and_the_repeat_is_no_second_event(uri: str) -> No
             raise OSError("no answer")
 
         objects.put = lost
-        with pytest.raises(CommitUnknown, match="Write the same again"):
+        with pytest.raises(CommitUnknown, match="Write the same events again"):
             log.append(event)
     with EventLog.open(uri) as log:
         assert [one.is_new for one in log.append(event)] == [False]

@@ -565,7 +565,7 @@ def check_chain(table: Path, *, committed: int | None, version: int) -> None:
             check_own(table, entry)
     except LookupError as cleaned:
         raise Corruption(
-            f"Table {table} is at version {version}, but Siltstone's last commit is version {committed}. The later commits of "
+            f"Table {table} is at version {version}, but version {committed} was Siltstone's last commit. The later commits of "
             "another program were cleaned from the log. Restore the table from a copy.",
             reason=Reason.FOREIGN_COMMIT,
         ) from cleaned
