@@ -215,7 +215,7 @@ def test_a_state_without_a_living_keeper_is_no_server(place: Path):
 def test_of_two_keepers_one_serves(place: Path):
     first = keeper(place, Ticking())
     assert SharedSpark(Settings(), folder=place).keeper_pid() == os.getpid()
-    with pytest.raises(Unavailable, match="Another keeper"):
+    with pytest.raises(Unavailable, match="Another daemon"):
         keeper(place, Ticking())
     del first
 
