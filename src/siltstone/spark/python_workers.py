@@ -1,9 +1,9 @@
-"""The Python processes of a Spark server: Spark starts a daemon of them for every session that runs Python, and never ends it.
+"""The Python processes of a Spark server. Spark starts a daemon for every session that runs Python, and never ends it.
 
-A server that outlives its sessions would gather one of them, of some 50 MB, for every command. Whoever knows that no session
-is left ends them. Spark starts a daemon anew where a session still asks for one that was ended.
+A server that outlives its sessions would accumulate one daemon, of some 50 MB, for every command. A caller that knows that no
+session is left ends them. Spark restarts a daemon if a session still needs it.
 
-Found in ``/proc``; where there is none, nothing is ended, and they go with the server.
+The processes are found in ``/proc``. On systems without it nothing is ended; the processes end with the server.
 """
 
 import os
@@ -18,7 +18,7 @@ _PROCESSES: Final = Path("/proc")
 
 
 def end_python_workers(server: int) -> int:
-    """End the Python daemons and workers below a server's process; return how many processes."""
+    """End the Python daemons and workers below a server's process; return their number."""
     daemons = python_daemons(server)
     for process in daemons:
         with suppress(ProcessLookupError):  # ended with its parent
@@ -27,7 +27,7 @@ def end_python_workers(server: int) -> int:
 
 
 def python_daemons(server: int) -> list[int]:
-    """Return the Python daemons below a server's process, and their workers, which bear the same name."""
+    """Return the Python daemons below a server's process, and their workers, which have the same name."""
     return [process for process in _below(server) if DAEMON in _arguments(process)]
 
 
@@ -43,13 +43,13 @@ def _is_java(program: bytes) -> bool:
 def _below(root: int) -> list[int]:
     children: dict[int, list[int]] = defaultdict(list)
     for folder in _PROCESSES.glob("[0-9]*"):
-        with suppress(OSError, ValueError):  # it has ended
+        with suppress(OSError, ValueError):  # the process has ended
             after_name = (folder / "stat").read_text().rpartition(")")[2].split()
             children[int(after_name[1])].append(int(folder.name))
-    found = [root]
-    for process in found:
-        found += children[process]
-    return found[1:]
+    processes = [root]
+    for process in processes:
+        processes += children[process]
+    return processes[1:]
 
 
 def _arguments(process: int) -> list[bytes]:
