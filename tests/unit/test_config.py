@@ -135,7 +135,7 @@ def test_spark_settings_are_flattened_from_nested_tables(tmp_path: Path):
 
 
 def test_spark_settings_must_be_a_table():
-    with pytest.raises(InvalidRequest, match="takes a table"):
+    with pytest.raises(InvalidRequest, match="must be a table"):
         load(spark="fast")
 
 

@@ -61,7 +61,7 @@ def test_times_are_utc_whatever_the_zone_of_the_moment():
     ],
 )
 def test_what_is_no_cron_expression_is_refused_with_the_way_to_write_one(cron: str):
-    with pytest.raises(InvalidRequest, match=r"is no cron expression: .*5 \* \* \* \*"):
+    with pytest.raises(InvalidRequest, match=r"is not a valid cron expression: .*5 \* \* \* \*"):
         check_cron(cron)
 
 

@@ -1,13 +1,13 @@
-"""What a compactor leaves for others to read, below ``_system/compactor``: small JSON files, each replaced as a whole.
+"""State files of a compactor, below ``_system/compactor``: small JSON files, each replaced atomically.
 
-| file | says | written by |
+| file | content | written by |
 |---|---|---|
-| ``status.json`` | what the holder of the lease does now | the holder, when it changes |
-| ``cycles.json`` | the number of the last cycle, and when works ran last | whoever runs a cycle, before and after it |
-| ``paused.json`` | that nothing is to run by the clock, and who said so | anybody; it stays until somebody resumes |
+| ``status.json`` | what the lease holder does now | the holder, when it changes |
+| ``cycles.json`` | the number of the last cycle, and the last run of each task | the process of a cycle, before and after it |
+| ``paused.json`` | scheduled work is paused, and by which user | any process; stays until a process resumes |
 
-A crash leaves a file as before or as after, and perhaps a draft, which the next write of that process's successor replaces.
-Nothing here decides who may commit: that is what leases and epochs are for.
+A crash leaves the old or the new content, and perhaps a draft, which the next write of that process's successor replaces.
+Nothing here decides which process may commit. Leases and epochs do.
 """
 
 import datetime
@@ -29,44 +29,44 @@ CYCLES: Final = "cycles.json"
 PAUSED: Final = "paused.json"
 LOCK: Final = ".cycles.lock"
 ENDED: Final = frozenset({"cycle", "started", "jobs", "failed", "errors", "seconds"})
-"""What is told of the last cycle, at least."""
+"""Required fields of the report on the last cycle."""
 LAST_CYCLE: Final = 2**53
-"""A number of a cycle above this is none that anybody counted up to."""
+"""Largest valid cycle number. No lake counts up to a larger one, so the file is damaged then."""
 
 
 class Notes:
-    """The notes of one lake's compactor."""
+    """The state files of one lake's compactor."""
 
     def __init__(self, layout: Layout, *, durable: bool, folder: Path | None = None) -> None:
-        """Remember where they are, that of the compactor unless told; nothing is read or written yet."""
+        """Use `folder`; default: the compactor's. Nothing is read or written yet."""
         self.folder = folder or layout.compactor
         self._durable = durable
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """Return a note; None if there is none.
+        """Return the content of a file; None if it does not exist.
 
         Raises:
-            Unavailable: it cannot be read now.
-            Corruption: it is damaged.
+            Unavailable: the file cannot be read now.
+            Corruption: the file is damaged.
         """
         path = self.folder / name
         try:
-            found = json.loads(path.read_bytes())
+            content = json.loads(path.read_bytes())
         except FileNotFoundError:
             return None
         except OSError as error:
             raise Unavailable(f"{path} cannot be read ({error}). Check the disk and its permissions.") from error
         except (ValueError, RecursionError) as error:
             raise _damaged(path) from error
-        if not isinstance(found, dict):
+        if not isinstance(content, dict):
             raise _damaged(path)
-        return found
+        return content
 
     def write(self, name: str, note: dict[str, Any]) -> None:
-        """Replace a note.
+        """Replace the content of a file.
 
         Raises:
-            Unavailable: it cannot be written now; the old one is still there.
+            Unavailable: the file cannot be written now; the old content is still there.
         """
         path = self.folder / name
         draft = path.with_name(f".{name}.{process_name()}")
@@ -82,7 +82,7 @@ class Notes:
         reach("notes.after_write")
 
     def remove(self, name: str) -> bool:
-        """Remove a note; return whether there was one."""
+        """Delete a file; return whether it existed."""
         path = self.folder / name
         try:
             path.unlink()
@@ -95,40 +95,40 @@ class Notes:
         return True
 
     def cycles(self) -> dict[str, Any]:
-        """Return the note of cycles, an empty one if there is none.
+        """Return the content of ``cycles.json``; empty if it does not exist.
 
         Raises:
-            Unavailable: it cannot be read now.
-            Corruption: it is damaged, or says what nobody here would write.
+            Unavailable: the file cannot be read now.
+            Corruption: the file is damaged, or has content that Siltstone does not write.
         """
-        found = self.read(CYCLES) or {}
-        last, ended, settled = found.get("last", 0), found.get("ended"), found.get("settled", {})
+        content = self.read(CYCLES) or {}
+        last, ended, settled = content.get("last", 0), content.get("ended"), content.get("settled", {})
         is_ended = ended is None or (isinstance(ended, dict) and ended.keys() >= ENDED)
         is_settled = isinstance(settled, dict) and all(map(_is_moment, settled.values()))
         if not isinstance(last, int) or not 0 <= last <= LAST_CYCLE or not is_ended or not is_settled:
             raise _damaged(self.folder / CYCLES)
-        return found
+        return content
 
     def next_cycle(self, *, at_least: int = 1) -> int:
-        """Return the number of the next cycle, which is then taken, whatever becomes of it: nobody gets it again.
+        """Return the number of the next cycle and reserve it. It is never assigned again, whatever the cycle's outcome.
 
-        A cycle may run without the lease, so that two processes can ask for a number at once.
+        A cycle may run without the lease, so two processes may request a number at once.
         """
-        with self._alone():
+        with self._cycles_lock():
             known = self.cycles()
             number = max(at_least, int(known.get("last", 0)) + 1)
             self.write(CYCLES, {**known, "last": number})
             return number
 
     def ended(self, cycle: dict[str, Any], *, settled: dict[str, str] | None = None) -> None:
-        """Note what came of a cycle, and when works ran last."""
-        with self._alone():
+        """Record the result of a cycle, and the last run of its tasks."""
+        with self._cycles_lock():
             known = self.cycles()
             self.write(CYCLES, {**known, "ended": cycle, "settled": {**known.get("settled", {}), **(settled or {})}})
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Let one at a time change the note of cycles; a crash lets go. Where the disk has no locks it is as without one."""
+    def _cycles_lock(self) -> Iterator[None]:
+        """Lock ``cycles.json`` for one process at a time. A crash releases the lock. On disks without locks it has no effect."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             opened = (self.folder / LOCK).open("a")
@@ -143,14 +143,14 @@ class Notes:
 
 
 def write_draft(path: Path, text: str, *, durable: bool) -> None:
-    """Write a file that gets its name later."""
+    """Write a file under a temporary name, for a later rename."""
     path.write_text(text)
     if durable:
         sync_file(path)
 
 
 def _is_moment(text: object) -> bool:
-    """Tell whether a text is a moment with its time zone."""
+    """True for a text that is a time with a time zone."""
     try:
         return isinstance(text, str) and datetime.datetime.fromisoformat(text).tzinfo is not None
     except ValueError:
@@ -159,5 +159,5 @@ def _is_moment(text: object) -> bool:
 
 def _damaged(path: Path) -> Corruption:
     return Corruption(
-        f"{path} is damaged. Restore it from a copy, or remove it: it is only a note.", reason=Reason.DAMAGED_FILE
+        f"{path} is damaged. Restore it from a copy, or delete it: it holds no rows.", reason=Reason.DAMAGED_FILE
     )

@@ -59,7 +59,7 @@ def test_hourly_and_daily_are_what_the_ancestors_had():
         ("min_files", 31, "min_files \\(31\\) is above max_files \\(30\\)"),
         ("target_bytes", MB - 1, "target_bytes must be from"),
         ("target_bytes", 1024**5 + 1, "target_bytes must be from"),
-        ("cron", "61 * * * *", "is no cron expression"),
+        ("cron", "61 * * * *", "is not a valid cron expression"),
     ],
 )
 def test_a_tier_that_contradicts_itself_is_refused_by_name(field: str, value: object, what: str):
