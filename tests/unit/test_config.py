@@ -96,7 +96,7 @@ def test_a_value_that_does_not_fit_is_refused_by_name(name: str, value: Any):  #
 
 @pytest.mark.parametrize("text", ["61 * * * *", "* * *", "often"])
 def test_a_cron_that_is_none_is_refused_by_the_name_of_its_setting(text: str):
-    with pytest.raises(InvalidRequest, match=r"Setting 'fold_cron': '.*' is no cron expression"):
+    with pytest.raises(InvalidRequest, match=r"Setting 'fold_cron': '.*' is not a valid cron expression"):
         load(environment={"SILT_FOLD_CRON": text})
 
 

@@ -191,10 +191,7 @@ class WriterQueue(Generic[B, R]):
             if not self._has_room() and threading.get_ident() != self._leader_thread:  # the leader itself makes room
                 self._wait_for_room()
             self._waiting.append(ticket)
-            ticket.leads, self._is_led = (
-                not self._is_led,
-                True,
-            )  # one statement, so an interrupt comes before or after both
+            ticket.leads, self._is_led = not self._is_led, True  # one statement: an interrupt comes before or after it
             if len(self._waiting) >= self._expected:
                 self._gather_event.set()
             return ticket.leads

@@ -132,7 +132,7 @@ def test_a_tier_is_rolled_up_in_each_dataset_by_the_cron_it_has_there(bench: Ben
 
 
 def test_a_cron_that_is_none_is_named_with_its_setting(bench: Bench):
-    with pytest.raises(InvalidRequest, match="Setting 'fold_cron': 'often' is no cron expression"):
+    with pytest.raises(InvalidRequest, match="Setting 'fold_cron': 'often' is not a valid cron expression"):
         bench.caretaker(lake_of(bench.root, settings=replace(SETTINGS, fold_cron="often")))
 
 

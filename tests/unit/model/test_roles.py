@@ -28,5 +28,5 @@ def test_a_compactor_that_is_told_to_write_is_told_what_to_do_instead():
 def test_the_role_comes_from_the_settings_and_is_one_of_three():
     assert Settings.load(environment={}).role is Role.ALL
     assert Settings.load(environment={"SILT_ROLE": "reader"}).role is Role.READER
-    with pytest.raises(InvalidRequest, match="'role' takes one of all, compactor, reader, not 'writer'"):
+    with pytest.raises(InvalidRequest, match="'role' must be one of all, compactor, reader, not 'writer'"):
         Settings.load(environment={"SILT_ROLE": "writer"})
