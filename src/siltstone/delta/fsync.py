@@ -96,7 +96,7 @@ def sync_beside(handle: int, paths: Sequence[str]) -> None:
     try:
         os.fsync(handle)
     finally:
-        failures = [one.exception() for one in under_way if one is not None]
+        failures = [future.exception() for future in under_way if future is not None]
     for failure in failures:
         if failure is not None:
             raise failure

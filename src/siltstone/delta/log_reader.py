@@ -137,9 +137,9 @@ def list_log(table: Path) -> LogListing:
     while True:
         listing, tries = _listed(table), tries - 1
         missing = listing.missing()
-        found = [version for version in missing if file_mark(in_log(table, entry_name(version)))]
-        if not tries or len(found) == len(missing):
-            return replace(listing, entries=tuple(sorted((*listing.entries, *found)))) if found else listing
+        existing = [version for version in missing if file_mark(in_log(table, entry_name(version)))]
+        if not tries or len(existing) == len(missing):
+            return replace(listing, entries=tuple(sorted((*listing.entries, *existing)))) if existing else listing
 
 
 def _listed(table: Path) -> LogListing:
@@ -149,14 +149,14 @@ def _listed(table: Path) -> LogListing:
     drafts: list[str] = []
     checksums: list[int] = []
     for name in os.listdir(f"{table}/{LOG}"):  # noqa: PTH208
-        if found := _ENTRY.match(name):
-            entries.append(int(found[1]))
-        elif found := _CHECKPOINT.match(name):
-            checkpoints.setdefault(int(found[1]), []).append(name)
+        if match := _ENTRY.match(name):
+            entries.append(int(match[1]))
+        elif match := _CHECKPOINT.match(name):
+            checkpoints.setdefault(int(match[1]), []).append(name)
         elif _DRAFT.match(name):
             drafts.append(name)
-        elif found := CHECKSUM_NAME.match(name):
-            checksums.append(int(found[1]))
+        elif match := CHECKSUM_NAME.match(name):
+            checksums.append(int(match[1]))
     return LogListing(
         entries=tuple(sorted(entries)),
         checkpoints={v: tuple(sorted(names)) for v, names in checkpoints.items()},
@@ -172,8 +172,8 @@ def is_checkpoint(name: str) -> bool:
 
 def entry_version(name: str) -> int | None:
     """Return the version whose entry has this name; None if it is the name of something else."""
-    found = _ENTRY.match(name)
-    return int(found[1]) if found else None
+    match = _ENTRY.match(name)
+    return int(match[1]) if match else None
 
 
 def is_draft(name: str) -> bool:
@@ -252,11 +252,11 @@ def parse_entry(content: bytes, version: int, *, where: str, mark: Mark = ()) ->
 
 def _check_seal(content: bytes, where: str) -> bool:
     """Compare an entry with its own checksum; False if it has none, Corruption if bytes are missing or changed."""
-    found = _SEAL.search(content, 0, content.find(b"\n") + 1)
-    if found is None:
+    seal = _SEAL.search(content, 0, content.find(b"\n") + 1)
+    if seal is None:
         return False
-    crc = zlib.crc32(content[found.end() :], zlib.crc32(content[: found.start()]))
-    if crc != int(found[1], 16):
+    crc = zlib.crc32(content[seal.end() :], zlib.crc32(content[: seal.start()]))
+    if crc != int(seal[1], 16):
         raise Corruption(
             f"Log entry {where} is damaged: its bytes do not match its checksum. Restore it from a copy; nothing was written.",
             reason=Reason.DAMAGED_FILE,
@@ -340,14 +340,14 @@ def entries_between(table: Path, *, after: int, until: int) -> Iterator[LogEntry
 def readable_versions(listing: LogListing) -> tuple[int, ...]:
     """Return the versions that can still be opened, oldest first: those without a gap since a checkpoint or version 0."""
     entries = set(listing.entries)
-    known = sorted({*entries, *listing.checkpoints})
-    found: list[int] = []
-    whole = known[:1] == [0]  # version 0 needs no earlier entry
-    for version in range(known[0], known[-1] + 1) if known else ():
+    listed = sorted({*entries, *listing.checkpoints})
+    readable: list[int] = []
+    whole = listed[:1] == [0]  # version 0 needs no earlier entry
+    for version in range(listed[0], listed[-1] + 1) if listed else ():
         whole = version in listing.checkpoints or (whole and version in entries)
         if whole:
-            found.append(version)
-    return tuple(found)
+            readable.append(version)
+    return tuple(readable)
 
 
 def readable_entries(table: Path) -> tuple[LogEntry, ...]:
@@ -371,14 +371,14 @@ def removals(table: Path) -> dict[str, int]:
     """
     listing = list_log(table)
     removes = _checkpoint_actions(table, listing, "remove", "path")
-    found = {
+    removed = {
         checked(unquote(r["path"])): int(r.get("deletionTimestamp") or 0) for r in removes if r["path"] is not None
     }
     for entry in _newer_entries(table, listing):
-        found |= entry.removes
+        removed |= entry.removes
         for path in entry.adds:
-            found.pop(path, None)
-    return found
+            removed.pop(path, None)
+    return removed
 
 
 def transactions(table: Path, *prefixes: str) -> dict[str, int]:
@@ -389,13 +389,13 @@ def transactions(table: Path, *prefixes: str) -> dict[str, int]:
         Corruption: a part of the log is damaged.
     """
     listing = list_log(table)
-    known = _checkpoint_actions(table, listing, "txn", "appId", "version")
-    found = {t["appId"]: int(t["version"]) for t in known if t["appId"] is not None and not _is_forgotten(t)}
+    recorded = _checkpoint_actions(table, listing, "txn", "appId", "version")
+    numbers = {t["appId"]: int(t["version"]) for t in recorded if t["appId"] is not None and not _is_forgotten(t)}
     for entry in _newer_entries(table, listing):
-        found |= entry.transactions
+        numbers |= entry.transactions
         for app in entry.forgotten:
-            found.pop(app, None)
-    return {app: number for app, number in found.items() if app.startswith(prefixes)}
+            numbers.pop(app, None)
+    return {app: number for app, number in numbers.items() if app.startswith(prefixes)}
 
 
 def _newer_entries(table: Path, listing: LogListing) -> Iterator[LogEntry]:

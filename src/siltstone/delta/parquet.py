@@ -246,11 +246,11 @@ def log_statistics(footer: Footer, *, columns: Sequence[str]) -> str:
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
     nulls: dict[str, int] = {}
-    for name, found in _column_ranges(footer.metadata, columns).items():
-        if found.nulls is not None:
-            nulls[name] = found.nulls
-        if found.low is not None and found.high is not None and _fits_json(found.low, found.high):
-            low[name], high[name] = _stat_value(found.low), _stat_value(_round_up(found.high))
+    for name, column in _column_ranges(footer.metadata, columns).items():
+        if column.nulls is not None:
+            nulls[name] = column.nulls
+        if column.low is not None and column.high is not None and _fits_json(column.low, column.high):
+            low[name], high[name] = _stat_value(column.low), _stat_value(_round_up(column.high))
     stats: dict[str, Any] = {"numRecords": footer.rows}
     if low or nulls:
         stats |= {"minValues": low, "maxValues": high, "nullCount": nulls}
@@ -276,22 +276,22 @@ def _column_ranges(metadata: pq.FileMetaData, columns: Sequence[str]) -> dict[st
             if column.path_in_schema not in selected:
                 continue
             _fold_range(ranges.setdefault(column.path_in_schema, _Range()), column.statistics, rows.num_rows)
-    return {name: found if found.known else _Range(nulls=found.nulls) for name, found in ranges.items()}
+    return {name: column if column.known else _Range(nulls=column.nulls) for name, column in ranges.items()}
 
 
-def _fold_range(found: _Range, statistics: pq.Statistics | None, rows: int) -> None:
-    if statistics is None or not statistics.has_null_count or found.nulls is None:
-        found.nulls, found.known = None, False
+def _fold_range(column: _Range, statistics: pq.Statistics | None, rows: int) -> None:
+    if statistics is None or not statistics.has_null_count or column.nulls is None:
+        column.nulls, column.known = None, False
         return
-    found.nulls += statistics.null_count
+    column.nulls += statistics.null_count
     if statistics.null_count == rows:
         return
     low, high = _min_max(statistics)
     if low is None or high is None or _too_long(low) or _too_long(high):
-        found.known = False
+        column.known = False
         return
-    found.low = low if found.low is None else min(found.low, low)
-    found.high = high if found.high is None else max(found.high, high)
+    column.low = low if column.low is None else min(column.low, low)
+    column.high = high if column.high is None else max(column.high, high)
 
 
 def _too_long(value: Any) -> bool:  # noqa: ANN401

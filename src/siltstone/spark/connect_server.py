@@ -192,10 +192,10 @@ def _started(
     command = [str(spark_home() / "bin" / "spark-submit"), "--properties-file", str(scratch.folder / PROPERTIES)]
     command += ["--load-spark-defaults", "--class", SERVER_CLASS]
     (scratch.folder / PROPERTIES).write_text(properties(chosen), encoding="utf-8")
-    given = {"JAVA_HOME": str(java.home)} | ({TOKEN_VARIABLE: token} if token else {})
+    variables = {"JAVA_HOME": str(java.home)} | ({TOKEN_VARIABLE: token} if token else {})
     if local_cores(settings.spark_master):
-        given["SPARK_LOCAL_IP"] = "127.0.0.1"  # otherwise Spark's UI listens on all interfaces
-    return _launch(command, given, port=port, log=log or scratch.folder / "server.log", scratch=scratch)
+        variables["SPARK_LOCAL_IP"] = "127.0.0.1"  # otherwise Spark's UI listens on all interfaces
+    return _launch(command, variables, port=port, log=log or scratch.folder / "server.log", scratch=scratch)
 
 
 def properties(options: Mapping[str, str]) -> str:
@@ -204,18 +204,20 @@ def properties(options: Mapping[str, str]) -> str:
 
 
 def _escaped(text: str, special: str) -> str:
-    escaped = "".join(_ESCAPES.get(one, f"\\{one}" if one in special else one) for one in text)
+    escaped = "".join(
+        _ESCAPES.get(character, f"\\{character}" if character in special else character) for character in text
+    )
     return f"\\{escaped}" if escaped.startswith(" ") else escaped
 
 
-def _launch(command: list[str], given: dict[str, str], *, port: int, log: Path, scratch: Scratch) -> ConnectServer:
+def _launch(command: list[str], variables: dict[str, str], *, port: int, log: Path, scratch: Scratch) -> ConnectServer:
     """Start the process. A token is passed in its environment, which other users cannot read, unlike a command line."""
     unwanted = {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE", LOCAL_DIRS, TOKEN_VARIABLE}
     environment = {name: value for name, value in os.environ.items() if name not in unwanted}
     with log.open("ab") as output:
         process = subprocess.Popen(  # noqa: S603
             ["/bin/sh", "-c", ConnectServer.WRAPPER, "sh", *command],
-            env={"PYSPARK_PYTHON": sys.executable} | environment | given,
+            env={"PYSPARK_PYTHON": sys.executable} | environment | variables,
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,

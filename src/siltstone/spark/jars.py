@@ -167,12 +167,12 @@ def _artifact(jar: str) -> str:
 
 def _resolve(settings: Settings, package: str, *, home: Path, work: Path) -> None:
     """Run Spark's resolver once: spark-submit with packages, and a main class that exits at once."""
-    given = [f"{name}={settings.spark[name]}" for name in RESOLVER_SETTINGS if name in settings.spark]
+    options = [f"{name}={settings.spark[name]}" for name in RESOLVER_SETTINGS if name in settings.spark]
     command = [
         str(home / "bin" / "spark-submit"),
         *("--packages", package, "--exclude-packages", ",".join(SHIPPED_BY_SPARK)),
         *("--conf", f"spark.jars.ivy={work}", "--master", "local[1]"),
-        *(word for setting in given for word in ("--conf", setting)),
+        *(word for setting in options for word in ("--conf", setting)),
         *("--class", "org.apache.ivy.Main", "spark-internal", "-version"),
     ]
     environment = os.environ | {"JAVA_HOME": str(find_java().home)}

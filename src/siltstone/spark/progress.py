@@ -34,7 +34,7 @@ class Watcher:
 
     def attach(self, session: "SparkSession") -> None:
         """Report the progress of a session from now on. A classic session reports none."""
-        if is_connect(session) and not any(known is session for known in self._sessions):
+        if is_connect(session) and not any(attached is session for attached in self._sessions):
             session.registerProgressHandler(self)  # type: ignore[arg-type]  # any callable with these arguments
             self._sessions.append(session)
 
@@ -50,13 +50,13 @@ class Watcher:
 
     def __call__(self, *, stages: Iterable[Any] | None, done: bool, **_more: object) -> None:
         """Receive progress from Spark."""
-        known = [] if done else list(stages or ())
-        if known:
+        running = [] if done else list(stages or ())
+        if running:
             self._show(
                 Progress(
-                    tasks=sum(stage.num_tasks for stage in known),
-                    tasks_done=sum(stage.num_completed_tasks for stage in known),
-                    bytes_read=sum(stage.num_bytes_read for stage in known),
+                    tasks=sum(stage.num_tasks for stage in running),
+                    tasks_done=sum(stage.num_completed_tasks for stage in running),
+                    bytes_read=sum(stage.num_bytes_read for stage in running),
                 )
             )
 

@@ -137,35 +137,35 @@ def session(
         return started
 
 
-def answering(found: "SparkSession", *, subqueries: bool = False) -> "SparkSession":
+def answering(spark: "SparkSession", *, subqueries: bool = False) -> "SparkSession":
     """Return a session in which a query means the same as in memory: in UTC, by ANSI rules.
 
     A session of the user may have other settings, or get them at any time. Then this returns a separate session on the same
     Spark and leaves the user's session unchanged. A query with `subqueries` in expressions gets a session without
     `SUBQUERY_RULES`.
     """
-    rules = excluded = found.conf.get(EXCLUDED_RULES, "") or ""
+    rules = excluded = spark.conf.get(EXCLUDED_RULES, "") or ""
     if subqueries:
         rules = ",".join([*filter(None, [excluded]), *(rule for rule in SUBQUERY_RULES if rule not in excluded)])
-    if rules == excluded and all(found.conf.get(name) == SESSION_OPTIONS[name] for name in MEANING):
-        return found
+    if rules == excluded and all(spark.conf.get(name) == SESSION_OPTIONS[name] for name in MEANING):
+        return spark
     with _starting:
-        besides = _beside.setdefault(found, {})
+        besides = _beside.setdefault(spark, {})
         if rules not in besides:
-            made = _cloned(found) if is_connect(found) else found.newSession()
+            made = _cloned(spark) if is_connect(spark) else spark.newSession()
             for name, value in {**SESSION_OPTIONS, EXCLUDED_RULES: rules}.items():
                 made.conf.set(name, value)
             besides[rules] = made
-            if found in _members:
-                _members[made] = _members[found]
+            if spark in _members:
+                _members[made] = _members[spark]
         return besides[rules]
 
 
-def _cloned(found: "SparkSession") -> "SparkSession":
+def _cloned(spark: "SparkSession") -> "SparkSession":
     """Return a separate Connect session, on its own channel with the same limits."""
-    client = found.client
-    with _past_proxies() if found in _members else nullcontext():
-        made: SparkSession = found.cloneSession()  # type: ignore[attr-defined]
+    client = spark.client
+    with _past_proxies() if spark in _members else nullcontext():
+        made: SparkSession = spark.cloneSession()  # type: ignore[attr-defined]
     made.release_session_on_close = True  # type: ignore[attr-defined]  # PySpark's clone lacks it and could not be stopped
     made.client.set_retry_policies(list(client.get_retry_policies()))
     atexit.register(_release, made)
@@ -275,13 +275,13 @@ def _join_shared(
     return joined
 
 
-def suspect(found: "SparkSession", operations: Sequence[str]) -> Callable[[], None]:
+def suspect(spark: "SparkSession", operations: Sequence[str]) -> Callable[[], None]:
     """Report interrupted operations to the daemon of their shared server; return a function that withdraws the report.
 
     Call that function once the operations have ended. A report that is not withdrawn does not end a working server, because
     the daemon checks by itself.
     """
-    member = _members.get(found)
+    member = _members.get(spark)
     report = member.suspect(operations) if member is not None else None
 
     def withdraw() -> None:
@@ -292,9 +292,9 @@ def suspect(found: "SparkSession", operations: Sequence[str]) -> Callable[[], No
     return withdraw
 
 
-def was_ended(found: "SparkSession") -> bool:
+def was_ended(spark: "SparkSession") -> bool:
     """True if the session's server was ended because a query on it could not be stopped."""
-    member = _members.get(found)
+    member = _members.get(spark)
     return member is not None and member.was_ended()
 
 
