@@ -1,7 +1,7 @@
 """Liveness locks: a writer or a job holds a file lock for as long as it works, and a crash releases it.
 
 Staged files carry their owner's id in their path. A purge and the sweep check the lock before they delete a file that no log
-names: files of a live owner may become part of a commit at any moment, files of a dead one never will.
+names. Files of a live owner may become part of a commit at any moment, files of a dead one never will.
 The lock protects files from deletion. It decides nothing about commits.
 """
 

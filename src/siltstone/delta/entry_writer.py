@@ -114,7 +114,7 @@ def _actions(commit: Commit, version: int, commit_id: str, now_ms: int) -> Itera
 
 @cache
 def _user() -> str:
-    """Return the name of this process's system user. An entry identifies its writer by this name only."""
+    """Return the name of this process's system user. Nothing else about the committing user is written."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a user without a name, as in a container

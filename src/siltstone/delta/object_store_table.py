@@ -49,7 +49,7 @@ from siltstone.model.files import Added, Commit, CommitKind, Committed, Live
 from siltstone.spark_tasks.parquet_checksums import parse_file
 
 CHECKPOINT_COMMITS: Final = 100
-"""Commits between checkpoints. Few, because each checkpoint lists and writes all live files over a network."""
+"""Commits between checkpoints. Checkpoints are rare, because each lists and writes all live files over a network."""
 SWEPT_AFTER: Final = datetime.timedelta(days=1)
 STALE_AFTER: Final = datetime.timedelta(hours=1)
 """Duration of a commit after which its entry may have landed below entries that were cleaned meanwhile."""
