@@ -63,7 +63,7 @@ def house_settings(spark: "SparkSession") -> Iterator[None]:
             held.users -= 1
             if not held.users:
                 del _HELD[id(spark)]
-                held.restore()
+                held.reset()
 
 
 class _Held:
@@ -81,7 +81,7 @@ class _Held:
         for name in self._before:
             conf.set(name, HOUSE_SETTINGS[name])
 
-    def restore(self) -> None:
+    def reset(self) -> None:
         for name, old in self._before.items():
             if old is None:
                 self._spark.conf.unset(name)
