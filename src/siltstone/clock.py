@@ -1,7 +1,7 @@
-"""Where time, ids and randomness come from, so that tests can hold them still.
+"""Source of time, ids and randomness, which tests can replace.
 
-No clock ever decides what a reader sees: visibility is decided by sequences alone. Time is information for
-people, and the measure for retentions and time-outs.
+No clock decides what a reader sees: visibility is decided by sequences alone. Time is information for users, and the measure for
+retentions and time-outs.
 """
 
 import datetime
@@ -13,18 +13,18 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """The time of day, a monotonic time for durations, sleep, fresh ids and jitter."""
+    """Time of day, monotonic time for durations, sleep, fresh ids and jitter."""
 
     def now(self) -> datetime.datetime:
         """Return the time of day in UTC."""
         ...
 
     def monotonic_seconds(self) -> float:
-        """Return seconds that never run backwards, for measuring durations."""
+        """Return the monotonic time in seconds, for measuring durations."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for this many seconds."""
         ...
 
     def new_id(self) -> str:
@@ -47,11 +47,11 @@ class SystemClock:
         return datetime.datetime.now(datetime.UTC)
 
     def monotonic_seconds(self) -> float:
-        """Return seconds that never run backwards."""
+        """Return the monotonic time in seconds."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for this many seconds."""
         time.sleep(seconds)
 
     def new_id(self) -> str:
@@ -64,17 +64,17 @@ class SystemClock:
 
 
 def epoch_ns(moment: datetime.datetime) -> int:
-    """Return a moment as nanoseconds since 1970."""
+    """Return a time in nanoseconds since 1970."""
     return epoch_ms(moment) * 1_000_000
 
 
 def epoch_ms(moment: datetime.datetime) -> int:
-    """Return milliseconds since 1970, as Delta log entries count time."""
+    """Return a time in milliseconds since 1970, the unit of Delta log entries."""
     return int(moment.timestamp() * 1000)
 
 
 def utc_text(moment: datetime.datetime, *, timespec: str) -> str:
-    """Return a time as every report and output writes it: ISO 8601 in UTC, with ``Z``.
+    """Return a time in the form of every report and output: ISO 8601 in UTC, with ``Z``.
 
     >>> utc_text(datetime.datetime(2026, 11, 16, 8, tzinfo=datetime.UTC), timespec="seconds")
     '2026-11-16T08:00:00Z'

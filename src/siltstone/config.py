@@ -1,12 +1,12 @@
 """Settings: frozen, parsed once at the edge, passed down as a value.
 
-A setting comes from, in this order: an argument of `Settings.load`, the environment (``SILT_`` and the upper-case
-name), the lake's ``silt.toml``, the user's ``silt.toml``, the default below. `docs/settings.md` explains each one; a test
-keeps it complete.
+A setting comes from, in this order: an argument of `Settings.load`, the environment (``SILT_`` and the upper-case name), the
+lake's ``silt.toml``, the user's ``silt.toml``, the default below. `docs/settings.md` explains each one; a test checks that it is
+complete.
 
-Each setting has a *scope*. A lake's file may hold settings of scope `LAKE` only: how the lake is written and maintained.
-Everything about the process that opens a lake (memory, processes, Java, Spark, paths, limits) has the scope `USER`.
-A reader of a lake that another user owns would otherwise run that user's code.
+Each setting has a *scope*. A lake's file may contain settings of scope `LAKE` only: how the lake is written and maintained.
+Everything about the process that opens a lake (memory, processes, Java, Spark, paths, limits) has the scope `USER`. Otherwise
+the reader of another user's lake would run that user's code.
 """
 
 import difflib
@@ -27,11 +27,11 @@ CONFIG_FILE: Final = "silt.toml"
 ENV_PREFIX: Final = "SILT_"
 TRACE_VARIABLE: Final = "SILT_TRACE"
 OTHER_VARIABLES: Final = frozenset({"SILT_LAKE", "SILT_FAILPOINT", TRACE_VARIABLE})
-"""Variables that are not settings: the lake of the command, where tests crash, and whether unforeseen errors show their stack."""
+"""Variables that are not settings: the command's lake, where tests crash, and whether unexpected errors show their stack."""
 
 
 class Scope(StrEnum):
-    """Which files may hold a setting."""
+    """Which files may contain a setting."""
 
     LAKE = "lake"
     """The lake's ``silt.toml`` and the user's."""
@@ -73,11 +73,11 @@ LAKE_SETTINGS: Final = frozenset(
         "vacuum_retention_hours",
     }
 )
-"""Settings of scope `LAKE`. A setting that is not listed has the scope `USER`, which is the safe side."""
+"""Settings of scope `LAKE`. A setting that is not listed has the scope `USER`, which is the safe default."""
 
 
 class Role(StrEnum):
-    """What a process is for; `model.roles` says what each may do."""
+    """The purpose of a process; `model.roles` lists what each role may do."""
 
     ALL = "all"
     COMPACTOR = "compactor"
@@ -85,7 +85,7 @@ class Role(StrEnum):
 
 
 class JobPlace(StrEnum):
-    """Where the jobs of a cycle are done."""
+    """Where the jobs of a cycle run."""
 
     AUTO = "auto"
     INLINE = "inline"
@@ -94,127 +94,127 @@ class JobPlace(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything that can be set. Units are the last word of a name."""
+    """All settings. The unit is the last word of a name."""
 
     durable: bool = True
     """fsync every file, entry and directory before a write is acknowledged."""
     verify_checksums: bool = True
-    """Verify the checksums of data files whenever they are read; without it damage can be read as other values."""
+    """Verify the checksums of data files whenever they are read. Without it damage can be read as other values."""
     commit_timeout_seconds: float = 60.0
-    """How long a commit is retried against other writers before Unavailable."""
+    """How long a commit is retried against other writers before it fails with Unavailable."""
     writer_queue_batches: int = 50
-    """How many batches may wait for one table in one process before a caller has to wait."""
+    """Batches that may wait for one table in one process before a caller must wait."""
     checkpoint_interval_commits: int = 10
     """Commits between checkpoints; a table with more than 10,000 live files waits longer."""
     base_retention_hours: float = 168.0
-    """How long `base` keeps log entries and removed files, for readers of old versions."""
+    """How long `base` retains log entries and removed files, for readers of old versions."""
     changes_retention_hours: float = 0.25
-    """How long `changes` and the system tables keep log entries and removed files: at least the longest snapshot."""
+    """How long `changes` and the system tables retain log entries and removed files: at least the longest snapshot."""
     idempotence_marks: int = 100_000
-    """Producers and loaded files that a dataset remembers. Beyond it those whose last write is the oldest are forgotten."""
+    """Producers and loaded files that a dataset remembers. Beyond it, those with the oldest last write are forgotten."""
     arrow_changes_rows: int = 200_000
-    """Up to this many unfolded rows reach Spark as one Arrow table; more are read by the executors."""
+    """Largest number of unfolded rows that reach Spark as one Arrow table. More rows are read by the executors."""
     squash_files: int = 32
-    """From this many small change files on, a writing process squashes them in the background; 0 turns that off."""
+    """Number of small change files from which a writing process squashes them in the background; 0 turns that off."""
     squash_bytes: int = 16 * 1024 * 1024
-    """The most bytes that one squash brings together; larger change files are left for the fold."""
+    """Largest size of the change files that one squash merges. Larger change files are left for the fold."""
     positions_from_rows: int = 2_000_000
-    """From this many base rows on, reads hide changed rows by their position, which is found once for each state."""
+    """Number of base rows from which reads hide changed rows by their position, which is computed once per state."""
     upsert_rows: int = 1_000_000
-    """The most rows of one change file; a larger batch of dicts, Arrow or pandas rows becomes several files of one commit."""
+    """Most rows of one change file. A larger batch of dicts, Arrow or pandas rows becomes several files of one commit."""
     lookup_cache_mb: int = 256
-    """Memory for what `get` has read, shared by all datasets of a lake; 0 keeps nothing."""
+    """Memory for the read cache of `get`, shared by all datasets of a lake; 0 turns it off."""
     target_file_bytes: int = 128 * 1024 * 1024
-    """The size of a base file that a load or a fold aims at."""
+    """Target size of a base file for loads and folds."""
     vacuum_floor_hours: float = 1.0
-    """The shortest retention a plain vacuum accepts."""
+    """Shortest retention that a plain vacuum accepts."""
     vacuum_interval_hours: float = 24.0
-    """How long after a vacuum the compactor plans the next one; it also does after a clustering. 0 turns that off."""
+    """How long after a vacuum the compactor plans the next one. It also plans one after a clustering. 0 turns that off."""
     vacuum_retention_hours: float = 24.0
-    """How long a file that was removed stays readable before the compactor's vacuum deletes it."""
+    """How long a removed file stays readable before the compactor's vacuum deletes it."""
     fold_batches: int = 64
-    """From this many unfolded batches on a fold is planned; 0 does not look at it."""
+    """Number of unfolded batches from which a fold is planned; 0 ignores the number."""
     fold_share: float = 0.01
-    """From this share of the base's rows in unfolded changes on a fold is planned; 0 does not look at it."""
+    """Share of the base's rows in unfolded changes from which a fold is planned; 0 ignores the share."""
     fold_minutes: float = 15.0
-    """When the oldest unfolded batch is this old a fold is planned; 0 does not look at it."""
+    """Age of the oldest unfolded batch from which a fold is planned; 0 ignores the age."""
     event_log_files: int = 32
-    """From this many small files of an event log on they are brought together; 0 turns that off."""
+    """Number of small files of an event log from which they are merged; 0 turns that off."""
     cluster_bytes: int = 1024 * 1024 * 1024
-    """From this many bytes that are not clustered on a clustering is planned; 0 turns that off."""
+    """Bytes that are not clustered from which a clustering is planned; 0 turns that off."""
     cluster_share: float = 0.2
-    """Which share of a period or base must not be clustered before a clustering is planned."""
+    """Share of a period or base that is not clustered from which a clustering is planned."""
     cycle_bytes: int = 64 * 1024 * 1024 * 1024
-    """How many bytes one cycle of compaction may rewrite; a job that is larger runs alone."""
+    """Bytes that one compaction cycle may rewrite. A larger job runs alone."""
     jobs: JobPlace = JobPlace.AUTO
-    """Where jobs run: `inline`, on the Spark of this process, `worker`, in processes with JVMs of their own, or `auto`: workers
-    for a compactor that goes on, inline otherwise and where `spark_remote` names a server."""
+    """Where jobs run: `inline` on the Spark of this process, `worker` in processes with their own JVMs, or `auto`: workers for a
+    continuous compactor, inline otherwise and where `spark_remote` names a server."""
     max_jobs: int = 2
-    """How many workers are there at once."""
+    """Number of workers that run at once."""
     worker_memory_mb: int = 0
-    """The heap of a worker's JVM; 0 fits it to the machine and `max_jobs`."""
+    """Heap of a worker's JVM; 0 fits it to the machine and `max_jobs`."""
     worker_jobs: int = 100
-    """A worker is replaced after this many jobs."""
+    """Number of jobs after which a worker is replaced."""
     job_minutes: float = 60.0
-    """The longest that one attempt of a job may take; then it is ended, and tried with half its files. 0 means no limit."""
+    """Longest duration of one attempt of a job. Then it is ended, and retried with half its files. 0 means no limit."""
     tiers: str = ""
     """Changes of tiers by name: ``daily.min_files=6; weekly.enabled=yes`` (in ``silt.toml``: tables ``[tiers.daily]``)."""
     fold_cron: str = "* * * * *"
-    """When the compactor looks for folds, in UTC; empty means only when it is asked. The thresholds decide what is done."""
+    """When the compactor plans folds, in UTC; empty means only on request. The thresholds decide what is done."""
     squash_cron: str = "* * * * *"
-    """When it looks for small change files."""
+    """When it plans squashes of small change files."""
     events_cron: str = "*/10 * * * *"
-    """When it looks at the lake's event log."""
+    """When it plans work on the lake's event log."""
     cluster_cron: str = "30 * * * *"
-    """When it looks for what is to be clustered."""
+    """When it plans clusterings."""
     vacuum_cron: str = "20 * * * *"
-    """When it looks whether a vacuum is due, which `vacuum_interval_hours` decides."""
+    """When it checks whether a vacuum is due, which `vacuum_interval_hours` decides."""
     recovery_cron: str = "45 * * * *"
-    """When it finishes and sweeps what crashed processes left; it also does so when it takes the lease."""
+    """When it finishes and sweeps what crashed processes left. It also does so when it acquires the lease."""
     stop_seconds: float = 30.0
-    """How long a compactor that is told to stop waits for what runs to end before it interrupts it."""
+    """How long a stopping compactor waits for running work before it interrupts it."""
     max_rows: int = 1_000
-    """Rows of an answer for which the caller names no limit; 100,000 at most."""
+    """Rows of an answer for which the caller sets no limit; 100,000 at most."""
     query_seconds: float = 300.0
-    """How long a query may take; then it is ended. 0 means no limit."""
+    """Longest duration of a query. Then it is ended. 0 means no limit."""
     query_pairs: int = 5_000_000_000
     """Row pairs that a query on Spark may make of three or more datasets without an equality between them; 0: any number."""
     default_catalog: str = ""
-    """The catalog of tables that a query names without one; empty means that every name has three parts."""
+    """Catalog of tables that a query names without one; empty means that every name has three parts."""
     default_schema: str = ""
-    """The schema of tables that a query names without one; needs a default catalog, too."""
+    """Schema of tables that a query names without one; needs a default catalog, too."""
     hot_cache_mb: int = 0
     """Memory for datasets in the hot cache; 0 means the smaller of 16 GB and a quarter of the machine's memory."""
     hot_query_mb: int = 1024
-    """Memory for the queries that the hot cache answers, all together, beside its datasets."""
+    """Memory for all queries that the hot cache answers, in addition to its datasets."""
     hot_at_once_rows: int = 1_000_000
-    """Datasets that are not in the hot cache, and have no more rows than this together, are filled while a query waits."""
+    """Largest total number of rows of datasets that are filled into the hot cache while a query waits."""
     result_cache_mb: int = 64
-    """Memory for answers that are given again while the data stays the same; 0 keeps none."""
+    """Memory for the result cache, which is valid while the data stays the same; 0 turns it off."""
     role: Role = Role.ALL
     """What this process may do: `all`, `compactor` (no rows are written) or `reader` (nothing is)."""
     lease_seconds: float = 60.0
-    """How long a lease lasts without a renewal; a holder on another machine is replaced after this time."""
+    """Lifetime of a lease without a renewal. A holder on another machine is replaced after this time."""
     schedule_jitter_seconds: float = 10.0
-    """Scheduled work starts up to this much after its time, so that many lakes do not start at once."""
+    """Longest random delay of scheduled work, so that many lakes do not start at once."""
     spark_master: str = "local[*]"
     """The Spark master for a session that Siltstone starts itself."""
     spark_remote: str = ""
-    """A Spark Connect address (``sc://host:port``); wins over `spark_master`."""
+    """A Spark Connect address (``sc://host:port``); takes precedence over `spark_master`."""
     spark_memory_mb: int = 0
     """Memory of the driver JVM that Siltstone starts; 0 fits it to the machine."""
     spark_jars: str = ""
-    """A folder with the Delta jars, and a database driver if there is one; empty means the user cache."""
+    """Folder with the Delta jars, and optionally a database driver; empty means the user cache."""
     scratch_dir: str = ""
-    """A folder for what Spark spills and shuffles; empty means the system's folder for temporary files."""
+    """Folder for Spark's spills and shuffles; empty means the system's folder for temporary files."""
     spark_shared: bool = True
-    """Share one local Spark server among processes, in the background; if not, each process starts a JVM of its own."""
+    """Share one local Spark server among processes, in the background. Otherwise each process starts its own JVM."""
     spark_idle_minutes: float = 15.0
-    """How long the shared Spark server stays when nobody uses it."""
+    """How long the unused shared Spark server stays."""
     spark_short_run: bool = False
     """Start the JVM with the quick compiler only: faster start, slower steady state."""
     spark: Mapping[str, str] = field(default_factory=dict)
-    """Any further Spark settings by their Spark names (in the user's ``silt.toml``: a table ``[spark]``)."""
+    """Further Spark settings by their Spark names (in the user's ``silt.toml``: a table ``[spark]``)."""
 
     @classmethod
     def load(
@@ -227,7 +227,7 @@ class Settings:
         """Build settings from arguments, the environment, the lake's ``silt.toml`` and the user's.
 
         Raises:
-            InvalidRequest: a name is unknown, a value does not fit, or a lake's file holds a setting of scope `USER`.
+            InvalidRequest: a name is unknown, a value does not fit, or a lake's file contains a setting of scope `USER`.
             Unavailable: a file cannot be read, or other users can change the user's file.
         """
         environment = os.environ if environment is None else environment
@@ -244,7 +244,7 @@ def _names() -> frozenset[str]:
 
 
 def scope_of(name: str) -> Scope:
-    """Return which files may hold a setting.
+    """Return which files may contain a setting.
 
     >>> scope_of("tiers"), scope_of("spark")
     (<Scope.LAKE: 'lake'>, <Scope.USER: 'user'>)
@@ -253,7 +253,7 @@ def scope_of(name: str) -> Scope:
 
 
 def user_file(environment: Mapping[str, str]) -> Path | None:
-    """Return where the user's own settings are: below ``XDG_CONFIG_HOME``, else ``~/.config``; None without a home.
+    """Return the path of the user's own settings: below ``XDG_CONFIG_HOME``, else ``~/.config``; None without a home.
 
     >>> user_file({"XDG_CONFIG_HOME": "/x"}), user_file({"HOME": "/h"}), user_file({})
     (PosixPath('/x/siltstone/silt.toml'), PosixPath('/h/.config/siltstone/silt.toml'), None)
@@ -265,11 +265,11 @@ def user_file(environment: Mapping[str, str]) -> Path | None:
 
 
 def _from_user_file(path: Path | None) -> dict[str, Any]:
-    """Read the user's file; refuse one that other users can change, because it decides what code Java runs."""
+    """Read the user's file. Refuse one that other users can change, because it decides what code Java runs."""
     if path is None or not os.access(path.parent, os.X_OK) or not (values := _from_file(path)):
-        return {}  # a home folder that this process may not enter is another user's
-    found = path.stat()
-    if found.st_uid not in (os.getuid(), 0) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return {}  # a home folder that this process may not enter belongs to another user
+    status = path.stat()
+    if status.st_uid not in (os.getuid(), 0) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise Unavailable(
             f"{path} can be changed by other users, so it is not read. Make it yours alone: chmod 600 {path}."
         )
@@ -277,38 +277,38 @@ def _from_user_file(path: Path | None) -> dict[str, Any]:
 
 
 def _from_lake_file(path: Path) -> dict[str, Any]:
-    """Read a lake's file; refuse settings that belong to the user who opens the lake."""
+    """Read a lake's file. Refuse settings that belong to the user who opens the lake."""
     values = _from_file(path)
     foreign = sorted(name for name in values if name in _names() and scope_of(name) is Scope.USER)
     if foreign:
         raise InvalidRequest(
-            f"{path} sets {', '.join(foreign)}. A lake's file may hold settings of the lake alone, not those of the "
+            f"{path} sets {', '.join(foreign)}. A lake's file may contain only settings of the lake, not those of the "
             "process that opens it. Move them to ~/.config/siltstone/silt.toml or the environment."
         )
     return values
 
 
 def _from_file(path: Path) -> dict[str, Any]:
-    """Return what a file holds; nothing if there is no such file."""
+    """Return the settings in a file; empty if the file does not exist."""
     try:
         return tomllib.loads(path.read_text()) if path.is_file() else {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"{path} is not valid TOML: {error}. Mend or remove the file.") from error
+        raise InvalidRequest(f"{path} is not valid TOML: {error}. Fix or remove the file.") from error
     except OSError as error:
         raise Unavailable(f"{path} cannot be read: {error.strerror}. Check its permissions.") from error
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name in sorted(_names() - {"spark"}):
         text = environment.get(ENV_PREFIX + name.upper())
         if text is not None:
-            found[name] = text
-    return found
+            values[name] = text
+    return values
 
 
 def unknown_variables(environment: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the variables that look like ours and are not, each with the known one nearest to it.
+    """Return the variables that have our prefix but are unknown, each with the most similar known one.
 
     >>> unknown_variables({"SILT_DURABEL": "no", "SILT_LAKE": "/lake"})
     {'SILT_DURABEL': 'SILT_DURABLE'}
@@ -319,7 +319,7 @@ def unknown_variables(environment: Mapping[str, str]) -> dict[str, str | None]:
 
 
 def _fit(name: str, value: Any) -> Any:  # noqa: ANN401
-    """Bring one value into the type of its default, or say clearly that it does not fit."""
+    """Convert one value to the type of its default, or raise an error that names the accepted values."""
     if name not in _names():
         raise InvalidRequest(f"Unknown setting {name!r}. Known: {', '.join(sorted(_names()))}.")
     if name == "spark":
@@ -330,7 +330,7 @@ def _fit(name: str, value: Any) -> Any:  # noqa: ANN401
     try:
         fitted = _to_bool(value) if kind is bool else kind(value)
     except (TypeError, ValueError) as error:
-        raise InvalidRequest(f"Setting {name!r} takes {_WORDS[kind]}, not {value!r}.") from error
+        raise InvalidRequest(f"Setting {name!r} must be {_WORDS[kind]}, not {value!r}.") from error
     if kind in (int, float):
         _check_number(name, value, fitted)
     if name.endswith(_CRON):
@@ -340,7 +340,7 @@ def _fit(name: str, value: Any) -> Any:  # noqa: ANN401
 
 def _check_cron(name: str, text: str) -> None:
     try:
-        if text:  # an empty one: only when it is asked for
+        if text:  # empty means only on request
             check_cron(text)
     except InvalidRequest as error:
         raise InvalidRequest(f"Setting {name!r}: {error}") from error
@@ -348,7 +348,7 @@ def _check_cron(name: str, text: str) -> None:
 
 def _check_number(name: str, given: Any, fitted: float) -> None:  # noqa: ANN401
     if isinstance(given, float) and given != fitted:
-        raise InvalidRequest(f"Setting {name!r} takes a whole number, not {given!r}.")
+        raise InvalidRequest(f"Setting {name!r} must be a whole number, not {given!r}.")
     if fitted < 0:
         raise InvalidRequest(f"Setting {name!r} must not be negative, it is {given!r}.")
     least = 1 if name in _AT_LEAST_ONE else 0
@@ -358,7 +358,7 @@ def _check_number(name: str, given: Any, fitted: float) -> None:  # noqa: ANN401
 
 def _fit_spark(value: Any) -> dict[str, str]:  # noqa: ANN401
     if not isinstance(value, Mapping):
-        raise InvalidRequest(f"Setting 'spark' takes a table of Spark settings, not {value!r}.")
+        raise InvalidRequest(f"Setting 'spark' must be a table of Spark settings, not {value!r}.")
     flat: dict[str, str] = {}
     for key, item in value.items():
         if isinstance(item, Mapping):

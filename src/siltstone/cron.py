@@ -1,6 +1,6 @@
-"""When work is due: cron expressions of five fields (minute, hour, day of the month, month, day of the week), always in UTC.
+"""Cron expressions of five fields (minute, hour, day of the month, month, day of the week), always in UTC.
 
-The reading is cronsim's, which follows Debian's cron: names of days and months, lists, ranges, steps, ``L`` for the last day.
+They are read by cronsim, which follows Debian's cron: names of days and months, lists, ranges, steps, ``L`` for the last day.
 """
 
 import datetime
@@ -9,33 +9,33 @@ from typing import Final
 from siltstone.errors import InvalidRequest
 
 FIELDS: Final = 5
-"""cronsim reads a sixth field, seconds; nobody compacts every second."""
+"""Number of fields. cronsim also reads a sixth field, seconds, which compactions do not need."""
 MAX_CRON_CHARACTERS: Final = 200
 
 
 def check_cron(cron: str) -> None:
-    """Refuse text that is no cron expression, or one that never comes.
+    """Refuse text that is not a valid cron expression, or whose time never comes.
 
     Raises:
-        InvalidRequest: it says why, and how to write one.
+        InvalidRequest: the message names the error and the valid form.
     """
     next_after(cron, datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC))
 
 
 def next_after(cron: str, moment: datetime.datetime) -> datetime.datetime:
-    """Return the first time after a moment, never the moment itself, at which the work is due, in UTC.
+    """Return the first time in UTC after a moment, never the moment itself, at which a cron expression is due.
 
     >>> at = datetime.datetime(2026, 11, 16, 3, 0, tzinfo=datetime.UTC)
     >>> next_after("0 3 * * *", at).isoformat()
     '2026-11-17T03:00:00+00:00'
 
     Raises:
-        InvalidRequest: the text is no cron expression, or its time never comes.
+        InvalidRequest: the text is not a valid cron expression, or its time never comes.
     """
     from cronsim import CronSim, CronSimError
 
     if moment.tzinfo is None:
-        raise InvalidRequest(f"The moment {moment.isoformat()} has no time zone; give it one.")
+        raise InvalidRequest(f"The time {moment.isoformat()} has no time zone; add one.")
     if len(cron) > MAX_CRON_CHARACTERS or len(cron.split()) != FIELDS:
         raise InvalidRequest(_refusal(cron, "it needs five fields"))
     try:
@@ -48,6 +48,6 @@ def next_after(cron: str, moment: datetime.datetime) -> datetime.datetime:
 
 def _refusal(cron: str, why: str) -> str:
     return (
-        f"{cron[:MAX_CRON_CHARACTERS]!r} is no cron expression: {why}. "
+        f"{cron[:MAX_CRON_CHARACTERS]!r} is not a valid cron expression: {why}. "
         "Write minute, hour, day of the month, month and day of the week, e.g. '5 * * * *' or '0 3 * * *'; times are UTC."
     )

@@ -9,11 +9,11 @@
     ├── Unavailable         back off and try again                           503, exit 5
     ├── CommitUnknown       run recovery, never retry blindly                503, exit 6
     ├── Fenced              stop, another holder owns the lease              409, exit 7
-    ├── Gone                the dataset was dropped: open it anew            410, exit 8
+    ├── Gone                the dataset was dropped: open it again           410, exit 8
     └── Corruption          stop, stored state breaks an invariant           500, exit 9
 
-A message says what happened, to which dataset, and what to do next. It is written for people and may be reworded at any time:
-programs decide by the type or `kind` of an error, within a kind by its `reason`, and find its files in `paths`.
+A message names what happened, to which dataset, and what to do next. It is written for people and may be reworded at any time.
+Programs decide by the type or `kind` of an error, and within a kind by its `reason`. They find its files in `paths`.
 """
 
 import errno
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 _TERMINAL: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
-"""Escape sequences: colours, cursor movements, titles."""
+"""Escape sequences: colors, cursor movements, titles."""
 
 
 def one_line(text: str) -> str:
@@ -60,18 +60,18 @@ def first_line(error: BaseException) -> str:
 
 
 class Reason(StrEnum):
-    """Why an error was raised, where that decides what to do about it. Most errors need none."""
+    """Why an error was raised, where that decides what to do about it. Most errors have none."""
 
     MEMORY = "memory"
-    """This process, or Spark, has too little memory: read less at a time, or give it more."""
+    """This process, or Spark, has too little memory: read less at a time, or give it more memory."""
     DISK_FULL = "disk_full"
     """The disk, a quota or the size limit of a file is used up: make room."""
     PERMISSION_DENIED = "permission_denied"
-    """The operating system does not let this user do it: check owner, mode and mount options."""
+    """The operating system does not permit this user to do it: check owner, mode and mount options."""
     DAMAGED_FILE = "damaged_file"
     """A file has other bytes than were written, or an invalid structure: restore it from a copy."""
     MISSING_FILE = "missing_file"
-    """A file that the log names is not there: mount its disk, or restore it from a copy."""
+    """A file that the log names does not exist: mount its disk, or restore it from a copy."""
     FOREIGN_COMMIT = "foreign_commit"
     """Another program has changed a table: `silt doctor --repair` undoes that."""
     SCHEMA_CHANGED = "schema_changed"
@@ -96,21 +96,21 @@ _BY_ERRNO: Final[Mapping[int, Reason]] = {
     errno.EROFS: Reason.PERMISSION_DENIED,
 }
 MAX_CAUSES: Final = 4
-"""Errors behind an error that are examined for its reason."""
+"""Number of causes of an error that are examined for its reason."""
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and the errors it was raised from, the outermost first."""
-    found: BaseException | None = error
+    """Yield an error and the errors from which it was raised, the outermost first."""
+    current: BaseException | None = error
     for _ in range(MAX_CAUSES + 1):
-        if found is None:
+        if current is None:
             return
-        yield found
-        found = found.__cause__
+        yield current
+        current = current.__cause__
 
 
 def reason_of(error: BaseException) -> Reason | None:
-    """Return why an error was raised: the reason it was given, or the first one among its causes.
+    """Return why an error was raised: its own reason, or the first one among its causes.
 
     >>> reason_of(OSError(errno.ENOSPC, "No space left on device"))
     <Reason.DISK_FULL: 'disk_full'>
@@ -131,7 +131,7 @@ def _own_reason(error: BaseException) -> Reason | None:
 
 
 class SiltstoneError(Exception):
-    """The root: catch it to catch everything that Siltstone raises on purpose."""
+    """The root of all errors that Siltstone raises on purpose."""
 
     kind: ClassVar[str] = "error"
     status: ClassVar[int] = 500
@@ -151,7 +151,7 @@ class SiltstoneError(Exception):
 
     @property
     def reason(self) -> Reason | None:
-        """Why it was raised; without a reason of its own that of the error it was raised from, such as a full disk."""
+        """Why the error was raised. Default: the reason of the error from which it was raised, such as a full disk."""
         return reason_of(self)
 
 
@@ -164,7 +164,7 @@ class InvalidRequest(SiltstoneError):
 
 
 class NotFound(SiltstoneError):
-    """The dataset, version or file that was named does not exist."""
+    """The named dataset, version or file does not exist."""
 
     kind = "not_found"
     status = 404
@@ -172,7 +172,7 @@ class NotFound(SiltstoneError):
 
 
 class Conflict(SiltstoneError):
-    """Somebody else changed what this call depended on; re-read and decide anew."""
+    """Another process changed what this call depends on; re-read and decide again."""
 
     kind = "conflict"
     status = 409
@@ -204,7 +204,7 @@ class Fenced(SiltstoneError):
 
 
 class Gone(SiltstoneError):
-    """The dataset behind this handle was dropped or re-created; open it anew."""
+    """The dataset behind this handle was dropped or re-created; open it again."""
 
     kind = "gone"
     status = 410
@@ -212,7 +212,7 @@ class Gone(SiltstoneError):
 
 
 class Corruption(SiltstoneError):
-    """Stored state breaks an invariant; stop and look before anything is written."""
+    """Stored state breaks an invariant; stop and investigate before anything is written."""
 
     kind = "corruption"
     status = 500
@@ -220,13 +220,13 @@ class Corruption(SiltstoneError):
 
 
 def named_error(kind: str | None, message: str, *, reason: str | None = None) -> SiltstoneError:
-    """Return the error of a kind and reason that another process has named.
+    """Return the error of a kind and reason that another process has reported.
 
-    >>> type(named_error("conflict", "Plan anew.")).__name__
+    >>> type(named_error("conflict", "Plan again.")).__name__
     'Conflict'
     >>> named_error("unavailable", "Not enough memory.", reason="memory").reason
     <Reason.MEMORY: 'memory'>
     """
-    found = {error.kind: error for error in SiltstoneError.__subclasses__()}
+    kinds = {error.kind: error for error in SiltstoneError.__subclasses__()}
     reasons = {known.value: known for known in Reason}
-    return found.get(kind or "", SiltstoneError)(message, reason=reasons.get(reason or ""))
+    return kinds.get(kind or "", SiltstoneError)(message, reason=reasons.get(reason or ""))

@@ -1,14 +1,14 @@
-"""Named places between durable writes, where a test can kill or fail the process.
+"""Named points between durable writes, at which a test can kill or fail the process.
 
-`reach("fold.before_commit")` does nothing unless that name was armed. A test arms one in a child process through
-the environment (``SILT_FAILPOINT=fold.before_commit:kill``) or in its own process with `arm`. Actions:
+`reach("fold.before_commit")` does nothing unless that name was armed. A test arms one in a child process through the environment
+(``SILT_FAILPOINT=fold.before_commit:kill``) or in its own process with `arm`. Actions:
 
-* ``kill``: the process ends at once with SIGKILL, as a crash or a power switch would end it;
-* ``raise``: an OSError is raised, as a full disk or a lost mount would raise it;
-* ``name:kill:3``: the action happens at the third time the place is reached.
+* ``kill``: the process ends at once with SIGKILL, as by a crash or a power cut;
+* ``raise``: an OSError is raised, as by a full disk or a lost mount;
+* ``name:kill:3``: the action happens the third time the point is reached.
 
-Every name is declared in `FAILPOINTS`; reaching an undeclared one is an error, and a test fails if a declared one has
-no crash test.
+Every name is declared in `FAILPOINTS`. Reaching an undeclared one is an error, and a test fails if a declared one has no crash
+test.
 """
 
 import os
@@ -112,7 +112,7 @@ _armed: dict[str, Action] = {}
 
 
 def reach(name: str) -> None:
-    """Mark a place; runs the armed action of that name, if there is one."""
+    """Mark a fail point and run its armed action, if there is one."""
     if not _armed:
         return
     action = _armed.get(name)
@@ -132,12 +132,12 @@ _ACTIONS: Final[dict[str, Action]] = {"kill": _kill, "raise": _raise}
 
 
 def _at_count(action: Action, count: int) -> Action:
-    left = count
+    remaining = count
 
     def counted(name: str) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
+        nonlocal remaining
+        remaining -= 1
+        if remaining == 0:
             action(name)
 
     return counted
@@ -145,7 +145,7 @@ def _at_count(action: Action, count: int) -> Action:
 
 @contextmanager
 def arm(name: str, action: Action | str, *, count: int = 1) -> Iterator[None]:
-    """Arm one fail point for the duration of the block; the action runs at its `count`-th reach only."""
+    """Arm one fail point for the duration of the block. The action runs only when it is reached the `count`-th time."""
     if name not in FAILPOINTS:
         raise ValueError(f"unknown fail point {name!r}")
     _armed[name] = _at_count(_ACTIONS[action] if isinstance(action, str) else action, count)
@@ -156,7 +156,7 @@ def arm(name: str, action: Action | str, *, count: int = 1) -> Iterator[None]:
 
 
 def arm_from_environment(text: str) -> None:
-    """Arm what ``SILT_FAILPOINT`` names: ``name:action[:count]``, several separated by commas."""
+    """Arm the fail points of ``SILT_FAILPOINT``: ``name:action[:count]``, several separated by commas."""
     for part in filter(None, text.split(",")):
         name, action, *count = part.split(":")
         if name not in FAILPOINTS or action not in _ACTIONS:

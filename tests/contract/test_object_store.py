@@ -152,9 +152,9 @@ def test_a_lost_answer_is_told_and_the_repeat_is_no_second_event(uri: str) -> No
         objects = objects_of(log)
         put = objects.put
 
-        def lost(path: str, content: bytes, *, anew: bool = False) -> None:
-            put(path, content, anew=anew)
-            if anew:
+        def lost(path: str, content: bytes, *, create_only: bool = False) -> None:
+            put(path, content, create_only=create_only)
+            if create_only:
                 objects.get = fails
                 raise OSError("the answer was lost")
 
@@ -174,10 +174,10 @@ def test_a_put_that_meets_itself_has_landed(uri: str) -> None:
         objects = objects_of(log)
         put = objects.put
 
-        def twice(path: str, content: bytes, *, anew: bool = False) -> None:
-            put(path, content, anew=anew)
-            if anew:
-                put(path, content, anew=anew)
+        def twice(path: str, content: bytes, *, create_only: bool = False) -> None:
+            put(path, content, create_only=create_only)
+            if create_only:
+                put(path, content, create_only=create_only)
 
         objects.put = twice
         assert [one.index for one in log.append(received("a"))] == [1]
@@ -190,11 +190,11 @@ def test_a_put_that_meets_itself_and_cannot_be_read_keeps_its_files(uri: str) ->
         objects = objects_of(log)
         put = objects.put
 
-        def twice(path: str, content: bytes, *, anew: bool = False) -> None:
-            put(path, content, anew=anew)
-            if anew:
+        def twice(path: str, content: bytes, *, create_only: bool = False) -> None:
+            put(path, content, create_only=create_only)
+            if create_only:
                 objects.get = refused
-                put(path, content, anew=anew)
+                put(path, content, create_only=create_only)
 
         def refused(_path: str) -> bytes:
             raise OSError("403 Forbidden")

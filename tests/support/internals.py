@@ -308,7 +308,7 @@ def leave_queue(queue: "WriterQueue[int, str]", ticket: "Ticket[int, str]") -> N
 
 def report_round(queue: "WriterQueue[int, str]", group: "list[Ticket[int, str]]", own: "Ticket[int, str]") -> None:
     """Wake the callers of a round: threads would come in any order."""
-    queue._tell(group, own)
+    queue._publish(group, own)
 
 
 def replace_checkpoint_crc(monkeypatch: pytest.MonkeyPatch, made: Callable[..., Any]) -> Any:  # noqa: ANN401

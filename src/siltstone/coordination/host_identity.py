@@ -1,7 +1,7 @@
-"""Where a process runs: with whom it shares file locks, and with whom process ids.
+"""Identity of the host: which processes share file locks, and which share process ids.
 
-A host name is for people: two machines may have the same one, and containers made from one image often do. A process id means
-something only inside one space of ids: every container may have a process 1.
+A host name is for display only: two machines may have the same one, and containers made from one image often do. A process id is
+unique only inside one id space: every container may have a process 1.
 """
 
 import hashlib
@@ -18,9 +18,9 @@ _DIGITS: Final = 32
 
 @cache
 def machine() -> str:
-    """Return what all processes that see each other's file locks have in common, and those of another machine do not.
+    """Return an id that is the same for all processes that see each other's file locks, and differs on other machines.
 
-    That is the running kernel: containers share it, and a machine that was started anew cannot see who died with it.
+    It identifies the running kernel. Containers share it. It changes with a reboot, because locks of the old kernel are gone.
     """
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -30,23 +30,24 @@ def machine() -> str:
 
 @cache
 def installation() -> str:
-    """Return what stays the same when this machine is started anew; empty if nothing tells that.
+    """Return an id that survives a reboot of this machine; empty if the system has none.
 
-    It is the system's own id with the host name. Both may be copied with an image, so whoever can ask the lease asks it first.
+    It combines the system's own id with the host name. Both may be copied with an image, so a caller that can check the lease
+    checks it first.
     """
     for path in MACHINE_IDS:
         try:
-            found = path.read_text().strip()
+            machine_id = path.read_text().strip()
         except (OSError, UnicodeDecodeError):
             continue
-        if found:
-            return _digest(found, socket.gethostname())
+        if machine_id:
+            return _digest(machine_id, socket.gethostname())
     return ""
 
 
 @cache
 def process_space() -> str:
-    """Return what all processes that see each other's process ids have in common, and no others."""
+    """Return an id that is the same for exactly the processes that see each other's process ids."""
     # psutil knows neither the namespace of process ids nor, above, the id of the boot.
     try:
         return _digest(machine(), str(Path("/proc/self/ns/pid").stat().st_ino))
@@ -55,7 +56,7 @@ def process_space() -> str:
 
 
 def process_name() -> str:
-    """Return a name that no other process has while this one lives, wherever it runs; for drafts in folders that are shared."""
+    """Return a name that is unique among all live processes on all hosts, for drafts in shared folders."""
     return f"{process_space()[:12]}-{os.getpid()}"
 
 

@@ -1,30 +1,31 @@
-"""Leases: which process may do what only one of a lake should do, as the running of compactions.
+"""Leases: which process may do work that only one process of a lake should do, such as compactions.
 
-Terms. A lease has a *name* and an *epoch*, a number that rises with every taking. Its *row* says who holds it and until when
-it was renewed. The rows are a Delta table of the lake, ``_system/leases``, one live file for each name; the app transaction
-("lease/<name>", epoch) of that table lets exactly one of many takers win.
+Terms. A lease has a *name* and an *epoch*, a number that rises whenever the lease is acquired. Its *row* names the holder and the
+time until which it was renewed. The rows are a Delta table of the lake, ``_system/leases``, with one live file for each name.
+The app transaction ("lease/<name>", epoch) of that table lets exactly one of several processes win.
 
 Flow of `Leases.take`:
 
-1. read the row and judge its holder (`standing`): a live one is left alone;
-2. take a presence under a fresh id: who reads our row later must see a live holder;
+1. read the row and determine the state of its holder (`standing`): a live holder wins;
+2. acquire a liveness lock under a fresh id, because later readers of our row must see a live holder;
 3. write the new row to a file that no log names yet;
-4. commit it with epoch n+1 in the place of exactly the row that was judged; one that was renewed or taken meanwhile wins;
+4. commit it with epoch n+1 as the replacement of exactly the row that was read; if that was renewed or replaced meanwhile, it
+   wins;
 5. delete the replaced file.
 
-A renewal and a release do 3 to 5 with the same epoch, and only as long as the row is the holder's own.
+A renewal and a release do steps 3 to 5 with the same epoch, and only while the row is the holder's own.
 
-Who is dead. On this machine the presence lock says so, at once. A holder that cannot be seen is expired once *we* have watched
-its row unchanged for its time by our own monotonic clock, or once its end has passed by a margin of our time of day: a process
-that has just started has watched nothing. A clock that jumps can make us take a lease from somebody who lives. That costs work
-and nothing else, because of the
+When a holder counts as dead. On this machine the liveness lock shows it at once. A holder on another machine is expired in two
+cases. *We* have seen its row unchanged for its lifetime by our own monotonic clock. Or its end has passed by a margin of our
+time of day, because a process that has just started has not seen the row before. A clock that jumps can make us acquire a lease
+from a live holder. That only costs work, because of the
 
-Invariant. The lease saves work; the epoch keeps the data right. Every commit of a job carries the epoch of its lease, and the
-commit path refuses it with Fenced where a higher one has committed.
+Invariant. The lease saves work; the epoch protects the data. Every commit of a job carries the epoch of its lease. The commit
+path refuses it with Fenced if a higher epoch has committed.
 
-A crash before 4 leaves a file that no log names; after 4 the lease is taken, by a holder whose presence is free; before 5 a
-file that the log no longer names. `take` removes such files. A table that cannot be read is an error, never a free lease.
-Deliberately absent: any way to take a lease by force. Whoever must stop a live holder ends its process.
+A crash before step 4 leaves a file that no log names. After step 4 the lease is acquired, by a holder whose liveness lock is
+free. A crash before step 5 leaves a file that the log no longer names. `take` deletes such files. A table that cannot be read is
+an error, never a free lease. There is deliberately no way to acquire a lease by force. To stop a live holder, end its process.
 """
 
 import datetime
@@ -48,19 +49,19 @@ from siltstone.model.lease import LeaseRow, Standing, standing
 from siltstone.model.roles import check_may_compact
 
 COMPACTOR: Final = "compactor"
-"""The lease of whoever runs compactions in a lake."""
+"""The lease of the process that runs compactions in a lake."""
 RENEWALS_IN_TIME: Final = 3
-"""A lease is renewed this many times in its time, so that one renewal may fail."""
+"""Renewals within the lifetime of a lease, so that one renewal may fail."""
 LONGEST_SECONDS: Final = 86_400.0
-"""A lease that lasts longer would keep a lake from being looked after for a day after a crash."""
+"""Longest lifetime of a lease, in seconds. After a crash a lake is without maintenance for up to this time."""
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_./-]{0,99}")
 
 
 class Leases:
-    """The leases of one lake. Keep one for as long as you wait for a lease: it remembers what it has watched."""
+    """The leases of one lake. Use one object for as long as you wait for a lease, because it remembers the rows it has seen."""
 
     def __init__(self, layout: Layout, settings: Settings, clock: Clock) -> None:
-        """Remember where the lake is; nothing is read or written yet."""
+        """Read and write nothing yet."""
         self._layout = layout
         self._settings = settings
         self._clock = clock
@@ -69,17 +70,17 @@ class Leases:
     # ---- reading -------------------------------------------------------------------------------------------------
 
     def row(self, name: str) -> LeaseRow | None:
-        """Return who holds the lease or held it last; None if nobody ever did.
+        """Return the row of the current or last holder; None if the lease was never acquired.
 
         Raises:
             Unavailable: the table cannot be read now.
-            Corruption: it is damaged.
+            Corruption: the table is damaged.
         """
-        found = self._table.look(_checked(name))
-        return None if found is None else found.row
+        seen = self._table.look(_checked(name))
+        return None if seen is None else seen.row
 
     def epoch(self, name: str = COMPACTOR) -> int:
-        """Return the epoch of the lease; 0 if nobody ever held it.
+        """Return the epoch of the lease; 0 if it was never acquired.
 
         Raises:
             Unavailable, Corruption: see `row`.
@@ -88,25 +89,25 @@ class Leases:
         return row.epoch if row is not None else 0
 
     def holder(self, name: str) -> LeaseRow | None:
-        """Return the row of a holder that lives, as far as can be told; None if the lease can be taken.
+        """Return the row of a live holder, as far as that is known; None if the lease can be acquired.
 
         Raises:
             Unavailable: the table cannot be read now.
-            Corruption: it is damaged.
+            Corruption: the table is damaged.
         """
-        found = self._table.look(_checked(name))
-        return found.row if found is not None and self._standing(found) is Standing.HELD else None
+        seen = self._table.look(_checked(name))
+        return seen.row if seen is not None and self._standing(seen) is Standing.HELD else None
 
-    # ---- taking --------------------------------------------------------------------------------------------------
+    # ---- acquiring -----------------------------------------------------------------------------------------------
 
     def take(self, name: str, *, role: Role, ttl_seconds: float | None = None) -> "Lease | None":
-        """Take the lease if it can be had; None if a live holder has it, or somebody else was quicker.
+        """Acquire the lease if it is available; None if a live holder has it, or another process acquired it first.
 
-        The lease has to be renewed: use it as a context manager, or call `Lease.renew`.
+        The lease must be renewed: use it as a context manager, or call `Lease.renew`.
 
         Raises:
-            InvalidRequest: the role may not compact, or the name or time makes no sense.
-            NotFound: there is no lake.
+            InvalidRequest: the role may not compact, or the name or time is not valid.
+            NotFound: the lake does not exist.
             Unavailable: the table cannot be read or written now.
             Corruption: the table is damaged.
         """
@@ -114,8 +115,8 @@ class Leases:
         ttl = _checked_seconds(self._settings.lease_seconds if ttl_seconds is None else ttl_seconds)
         self._table.ensure()
         before = self._table.look(name)
-        found = self._standing(before)
-        if found is Standing.HELD:
+        state = self._standing(before)
+        if state is Standing.HELD:
             return None
         row = self._fresh(name, before, role=role, ttl_seconds=ttl)
         with self._table.speaking():
@@ -134,22 +135,22 @@ class Leases:
             row,
             presence,
             clock=self._clock,
-            taken_from=before.row if before and found is not Standing.FREE else None,
+            taken_from=before.row if before and state is not Standing.FREE else None,
         )
 
     def hold(self, name: str, *, role: Role, ttl_seconds: float | None = None) -> "Lease":
-        """Take the lease or say who has it; as `with leases.hold(...) as lease:` it is renewed inside and released after.
+        """Acquire the lease or raise with its holder. `with leases.hold(...) as lease:` renews it inside and releases it after.
 
         Raises:
-            Conflict: a live holder has it.
+            Conflict: a live holder has the lease.
         """
         lease = self.take(name, role=role, ttl_seconds=ttl_seconds)
         if lease is not None:
             return lease
         row = self.row(name)
-        who = row.described() if row is not None else "another process"
+        holder = row.described() if row is not None else "another process"
         raise Conflict(
-            f"Lease {name!r} of lake {self._layout.root} is held by {who}. Leave the work to it, or wait until it ends."
+            f"Lease {name!r} of lake {self._layout.root} is held by {holder}. Leave the work to it, or wait until it ends."
         )
 
     def _fresh(self, name: str, before: Seen | None, *, role: Role, ttl_seconds: float) -> LeaseRow:
@@ -168,34 +169,34 @@ class Leases:
             ttl_seconds=ttl_seconds,
         )
 
-    def _standing(self, found: Seen | None) -> Standing:
-        row = found.row if found is not None else None
+    def _standing(self, seen: Seen | None) -> Standing:
+        row = seen.row if seen is not None else None
         present = None
         if row is not None and row.machine == machine():
             with self._table.speaking():
                 present = is_live(self._layout.work, row.holder)
         return standing(
             row,
-            unchanged_seconds=self._clock.monotonic_seconds() - found.since_seconds if found is not None else 0.0,
+            unchanged_seconds=self._clock.monotonic_seconds() - seen.since_seconds if seen is not None else 0.0,
             now=self._clock.now(),
             present=present,
         )
 
 
 class Lease:
-    """A lease that this process has taken. Safe to share between threads.
+    """A lease that this process holds. Safe to share between threads.
 
-    As a context manager it renews itself on a thread of its own, and is released at the end.
+    As a context manager it renews itself on its own thread, and is released at the end.
     """
 
     def __init__(
         self, table: LeaseTable, row: LeaseRow, presence: Presence, *, clock: Clock, taken_from: LeaseRow | None
     ) -> None:
-        """Use `Leases.take` or `Leases.hold`."""
+        """Called by `Leases.take` and `Leases.hold`."""
         self.taken_from = taken_from
-        """The holder that died or fell silent, if this lease was taken over from one: it may have left work undone."""
+        """The dead or expired holder from which this lease was taken over, if any. It may have left unfinished work."""
         self.trouble: str | None = None
-        """What went wrong with the last renewal on the lease's own thread, None if nothing did."""
+        """Error text of the last renewal on the lease's own thread; None after a successful one."""
         self._table = table
         self._row = row
         self._presence = presence
@@ -204,7 +205,7 @@ class Lease:
         self._renewed_seconds = clock.monotonic_seconds()
         self._over: str | None = None
         self._stop = threading.Event()
-        self._keeper: threading.Thread | None = None
+        self._renewer: threading.Thread | None = None
 
     @property
     def name(self) -> str:
@@ -213,22 +214,22 @@ class Lease:
 
     @property
     def epoch(self) -> int:
-        """The epoch for commits. A job keeps the one it was planned with, also if `advance` raises it meanwhile."""
+        """The epoch for commits. A job uses the one with which it was planned, also if `advance` raises it meanwhile."""
         return self._row.epoch
 
     @property
     def row(self) -> LeaseRow:
-        """What the table says of this holder."""
+        """The row of this holder in the table."""
         return self._row
 
     def check(self) -> None:
-        """Do nothing while the lease is ours: a few looks at the disk, for every tick and before every commit.
+        """Return while the lease is ours. Costs a few file checks, for every tick and before every commit.
 
-        A lease is ours until somebody takes it, also if it could not be renewed. But where that has been so for its whole time,
-        and the table cannot be read either, somebody may have taken it and we would not know: then it is lost.
+        A lease is ours until another process acquires it, even if it could not be renewed. But if it was not renewed for its
+        whole lifetime and the table cannot be read either, another process may have acquired it unseen. Then it is lost.
 
         Raises:
-            Fenced: somebody has taken over, the lease was released, or it is lost.
+            Fenced: another process has taken over, the lease was released, or it is lost.
             Unavailable: the table cannot be read now.
         """
         with self._mutex:
@@ -237,17 +238,17 @@ class Lease:
                 is_ours = self._table.owns(self._row)
             except Exception as error:
                 if self._unrenewed_seconds() >= self._row.ttl_seconds:
-                    raise self._lost(f"could not be renewed in its time and cannot be looked up ({error})") from error
+                    raise self._lost(f"was not renewed in time and cannot be looked up ({error})") from error
                 raise
             if not is_ours:
                 raise self._lost()
 
     def renew(self) -> None:
-        """Say that we are alive: the epoch stays, the end moves.
+        """Extend the lease. The epoch stays, the end moves.
 
         Raises:
-            Fenced: somebody has taken over; stop.
-            Unavailable: it could not be written; the lease is ours until somebody takes it.
+            Fenced: another process has taken over; stop.
+            Unavailable: the row could not be written; the lease is ours until another process acquires it.
         """
         with self._mutex:
             now = self._clock.now()
@@ -256,7 +257,7 @@ class Lease:
             self._renewed_seconds = self._clock.monotonic_seconds()
 
     def renew_if_due(self) -> bool:
-        """Renew if a third of the lease's time has passed since the last time; return whether that was done."""
+        """Renew if a third of the lease's lifetime has passed since the last renewal; return whether it was renewed."""
         with self._mutex:
             if self._unrenewed_seconds() < self._row.ttl_seconds / RENEWALS_IN_TIME:
                 return False
@@ -264,12 +265,12 @@ class Lease:
             return True
 
     def advance(self, *, above: int) -> int:
-        """Raise the epoch above a number, as the holder: a purge has raised a dataset's epoch beyond ours; return the new one.
+        """Raise the epoch above a number, as the holder, after a purge raised a dataset's epoch beyond ours; return the epoch.
 
         Work that was planned with the old epoch stays fenced out.
 
         Raises:
-            Fenced: somebody has taken over; stop.
+            Fenced: another process has taken over; stop.
         """
         with self._mutex:
             if self._row.epoch <= above:
@@ -277,27 +278,30 @@ class Lease:
             return self._row.epoch
 
     def release(self) -> None:
-        """Let go, so that the next one need not wait. Safe to repeat, and after somebody has taken over.
+        """Release the lease, so that the next holder need not wait. Safe to repeat, also after a takeover.
 
-        What the disk refuses is left as it is: the presence is let go of, so that others on this machine see a dead holder.
+        If the disk fails, the row stays as it is. The liveness lock is released, so that processes on this machine see a dead
+        holder.
         """
         self._stop.set()
-        if self._keeper is not None and self._keeper is not threading.current_thread():
-            self._keeper.join()
+        if self._renewer is not None and self._renewer is not threading.current_thread():
+            self._renewer.join()
         with self._mutex:
             try:
                 if self._over is None:
                     self._write(replace(self._row, expires_at=self._clock.now(), released=True))
                     self._over = "was released"
-            except Exception as error:  # noqa: BLE001  # whatever it is, the presence says that we are gone
-                self._over = self._over or f"was let go of, and could not be released ({error})"
+            except Exception as error:  # noqa: BLE001  # in any case the free liveness lock shows that we are gone
+                self._over = self._over or f"was given up, and could not be released ({error})"
             finally:
                 self._presence.close()
 
     def keep(self) -> Self:
-        """Renew the lease on a thread of its own until it is released."""
-        self._keeper = threading.Thread(target=self._keep, name=f"siltstone-lease-{self.name}", daemon=True)
-        self._keeper.start()
+        """Renew the lease on its own thread until it is released."""
+        self._renewer = threading.Thread(
+            target=self._renew_until_stopped, name=f"siltstone-lease-{self.name}", daemon=True
+        )
+        self._renewer.start()
         return self
 
     def __enter__(self) -> Self:
@@ -308,7 +312,7 @@ class Lease:
     ) -> None:
         self.release()
 
-    def _keep(self) -> None:
+    def _renew_until_stopped(self) -> None:
         while not self._stop.wait(self._row.ttl_seconds / RENEWALS_IN_TIME):
             try:
                 self.renew()
@@ -325,7 +329,7 @@ class Lease:
         mine = self._row
         try:
             self._table.write(row, allowed=lambda epoch, path: epoch == mine.epoch and _owner(path) == mine.holder)
-        except (Conflict, NotFound) as error:  # replaced, or the whole table was
+        except (Conflict, NotFound) as error:  # the row, or the whole table, was replaced
             raise self._lost() from error
         self._row = row
 
@@ -342,7 +346,7 @@ class Lease:
 
 
 def _still(before: Seen | None) -> Callable[[int, str | None], bool]:
-    """Allow a taking only in the place of exactly the row that was judged."""
+    """Allow an acquisition only as the replacement of exactly the row that was read."""
     if before is None:
         return lambda epoch, path: (epoch, path) == (0, None)
     return lambda epoch, path: (epoch, path) == (before.row.epoch, before.path)
@@ -354,7 +358,7 @@ def _owner(path: str | None) -> str | None:
 
 def _checked(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise InvalidRequest(f"{name!r} is no name of a lease. Use small letters, digits, '_', '-', '.' and '/'.")
+        raise InvalidRequest(f"{name!r} is not a valid lease name. Use small letters, digits, '_', '-', '.' and '/'.")
     return name
 
 

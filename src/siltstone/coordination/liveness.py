@@ -1,8 +1,8 @@
-"""Who is alive: a writer or a job holds a file lock for as long as it works, and a crash lets go of it.
+"""Liveness locks: a writer or a job holds a file lock for as long as it works, and a crash releases it.
 
-Staged files carry their owner's id in their path. A purge and the sweep ask here before they delete a file that no
-log names: files of a live owner may become part of a commit at any moment, files of a dead one never will.
-The lock saves files from deletion; it decides nothing about commits.
+Staged files carry their owner's id in their path. A purge and the sweep check the lock before they delete a file that no log
+names. Files of a live owner may become part of a commit at any moment, files of a dead one never will.
+The lock protects files from deletion. It decides nothing about commits.
 """
 
 import errno
@@ -17,10 +17,10 @@ from siltstone.host.fork_safety import close, own
 
 
 class Presence:
-    """One live owner. Use as a context manager, or call `close`."""
+    """The lock of one live owner. Use it as a context manager, or call `close`."""
 
     def __init__(self, folder: Path, owner: str) -> None:
-        """Take the lock; the id must be fresh."""
+        """Acquire the lock. The id must be unused."""
         self.owner = owner
         self._path = folder / owner
         self._process = os.getpid()
@@ -28,9 +28,9 @@ class Presence:
         self._handle: int | None = _lock(self._path)
 
     def close(self) -> None:
-        """Let go. A crash does the same, but leaves the empty file for the sweep."""
+        """Release the lock. A crash does the same, but leaves the empty file for the sweep."""
         if self._handle is not None:
-            if self._process == os.getpid():  # the file of a forked child is its parent's
+            if self._process == os.getpid():  # in a forked child the file belongs to the parent
                 self._path.unlink(missing_ok=True)
             close(self._handle)
             self._handle = None
@@ -45,7 +45,7 @@ class Presence:
 
 
 def _lock(path: Path) -> int:
-    """Make the file and lock it; a sweep that removed it between the two steps makes us start over."""
+    """Create the file and lock it. If a sweep deletes it between the two steps, start over."""
     while True:
         handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -61,22 +61,22 @@ def is_live(folder: Path, owner: str) -> bool:
     """True while the owner's process holds its lock, this process included.
 
     Raises:
-        Unavailable: this process may not look.
+        Unavailable: this process may not read the folder.
     """
     try:
         return is_locked(f"{folder}/{owner}", fcntl.LOCK_SH)
     except OSError as error:
-        raise Unavailable(f"{folder} does not show who is at work ({error}). Check its permissions.") from error
+        raise Unavailable(f"{folder}: live processes cannot be determined ({error}). Check its permissions.") from error
 
 
 def is_locked(path: str | Path, how: int) -> bool:
-    """Tell whether another handle holds a lock that keeps this one from being taken in the way `how`; no file, no lock."""
+    """Return whether another handle holds a lock that prevents a lock of kind `how`. A missing file is not locked."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return False
     except OSError as error:
-        if error.errno == errno.ELOOP:  # a link is not a file of ours; what it stands for is left alone
+        if error.errno == errno.ELOOP:  # a link is not our file, and its target is left alone
             return True
         raise
     try:
@@ -90,9 +90,9 @@ def is_locked(path: str | Path, how: int) -> bool:
 
 
 def sweep_dead(folder: Path) -> int:
-    """Remove the presence files of owners that died; return how many.
+    """Delete the lock files of dead owners; return their number.
 
-    Each is removed under its own lock: an owner that locks its file at this moment finds it gone and starts over.
+    Each is deleted under its own lock. An owner that locks its file at this moment finds it deleted and starts over.
     """
     if not folder.is_dir() or folder.is_symlink():
         return 0
@@ -100,11 +100,13 @@ def sweep_dead(folder: Path) -> int:
 
 
 def remove_dead(path: Path) -> bool:
-    """Remove one presence file if its owner died; return whether that was done. A link is left alone."""
+    """Delete one lock file if its owner is dead; return whether it was deleted. A link is left alone."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
-        if isinstance(error, FileNotFoundError) or error.errno == errno.ELOOP:  # gone, or a link, which no owner makes
+        if (
+            isinstance(error, FileNotFoundError) or error.errno == errno.ELOOP
+        ):  # gone, or a link, which no owner creates
             return False
         raise
     try:

@@ -48,27 +48,27 @@ class StateFiles:
         """Return the content of a file; None if it does not exist.
 
         Raises:
-            Unavailable: it cannot be read now.
-            Corruption: it is damaged.
+            Unavailable: the file cannot be read now.
+            Corruption: the file is damaged.
         """
         path = self.folder / name
         try:
-            found = json.loads(path.read_bytes())
+            content = json.loads(path.read_bytes())
         except FileNotFoundError:
             return None
         except OSError as error:
             raise Unavailable(f"{path} cannot be read ({error}). Check the disk and its permissions.") from error
         except (ValueError, RecursionError) as error:
             raise _damaged(path) from error
-        if not isinstance(found, dict):
+        if not isinstance(content, dict):
             raise _damaged(path)
-        return found
+        return content
 
     def write(self, name: str, content: dict[str, Any]) -> None:
         """Replace a file.
 
         Raises:
-            Unavailable: it cannot be written now; the old one is still there.
+            Unavailable: the file cannot be written now; the old content is still there.
         """
         path = self.folder / name
         draft = path.with_name(f".{name}.{process_name()}")
@@ -103,34 +103,34 @@ class StateFiles:
             Unavailable: it cannot be read now.
             Corruption: it is damaged, or has values that no cycle writes.
         """
-        found = self.read(CYCLES) or {}
-        last, ended, settled = found.get("last", 0), found.get("ended"), found.get("settled", {})
+        content = self.read(CYCLES) or {}
+        last, ended, settled = content.get("last", 0), content.get("ended"), content.get("settled", {})
         is_ended = ended is None or (isinstance(ended, dict) and ended.keys() >= ENDED)
         is_settled = isinstance(settled, dict) and all(map(_is_moment, settled.values()))
         if not isinstance(last, int) or not 0 <= last <= LAST_CYCLE or not is_ended or not is_settled:
             raise _damaged(self.folder / CYCLES)
-        return found
+        return content
 
     def next_cycle(self, *, at_least: int = 1) -> int:
         """Reserve and return the number of the next cycle. No other cycle gets it.
 
         Cycles run with and without the lease, so two processes may reserve numbers at once.
         """
-        with self._alone():
+        with self._cycles_lock():
             known = self.cycles()
             number = max(at_least, int(known.get("last", 0)) + 1)
             self.write(CYCLES, {**known, "last": number})
             return number
 
     def ended(self, cycle: dict[str, Any], *, settled: dict[str, str] | None = None) -> None:
-        """Record the result of a cycle, and when tasks ran last."""
-        with self._alone():
+        """Record the result of a cycle, and the last run of its tasks."""
+        with self._cycles_lock():
             known = self.cycles()
             self.write(CYCLES, {**known, "ended": cycle, "settled": {**known.get("settled", {}), **(settled or {})}})
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Lock ``cycles.json`` against other writers. A crash releases the lock; a file system without locks has none."""
+    def _cycles_lock(self) -> Iterator[None]:
+        """Lock ``cycles.json`` for one process at a time. A crash releases the lock. On disks without locks it has no effect."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             opened = (self.folder / LOCK).open("a")
@@ -145,14 +145,14 @@ class StateFiles:
 
 
 def write_draft(path: Path, text: str, *, durable: bool) -> None:
-    """Write a file that gets its name later."""
+    """Write a file under a temporary name, for a later rename."""
     path.write_text(text)
     if durable:
         sync_file(path)
 
 
 def _is_moment(text: object) -> bool:
-    """Tell whether a text is a moment with its time zone."""
+    """True for a text that is a time with a time zone."""
     try:
         return isinstance(text, str) and datetime.datetime.fromisoformat(text).tzinfo is not None
     except ValueError:

@@ -1,6 +1,6 @@
-"""Work after the acknowledgement: one background thread of a process, and the tidying of logs on it.
+"""Work after the acknowledgement: one background thread per process, which tidies logs.
 
-Nothing here can fail a write: what goes wrong is returned to nobody, and the next commits try again.
+Nothing here can fail a write. Errors are discarded, and later commits try again.
 """
 
 import math
@@ -18,17 +18,17 @@ from siltstone.delta.log_reader import list_log
 from siltstone.delta.table import Table
 
 PAUSE_SECONDS: Final = 1.0
-"""Where commits come fast a log is tidied once in so long, or after `HURRIED` times as many commits."""
+"""Shortest time between two tidyings of one log, in seconds. Ignored after `HURRIED` checkpoint intervals of commits."""
 HURRIED: Final = 10
 LIVE_FILES_PER_COMMIT: Final = 1000
-"""A checkpoint costs by live files, so a table with many waits longer: one commit for each thousand."""
+"""Live files for which tidying waits one more commit, because the cost of a checkpoint grows with the live files."""
 
 Work = Callable[[], str | None]
-"""Something to do; it returns what went wrong."""
+"""A background task; it returns the error text or None."""
 
 
 class Background:
-    """Does one thing after the other, each kind of work at a place once at a time."""
+    """Runs tasks one after the other. A task of one kind at one place is never queued twice."""
 
     def __init__(self) -> None:
         """Start no thread yet."""
@@ -37,7 +37,7 @@ class Background:
         self._running: dict[tuple[str, Path], Future[str | None]] = {}
 
     def start(self, kind: str, place: Path, work: Work) -> bool:
-        """Start work, unless the same is running; return whether it was started."""
+        """Start a task, unless the same task is running; return whether it was started."""
         with self._mutex:
             running = self._running.get((kind, place))
             if running is not None and not running.done():
@@ -46,12 +46,12 @@ class Background:
                 self._pool = ThreadPoolExecutor(1, thread_name_prefix="siltstone-upkeep")
             try:
                 self._running[kind, place] = self._pool.submit(work)
-            except RuntimeError:  # the interpreter is ending and starts nothing any more
+            except RuntimeError:  # the interpreter shuts down and accepts no more work
                 return False
             return True
 
     def close(self) -> None:
-        """Wait for what is running."""
+        """Wait for the running tasks."""
         with self._mutex:
             pool, self._pool = self._pool, None
         if pool is not None:
@@ -62,7 +62,7 @@ class Tidying:
     """Keeps the logs of tables short."""
 
     def __init__(self, background: Background, *, settings: Settings, clock: Clock) -> None:
-        """Tidy on this thread."""
+        """Tidy on the thread of `background`."""
         self._background = background
         self._settings = settings
         self._clock = clock
@@ -71,11 +71,11 @@ class Tidying:
         self._tidied_at: dict[Path, float] = {}
 
     def notice(self, table: Table, version: int, *, then: Callable[[Table], object] | None = None) -> None:
-        """Take note of a commit; every so many, the table's log is tidied, and `then` something else is done."""
+        """Record a commit. Once per checkpoint interval tidy the table's log, then call `then`."""
         with self._mutex:
             if (
                 table.path not in self._last
-            ):  # many processes may each make a few commits: the log knows when it was last
+            ):  # several processes may each make a few commits: the log shows when the last checkpoint was
                 self._last[table.path] = max(0, list_log(table.path).newest_checkpoint)
             since = version - self._last[table.path]
             interval = self._settings.checkpoint_interval_commits
@@ -84,7 +84,7 @@ class Tidying:
             now = self._clock.monotonic_seconds()
             if now < self._tidied_at.get(table.path, -math.inf) + PAUSE_SECONDS and since < HURRIED * interval:
                 return
-            if since < len(table.files()) // LIVE_FILES_PER_COMMIT:  # last: it costs by files
+            if since < len(table.files()) // LIVE_FILES_PER_COMMIT:  # last, because it lists the files
                 return
             if self._background.start("tidy", table.path, partial(self._tidy, table, then)):
                 self._last[table.path] = version

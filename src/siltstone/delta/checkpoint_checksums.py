@@ -1,15 +1,17 @@
-"""Checksums of checkpoints: delta-rs writes these files without any, and reads a flipped bit as another mark or path.
+"""Checksums of checkpoints. delta-rs writes checkpoints without any, and reads a flipped bit as another transaction or path.
 
-Beside checkpoint V lies ``_siltstone.<V>.crc32``: the CRC-32 of its bytes, twice. One whose two halves differ is itself
-damaged, and ignored. A checkpoint without a checksum was written by another program, or its writer crashed; it is read as it is.
+Each checkpoint V has a file ``_siltstone.<V>.crc32`` with the CRC-32 of its bytes, twice. A checksum whose two halves differ is
+itself damaged, and ignored. A checkpoint without a checksum was written by another program, or its writer crashed. It is read
+without a check.
 
-Writers hold `checkpoint_lock` and work in this order, so that a crash leaves no checksum that does not fit:
+Writers hold `checkpoint_lock` and work in this order, so that a crash leaves no checksum that does not match:
 
 1. delete the checksum of this version, if the same checkpoint was written before;
 2. write the checkpoint;
 3. write its checksum.
 
-A reader beside a writer may see the checksum of one and the bytes of the other. It looks again until the checksum stands still.
+A reader concurrent to a writer may see the checksum of one checkpoint and the bytes of the other. It reads again until the
+checksum no longer changes.
 """
 
 import fcntl
@@ -31,7 +33,7 @@ LOCK_SECONDS: Final = 60.0
 """Longest wait for another process that writes a checkpoint of the same table. A large one takes seconds."""
 _POLL_SECONDS: Final = 0.01
 _LOOKS: Final = 5
-"""How often a reader looks at a checksum that changes while it reads."""
+"""Attempts to read a checksum that changes meanwhile."""
 _CHUNK_BYTES: Final = 1 << 20
 _CONTENT: Final = re.compile(rb"([0-9a-f]{8}) ([0-9a-f]{8})\n\Z")
 
@@ -47,17 +49,17 @@ def checksum_name(version: int) -> str:
 
 @contextmanager
 def checkpoint_lock(table: Path) -> Iterator[None]:
-    """Let one process at a time write checkpoints of a table. A crash releases the lock.
+    """Hold the lock under which one process at a time writes checkpoints of a table. A crash releases it.
 
     Raises:
-        FileNotFoundError: there is no log.
-        Unavailable: another process holds it for too long.
+        FileNotFoundError: the log does not exist.
+        Unavailable: another process holds the lock for too long.
     """
     clock = SystemClock()
     handle = own(os.open(table / LOG, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     try:
         deadline = clock.monotonic_seconds() + LOCK_SECONDS
-        while not _is_locked(handle):
+        while not _try_lock(handle):
             if clock.monotonic_seconds() > deadline:
                 raise Unavailable(f"{table}: another process has been writing a checkpoint for {LOCK_SECONDS:g} s.")
             clock.sleep(_POLL_SECONDS)
@@ -66,7 +68,7 @@ def checkpoint_lock(table: Path) -> Iterator[None]:
         close(handle)
 
 
-def _is_locked(handle: int) -> bool:
+def _try_lock(handle: int) -> bool:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -75,7 +77,7 @@ def _is_locked(handle: int) -> bool:
 
 
 def remove_checksum(table: Path, version: int) -> None:
-    """Delete the checksum of a checkpoint, if there is one."""
+    """Delete the checksum of a checkpoint, if it exists."""
     (table / LOG / checksum_name(version)).unlink(missing_ok=True)
 
 
@@ -92,11 +94,11 @@ def write_checksum(table: Path, version: int, names: Sequence[str]) -> Path:
 
 
 def matches(table: Path, version: int, names: Sequence[str]) -> bool:
-    """Return whether a checkpoint is as it was written; True if it has no checksum.
+    """Return whether a checkpoint matches its checksum; True if it has no checksum.
 
     Raises:
         FileNotFoundError: the checkpoint is gone.
-        OSError: the operating system does not let this process read it.
+        OSError: the operating system does not let this process read the checkpoint.
     """
     for _ in range(_LOOKS):
         expected = _read(table, version)
@@ -108,12 +110,12 @@ def matches(table: Path, version: int, names: Sequence[str]) -> bool:
 
 
 def _read(table: Path, version: int) -> int | None:
-    """Return the stored checksum; None if there is none, or it is itself damaged."""
+    """Return the stored checksum; None if it is missing or itself damaged."""
     try:
-        found = _CONTENT.match((table / LOG / checksum_name(version)).read_bytes())
+        halves = _CONTENT.match((table / LOG / checksum_name(version)).read_bytes())
     except FileNotFoundError:
         return None
-    return int(found[1], 16) if found and found[1] == found[2] else None
+    return int(halves[1], 16) if halves and halves[1] == halves[2] else None
 
 
 def _crc(table: Path, names: Sequence[str]) -> int:

@@ -1,18 +1,18 @@
-"""Checkpoints and log cleaning: what keeps a log short, done after the acknowledgement, and healing a broken checkpoint.
+"""Checkpoints, log cleaning, and the repair of a broken checkpoint. All of it keeps logs short, after the acknowledgement.
 
 Flow of `tidy_log`, each step safe to crash after:
 
 1. write a checkpoint (delta-rs also points ``_last_checkpoint`` at it) and its checksum;
 2. fsync the checkpoint, its checksum, the pointer and the directory;
-3. delete expired entries and checkpoints older than one kept checkpoint, oldest first.
+3. delete expired entries, and checkpoints older than one retained checkpoint, oldest first.
 
-The cost of opening a table grows with the entries in ``_delta_log``, so a busy table keeps few of them: an entry is expired
-by age or, where `max_entries` is set, by number. The entry of the kept checkpoint's own version always stays: nobody, delta-rs
-included, commits on top of a version whose entry is gone. Entries above the last commit of Siltstone stay, too: they prove that
-another program, as by a vacuum, has changed nothing since.
+The cost of opening a table grows with the entries in ``_delta_log``, so a busy table retains few of them. An entry expires
+by age or, where `max_entries` is set, by number. The entry of the retained checkpoint's own version always stays, because no
+writer, delta-rs included, commits on top of a version whose entry is gone. Entries above the last commit of Siltstone stay,
+too: they prove that another program, for example by a vacuum, has changed nothing since.
 
-A power cut between 1 and 2 can leave a checkpoint that is not readable. Nothing was cleaned on its account, so
-`heal_checkpoint` deletes it, and the entries it stood for are read again.
+A power cut between 1 and 2 can leave an unreadable checkpoint. No entry was cleaned because of it, so `heal_checkpoint`
+deletes it, and the entries that it replaced are read again.
 """
 
 from dataclasses import dataclass
@@ -47,12 +47,12 @@ from siltstone.failpoints import reach
 from siltstone.host.system_errors import is_panic
 
 CHECKPOINT_TRIES: Final = 5
-"""Each needs somebody who cleans the log in the moment between two looks."""
+"""Attempts to write a checkpoint. One fails if another process cleans the log between open and checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How long a table keeps its history: log entries by age and number, removed files by age."""
+    """Retention of a table's history: log entries by age and number, removed files by age."""
 
     hours: float
     max_entries: int | None = None
@@ -68,7 +68,7 @@ def write_checkpoint(table: Path, *, durable: bool) -> int:
     """Write and sync a checkpoint of the newest version; return that version.
 
     Raises:
-        Unavailable: it cannot be written.
+        Unavailable: the checkpoint cannot be written.
     """
     try:
         with checkpoint_lock(table):
@@ -78,7 +78,7 @@ def write_checkpoint(table: Path, *, durable: bool) -> int:
 
 
 def _write_checkpoint(table: Path, *, durable: bool) -> int:
-    version = _checkpointed(table).version()
+    version = _create_checkpoint(table).version()
     reach("checkpoint.after_write")
     names = list_log(table).checkpoints.get(version, ())
     if names:
@@ -91,14 +91,14 @@ def _write_checkpoint(table: Path, *, durable: bool) -> int:
     return version
 
 
-def _checkpointed(table: Path) -> DeltaTable:
-    """Write a checkpoint; where somebody cleaned the log meanwhile, that on which delta-rs builds may be gone: look again."""
+def _create_checkpoint(table: Path) -> DeltaTable:
+    """Write a checkpoint. Retry if another process cleaned the log meanwhile, because the files delta-rs needs may be gone."""
     failure: Exception | None = None
     for _ in range(CHECKPOINT_TRIES):
         try:
             handle = DeltaTable(table)
-            check_entries(table)  # delta-rs would bake a damaged entry into the checkpoint, and so hide it
-            check_checkpoint(table, list_log(table), until=handle.version())  # likewise
+            check_entries(table)  # delta-rs would write a damaged entry into the checkpoint and so hide it
+            check_checkpoint(table, list_log(table), until=handle.version())  # for the same reason
             reach("checkpoint.before_write")
             remove_checksum(table, handle.version())
             handle.create_checkpoint()
@@ -121,19 +121,19 @@ def clean_log(table: Path, *, retention: Retention, clock: Clock) -> int:
 
 
 def forget_history(table: Path) -> int:
-    """Delete every entry and checkpoint below the newest checkpoint, whatever its age. For a purge alone.
+    """Delete every entry and checkpoint below the newest checkpoint, regardless of age. Only a purge calls this.
 
-    Entries of other programs above the last commit of Siltstone stay; they hold no rows.
+    Entries of other programs above the last commit of Siltstone stay. They contain no rows.
     """
     listing = list_log(table)
     for name in listing.drafts:
-        if int(name[:20]) == listing.newest_checkpoint:  # that version is taken, so this is nobody's next entry
+        if int(name[:20]) == listing.newest_checkpoint:  # that version exists, so no writer can still commit this draft
             (table / LOG / name).unlink(missing_ok=True)
     return _delete_below(table, listing, listing.newest_checkpoint)
 
 
 def _floor(table: Path, listing: LogListing, *, retention: Retention, clock: Clock) -> int:
-    """Return the newest checkpoint below which everything is expired, -1 if there is none."""
+    """Return the newest checkpoint below which everything is expired, or -1."""
     newest = max(listing.entries, default=-1)
     cut_seconds = clock.now().timestamp() - retention.hours * 3600
     for version in sorted(listing.checkpoints, reverse=True):
@@ -152,9 +152,9 @@ def _modified(table: Path, version: int) -> float:
 
 
 def _delete_below(table: Path, listing: LogListing, floor: int) -> int:
-    """Delete entries, oldest first, then checkpoints, then the drafts that crashed writers left.
+    """Delete entries, oldest first, then checkpoints, then drafts of crashed writers.
 
-    The order is relied on: who finds the entry of its own version still there knows that none above it was cleaned.
+    Readers rely on this order: if the entry of their own version still exists, no entry above it was cleaned.
     """
     until = min(floor, since_own(table, listing, until=max(listing.entries, default=floor)))
     names = [entry_name(v) for v in listing.entries if v < until]
@@ -167,10 +167,10 @@ def _delete_below(table: Path, listing: LogListing, floor: int) -> int:
 
 
 def heal_checkpoint(table: Path) -> bool:
-    """Delete an unreadable newest checkpoint whose entries are all still there; return whether that was done.
+    """Delete unreadable checkpoints if all entries that they replace still exist; return whether anything was deleted.
 
     Raises:
-        Corruption: the checkpoint is unreadable and the entries it stands for were cleaned.
+        Corruption: a checkpoint is unreadable and entries that it replaces were cleaned.
     """
     listing = list_log(table)
     hinted = (table / LOG / LAST_CHECKPOINT).exists()
@@ -192,7 +192,7 @@ def heal_checkpoint(table: Path) -> bool:
 
 
 def _is_sound(table: Path, listing: LogListing, version: int) -> bool:
-    """True if a checkpoint can be read and is as it was written, or is gone by now."""
+    """True if a checkpoint is readable and matches its checksum, or was deleted meanwhile."""
     names = listing.checkpoints[version]
     try:
         return all(_readable(table / LOG / name) for name in names) and matches(table, version, names)
@@ -201,12 +201,12 @@ def _is_sound(table: Path, listing: LogListing, version: int) -> bool:
 
 
 def _missing(listing: LogListing, checkpoint: int, *, newest: int) -> list[int]:
-    """Return the entries above a checkpoint that are needed to reach the newest version and are not there."""
+    """Return the missing entries between a checkpoint and the newest version."""
     return sorted(set(range(checkpoint + 1, newest + 1)) - set(listing.entries))
 
 
 def _drop_dangling_hint(table: Path, listing: LogListing) -> bool:
-    """A pointer to a checkpoint that is not there may go if the entries reach back to one that is, or to the first."""
+    """Delete a pointer to a missing checkpoint if the entries reach back to an existing checkpoint or to version 0."""
     newest = max(listing.entries, default=-1)
     if newest < 0 or _missing(listing, listing.newest_checkpoint, newest=newest):
         return False
@@ -215,9 +215,9 @@ def _drop_dangling_hint(table: Path, listing: LogListing) -> bool:
 
 
 def _readable(path: Path) -> bool:
-    """True if a checkpoint is a Parquet file with rows. One that the system does not let this process read raises.
+    """True if a checkpoint is a Parquet file with rows. A file that the operating system refuses to open raises.
 
-    One that is gone raises, too: another process has cleaned it since it was listed.
+    A missing file raises, too, because another process has cleaned it since it was listed.
     """
     try:
         with pq.ParquetFile(path) as file:
@@ -229,7 +229,7 @@ def _readable(path: Path) -> bool:
 
 
 def try_tidy_log(table: Path, *, retention: Retention, durable: bool, clock: Clock) -> str | None:
-    """Tidy, and return what went wrong instead of raising: a failed checkpoint never fails a write."""
+    """Tidy the log; return the error text instead of raising, because a failed checkpoint must not fail a write."""
     try:
         tidy_log(table, retention=retention, durable=durable, clock=clock)
     except (DeltaError, OSError, SiltstoneError) as error:

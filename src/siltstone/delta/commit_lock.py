@@ -1,7 +1,8 @@
-"""The turn: a short advisory lock that orders the tries of several processes at one table.
+"""The commit lock: a short advisory lock that orders the commit attempts of several processes at one table.
 
-It saves work and decides nothing: who does not get it within a second tries without it, and a commit is right either way.
-A crash lets go of it. Whoever takes it is `uninterrupted`: an interrupt between the lock and its block would leave it taken.
+It saves work and guarantees nothing. A process that does not acquire it within a second attempts its commit without it, and the
+commit is correct either way. A crash releases the lock. Its holder runs `uninterrupted`, because an interrupt between the
+acquisition and the `with` block would leave the lock held.
 """
 
 import fcntl
@@ -15,21 +16,21 @@ from siltstone.host.fork_safety import close, own
 
 TURN: Final = "_turn"
 TURN_SECONDS: Final = 1.0
-"""How long to wait for a turn before trying without one: the turn is for speed only."""
+"""Longest wait for the lock, in seconds, before an attempt without it. The lock only saves work."""
 _POLL_SECONDS: Final = 0.0005
 _POLL_JITTER_SECONDS: Final = 0.001
 
 
 class Turn:
-    """One turn at one table, as a context manager."""
+    """The commit lock of one table, as a context manager."""
 
     def __init__(self, table: Path, *, clock: Clock) -> None:
-        """Open the table's turn file, making it if need be; an OSError says that the table cannot be written."""
+        """Open the table's lock file and create it if necessary. An OSError means that the table cannot be written."""
         self._clock = clock
         self._handle = own(os.open(f"{table}/{TURN}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666))
 
     def __enter__(self) -> None:
-        """Wait for the turn among the processes of this machine, for a bounded time."""
+        """Wait for the lock among the processes of this machine, for a bounded time."""
         deadline = self._clock.monotonic_seconds() + TURN_SECONDS
         while self._clock.monotonic_seconds() < deadline:
             try:

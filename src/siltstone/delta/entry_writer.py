@@ -1,16 +1,16 @@
-"""Writing a log entry: the one moment that counts.
+"""Writing a log entry: the one step that decides a commit.
 
-An entry is written whole under a name of its own, its *draft*, and then linked to its place. A local file system makes a
-link or refuses it in one step, whoever asks. So an entry is there whole or not at all, and of all who try to write one version
-exactly one succeeds. These are the system calls of delta-rs on a local disk; what it does around them, listing and replaying
-the log twice, took most of the time of a small commit.
+An entry is written completely under a separate name, its *draft*, and then linked to its final name. A local file system
+creates a link or refuses it atomically, for any number of processes. So an entry exists completely or not at all, and of all
+writers of one version exactly one succeeds. delta-rs uses the same system calls on a local disk. Around them it also lists and
+replays the log twice, which took most of the time of a small commit.
 
-Each entry can be checked as whole. Its first line ends with the CRC-32 of all its bytes, and its last line is the transaction
-`APP_COMMITTED`, the entry's own version. A commit is checked against that of its parent, so a commit of another program is
-noticed even after a checkpoint has swallowed its entry.
+Each entry can be checked for completeness. Its first line ends with the CRC-32 of all its bytes. Its last line is the
+transaction `APP_COMMITTED`, the entry's own version. A commit is checked against that of its parent, so a commit of another
+program is noticed even after a checkpoint has replaced its entry.
 
-A crash leaves a draft. Nobody takes its name for an entry (delta-rs names its own the same way), and whoever cleans the log
-removes it.
+A crash leaves a draft. No reader mistakes its name for an entry (delta-rs names its own drafts the same way), and log cleaning
+deletes it.
 """
 
 import contextlib
@@ -44,14 +44,14 @@ ENGINE: Final = "siltstone"
 def put_entry(
     table: Path, version: int, content: bytes, *, draft_id: str, durable: bool, beside: Sequence[str] = ()
 ) -> None:
-    """Write the entry of a version that nobody has written yet. The draft's id must be fresh.
+    """Write the entry of a version that does not exist yet. The draft's id must be unused.
 
-    A durable draft is synced before it is linked: a power cut can take the entry back, but not leave a part of it. What it
-    names and is not on disk yet is synced `beside` it.
+    A durable draft is synced before it is linked, so a power cut can remove the entry but not leave a part of it. Paths in
+    `beside`, which the entry names and which are not on disk yet, are synced at the same time.
 
     Raises:
-        FileExistsError: the version is taken.
-        OSError: the disk refused. The entry may be there all the same, as after a lost answer of a network disk.
+        FileExistsError: the version already exists.
+        OSError: the disk failed. The entry may exist nevertheless, for example after a lost reply of a network disk.
     """
     path = in_log(table, entry_name(version))
     draft = f"{path}#{int(draft_id, 16)}"
@@ -64,7 +64,7 @@ def put_entry(
         reach("commit.after_draft")
         os.link(draft, path)
     finally:
-        with contextlib.suppress(OSError):  # what is left over is cleaned with the log
+        with contextlib.suppress(OSError):  # a remaining draft is deleted when the log is cleaned
             os.unlink(draft)  # noqa: PTH108
 
 
@@ -81,7 +81,7 @@ def sealed(content: bytes) -> bytes:
 
 
 _as_json: Final = json.JSONEncoder(separators=(",", ":")).encode
-"""The encoder is made once: that takes longer than to use it."""
+"""One shared encoder, because its construction takes longer than its use."""
 
 
 def _actions(commit: Commit, version: int, commit_id: str, now_ms: int) -> Iterator[dict[str, Any]]:
@@ -114,7 +114,7 @@ def _actions(commit: Commit, version: int, commit_id: str, now_ms: int) -> Itera
 
 @cache
 def _user() -> str:
-    """Return the name of the system user whose process this is; nothing else is written of who commits."""
+    """Return the name of this process's system user. Nothing else about the committing user is written."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a user without a name, as in a container

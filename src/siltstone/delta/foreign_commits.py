@@ -1,15 +1,15 @@
-"""Undoing the commits of another program: what one commit has to say so that a table is again as Siltstone left it.
+"""Undoing the commits of another program: the actions that restore a table to Siltstone's last version.
 
 Flow of `plan_undo`:
 
-1. find the first foreign entry after the last commit by Siltstone; the version before it is the *good* one;
-2. follow the entries since: which files were added, which of the good version were removed, or replaced under the same path (a
-   deletion vector does that);
-3. remove what was added, add what was removed, and set protocol and metadata as they were.
+1. find the first foreign entry after Siltstone's last commit; the version before it is the *good* version;
+2. read the entries since then: which files were added, and which files of the good version were removed, or replaced under the
+   same path (as a deletion vector does);
+3. remove the added files, add the removed ones, and restore protocol and metadata.
 
-Nothing is written here; `Table.undo_foreign` commits the plan. What was removed must still be on disk: a vacuum by the other
-program may have deleted it. The entries of the other program stay in the log. The commit names the good version, and readers of
-the log pass over what lies between the two.
+This module writes nothing; `Table.undo_foreign` commits the plan. The removed files must still be on disk: a vacuum by the
+other program may have deleted them. The entries of the other program stay in the log. The commit names the good version, and
+readers of the log skip the entries between the two.
 """
 
 import json
@@ -35,7 +35,7 @@ Action = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndoPlan:
-    """The version to build on, the good version, and the actions that lead back to it."""
+    """The version to build on, the good version, and the actions that restore it."""
 
     version: int
     good: int
@@ -43,11 +43,11 @@ class UndoPlan:
 
 
 def plan_undo(table: Path, *, now_ms: int) -> UndoPlan:
-    """Plan how to undo what another program has committed.
+    """Plan the undo of another program's commits.
 
     Raises:
         Conflict: there is nothing to undo.
-        Corruption: it cannot be undone: a log entry or a removed file is gone.
+        Corruption: they cannot be undone, because a log entry or a removed file is gone.
     """
     try:
         newest = DeltaTable(table)
@@ -56,7 +56,9 @@ def plan_undo(table: Path, *, now_ms: int) -> UndoPlan:
         before = DeltaTable(table, version=good)
         files = {file.path: file for file in live_files(before)}
     except (DeltaError, FileNotFoundError) as error:
-        raise Corruption(f"Table {table} cannot be brought back ({error}). Restore it from a backup.") from error
+        raise Corruption(
+            f"Table {table}: the commits of another program cannot be undone ({error}). Restore it from a backup."
+        ) from error
     live = _live_now(table, files, good=good, version=version)
     actions = [_protocol(before), _metadata(before)]
     actions += [_remove(added, now_ms) for added in live.values() if added is not None]
@@ -74,19 +76,19 @@ def _good_version(table: Path, committed: int | None, version: int) -> int:
             continue
         if number not in listing.entries or number - 1 not in readable:
             raise Corruption(
-                f"Table {table}: its version {number - 1} cannot be read any more. Restore it from a backup."
+                f"Table {table}: version {number - 1} can no longer be read. Restore the table from a backup."
             )
         return number - 1
     raise Conflict(f"Table {table} has no commits of another program; nothing was changed.")
 
 
 def _live_now(table: Path, files: Iterable[str], *, good: int, version: int) -> dict[str, Action | None]:
-    """Return the live paths, each with the action that added it since the good version; None if it was there."""
+    """Return the live paths, each with the action that added it since the good version; None if it was live before."""
     live: dict[str, Action | None] = dict.fromkeys(files)
     for number in range(good + 1, version + 1):
         with open(in_log(table, entry_name(number)), "rb") as file:  # noqa: PTH123
             actions = [json.loads(line) for line in file if line.strip()]
-        for action in actions:  # first: a file that gets a deletion vector is removed and added by one commit
+        for action in actions:  # removes first: one commit removes and adds a file that gets a deletion vector
             if "remove" in action:
                 live.pop(unquote(action["remove"]["path"]), None)
         for action in actions:
@@ -129,10 +131,10 @@ def _add(table: Path, file: DataFile) -> Action:
 
 
 def _protocol(before: DeltaTable) -> Action:
-    found = before.protocol()
-    versions = {"minReaderVersion": found.min_reader_version, "minWriterVersion": found.min_writer_version}
-    reader = {"readerFeatures": list(found.reader_features)} if found.reader_features is not None else {}
-    writer = {"writerFeatures": list(found.writer_features)} if found.writer_features is not None else {}
+    protocol = before.protocol()
+    versions = {"minReaderVersion": protocol.min_reader_version, "minWriterVersion": protocol.min_writer_version}
+    reader = {"readerFeatures": list(protocol.reader_features)} if protocol.reader_features is not None else {}
+    writer = {"writerFeatures": list(protocol.writer_features)} if protocol.writer_features is not None else {}
     return {"protocol": versions | reader | writer}
 
 

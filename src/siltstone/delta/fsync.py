@@ -1,7 +1,7 @@
-"""Making bytes survive a power cut: fsync of files and of the directories that name them.
+"""fsync of files and of the directories that name them, so that they survive a power cut.
 
-delta-rs, pyarrow and Spark never fsync. The order that matters: an added file and its new directories before the log
-entry that names it, the entry, every entry below it and ``_delta_log`` before the acknowledgement.
+delta-rs, pyarrow and Spark never fsync. The required order: an added file and its new directories before the log entry that
+names the file; the entry, every entry below it and ``_delta_log`` before the acknowledgement.
 """
 
 import contextlib
@@ -16,24 +16,24 @@ from siltstone.delta.layout import entry_name, in_log
 from siltstone.delta.log_reader import list_log
 
 SIDE_BY_SIDE: Final = 2
-"""Threads that sync beside the caller: a small commit has a file, its folder and an entry."""
+"""Threads that sync in parallel to the caller. A small commit has a file, its folder and an entry."""
 
 
 class SyncedLog:
-    """How far the log of one table is known to be on disk."""
+    """The version up to which the log of one table is known to be on disk."""
 
     def __init__(self, table: Path) -> None:
-        """Know nothing yet: the first sync takes the newest checkpoint and every entry above it."""
+        """Start without a known version: the first sync covers the newest checkpoint and every entry above it."""
         self._table = table
         self._until: int | None = None
         self._written: set[int] = set()
 
     def note_written(self, version: int) -> None:
-        """Take note of an entry whose bytes are on disk already; its name may not be."""
+        """Record an entry whose bytes are already on disk. Its directory entry may not be."""
         self._written.add(version)
 
     def sync(self, until: int) -> None:
-        """Force the entry of a version to disk, with every entry below it that is not known to be there."""
+        """Sync the entry of a version, and every entry below it that is not known to be on disk."""
         if self._until is not None and until <= self._until:
             return
         known = self._sync_checkpoint() if self._until is None else self._until
@@ -45,7 +45,7 @@ class SyncedLog:
         self._written.clear()
 
     def _sync_checkpoint(self) -> int:
-        """Force the newest checkpoint to disk and return its version, -1 if there is none."""
+        """Sync the newest checkpoint and return its version, or -1."""
         listing = list_log(self._table)
         for name in listing.checkpoints.get(listing.newest_checkpoint, ()):
             _sync_if_there(in_log(self._table, name))
@@ -53,20 +53,20 @@ class SyncedLog:
 
 
 def sync_file(path: str | Path) -> None:
-    """Force one file's bytes to disk."""
+    """Sync the bytes of one file."""
     _sync(path, os.O_RDONLY)
 
 
 def sync_directory(path: str | Path) -> None:
-    """Force one directory's names to disk."""
+    """Sync the names in one directory."""
     _sync(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def sync_files(root: Path, relative: Iterable[str], *, known: set[str]) -> None:
-    """Force files below `root` to disk, with the directories that name them.
+    """Sync files below `root` and the directories that name them.
 
-    A file's own directory is synced each time; those above it, up to `root`, only until they are in `known`, by their names
-    below `root`.
+    A file's own directory is synced each time. A directory above it, up to `root`, is synced only if its name below `root`
+    is not in `known`.
     """
     names = list(relative)
     for name in names:
@@ -74,36 +74,36 @@ def sync_files(root: Path, relative: Iterable[str], *, known: set[str]) -> None:
     folders = folders_to_sync(names, known=known)
     for folder in folders:
         sync_directory(f"{root}/{folder}")
-    known.update(folders)  # only now: another thread relies on what is known
+    known.update(folders)  # last, because another thread relies on `known`
 
 
 def folders_to_sync(relative: Iterable[str], *, known: set[str]) -> list[str]:
-    """Return the folders that name files below a root: their own ones, and those above that are not in `known`."""
-    found: dict[str, None] = {}
+    """Return the folders that name files below a root: their own folders, and parents that are not in `known`."""
+    folders: dict[str, None] = {}
     for name in relative:
         own = name.rpartition("/")[0]
-        found.update({part: None for part in _upwards(own) if part == own or part not in known})
-    return list(found)
+        folders.update({part: None for part in _upwards(own) if part == own or part not in known})
+    return list(folders)
 
 
 def sync_beside(handle: int, paths: Sequence[str]) -> None:
-    """Force an open file to disk, and files and folders beside it at the same time: a disk takes them together.
+    """Sync an open file, and in parallel other files and folders. A disk handles them together.
 
     Raises:
-        OSError: one of them cannot be synced.
+        OSError: a file or folder cannot be synced.
     """
     under_way = [_soon(path) for path in paths]
     try:
         os.fsync(handle)
     finally:
-        failures = [one.exception() for one in under_way if one is not None]
+        failures = [future.exception() for future in under_way if future is not None]
     for failure in failures:
         if failure is not None:
             raise failure
 
 
 def _soon(path: str) -> "Future[None] | None":
-    """Sync on another thread; on this one where the interpreter is ending and starts nothing any more."""
+    """Sync on a pool thread, or on this thread while the interpreter shuts down and accepts no more work."""
     try:
         return _pool().submit(sync_file, path)
     except RuntimeError:
@@ -116,11 +116,11 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="siltstone-sync")
 
 
-os.register_at_fork(after_in_child=_pool.cache_clear)  # its threads are not there
+os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked child does not have the pool's threads
 
 
 def _upwards(folder: str) -> Iterator[str]:
-    """Yield a folder and those above it, up to the root, which has no name."""
+    """Yield a folder and its parents, up to the root, whose name is empty."""
     while folder:
         yield folder
         folder = folder.rpartition("/")[0]
@@ -128,7 +128,7 @@ def _upwards(folder: str) -> Iterator[str]:
 
 
 def _sync_if_there(path: str | Path) -> None:
-    """An entry that is gone was cleaned: a synced checkpoint stands for it."""
+    """Sync a file if it exists. A missing entry was cleaned: a synced checkpoint replaces it."""
     with contextlib.suppress(FileNotFoundError):
         sync_file(path)
 

@@ -1,9 +1,9 @@
-"""A small table as its log entries say it, from the first one on, without delta-rs.
+"""A small table, replayed from its log entries from the first one on, without delta-rs.
 
-delta-rs takes milliseconds to open a table, and again for each question that is put to it. A log without a checkpoint is a few
-lines of JSON, so a lake of many small tables is read twenty times faster here. A table with a checkpoint is left to delta-rs.
+delta-rs takes milliseconds to open a table, and again for each query of its state. A log without a checkpoint is a few lines of
+JSON, so reading a lake of many small tables is twenty times faster here. Tables with a checkpoint are left to delta-rs.
 
-`Replayed` answers what `log_replay` and `table` ask of a `DeltaTable` that was just opened.
+`Replayed` has the methods that `log_replay` and `table` call on a `DeltaTable` that was just opened.
 """
 
 from collections.abc import Mapping
@@ -17,12 +17,12 @@ from siltstone.errors import Corruption, Reason
 from siltstone.model.files import DataFile
 
 MAX_ENTRIES: Final = 64
-"""Entries that are replayed at most. Checkpoints come every ten commits, so a log with more is unusual."""
+"""Largest number of entries to replay. Checkpoints come every ten commits, so a longer log is unusual."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
-    """What a table asks of its readers and writers."""
+    """Protocol versions and features that a table requires of its readers and writers."""
 
     min_reader_version: int
     min_writer_version: int
@@ -32,7 +32,7 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
-    """What a table is: the fields of its metadata action."""
+    """The fields of a table's metadata action."""
 
     id: str
     name: str | None
@@ -44,7 +44,7 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A table's columns as Delta writes them."""
+    """A table's columns in Delta's JSON form."""
 
     text: str
 
@@ -117,17 +117,17 @@ class Replayed:
 
 
 def replay(table: Path) -> Replayed | None:
-    """Replay a log that has no checkpoint; None if it has one, is long or foreign in part, is not there, or was cleaned.
+    """Replay a log without a checkpoint. None if it has one, is long, missing or partly foreign, or was cleaned meanwhile.
 
     Raises:
         Corruption: an entry is damaged or missing.
     """
-    found = Replayed()
+    replayed = Replayed()
     try:
         listing = list_log(table)
         if listing.checkpoints or not 0 < len(listing.entries) <= MAX_ENTRIES:
             return None
-        if file_mark(in_log(table, LAST_CHECKPOINT)):  # it points to nothing: opening by delta-rs heals that
+        if file_mark(in_log(table, LAST_CHECKPOINT)):  # a dangling pointer: opening with delta-rs repairs it
             return None
         if missing := listing.missing():
             raise Corruption(
@@ -136,9 +136,9 @@ def replay(table: Path) -> Replayed | None:
             )
         for version in listing.entries:
             entry = read_entry(table, version)
-            if entry.is_foreign:  # opening by delta-rs tells whether it was undone
+            if entry.is_foreign:  # opening with delta-rs finds out whether it was undone
                 return None
-            found.lay(entry)
+            replayed.lay(entry)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return found if found.protocol_action and found.metadata_action else None
+    return replayed if replayed.protocol_action and replayed.metadata_action else None

@@ -1,15 +1,15 @@
-"""The writer queue: batches that wait for one table of one process are committed together.
+"""The writer queue: batches that wait for the same table in one process are committed together (group commit).
 
-A quiet table needs no thread: the first caller that finds nobody committing becomes the *leader*: it takes everything that is
-waiting, commits it as one entry with consecutive sequences, and hands each caller its own result. Whoever arrives
-meanwhile waits. If it is one, it leads the next round; where several wait a thread of the queue does, which has everything at
-hand that a commit needs. It gives the callers of the last round a moment to come back with their next batch: a commit costs the
-same for one batch and for many. One commit so carries one batch when the table is quiet and many when it is busy.
+A quiet table needs no thread. The first caller that finds no commit under way becomes the *leader*. It commits all waiting
+batches as one entry with consecutive sequences, and passes each caller its own result. Callers that arrive meanwhile wait.
+A single waiting caller leads the next round. For several waiting callers the queue's own thread leads, because it already has
+in memory what a commit needs. It gives the callers of the last round a moment to submit their next batch, because a commit
+costs the same for one batch and for many. So one commit carries one batch when the table is quiet and many when it is busy.
 
-Callers that do not wait (`submit_soon`) get a future; where one of those would have to lead, the queue's thread does.
+Callers that do not wait (`submit_soon`) receive a future. If such a batch would have to lead, the queue's thread leads instead.
 
-A batch that fails its own check (an idempotent producer's repeat) is answered without failing the others. If the
-commit itself fails, every caller of that round gets the error: nothing of the round was written.
+A batch that fails its own check (a repeat of an idempotent producer) gets its own answer, and the other batches are committed.
+If the commit itself fails, every caller of that round receives the error: nothing of the round was written.
 """
 
 import threading
@@ -26,12 +26,12 @@ from siltstone.errors import Unavailable
 from siltstone.host import fork_safety
 from siltstone.host.deferred_interrupts import Uninterrupted
 
-PATIENCE: Final = 2.0
-"""How long a round waits at most for callers that may come back, in times of what the last commit took."""
-LULL_SECONDS: Final = 0.005
-"""A round waits no longer when nobody has come back for so long: in that time the interpreter lets every thread run once."""
-GRACE_SECONDS: Final = 0.0005
-"""The same once all callers of the last round were woken: whoever comes back at once is back by then."""
+GATHER_FACTOR: Final = 2.0
+"""Longest wait for more batches before a group commit, as a multiple of the last commit's duration."""
+IDLE_SECONDS: Final = 0.005
+"""Seconds without a new batch after which a round starts. In this time the interpreter runs every thread once."""
+ALL_AWAKE_SECONDS: Final = 0.0005
+"""The same bound once all callers of the last round are awake. A caller that writes again at once has done so by then."""
 
 B = TypeVar("B")
 R = TypeVar("R")
@@ -43,77 +43,77 @@ class _Ticket(Generic[B, R]):
     result: R | None = None
     error: BaseException | None = None
     is_done: bool = False
-    bell: threading.Lock = field(default_factory=threading.Lock)
-    """Held from the start, let go of when the ticket is done, or is to lead: cheaper than an event."""
-    is_rung: bool = False
+    wake_lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held from the start, released when the ticket is done or must lead. Cheaper than an event."""
+    is_woken: bool = False
     leads: bool = False
-    """True if its caller was the first, and has to lead."""
+    """True if the caller was the first and must lead."""
     has_left: bool = False
-    """True once its caller was interrupted and waits no more."""
+    """True once the caller was interrupted and no longer waits."""
     then: Callable[[], None] | None = None
-    """What the caller does when it was woken: it wakes the next one."""
+    """Called by the caller when it is awake: it wakes the next caller."""
 
     def __post_init__(self) -> None:
-        """Hold the bell."""
-        self.bell.acquire()
+        """Acquire the wake lock."""
+        self.wake_lock.acquire()
 
     def wait(self) -> None:
-        """Wait until the bell is rung, and pass it on."""
-        self.bell.acquire()
-        self.pass_on()
+        """Wait for the wake-up, then wake the next caller."""
+        self.wake_lock.acquire()
+        self.wake_next()
 
-    def pass_on(self) -> None:
-        """Wake the next caller of the round; an interrupt on the way may make it twice, never not at all."""
+    def wake_next(self) -> None:
+        """Wake the next caller of the round. An interrupt may cause a second wake-up, never a missing one."""
         if self.then is not None:
             self.then()
             self.then = None
 
     @property
     def is_waited_for(self) -> bool:
-        """True if its caller can pass on that the round is done."""
+        """True if a caller waits for this ticket and can wake the next one."""
         return not self.has_left
 
     def begin(self) -> bool:
-        """Say that the round begins; False if nobody wants the batch written any more."""
+        """Mark the round as begun; False if the batch was cancelled."""
         return True
 
-    def ring(self) -> None:
-        """Wake whoever waits; a second time does nothing."""
-        self.is_rung = True
-        if self.bell.locked():
-            self.bell.release()
+    def wake(self) -> None:
+        """Wake the waiting caller. A second call has no effect."""
+        self.is_woken = True
+        if self.wake_lock.locked():
+            self.wake_lock.release()
 
 
 @dataclass(slots=True, eq=False)
-class _Soon(_Ticket[B, R]):
-    """A ticket nobody waits for: its future is told. If it is to lead, a thread of the queue does that for it."""
+class _FutureTicket(_Ticket[B, R]):
+    """A ticket without a waiting caller. Its future receives the result. If it must lead, the queue's thread leads for it."""
 
     future: "Future[R]" = field(default_factory=Future)
     lead: Callable[[], object] = field(default=lambda: None)
 
     @property
     def is_waited_for(self) -> bool:
-        """No caller waits."""
+        """False, because no caller waits."""
         return False
 
     def begin(self) -> bool:
-        """Let the future not be cancelled any more; False if it was."""
+        """Make the future uncancellable; False if it was cancelled before."""
         return self.future.set_running_or_notify_cancel()
 
-    def ring(self) -> None:
-        """Tell the future, or lead."""
+    def wake(self) -> None:
+        """Complete the future, or start a leader."""
         if not self.is_done:
             self.lead()
         elif self.error is not None:
             self.future.set_exception(self.error)
-        elif isinstance(self.result, Exception):  # this batch was refused, and the others were not
+        elif isinstance(self.result, Exception):  # only this batch was refused, not the other ones
             self.future.set_exception(self.result)
         elif self.result is not None:
             self.future.set_result(self.result)
 
 
 class WriterQueue(Generic[B, R]):
-    """Groups what several threads write at once."""
+    """Commits batches of several threads together."""
 
     def __init__(
         self,
@@ -123,9 +123,9 @@ class WriterQueue(Generic[B, R]):
         wait_seconds: float,
         after: Callable[[], None] = lambda: None,
     ) -> None:
-        """Commit groups with `commit`, which returns one result a batch, in order; let at most `bound` batches wait.
+        """Commit groups with `commit`, which returns one result per batch, in order. At most `bound` batches wait.
 
-        The leader does what comes `after` a commit while the other callers of the round go their way; it must not raise.
+        The leader calls `after` once a commit is done, while the other callers of the round continue. It must not raise.
         """
         self._commit = commit
         self._after = after
@@ -138,14 +138,14 @@ class WriterQueue(Generic[B, R]):
         self._waiting: list[_Ticket[B, R]] = []
         self._is_led = False
         self._pool: ThreadPoolExecutor | None = None
-        self._pump: int | None = None
+        self._leader_thread: int | None = None
         self._pool_mutex = threading.Lock()
         self._expected = 0
         self._round = 0
         self._are_all_woken = True
-        self._news = threading.Event()
-        """Rung for who gathers: all are back, or all of the last round were woken."""
-        self._patient_until = 0.0
+        self._gather_event = threading.Event()
+        """Set for the gathering leader: all callers are back, or all callers of the last round are awake."""
+        self._gather_until = 0.0
 
     def submit(self, batch: B) -> R:
         """Return the batch's result once it is durable.
@@ -164,7 +164,7 @@ class WriterQueue(Generic[B, R]):
                     self._lead(ticket)
         except BaseException:
             with Uninterrupted():
-                self._leave(ticket, leads=ticket.leads or ticket.is_rung)
+                self._leave(ticket, leads=ticket.leads or ticket.is_woken)
             raise
         if ticket.error is not None:
             raise ticket.error
@@ -172,28 +172,28 @@ class WriterQueue(Generic[B, R]):
         return ticket.result
 
     def submit_soon(self, batch: B) -> "Future[R]":
-        """Return at once, with a future of the batch's result; a result that is an exception is raised by it.
+        """Return a future of the batch's result, without waiting. A result that is an exception is raised by the future.
 
-        Callbacks of the future run on the queue's own thread, and may submit the next batch.
+        Callbacks of the future run on the queue's own thread and may submit the next batch.
 
         Raises:
             Unavailable: the queue stayed full for the whole time limit.
         """
         fork_safety.check()
-        ticket: _Soon[B, R] = _Soon(batch, lead=self._lead_soon)
+        ticket: _FutureTicket[B, R] = _FutureTicket(batch, lead=self._start_leader)
         if self._enter(ticket):
-            self._lead_soon()
+            self._start_leader()
         return ticket.future
 
     def _enter(self, ticket: _Ticket[B, R]) -> bool:
-        """Let a batch wait; return whether its caller is to lead."""
+        """Add a batch to the waiting ones; return whether its caller must lead."""
         with self._mutex:
-            if not self._has_room() and threading.get_ident() != self._pump:  # who makes room must not wait for it
+            if not self._has_room() and threading.get_ident() != self._leader_thread:  # the leader itself makes room
                 self._wait_for_room()
             self._waiting.append(ticket)
-            ticket.leads, self._is_led = not self._is_led, True  # an interrupt comes before both or after both
+            ticket.leads, self._is_led = not self._is_led, True  # one statement: an interrupt comes before or after it
             if len(self._waiting) >= self._expected:
-                self._news.set()
+                self._gather_event.set()
             return ticket.leads
 
     def _has_room(self) -> bool:
@@ -203,23 +203,23 @@ class WriterQueue(Generic[B, R]):
         if not self._room.wait_for(self._has_room, self._wait_seconds):
             raise Unavailable("The writer queue is full; nothing was written. Write slower or in larger batches.")
 
-    def _lead_soon(self) -> None:
+    def _start_leader(self) -> None:
         with self._pool_mutex:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(1, thread_name_prefix="siltstone-writer")
             try:
-                self._pool.submit(self._lead_patiently)
-            except RuntimeError:  # the main thread has ended; pools start nothing any more, threads may
-                threading.Thread(target=self._lead_patiently, name="siltstone-writer").start()
+                self._pool.submit(self._gather_and_lead)
+            except RuntimeError:  # the main thread has ended: a pool no longer accepts work, a thread can still start
+                threading.Thread(target=self._gather_and_lead, name="siltstone-writer").start()
 
-    def _lead_patiently(self) -> None:
-        self._pump = threading.get_ident()
+    def _gather_and_lead(self) -> None:
+        self._leader_thread = threading.get_ident()
         self._gather()
-        with suppress(Exception):  # the futures are told
+        with suppress(Exception):  # the futures received the error
             self._lead()
 
     def close(self) -> None:
-        """Wait for what is under way; nothing may be submitted any more."""
+        """Wait for the commits under way. The caller must not submit any more batches."""
         with self._idle:
             self._idle.wait_for(lambda: not self._is_led)
         with self._pool_mutex:
@@ -228,28 +228,28 @@ class WriterQueue(Generic[B, R]):
             pool.shutdown(wait=True)
 
     def _gather(self) -> None:
-        """Give the callers of the last round time to come back, as long as they keep coming."""
-        while time.monotonic() < self._patient_until:
-            self._news.clear()  # before the look: what comes after it is heard
-            back, lull = len(self._waiting), GRACE_SECONDS if self._are_all_woken else LULL_SECONDS
-            if back >= self._expected or (not self._news.wait(lull) and len(self._waiting) == back):
+        """Wait for the callers of the last round as long as further ones arrive."""
+        while time.monotonic() < self._gather_until:
+            self._gather_event.clear()  # before the check, so that no later event is missed
+            back, idle = len(self._waiting), ALL_AWAKE_SECONDS if self._are_all_woken else IDLE_SECONDS
+            if back >= self._expected or (not self._gather_event.wait(idle) and len(self._waiting) == back):
                 return
 
     def _note_all_woken(self, number: int) -> None:
-        """Take note that all callers of a round were woken, if no other one was told meanwhile."""
+        """Record that all callers of a round are awake, unless a newer round was published meanwhile."""
         if number == self._round:
             self._are_all_woken = True
-            self._news.set()
+            self._gather_event.set()
 
     def _leave(self, ticket: _Ticket[B, R], *, leads: bool) -> None:
-        """Take back a batch whose caller was interrupted while it waited; one whose round has begun goes its way."""
+        """Withdraw the batch of an interrupted caller. A batch whose round has begun is still committed."""
         with self._mutex:
             ticket.has_left = True
             if ticket in self._waiting:
                 self._waiting.remove(ticket)
                 if leads:
                     self._hand_over()
-        ticket.pass_on()
+        ticket.wake_next()
 
     def _lead(self, own: _Ticket[B, R] | None = None) -> None:
         with self._mutex:
@@ -258,7 +258,7 @@ class WriterQueue(Generic[B, R]):
         started = time.monotonic()
         group: list[_Ticket[B, R]] = []
         if own is not None:
-            own.is_done = True  # whatever comes of it: its caller is here and need not be told
+            own.is_done = True  # whatever the outcome, its caller is this thread and needs no wake-up
         try:
             group = [ticket for ticket in waiting if ticket.begin()]
             results = self._commit([ticket.batch for ticket in group]) if group else []
@@ -270,15 +270,15 @@ class WriterQueue(Generic[B, R]):
             raise
         finally:
             try:
-                self._tell(group, own)
+                self._publish(group, own)
             finally:
-                self._go_on(time.monotonic() - started)
+                self._finish_round(time.monotonic() - started)
 
-    def _tell(self, group: list[_Ticket[B, R]], own: _Ticket[B, R] | None) -> None:
-        """Let everybody go on whose batch is done; a callback that ends its thread keeps nobody else from that.
+    def _publish(self, group: list[_Ticket[B, R]], own: _Ticket[B, R] | None) -> None:
+        """Wake all callers whose batch is done. A callback that raises does not prevent the other wake-ups.
 
-        Callers that wait are woken by each other, one by one: woken all at once they would fight for the interpreter, and the
-        round would take half as long again.
+        Waiting callers wake each other one by one. If all woke at once they would compete for the interpreter, and the round
+        would take half as long again.
         """
         with self._mutex:
             self._expected = len(self._waiting) + len(group)
@@ -288,7 +288,7 @@ class WriterQueue(Generic[B, R]):
                 ticket.is_done = True
             waited = [ticket for ticket in group if ticket.is_waited_for and ticket is not own]
             for ticket, following in pairwise(waited):
-                ticket.then = following.ring
+                ticket.then = following.wake
             self._round += 1
             self._are_all_woken = not waited
             if waited:
@@ -296,31 +296,31 @@ class WriterQueue(Generic[B, R]):
         failure: BaseException | None = None
         for ticket in (*waited[:1], *(ticket for ticket in group if not ticket.is_waited_for)):
             try:
-                ticket.ring()
+                ticket.wake()
             except BaseException as error:  # noqa: BLE001
                 failure = failure or error
         if failure is not None:
             raise failure
 
-    def _go_on(self, took: float) -> None:
-        """Do what comes after a commit, and let the next round begin, whatever happens."""
+    def _finish_round(self, took: float) -> None:
+        """Call `after`, then start the next round even if it raises."""
         try:
             self._after()
         finally:
             with self._mutex:
-                self._patient_until = time.monotonic() + PATIENCE * took
+                self._gather_until = time.monotonic() + GATHER_FACTOR * took
                 self._hand_over()
 
     def _hand_over(self) -> None:
-        """Let somebody lead the next round: the one that waits or, for several, the queue's own thread, which is warm.
+        """Choose the next leader: the single waiting caller or, for several callers, the queue's own thread.
 
-        Several are those that wait, and also those of the last round: they will be back in a moment.
+        "Several" counts the waiting callers and also those of the last round, because they return in a moment.
         """
         are_several = max(len(self._waiting), self._expected) > 1
         self._is_led = bool(self._waiting) or are_several
         if are_several:
-            self._lead_soon()
+            self._start_leader()
         elif self._waiting:
-            self._waiting[0].ring()
+            self._waiting[0].wake()
         else:
             self._idle.notify_all()

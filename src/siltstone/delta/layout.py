@@ -1,4 +1,4 @@
-"""Where things lie below a lake's folder. Every path of the project is made here.
+"""File and folder names below a lake's folder. Every path of the project is built here.
 
 ::
 
@@ -7,11 +7,11 @@
       <catalog>/<schema>/<table>/<incarnation>/changes/   everything not yet folded
       <catalog>/<schema>/<table>/<incarnation>/siltstone-dataset.json   the marker: name and incarnation
       _system/datasets/                                   the registry
-      _system/events/                                     the journal: what was done to keep the lake in shape
-      _system/leases/                                     who may run compactions
-      _system/audit/                                      who hid rows, and why
-      _system/compactor/                                  what it does, whether it is paused, what others ask of it
-      _system/work/                                       presence of writers and jobs
+      _system/events/                                     the journal of compaction cycles
+      _system/leases/                                     which process may run compactions
+      _system/audit/                                      which actor tombstoned rows, and the reason
+      _system/compactor/                                  its status, whether it is paused, requests to it
+      _system/work/                                       liveness locks of writers and jobs
 """
 
 import os
@@ -26,7 +26,7 @@ from siltstone.model.names import DatasetName
 
 SYSTEM: Final = "_system"
 JOURNAL: Final = "_system/events"
-"""How the lake's own event log is called where datasets have names."""
+"""Name of the lake's own event log wherever a dataset name is expected."""
 REGISTRY: Final = "_system/datasets"
 BASE: Final = "base"
 CHANGES: Final = "changes"
@@ -45,7 +45,7 @@ class Layout:
 
     @classmethod
     def at(cls, path: str | Path) -> "Layout":
-        """Take a folder, absolute or relative, that exists or can be made.
+        """Return the layout of a folder, absolute or relative, that exists or can be created.
 
         Raises:
             InvalidRequest: the path is a file, or an address that is not a local path.
@@ -74,17 +74,17 @@ class Layout:
 
     @property
     def compactor(self) -> Path:
-        """What the compactor does, whether it is paused, and what others ask of it."""
+        """Status of the compactor, whether it is paused, and requests to it."""
         return self.root / SYSTEM / "compactor"
 
     @property
     def hot(self) -> Path:
-        """What is wished of the hot caches of this lake, and what they say of themselves."""
+        """Directives for the hot caches of this lake, and their status."""
         return self.root / SYSTEM / "hot"
 
     @property
     def work(self) -> Path:
-        """Presence files of live writers and jobs."""
+        """Liveness locks of running writers and jobs."""
         return self.root / SYSTEM / "work"
 
     def dataset(self, name: DatasetName, incarnation: str) -> Path:
@@ -92,9 +92,9 @@ class Layout:
         return self.root / name.catalog / name.schema / name.table / incarnation
 
     def link_in(self, path: Path) -> Path | None:
-        """Return the first symbolic link between the lake's folder and a path below it, the path included; None if there is none.
+        """Return the first symbolic link between the lake's folder and a path below it, the path included, or None.
 
-        What lies behind a link is not ours to delete.
+        The target of a link is not ours to delete.
         """
         inner = str(self.root)
         for part in path.relative_to(self.root).parts:
@@ -107,7 +107,7 @@ class Layout:
         """True once the first dataset was created.
 
         Raises:
-            Unavailable: the operating system does not let this process look.
+            Unavailable: the operating system does not let this process read the folder.
         """
         try:
             return has_versions(self.registry)
@@ -116,10 +116,10 @@ class Layout:
 
 
 def local_folder(path: str | Path, *, what: str) -> Path:
-    """Take a folder of this machine, absolute or relative, that exists or can be made; `what` names it in messages.
+    """Return a folder of this machine, given absolute or relative, that exists or can be created. `what` names it in errors.
 
     Raises:
-        InvalidRequest: the path is a file, an address that is not a local path, or no path at all.
+        InvalidRequest: the path is a file, an address that is not a local path, or not a path.
     """
     if not isinstance(path, str | os.PathLike):
         raise InvalidRequest(f"{what} must be text or a Path, not {type(path).__name__}.")
@@ -127,8 +127,8 @@ def local_folder(path: str | Path, *, what: str) -> Path:
     if not text or "://" in text:
         raise InvalidRequest(f"{what} {text!r} must be a folder on this machine.")
     root = Path(text).expanduser().absolute()
-    if strange := sorted(set(str(root)) & set("[]{}*?%\\")):
-        raise InvalidRequest(f"{what} {root}: Spark takes {strange[0]!r} for a pattern. Choose another path.")
+    if patterns := sorted(set(str(root)) & set("[]{}*?%\\")):
+        raise InvalidRequest(f"{what} {root}: Spark reads {patterns[0]!r} as a pattern. Choose another path.")
     for part in (root, *root.parents):
         if part.exists():
             if not part.is_dir():
@@ -138,7 +138,7 @@ def local_folder(path: str | Path, *, what: str) -> Path:
 
 
 def is_link(path: str) -> bool:
-    """True for a symbolic link; what is not there is none."""
+    """True for a symbolic link; False for a missing path."""
     try:
         return stat.S_ISLNK(os.lstat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -146,7 +146,7 @@ def is_link(path: str) -> bool:
 
 
 def in_log(table: Path, name: str) -> str:
-    """Return the path of a file in a table's log, as text: a commit needs a dozen, and paths take longer to make than to use."""
+    """Return the path of a file in a table's log, as text: a commit needs a dozen, and building a Path is slow."""
     return f"{table}/{LOG}/{name}"
 
 
@@ -160,16 +160,16 @@ def entry_name(version: int) -> str:
 
 
 def has_versions(table: Path) -> bool:
-    """True if a Delta table is there. A log folder without entries is a create that is not done yet, or that crashed."""
+    """True if a Delta table exists. A log folder without entries belongs to an unfinished or crashed create."""
     try:
-        with os.scandir(f"{table}/{LOG}") as found:
-            return any(item.name[:20].isdigit() and item.name.endswith((".json", ".parquet")) for item in found)
+        with os.scandir(f"{table}/{LOG}") as items:
+            return any(item.name[:20].isdigit() and item.name.endswith((".json", ".parquet")) for item in items)
     except (FileNotFoundError, NotADirectoryError):
         return False
 
 
 def squashed_file(owner: str) -> str:
-    """The file of a squash, below `changes`. Unlike what a writer stages it holds rows that were written before."""
+    """Return the path of a squash's file, below `changes`. It contains rows that were written before, unlike a staged file."""
     return f"{DATA}/{owner}/{_SQUASHED}{owner}.parquet"
 
 
@@ -183,7 +183,7 @@ def is_squashed(relative: str) -> bool:
 
 
 def owner_of(relative: str) -> str | None:
-    """Return who wrote a data file: ``data/<owner>.parquet`` or ``data/<owner>/<attempt>/<file>``.
+    """Return the id of the writer or job of a data file: ``data/<owner>.parquet`` or ``data/<owner>/<attempt>/<file>``.
 
     >>> owner_of("data/ab12/0/part-0.parquet"), owner_of("data/cd34.parquet"), owner_of("_turn")
     ('ab12', 'cd34', None)
@@ -195,7 +195,7 @@ def owner_of(relative: str) -> str | None:
 
 
 def is_owned(relative: str) -> bool:
-    """True if the path of a data file has the id of an owner, which every writer and job of ours gives it.
+    """True if the path of a data file contains an owner id. Every writer and job of Siltstone adds one.
 
     >>> is_owned(f"data/{'ab' * 16}.parquet"), is_owned("data/copy.parquet"), is_owned("notes.txt")
     (True, False, False)

@@ -1,9 +1,9 @@
-"""Reading Delta log entries ourselves: the commit path's own eyes.
+"""Reads and checks Delta log entries, independently of delta-rs.
 
-delta-rs opens a zero-length entry without an error and does not look for conflicts that matter to us, so each entry
-since a plan is read here, line by line. Terms: an *entry* is one ``<version>.json``; an entry is *cleaned* if it is
-gone but a checkpoint at or after its version exists, and *missing* otherwise. An entry is *sealed* if it carries its
-own checksum, as all of Siltstone do (`entry_writer`); it is *foreign* if another program changed the table with it.
+delta-rs opens a zero-length entry without an error and does not detect the conflicts that matter to us. So each entry since a
+plan is read here, line by line. Terms: an *entry* is one ``<version>.json``. An entry is *cleaned* if it is gone but a
+checkpoint at or after its version exists, and *missing* otherwise. An entry is *sealed* if it carries its own checksum, as
+all entries of Siltstone do (`entry_writer`). It is *foreign* if another program changed the table with it.
 """
 
 import json
@@ -30,29 +30,29 @@ from siltstone.model.files import CommitKind, DataFile
 LAST_CHECKPOINT: Final = "_last_checkpoint"
 NS_PER_MS: Final = 1_000_000
 LISTING_TRIES: Final = 3
-"""How often a directory is read again if an entry is missing. Each needs a process that cleans the log meanwhile."""
+"""Reads of a log directory while an entry is missing. A repeat helps when another process cleaned the log meanwhile."""
 MISSING_LOOKED_UP: Final = 64
-"""Missing entries that are looked up by name. Writers add few of them while a directory is read."""
+"""Largest number of missing entries to look up by name. Writers add few of them while a directory is read."""
 _ENTRY: Final = re.compile(r"(\d{20})\.json\Z")
 _DRAFT: Final = re.compile(r"(\d{20})\..+#\d+\Z")
 _TEMPORARY: Final = re.compile(r"_commit_[^/]+\.json\.tmp(#\d+)?\Z")
-"""What delta-rs writes before it renames it to an entry, where the disk knows no links."""
+"""Temporary files that delta-rs renames to an entry on file systems without links."""
 _SEAL: Final = re.compile(rb',"' + re.escape(COMMIT_CRC.encode()) + rb'":"([0-9a-f]{8})"(?=\}\}\n)')
 _PASSIVE: Final = frozenset({"commitInfo", "txn"})
-"""Actions that change neither rows nor the table itself; a vacuum by another program writes only these."""
+"""Actions that change neither rows nor metadata. A vacuum by another program writes only these."""
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\b.*\.parquet\Z")
 
 Mark = tuple[int, ...]
-"""What tells one state of a file from another: its size, time and inode; empty if it is not there."""
+"""Size, modification time and inode of a file, which identify its state. Empty if the file does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEntry:
-    """What one commit did, as far as a later commit has to know.
+    """The effect of one commit, as far as a later commit must know it.
 
-    `files` are the added ones; `removes` says of each removed one when that was, in milliseconds; `forgotten` are transactions
-    that are no longer set. `metadata` and `protocol` are its last actions of these kinds. `is_foreign` entries change the table
-    and are of another program.
+    `files` are the added files. `removes` maps each removed file to the time of its removal in milliseconds. `forgotten` are
+    transactions that are no longer set. `metadata` and `protocol` are the last actions of these kinds. `is_foreign` is set if
+    another program changed the table.
     """
 
     version: int
@@ -71,35 +71,35 @@ class LogEntry:
 
     @property
     def changes_metadata(self) -> bool:
-        """True if it says anew what the table is."""
+        """True if the entry contains metadata of the table."""
         return self.metadata is not None
 
     @property
     def changes_protocol(self) -> bool:
-        """True if it says anew what the table asks of readers and writers."""
+        """True if the entry contains a protocol."""
         return self.protocol is not None
 
     @property
     def moves_rows_only(self) -> bool:
-        """True if the table says the same before and after."""
+        """True if the commit moved rows between files without changing the table's content."""
         kind = self.info.get(COMMIT_KIND)
-        return kind in {one.value for one in CommitKind if one.moves_rows_only}
+        return kind in {kinds.value for kinds in CommitKind if kinds.moves_rows_only}
 
     @property
     def undone_after(self) -> int:
-        """The version that a repair leads back to; -1 if the entry is not a repair of foreign commits."""
+        """The version that a repair restores; -1 if the entry is not a repair of foreign commits."""
         return int(self.info.get(COMMIT_UNDONE, -1))
 
     @property
     def at_ms(self) -> int:
-        """When it was written, by its writer's clock; where the writer did not say, by the file's time."""
-        told = self.info.get("timestamp")
-        return told if isinstance(told, int) else self.mark[1] // NS_PER_MS if self.mark else 0
+        """Time of the commit in milliseconds, by the writer's clock or, if it recorded none, by the file's time."""
+        timestamp = self.info.get("timestamp")
+        return timestamp if isinstance(timestamp, int) else self.mark[1] // NS_PER_MS if self.mark else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogListing:
-    """The names in ``_delta_log``, by what they are."""
+    """The names in ``_delta_log``, by kind."""
 
     entries: tuple[int, ...]
     checkpoints: Mapping[int, tuple[str, ...]]
@@ -109,37 +109,37 @@ class LogListing:
 
     @property
     def newest_checkpoint(self) -> int:
-        """The version of the newest checkpoint, -1 if there is none."""
+        """The version of the newest checkpoint, or -1."""
         return max(self.checkpoints, default=-1)
 
     def missing(self) -> list[int]:
         """Return the versions above the newest checkpoint that have no entry although a later one is listed.
 
-        At most `MISSING_LOOKED_UP` of them: the name of one file must not decide how much is looked up.
+        At most `MISSING_LOOKED_UP` of them, because the name of a single file must not decide how many are looked up.
         """
-        found: list[int] = []
+        missing: list[int] = []
         expected = self.newest_checkpoint + 1
         for version in self.entries[bisect(self.entries, self.newest_checkpoint) :]:
             if version != expected:
-                found += range(expected, min(version, expected + MISSING_LOOKED_UP - len(found)))
+                missing += range(expected, min(version, expected + MISSING_LOOKED_UP - len(missing)))
             expected = version + 1
-        return found
+        return missing
 
 
 def list_log(table: Path) -> LogListing:
-    """List the log's entries and checkpoints. A listing that fails raises: it is never an empty listing.
+    """List the log's entries and checkpoints. A failed listing raises and never returns an empty listing.
 
-    A directory is not read in one moment. An entry that is written meanwhile can be left out although a later one is
-    listed. So an entry that seems to be missing is looked up by its name, and the directory is read again if it is not
-    there: it may have been cleaned below a newer checkpoint. What is missing then is missing.
+    Reading a directory is not atomic. An entry that is written meanwhile can be left out although a later one is listed. So an
+    entry that seems to be missing is looked up by name. If it does not exist, the directory is read again, because the entry
+    may have been cleaned below a newer checkpoint. An entry that is still missing after that is really missing.
     """
     tries = LISTING_TRIES
     while True:
         listing, tries = _listed(table), tries - 1
         missing = listing.missing()
-        found = [version for version in missing if file_mark(in_log(table, entry_name(version)))]
-        if not tries or len(found) == len(missing):
-            return replace(listing, entries=tuple(sorted((*listing.entries, *found)))) if found else listing
+        existing = [version for version in missing if file_mark(in_log(table, entry_name(version)))]
+        if not tries or len(existing) == len(missing):
+            return replace(listing, entries=tuple(sorted((*listing.entries, *existing)))) if existing else listing
 
 
 def _listed(table: Path) -> LogListing:
@@ -149,14 +149,14 @@ def _listed(table: Path) -> LogListing:
     drafts: list[str] = []
     checksums: list[int] = []
     for name in os.listdir(f"{table}/{LOG}"):  # noqa: PTH208
-        if found := _ENTRY.match(name):
-            entries.append(int(found[1]))
-        elif found := _CHECKPOINT.match(name):
-            checkpoints.setdefault(int(found[1]), []).append(name)
+        if match := _ENTRY.match(name):
+            entries.append(int(match[1]))
+        elif match := _CHECKPOINT.match(name):
+            checkpoints.setdefault(int(match[1]), []).append(name)
         elif _DRAFT.match(name):
             drafts.append(name)
-        elif found := CHECKSUM_NAME.match(name):
-            checksums.append(int(found[1]))
+        elif match := CHECKSUM_NAME.match(name):
+            checksums.append(int(match[1]))
     return LogListing(
         entries=tuple(sorted(entries)),
         checkpoints={v: tuple(sorted(names)) for v, names in checkpoints.items()},
@@ -172,33 +172,33 @@ def is_checkpoint(name: str) -> bool:
 
 def entry_version(name: str) -> int | None:
     """Return the version whose entry has this name; None if it is the name of something else."""
-    found = _ENTRY.match(name)
-    return int(found[1]) if found else None
+    match = _ENTRY.match(name)
+    return int(match[1]) if match else None
 
 
 def is_draft(name: str) -> bool:
-    """Return whether a file of a log is what a crashed writer left of an entry: it was never committed."""
+    """Return whether a file of a log is the uncommitted entry of a crashed writer."""
     return bool(_DRAFT.match(name) or _TEMPORARY.match(name))
 
 
 def file_mark(path: str | Path) -> Mark:
-    """Return what tells one state of a file from another; empty if it is not there."""
+    """Return the size, time and inode that identify a file's state; empty if the file does not exist."""
     try:
         return _mark(os.stat(path))  # noqa: PTH116
     except FileNotFoundError:
         return ()
 
 
-def _mark(found: os.stat_result) -> Mark:
-    return (found.st_size, found.st_mtime_ns, found.st_ino)
+def _mark(status: os.stat_result) -> Mark:
+    return (status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 def read_entry(table: Path, version: int) -> LogEntry:
     """Read one entry.
 
     Raises:
-        FileNotFoundError: it is not there (cleaned, missing, or not yet written).
-        Corruption: it is empty, cut, changed, or cannot be parsed.
+        FileNotFoundError: the entry does not exist (cleaned, missing, or not yet written).
+        Corruption: the entry is empty, truncated, changed, or cannot be parsed.
     """
     path = in_log(table, entry_name(version))
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123
@@ -208,10 +208,10 @@ def read_entry(table: Path, version: int) -> LogEntry:
 
 
 def parse_entry(content: bytes, version: int, *, where: str, mark: Mark = ()) -> LogEntry:
-    """Read the content of an entry.
+    """Parse the content of an entry.
 
     Raises:
-        Corruption: it is empty, cut, changed, or cannot be parsed.
+        Corruption: the content is empty, truncated, changed, or cannot be parsed.
     """
     is_sealed = _check_seal(content, where)
     try:
@@ -230,11 +230,11 @@ def parse_entry(content: bytes, version: int, *, where: str, mark: Mark = ()) ->
             reason=Reason.DAMAGED_FILE,
         )
     try:
-        found = _entry(version, actions, mark)
-        is_whole = is_sealed or _says_twice_the_same(found.info, actions)
+        entry = _entry(version, actions, mark)
+        is_whole = is_sealed or _is_consistent(entry.info, actions)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise Corruption(
-            f"Log entry {where} is not what a Delta log holds: {error!r}. Restore it from a copy.",
+            f"Log entry {where} is not a valid Delta log entry: {error!r}. Restore it from a copy.",
             reason=Reason.DAMAGED_FILE,
         ) from error
     if not is_whole:
@@ -242,25 +242,21 @@ def parse_entry(content: bytes, version: int, *, where: str, mark: Mark = ()) ->
             f"Log entry {where} is damaged: it contradicts itself. Restore it from a copy; nothing was written.",
             reason=Reason.DAMAGED_FILE,
         )
-    if not is_sealed and COMMIT_KIND in found.info and len(actions) == 1:
+    if not is_sealed and COMMIT_KIND in entry.info and len(actions) == 1:
         raise Corruption(
-            f"Log entry {where} is cut after its first line. Restore it from a copy; nothing was written.",
+            f"Log entry {where} is truncated after its first line. Restore it from a copy; nothing was written.",
             reason=Reason.DAMAGED_FILE,
         )
-    return found
+    return entry
 
 
 def _check_seal(content: bytes, where: str) -> bool:
-    """Compare an entry with the checksum that it carries; return False if it carries none.
-
-    Raises:
-        Corruption: bytes are missing or changed.
-    """
-    found = _SEAL.search(content, 0, content.find(b"\n") + 1)
-    if found is None:
+    """Compare an entry with its own checksum; False if it has none, Corruption if bytes are missing or changed."""
+    seal = _SEAL.search(content, 0, content.find(b"\n") + 1)
+    if seal is None:
         return False
-    crc = zlib.crc32(content[found.end() :], zlib.crc32(content[: found.start()]))
-    if crc != int(found[1], 16):
+    crc = zlib.crc32(content[seal.end() :], zlib.crc32(content[: seal.start()]))
+    if crc != int(seal[1], 16):
         raise Corruption(
             f"Log entry {where} is damaged: its bytes do not match its checksum. Restore it from a copy; nothing was written.",
             reason=Reason.DAMAGED_FILE,
@@ -268,8 +264,8 @@ def _check_seal(content: bytes, where: str) -> bool:
     return True
 
 
-def _says_twice_the_same(info: Mapping[str, Any], actions: list[dict[str, Any]]) -> bool:
-    """Compare what delta-rs says twice of a table that it makes: as an action, and as a parameter of the operation."""
+def _is_consistent(info: Mapping[str, Any], actions: list[dict[str, Any]]) -> bool:
+    """Compare the two copies that delta-rs writes when it creates a table: an action, and a parameter of the operation."""
     stated = info.get("operationParameters") or {}
     named = {"metadata": "metaData", "protocol": "protocol"}
     return all(
@@ -283,8 +279,8 @@ def _says_twice_the_same(info: Mapping[str, Any], actions: list[dict[str, Any]])
 def _entry(version: int, actions: list[dict[str, Any]], mark: Mark) -> LogEntry:
     by_kind: dict[str, list[Mapping[str, Any]]] = {}
     for action in actions:
-        for kind, said in action.items():
-            by_kind.setdefault(kind, []).append(said)
+        for kind, fields in action.items():
+            by_kind.setdefault(kind, []).append(fields)
     info = by_kind.get("commitInfo", [{}])[0]
     files = tuple(map(_added, by_kind.get("add", ())))
     removes, transactions = by_kind.get("remove", ()), by_kind.get("txn", ())
@@ -326,8 +322,8 @@ def entries_between(table: Path, *, after: int, until: int) -> Iterator[LogEntry
     """Yield the entries of versions ``after + 1 .. until``.
 
     Raises:
-        LookupError: one of them was cleaned, so what it did can no longer be known.
-        Corruption: one of them is missing or broken.
+        LookupError: an entry was cleaned, so its effect is no longer known.
+        Corruption: an entry is missing or damaged.
     """
     for version in range(after + 1, until + 1):
         try:
@@ -342,24 +338,24 @@ def entries_between(table: Path, *, after: int, until: int) -> Iterator[LogEntry
 
 
 def readable_versions(listing: LogListing) -> tuple[int, ...]:
-    """Return the versions that can still be opened, oldest first: from a checkpoint, or the first entry, on without a gap."""
+    """Return the versions that can still be opened, oldest first: those without a gap since a checkpoint or version 0."""
     entries = set(listing.entries)
-    known = sorted({*entries, *listing.checkpoints})
-    found: list[int] = []
-    whole = known[:1] == [0]  # before version 0 there is nothing, and that is known
-    for version in range(known[0], known[-1] + 1) if known else ():
+    listed = sorted({*entries, *listing.checkpoints})
+    readable: list[int] = []
+    whole = listed[:1] == [0]  # version 0 needs no earlier entry
+    for version in range(listed[0], listed[-1] + 1) if listed else ():
         whole = version in listing.checkpoints or (whole and version in entries)
         if whole:
-            found.append(version)
-    return tuple(found)
+            readable.append(version)
+    return tuple(readable)
 
 
 def readable_entries(table: Path) -> tuple[LogEntry, ...]:
-    """Return the entries of every version that can still be opened and whose entry is there, oldest first.
+    """Return the entries of every version that can still be opened and whose entry exists, oldest first.
 
     Raises:
-        FileNotFoundError: the log was cleaned on the way; look again.
-        Corruption: an entry is broken.
+        FileNotFoundError: the log was cleaned meanwhile; try again.
+        Corruption: an entry is damaged.
     """
     listing = list_log(table)
     entries = set(listing.entries)
@@ -367,39 +363,39 @@ def readable_entries(table: Path) -> tuple[LogEntry, ...]:
 
 
 def removals(table: Path) -> dict[str, int]:
-    """Return every removed file that the log still knows, with the time of its removal in milliseconds.
+    """Return every removed file that the log still lists, with the time of its removal in milliseconds.
 
     Raises:
-        FileNotFoundError: the log was cleaned on the way; look again.
-        Corruption: a part of the log is broken.
+        FileNotFoundError: the log was cleaned meanwhile; try again.
+        Corruption: a part of the log is damaged.
     """
     listing = list_log(table)
-    removes = _checkpointed(table, listing, "remove", "path")
-    found = {
+    removes = _checkpoint_actions(table, listing, "remove", "path")
+    removed = {
         checked(unquote(r["path"])): int(r.get("deletionTimestamp") or 0) for r in removes if r["path"] is not None
     }
     for entry in _newer_entries(table, listing):
-        found |= entry.removes
+        removed |= entry.removes
         for path in entry.adds:
-            found.pop(path, None)
-    return found
+            removed.pop(path, None)
+    return removed
 
 
 def transactions(table: Path, *prefixes: str) -> dict[str, int]:
-    """Return the app transactions whose name has one of these prefixes, all at once, without those that are forgotten.
+    """Return the app transactions whose name has one of these prefixes, read together, without forgotten ones.
 
     Raises:
-        FileNotFoundError: the log was cleaned on the way; look again.
-        Corruption: a part of the log is broken.
+        FileNotFoundError: the log was cleaned meanwhile; try again.
+        Corruption: a part of the log is damaged.
     """
     listing = list_log(table)
-    known = _checkpointed(table, listing, "txn", "appId", "version")
-    found = {t["appId"]: int(t["version"]) for t in known if t["appId"] is not None and not _is_forgotten(t)}
+    recorded = _checkpoint_actions(table, listing, "txn", "appId", "version")
+    numbers = {t["appId"]: int(t["version"]) for t in recorded if t["appId"] is not None and not _is_forgotten(t)}
     for entry in _newer_entries(table, listing):
-        found |= entry.transactions
+        numbers |= entry.transactions
         for app in entry.forgotten:
-            found.pop(app, None)
-    return {app: number for app, number in found.items() if app.startswith(prefixes)}
+            numbers.pop(app, None)
+    return {app: number for app, number in numbers.items() if app.startswith(prefixes)}
 
 
 def _newer_entries(table: Path, listing: LogListing) -> Iterator[LogEntry]:
@@ -409,55 +405,50 @@ def _newer_entries(table: Path, listing: LogListing) -> Iterator[LogEntry]:
             yield read_entry(table, version)
 
 
-def _checkpointed(table: Path, listing: LogListing, action: str, *fields: str) -> list[dict[str, Any]]:
-    """Return the actions of one kind in the newest checkpoint, which have these fields.
-
-    Raises:
-        FileNotFoundError: the checkpoint was cleaned.
-        Corruption: it is damaged.
-    """
+def _checkpoint_actions(table: Path, listing: LogListing, action: str, *fields: str) -> list[dict[str, Any]]:
+    """Return the actions of one kind in the newest checkpoint. They must have these fields."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     check_checkpoint(table, listing, until=listing.newest_checkpoint)
-    found: list[dict[str, Any]] = []
+    actions: list[dict[str, Any]] = []
     for name in listing.checkpoints.get(listing.newest_checkpoint, ()):
         path = table / LOG / name
         try:
             with pq.ParquetFile(path) as file:
                 for field in fields:
-                    file.schema_arrow.field(action).type.field(field)  # a KeyError if there is none
-                found += file.read(columns=[action]).column(action).drop_null().to_pylist()
+                    file.schema_arrow.field(action).type.field(field)  # raises KeyError if it is missing
+                actions += file.read(columns=[action]).column(action).drop_null().to_pylist()
         except FileNotFoundError:
             raise
         except (ArithmeticError, AttributeError, KeyError) as error:
             raise Corruption(f"Checkpoint {path} cannot be read: {error!r}. Restore it from a copy.") from error
         except (OSError, ValueError, pa.ArrowException) as error:
             raise read_failure(path, error) from error
-    return found
+    return actions
 
 
 def checkpointed_properties(table: Path) -> dict[str, str]:
-    """Return the properties of a table as its newest checkpoint says them; none without a checkpoint.
+    """Return the properties of a table from its newest checkpoint; empty without a checkpoint.
 
     Raises:
         OSError: the log cannot be listed.
         Corruption: the checkpoint is damaged.
-        Unavailable: the operating system does not let this process read it.
+        Unavailable: the operating system does not let this process read the checkpoint.
     """
-    found = _checkpointed(table, list_log(table), "metaData")
-    return dict(found[-1]["configuration"]) if found else {}
+    actions = _checkpoint_actions(table, list_log(table), "metaData")
+    return dict(actions[-1]["configuration"]) if actions else {}
 
 
 def check_checkpoint(table: Path, listing: LogListing, *, until: int) -> None:
-    """Refuse a damaged checkpoint: of those up to a version the newest, from which that version is opened.
+    """Refuse a damaged checkpoint. Checks the newest one up to a version, because that version is opened from it.
 
     Raises:
         FileNotFoundError: the checkpoint was cleaned.
         Corruption: its bytes do not match its checksum.
-        Unavailable: the operating system does not let this process read it.
+        Unavailable: the operating system does not let this process read the checkpoint.
     """
-    version = max((found for found in listing.checkpoints if found <= until), default=-1)
+    version = max((v for v in listing.checkpoints if v <= until), default=-1)
     names = listing.checkpoints.get(version, ())
     try:
         sound = matches(table, version, names)
@@ -474,12 +465,12 @@ def check_checkpoint(table: Path, listing: LogListing, *, until: int) -> None:
 
 
 def since_own(table: Path, listing: LogListing, *, until: int) -> int:
-    """Return the lowest version up to `until` above the last commit of Siltstone; `until` + 1 if that is its own.
+    """Return the lowest version up to `until` above Siltstone's last commit; `until` + 1 if `until` is Siltstone's own.
 
-    `check_chain` reads the entries from there on, whatever checkpoints exist. They hold no rows, or are refused.
+    `check_chain` reads the entries from there on, whatever checkpoints exist. They contain no rows, or are refused.
 
     Raises:
-        Corruption: an entry is broken.
+        Corruption: an entry is damaged.
     """
     first = until + 1
     for version in reversed([v for v in listing.entries if v <= until]):
@@ -493,16 +484,16 @@ def since_own(table: Path, listing: LogListing, *, until: int) -> int:
 
 
 def check_entries(table: Path) -> None:
-    """Refuse a log whose entries after the newest checkpoint are not all there, whole and ours.
+    """Refuse a log unless all entries after the newest checkpoint exist, are complete and are Siltstone's.
 
-    delta-rs takes an empty entry for an empty commit. A table opened that way would hand out a sequence twice.
+    delta-rs reads an empty entry as an empty commit. A table opened that way would assign a sequence twice.
 
     Raises:
         Corruption: an entry is empty, damaged, missing, or of another program.
     """
     for _ in range(LISTING_TRIES):
         listing = list_log(table)
-        with suppress(FileNotFoundError):  # cleaned below a newer checkpoint since it was listed
+        with suppress(FileNotFoundError):  # cleaned below a newer checkpoint after it was listed
             return _check_listed(table, listing)
     return None
 
@@ -520,7 +511,7 @@ def _check_listed(table: Path, listing: LogListing) -> None:
 
 
 def _foreign_entry(table: Path, version: int) -> list[LogEntry]:
-    """Check one entry, and return it if it is foreign. A sealed one is whole and ours: its actions need not be parsed."""
+    """Check one entry; return it if it is foreign. A sealed entry is complete and ours, so its actions are not parsed."""
     path = in_log(table, entry_name(version))
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123
         content = file.readall()
@@ -546,26 +537,26 @@ def check_own(table: Path | str, entry: LogEntry) -> None:
     Siltstone knows neither the keys of its rows nor its table features, so a merged view over it would be a guess.
 
     Raises:
-        Corruption: it is one.
+        Corruption: the entry is foreign.
     """
     if entry.is_foreign:
         what = ", ".join(
             str(entry.info[name]) for name in ("operation", "engineInfo", "userName") if entry.info.get(name)
         )
         raise Corruption(
-            f"Version {entry.version} of table {table} was committed by another program ({what or 'unknown'}). The table is "
-            "neither read nor written until that commit is undone: silt doctor --repair does it, silt history shows it.",
+            f"Version {entry.version} of table {table} was committed by another program ({what or 'unknown'}). Reads and writes "
+            "are refused until that commit is undone: silt doctor --repair undoes it, silt history shows it.",
             reason=Reason.FOREIGN_COMMIT,
         )
 
 
 def check_chain(table: Path, *, committed: int | None, version: int) -> None:
-    """Refuse a table whose newest version was not committed by Siltstone, though a checkpoint has swallowed the entry.
+    """Refuse a table whose newest version another program committed, even if a checkpoint has replaced the entry.
 
-    `committed` is the version that Siltstone committed last, as the table's own transaction says; None before the first.
+    `committed` is Siltstone's last version according to the table's own transaction; None before the first commit.
 
     Raises:
-        Corruption: another program committed since, or the entries that would tell were cleaned.
+        Corruption: another program committed later, or the entries that would prove the opposite were cleaned.
     """
     if committed is None or committed == version:
         return
@@ -574,7 +565,7 @@ def check_chain(table: Path, *, committed: int | None, version: int) -> None:
             check_own(table, entry)
     except LookupError as cleaned:
         raise Corruption(
-            f"Table {table} is at version {version}, and Siltstone committed version {committed} last. What another program "
-            "did since was cleaned from the log. Restore the table from a copy.",
+            f"Table {table} is at version {version}, but version {committed} was Siltstone's last commit. The later commits of "
+            "another program were cleaned from the log. Restore the table from a copy.",
             reason=Reason.FOREIGN_COMMIT,
         ) from cleaned

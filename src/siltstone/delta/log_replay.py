@@ -1,12 +1,12 @@
-"""A table's newest version as its log tells it: what was read when the table was opened, and the entries since.
+"""A table's newest version, replayed from its log: the version that was opened, and the entries after it.
 
-delta-rs replays everything since the last checkpoint, and lists the log, each time it is brought up to date. An entry says in a
-few lines what has changed, so it is read once, here, and laid over what is known: files added and removed, transactions set.
-What an entry cannot say in these terms (new metadata, a new protocol, anything of another program) makes the whole useless:
-the table is opened anew, and checked.
+On each refresh, delta-rs lists the log and replays everything since the last checkpoint. A log entry states in a few lines what
+has changed. So this module reads each entry once and applies it to the known state: files added and removed, transactions set.
+Some entries cannot be applied this way: new metadata, a new protocol, any commit of another program. They make the state
+useless; the table is then opened and checked again.
 
-Terms. The *opened* version is the one that delta-rs or, for a small log, `full_replay` read. The *followed* one is the
-newest whose entry was laid over it.
+Terms. The *opened* version is the one that delta-rs or, for a small log, `full_replay` read. The *followed* version is the
+newest whose entry was applied to it.
 """
 
 import contextlib
@@ -30,14 +30,14 @@ from siltstone.model.schema import from_struct_json
 
 
 class LogMoved(Exception):  # noqa: N818
-    """The log was cleaned or changed under a reader: delta-rs reads transactions late. Refresh and look again."""
+    """The log was cleaned or changed while it was read: delta-rs reads transactions lazily. Refresh and read again."""
 
 
 class Followed:
-    """One table at its followed version. Not safe to share between threads; whoever holds it has a mutex."""
+    """One table at its followed version. Not safe to share between threads; the owner guards it with a mutex."""
 
     def __init__(self, path: Path, opened: DeltaTable | Replayed, *, opened_seconds: float) -> None:
-        """Start at the version that delta-rs opened, at that time of a clock that never runs backwards."""
+        """Start at the opened version. `opened_seconds` is the monotonic time of the open."""
         self.opened = opened
         self.opened_seconds = opened_seconds
         self.protocol = opened.protocol()
@@ -52,21 +52,21 @@ class Followed:
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema: every version since the opened one has the same."""
+        """The schema, which is the same for every version since the opened one."""
         return self._schema
 
     def is_in_place(self) -> bool:
-        """True while the entry of the followed version is the one that was read: not cleaned, and of no other table."""
+        """True while the entry of the followed version is the one that was read, not cleaned and not of another table."""
         return bool(self._mark) and file_mark(in_log(self._path, entry_name(self.version))) == self._mark
 
     def follow(self) -> None:
         """Read every entry above the followed version.
 
-        Entries are cleaned oldest first, so if the last one that was read is still in place, the first one that was not
-        found does not exist yet.
+        Entries are cleaned oldest first. So if the entry that was read last is still in place, the first missing entry
+        does not exist yet.
 
         Raises:
-            LogMoved: an entry needs more than reading, or was cleaned on the way. Open the table anew.
+            LogMoved: an entry cannot be applied, or was cleaned meanwhile. Open the table again.
             Corruption: an entry is empty or damaged.
         """
         while True:
@@ -76,11 +76,11 @@ class Followed:
                 break
             if entry.is_foreign or entry.changes_metadata or entry.changes_protocol:
                 raise LogMoved(f"version {entry.version} changes the table itself")
-            self._lay(entry)
+            self._apply(entry)
         if not self.is_in_place():
             raise LogMoved(f"version {self.version} is gone")
 
-    def _lay(self, entry: LogEntry) -> None:
+    def _apply(self, entry: LogEntry) -> None:
         self._transactions.update(entry.transactions)
         self._transactions.update(dict.fromkeys(entry.forgotten))
         self._pending.append(entry)
@@ -92,11 +92,11 @@ class Followed:
         if self._listed is None:
             if self._files is None:
                 with late_reads():
-                    found = self.opened
-                    listed = found.live_files() if isinstance(found, Replayed) else live_files(found)
-                opened = {file.path: file for file in listed}
-                check_links(self._path, opened)
-                self._files = opened
+                    opened = self.opened
+                    listed = opened.live_files() if isinstance(opened, Replayed) else live_files(opened)
+                files = {file.path: file for file in listed}
+                check_links(self._path, files)
+                self._files = files
             check_links(self._path, {path for entry in self._pending for path in entry.adds})
             for entry in self._pending:
                 for path in entry.removes:
@@ -110,7 +110,7 @@ class Followed:
         """Return an app transaction of the followed version.
 
         Raises:
-            LogMoved: it has to be looked up in entries that were cleaned since. Open the table anew.
+            LogMoved: it must be read from entries that were cleaned meanwhile. Open the table again.
         """
         if app not in self._transactions:
             with late_reads():
@@ -120,7 +120,7 @@ class Followed:
 
 @contextlib.contextmanager
 def late_reads() -> Iterator[None]:
-    """Read the log behind an open handle; entries that are gone by now make it useless."""
+    """Read the log behind an open handle. Entries that were cleaned meanwhile raise LogMoved."""
     try:
         yield
     except DeltaError as error:
@@ -131,7 +131,7 @@ def live_files(handle: DeltaTable) -> tuple[DataFile, ...]:
     """Return the live files of the version that delta-rs opened.
 
     Raises:
-        Corruption: one of them is not below the table, or the checkpoint holds bytes that are not text.
+        Corruption: a file is not below the table, or the checkpoint contains bytes that are not text.
     """
     try:
         return _listed(handle)
@@ -163,5 +163,5 @@ def _listed(handle: DeltaTable) -> tuple[DataFile, ...]:
 
 
 def _text(value: Any) -> str | None:  # noqa: ANN401
-    """Return a partition value as an entry says it."""
+    """Return a partition value in the text form of a log entry."""
     return None if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,19 +1,19 @@
 """A Delta table in an object store: small commits by conditional puts.
 
-The store creates an object only if none of that name is there, so of all who write the entry of one version exactly one
-succeeds; no lock is needed, and a put that was acknowledged is durable. delta-rs makes and opens the table and writes its
-checkpoints; entries are written here, in the same form as on a disk (`entry_writer`).
+The store creates an object only if its name does not exist yet. So of all writers of one version's entry exactly one succeeds.
+No lock is needed, and an acknowledged put is durable. delta-rs creates and opens the table and writes its checkpoints. Entries
+are written here, in the same form as on a disk (`entry_writer`).
 
 Flow of a commit:
 
-1. list the entries above the newest version that is known;
+1. list the entries above the newest known version;
 2. build the commit for that version;
-3. put its entry, if there is none; another writer's makes us start over;
+3. put its entry, if none exists; if another writer's entry exists, start over;
 4. after any failure look for our commit id in that entry.
 
-A put whose answer was lost may land later: that is CommitUnknown, and whoever repeats the same events is told that they are
-there. Staged files of crashed writers are swept by age.
-Deliberately absent: compactions. Whatever is added stays live.
+A put whose reply was lost may land later. That is CommitUnknown. A caller that repeats the same events then learns from the
+result that they are already stored. Staged files of crashed writers are swept by age.
+Not in this module: compactions. Every added file stays live.
 """
 
 import contextlib
@@ -49,10 +49,10 @@ from siltstone.model.files import Added, Commit, CommitKind, Committed, Live
 from siltstone.spark_tasks.parquet_checksums import parse_file
 
 CHECKPOINT_COMMITS: Final = 100
-"""Commits between checkpoints: each lists and writes all live files, over a network."""
+"""Commits between checkpoints. Checkpoints are rare, because each lists and writes all live files over a network."""
 SWEPT_AFTER: Final = datetime.timedelta(days=1)
 STALE_AFTER: Final = datetime.timedelta(hours=1)
-"""A commit that took so long may have landed below entries that were cleaned meanwhile."""
+"""Duration of a commit after which its entry may have landed below entries that were cleaned meanwhile."""
 BACKOFF_SECONDS: Final = 0.02
 BACKOFF_MAX_SECONDS: Final = 1.0
 RETRIES: Final = 3
@@ -67,7 +67,7 @@ class Objects:
     """The objects below one prefix of a bucket or container."""
 
     def __init__(self, kind: str, bucket: str, prefix: str, options: Mapping[str, str]) -> None:
-        """Reach the store with these options; what they do not say comes from the environment."""
+        """Connect to the store with these options; missing options come from the environment."""
         settings = dict(options)
         allow_http = settings.pop("allow_http", "false").lower() == "true"
         store: Any = S3Store if kind == "s3" else AzureStore
@@ -79,7 +79,7 @@ class Objects:
             "timeout": f"{TIMEOUT_SECONDS}s",
             "connect_timeout": f"{CONNECT_SECONDS}s",
         }
-        """What delta-rs needs to know."""
+        """Storage options for delta-rs."""
         self._store = store(
             bucket,
             prefix=prefix,
@@ -92,36 +92,36 @@ class Objects:
             retry_config={"max_retries": RETRIES, "retry_timeout": datetime.timedelta(seconds=TIMEOUT_SECONDS)},
         )
 
-    def put(self, path: str, content: bytes, *, anew: bool = False) -> None:
-        """Write an object; `anew`, only if there is none of that name.
+    def put(self, path: str, content: bytes, *, create_only: bool = False) -> None:
+        """Write an object; with `create_only`, only if the name does not exist yet.
 
         Raises:
-            FileExistsError: there is one.
+            FileExistsError: the object already exists.
             OSError: the store refused or cannot be reached.
         """
         with _as_os_errors():
-            obstore.put(self._store, path, content, mode="create" if anew else "overwrite")
+            obstore.put(self._store, path, content, mode="create" if create_only else "overwrite")
 
     def get(self, path: str) -> bytes:
         """Read an object.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: the object does not exist.
             OSError: the store refused or cannot be reached.
         """
         with _as_os_errors():
             return bytes(obstore.get(self._store, path).bytes())
 
     def names(self, folder: str, *, after: str = "") -> Iterator[tuple[str, datetime.datetime]]:
-        """Yield the names in a folder that come after one, in order, with the times of their last change."""
+        """Yield the names in a folder that follow `after`, in order, with the times of their last change."""
         offset = f"{folder}/{after}" if after else None
         with _as_os_errors():
-            for found in obstore.list(self._store, prefix=f"{folder}/", offset=offset):
-                for one in found:
-                    yield str(one["path"]).rsplit("/", 1)[-1], one["last_modified"]
+            for batch in obstore.list(self._store, prefix=f"{folder}/", offset=offset):
+                for item in batch:
+                    yield str(item["path"]).rsplit("/", 1)[-1], item["last_modified"]
 
     def delete(self, path: str) -> None:
-        """Delete an object; one that is not there is no error."""
+        """Delete an object. A missing object is not an error."""
         with _as_os_errors(), contextlib.suppress(FileNotFoundError):
             obstore.delete(self._store, path)
 
@@ -131,15 +131,15 @@ def _as_os_errors() -> Iterator[None]:
     try:
         yield
     except (AlreadyExistsError, PreconditionError) as error:
-        raise FileExistsError(_told(error)) from error
+        raise FileExistsError(_first_line(error)) from error
     except FileNotFoundError:
         raise
     except BaseError as error:
-        raise OSError(_told(error)) from error
+        raise OSError(_first_line(error)) from error
 
 
-def _told(error: Exception) -> str:
-    """Return the last line that says something: the cause, without the request."""
+def _first_line(error: Exception) -> str:
+    """Return the first line with text: the cause, without the request."""
     lines = [line.strip(" ↳│") for line in str(error).splitlines() if line.strip(" ↳│")]
     return lines[0][:300] if lines else type(error).__name__
 
@@ -148,10 +148,10 @@ class ObjectTable:
     """One Delta table in an object store. Safe to share between threads."""
 
     def __init__(self, objects: Objects, *, settings: Settings, clock: Clock, label: str) -> None:
-        """Open a table that is there.
+        """Open an existing table.
 
         Raises:
-            NotFound: there is none.
+            NotFound: the table does not exist.
             Unavailable: the store cannot be reached.
         """
         self._objects = objects
@@ -173,10 +173,10 @@ class ObjectTable:
 
     @staticmethod
     def create(objects: Objects, schema: pa.Schema, *, partition_by: list[str], properties: Mapping[str, str]) -> None:
-        """Make a table at version 0; of many that try at once exactly one succeeds.
+        """Create a table at version 0. Of several concurrent creators exactly one succeeds.
 
         Raises:
-            Conflict: a table is already there.
+            Conflict: a table already exists.
             Unavailable: the store refused.
         """
         try:
@@ -195,9 +195,9 @@ class ObjectTable:
             with contextlib.suppress(OSError):
                 objects.get(f"{LOG}/{entry_name(0)}")
                 raise Conflict(f"A Delta table already exists at {objects.uri}.") from error
-            raise Unavailable(f"The Delta table at {objects.uri} could not be created: {_told(error)}") from error
+            raise Unavailable(f"The Delta table at {objects.uri} could not be created: {_first_line(error)}") from error
         except OSError as error:
-            raise Unavailable(f"The Delta table at {objects.uri} could not be created: {_told(error)}") from error
+            raise Unavailable(f"The Delta table at {objects.uri} could not be created: {_first_line(error)}") from error
 
     def _open(self) -> DeltaTable:
         try:
@@ -205,7 +205,7 @@ class ObjectTable:
         except TableNotFoundError as error:
             raise NotFound(f"There is no Delta table at {self._objects.uri}.") from error
         except (DeltaError, OSError) as error:
-            raise Unavailable(f"{self.label} cannot be reached: {_told(error)}") from error
+            raise Unavailable(f"{self.label} cannot be reached: {_first_line(error)}") from error
 
     @property
     def id(self) -> str:
@@ -214,7 +214,7 @@ class ObjectTable:
 
     @property
     def label(self) -> str:
-        """How it is called in messages."""
+        """Name of the table in messages."""
         return self._label
 
     # ---- reading -------------------------------------------------------------------------------------------------
@@ -234,12 +234,12 @@ class ObjectTable:
         return dict(self._open().metadata().configuration)
 
     def transaction(self, app: str) -> int | None:
-        """Return nothing: that is not known without opening the table."""
+        """Return None, because the transactions are not known without opening the table."""
         del app
         return None
 
     def exists(self, path: str) -> bool:
-        """Tell whether a file is there."""
+        """Return whether a file exists."""
         try:
             self._objects.get(path)
         except FileNotFoundError:
@@ -249,7 +249,7 @@ class ObjectTable:
         return True
 
     def added(self, version: int) -> Added:
-        """Return the files that a version has added."""
+        """Return the files that a version added."""
         try:
             entry = self._entry(version)
             return Added(files=entry.files, commit_id=entry.commit_id)
@@ -274,7 +274,7 @@ class ObjectTable:
         """Read a file.
 
         Raises:
-            FileNotFoundError: it is not there.
+            FileNotFoundError: the file does not exist.
             Unavailable: the store cannot be reached.
         """
         try:
@@ -291,11 +291,11 @@ class ObjectTable:
     # ---- committing ----------------------------------------------------------------------------------------------
 
     def commit(self, build: Callable[[int], Commit]) -> Committed:
-        """Land one commit exactly once; `build` is called for each version it is tried on.
+        """Land one commit exactly once. `build` is called for each version on which the commit is attempted.
 
         Raises:
-            CommitUnknown: whether it landed cannot be known.
-            Unavailable: other writers kept winning for longer than the time limit, or the store refused.
+            CommitUnknown: it is not known whether the commit landed.
+            Unavailable: other writers won for longer than the time limit, or the store refused.
         """
         commit_id = self._clock.new_id()
         deadline = self._clock.monotonic_seconds() + self._settings.commit_timeout_seconds
@@ -303,11 +303,11 @@ class ObjectTable:
         with self._mutex:
             while True:
                 started = self._clock.now()
-                tried = self._tried(build, commit_id)
+                tried = self._prepare(build, commit_id)
                 if tried is not None and self._put_entry(tried):
                     self._version = tried.version
                     if self._clock.now() - started > STALE_AFTER:
-                        raise self._unknown(tried.version, "it took so long that its entry may have been overtaken")
+                        raise self._unknown(tried.version, "it took so long that its entry may be superseded")
                     return tried
                 tries += 1
                 if self._clock.monotonic_seconds() > deadline:
@@ -317,8 +317,8 @@ class ObjectTable:
                 limit = min(BACKOFF_MAX_SECONDS, BACKOFF_SECONDS * 2 ** min(tries, 10))
                 self._clock.sleep(limit * (0.5 + self._clock.jitter() / 2))
 
-    def _tried(self, build: Callable[[int], Commit], commit_id: str) -> Committed | None:
-        """Build the commit for the newest version; None if that is not the newest one any more."""
+    def _prepare(self, build: Callable[[int], Commit], commit_id: str) -> Committed | None:
+        """Build the commit for the newest version; None if a newer version appeared meanwhile."""
         version = self.version()
         try:
             return Committed(version=version + 1, commit_id=commit_id, commit=build(version))
@@ -326,29 +326,29 @@ class ObjectTable:
             return None
 
     def _put_entry(self, tried: Committed) -> bool:
-        """Put the entry once; True if it landed, False if another commit took its place."""
+        """Put the entry once; True if it landed, False if another commit has this version."""
         content = entry_content(
             tried.commit, version=tried.version, commit_id=tried.commit_id, now_ms=epoch_ms(self._clock.now())
         )
         reach("commit.before_entry")
         try:
-            self._objects.put(f"{LOG}/{entry_name(tried.version)}", content, anew=True)
+            self._objects.put(f"{LOG}/{entry_name(tried.version)}", content, create_only=True)
         except OSError as error:
             return self._landed_after_failure(error, tried)
         reach("commit.after_entry")
         return True
 
     def _landed_after_failure(self, error: OSError, tried: Committed) -> bool:
-        """Decide by the entry: a put that was repeated meets itself."""
+        """Return whether the entry is ours. A repeated put can fail because of its own first put."""
         try:
             return self._entry(tried.version).commit_id == tried.commit_id
-        except (Corruption, OSError):  # also if another entry is said to be there: it may be ours, put twice
+        except (Corruption, OSError):  # also if the store reports an existing entry: it may be ours, put twice
             raise self._unknown(tried.version, str(error)) from error
 
     def _unknown(self, version: int, why: str) -> CommitUnknown:
         return CommitUnknown(
-            f"{self.label}: whether version {version} is there cannot be known ({why}). Write the same again: what is "
-            "there is not written twice."
+            f"{self.label}: it is not known whether version {version} landed ({why}). Write the same events again: events "
+            "that are already stored are not written twice."
         )
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
@@ -363,7 +363,7 @@ class ObjectTable:
         )
 
     def add_columns(self, wanted: pa.Schema) -> None:
-        """Give the table the columns that it lacks."""
+        """Add the missing ones of these columns to the table."""
 
         def add(table: DeltaTable) -> None:
             known = {field.name for field in table.schema().fields}
@@ -374,7 +374,7 @@ class ObjectTable:
         self._alter(add)
 
     def _alter(self, change: Callable[[DeltaTable], None]) -> None:
-        """Change the table itself, again and again if other writers are quicker."""
+        """Change the table's metadata; retry when another writer commits first."""
         failure: DeltaError | None = None
         for _ in range(ALTER_TRIES):
             try:
@@ -383,12 +383,12 @@ class ObjectTable:
                 failure = error
                 continue
             return
-        raise Unavailable(f"{self.label}: its columns cannot be changed: {failure}") from failure
+        raise Unavailable(f"{self.label}: the columns cannot be changed: {failure}") from failure
 
     # ---- files ---------------------------------------------------------------------------------------------------
 
     def staging(self, owner: str) -> AbstractContextManager[object]:
-        """Do nothing: what crashed writers leave is swept by its age."""
+        """Do nothing, because files of crashed writers are swept by age."""
         del owner
         return nullcontext()
 
@@ -402,7 +402,7 @@ class ObjectTable:
         return len(content)
 
     def discard(self, paths: Iterable[str]) -> None:
-        """Delete files that no log names; those that cannot be are swept later."""
+        """Delete files that no log names. Files that cannot be deleted are swept later."""
         for path in paths:
             with contextlib.suppress(OSError):
                 self._objects.delete(path)
@@ -410,7 +410,7 @@ class ObjectTable:
     # ---- upkeep --------------------------------------------------------------------------------------------------
 
     def notice(self, version: int) -> None:
-        """Tidy the log and sweep, every so many commits."""
+        """Tidy the log and sweep files every `CHECKPOINT_COMMITS` commits."""
         if version - self._tidied >= CHECKPOINT_COMMITS and self._background.start("tidy", Path(LOG), self._tidy):
             self._tidied = version
 
@@ -425,15 +425,17 @@ class ObjectTable:
         return None
 
     def sweep(self) -> int:
-        """Delete files that no log names and that are a day old; return how many."""
+        """Delete files that no log names and that are a day old; return the number of deleted files."""
         before = self._clock.now() - SWEPT_AFTER
-        found = [f"{DATA}/{name}" for name, changed in self._objects.names(DATA) if changed < before]
-        named = {file.path for file in self.live().files}  # after `found`: what was committed is named here
-        dead = [path for path in found if path not in named]
+        old = [f"{DATA}/{name}" for name, changed in self._objects.names(DATA) if changed < before]
+        named = {
+            file.path for file in self.live().files
+        }  # listed after `old`, so it names everything committed until then
+        dead = [path for path in old if path not in named]
         for path in dead:
             self._objects.delete(path)
         return len(dead)
 
     def close(self) -> None:
-        """Wait for what is under way."""
+        """Wait for running background work."""
         self._background.close()

@@ -1,8 +1,8 @@
 """Parquet as Siltstone writes and checks it.
 
-Every file, whoever wrote it, goes through `read_footer` before a commit names it: its size, rows and columns must be
-what the commit expects, and no timestamp may count nanoseconds. The statistics that go into the log are taken from
-the footer, and only for columns that may appear there: numbers, times and sort columns, never subjects, never free text.
+Every file passes `read_footer` before a commit names it, regardless of its writer. Its size, rows and columns must be what the
+commit expects, and no timestamp may count nanoseconds. The statistics in the log are taken from the footer, and only for
+columns that may appear there: numbers, times and sort columns, never subjects, never free text.
 """
 
 import base64
@@ -35,7 +35,7 @@ PAGE_CHECKSUMS: Final = "parquet.page.verify-checksum.enabled"
 BLOOM_FPP: Final = 0.01
 BLOOM_NDV: Final = 10_000
 MAX_STAT_CHARS: Final = 64
-"""Longer strings are left out of the log's statistics; missing statistics mean "may contain"."""
+"""Longest string, in characters, in the log's statistics. Longer ones are left out; missing statistics mean "may contain"."""
 
 EXACT_JSON_DIGITS: Final = 15
 
@@ -43,14 +43,14 @@ EXACT_JSON_DIGITS: Final = 15
 def bloom_columns(schema: pa.Schema, key: Collection[str]) -> list[str]:
     """Return the columns that get a bloom filter: keys, ``_batch_id``, strings named ``*_id`` or ``*_key``."""
     named = {f.name for f in schema if pa.types.is_string(f.type) and f.name.endswith(("_id", "_key"))}
-    wanted = named | set(key) | {BATCH_ID}
-    return [f.name for f in schema if f.name in wanted and not pa.types.is_boolean(f.type)]
+    filtered = named | set(key) | {BATCH_ID}
+    return [f.name for f in schema if f.name in filtered and not pa.types.is_boolean(f.type)]
 
 
 def write_file(table: pa.Table, path: Path, *, key: Collection[str]) -> None:
-    """Write one file with the house's options. A crash leaves a part of a file that no log names.
+    """Write one file with Siltstone's Parquet options. A crash leaves a partial file that no log names.
 
-    Ctrl-C waits until the file is written: inside the finalizer of Arrow's writer Python would drop it.
+    Ctrl-C waits until the file is written, because Python would discard it inside the finalizer of Arrow's writer.
     """
     with Uninterrupted():
         footer = _write(table, path, key=key)
@@ -58,7 +58,7 @@ def write_file(table: pa.Table, path: Path, *, key: Collection[str]) -> None:
 
 
 def _write(table: pa.Table, path: Path, *, key: Collection[str]) -> pq.FileMetaData:
-    """Write the file and return its footer. A file that cannot be written whole is deleted."""
+    """Write the file and return its footer. Delete a file that cannot be written completely."""
     footers: list[pq.FileMetaData] = []
     writer = pq.ParquetWriter(
         path,
@@ -72,7 +72,7 @@ def _write(table: pa.Table, path: Path, *, key: Collection[str]) -> pq.FileMetaD
         writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
         writer.close()
     except BaseException:
-        writer.is_open = False  # or its end asks once more for a footer, and complains on standard error
+        writer.is_open = False  # otherwise its finalizer writes the footer again and prints an error to stderr
         with contextlib.suppress(OSError):
             writer.close()
         path.unlink(missing_ok=True)
@@ -81,9 +81,9 @@ def _write(table: pa.Table, path: Path, *, key: Collection[str]) -> pq.FileMetaD
 
 
 def small_file(table: pa.Table) -> bytes:
-    """Return a few rows that are read whole as the bytes of a file: nothing in it helps to find some of them.
+    """Return a few rows as the bytes of a Parquet file that is always read whole, so it has no statistics or indexes.
 
-    For so few bytes a codec that is quick to set up is better than one that packs well.
+    For few bytes a codec that is quick to set up is better than one that compresses well.
     """
     stream = pa.BufferOutputStream()
     footers: list[pq.FileMetaData] = []
@@ -101,7 +101,7 @@ def small_file(table: pa.Table) -> bytes:
 
 
 def writer_options(schema: pa.Schema, key: Collection[str], *, rows: int = BLOOM_NDV) -> dict[str, Any]:
-    """Return the options of an Arrow Parquet writer that every file of ours has; bloom filters fit `rows`."""
+    """Return the Arrow writer options of all our Parquet files. Bloom filters are sized for `rows`."""
     ndv = max(1, min(BLOOM_NDV, rows))
     return {
         "compression": COMPRESSION,
@@ -135,7 +135,7 @@ def spark_options(schema: pa.Schema, key: Collection[str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footer:
-    """What a file says of itself."""
+    """A file's size, row count and Parquet metadata."""
 
     size_bytes: int
     rows: int
@@ -145,10 +145,10 @@ class Footer:
 def read_footer(path: Path, *, expected: pa.Schema, exact: bool = True) -> Footer:
     """Read a footer back and compare its columns with what the commit expects.
 
-    Unless they must be `exact`, a file may lack columns that can be null, and have narrower types: it was written before.
+    Without `exact` a file may lack nullable columns and have narrower types, because it was written before a column change.
 
     Raises:
-        Corruption: the file is missing, truncated, or holds other columns or types.
+        Corruption: the file is missing, truncated, or has other columns or types.
     """
     try:
         size = path.stat().st_size
@@ -160,21 +160,21 @@ def read_footer(path: Path, *, expected: pa.Schema, exact: bool = True) -> Foote
         ) from error
     except READ_ERRORS as error:
         raise read_failure(path, error, "Nothing was committed.") from error
-    if told := strange_columns(actual, expected, exact=exact):
+    if difference := strange_columns(actual, expected, exact=exact):
         raise Corruption(
-            f"File {path} does not have the expected columns: {told}; nothing was committed.", paths=[path]
+            f"File {path} does not have the expected columns: {difference}; nothing was committed.", paths=[path]
         )
     return Footer(size_bytes=size, rows=metadata.num_rows, metadata=metadata)
 
 
 READ_ERRORS: Final = (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError)
-"""What reading a Parquet file raises; text in a damaged footer need not be UTF-8."""
+"""Exceptions of reading a Parquet file. Text in a damaged footer need not be UTF-8."""
 
 
 def strange_columns(actual: pa.Schema, expected: pa.Schema, *, exact: bool) -> str:
-    """Say in which columns a file differs from what is expected; empty if it does not."""
+    """Describe how a file's columns differ from the expected ones; empty if they do not."""
     names = {f.name: f.type for f in expected}
-    strange = [f.name for f in actual if f.name not in names]
+    unknown = [f.name for f in actual if f.name not in names]
     there = set(actual.names)
     missing = [f.name for f in expected if f.name not in there and (exact or not f.nullable)]
     wrong = [
@@ -184,8 +184,8 @@ def strange_columns(actual: pa.Schema, expected: pa.Schema, *, exact: bool) -> s
         and not _same(f.type, names[f.name])
         and (exact or names[f.name] not in WIDER.get(f.type, ()))
     ]
-    if strange or missing or wrong:
-        return f"unknown {strange}, missing {missing}, of another type {wrong}"
+    if unknown or missing or wrong:
+        return f"unknown {unknown}, missing {missing}, of another type {wrong}"
     return ""
 
 
@@ -198,14 +198,14 @@ def _same(actual: pa.DataType, expected: pa.DataType) -> bool:
 def key_ranges(metadata: pq.FileMetaData, column: str) -> list[KeyRange]:
     """Return the range of a column in each row group."""
     paths = [metadata.schema.column(number).path for number in range(len(metadata.schema))]
-    index = paths.index(column) if column in paths else -1  # a path: inner fields may have the key's name too
+    index = paths.index(column) if column in paths else -1  # by path, because inner fields may have the key's name too
     groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
-    found = [group.column(index).statistics if index >= 0 else None for group in groups]
-    return [KeyRange(s.min, s.max) if s is not None and s.has_min_max else KeyRange() for s in found]
+    statistics = [group.column(index).statistics if index >= 0 else None for group in groups]
+    return [KeyRange(s.min, s.max) if s is not None and s.has_min_max else KeyRange() for s in statistics]
 
 
 def stat_columns(schema: pa.Schema, *, sort: Sequence[str], subject: Collection[str]) -> list[str]:
-    """Return the columns whose minimum and maximum may stand in the log."""
+    """Return the columns whose minimum and maximum may appear in the log."""
     return [
         f.name
         for f in schema
@@ -244,11 +244,11 @@ def log_statistics(footer: Footer, *, columns: Sequence[str]) -> str:
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
     nulls: dict[str, int] = {}
-    for name, found in _column_ranges(footer.metadata, columns).items():
-        if found.nulls is not None:
-            nulls[name] = found.nulls
-        if found.low is not None and found.high is not None and _fits_json(found.low, found.high):
-            low[name], high[name] = _stat_value(found.low), _stat_value(_round_up(found.high))
+    for name, column in _column_ranges(footer.metadata, columns).items():
+        if column.nulls is not None:
+            nulls[name] = column.nulls
+        if column.low is not None and column.high is not None and _fits_json(column.low, column.high):
+            low[name], high[name] = _stat_value(column.low), _stat_value(_round_up(column.high))
     stats: dict[str, Any] = {"numRecords": footer.rows}
     if low or nulls:
         stats |= {"minValues": low, "maxValues": high, "nullCount": nulls}
@@ -264,32 +264,32 @@ class _Range:
 
 
 def _column_ranges(metadata: pq.FileMetaData, columns: Sequence[str]) -> dict[str, _Range]:
-    """Fold the row groups' statistics; a column with one unknown group is unknown, all-null groups add nothing."""
-    wanted = set(columns)
+    """Merge the row groups' statistics. One unknown group makes a column unknown; all-null groups add nothing."""
+    selected = set(columns)
     ranges: dict[str, _Range] = {}
     for group in range(metadata.num_row_groups):
         rows = metadata.row_group(group)
         for index in range(rows.num_columns):
             column = rows.column(index)
-            if column.path_in_schema not in wanted:
+            if column.path_in_schema not in selected:
                 continue
             _fold_range(ranges.setdefault(column.path_in_schema, _Range()), column.statistics, rows.num_rows)
-    return {name: found if found.known else _Range(nulls=found.nulls) for name, found in ranges.items()}
+    return {name: column if column.known else _Range(nulls=column.nulls) for name, column in ranges.items()}
 
 
-def _fold_range(found: _Range, statistics: pq.Statistics | None, rows: int) -> None:
-    if statistics is None or not statistics.has_null_count or found.nulls is None:
-        found.nulls, found.known = None, False
+def _fold_range(column: _Range, statistics: pq.Statistics | None, rows: int) -> None:
+    if statistics is None or not statistics.has_null_count or column.nulls is None:
+        column.nulls, column.known = None, False
         return
-    found.nulls += statistics.null_count
+    column.nulls += statistics.null_count
     if statistics.null_count == rows:
         return
     low, high = _min_max(statistics)
     if low is None or high is None or _too_long(low) or _too_long(high):
-        found.known = False
+        column.known = False
         return
-    found.low = low if found.low is None else min(found.low, low)
-    found.high = high if found.high is None else max(found.high, high)
+    column.low = low if column.low is None else min(column.low, low)
+    column.high = high if column.high is None else max(column.high, high)
 
 
 def _too_long(value: Any) -> bool:  # noqa: ANN401
@@ -297,19 +297,19 @@ def _too_long(value: Any) -> bool:  # noqa: ANN401
 
 
 def _fits_json(*values: Any) -> bool:  # noqa: ANN401
-    """A decimal goes into JSON as a number; past 15 digits a reader may round it the wrong way."""
+    """False for decimals of more than 15 digits: they become JSON numbers, which a reader may round the wrong way."""
     return all(len(v.as_tuple().digits) <= EXACT_JSON_DIGITS for v in values if isinstance(v, decimal.Decimal))
 
 
 def _round_up(value: Any) -> Any:  # noqa: ANN401
-    """Statistics count milliseconds; a maximum cut off below its last microseconds would hide rows."""
+    """Round a time up to milliseconds, the unit of log statistics. A truncated maximum would hide rows."""
     if isinstance(value, datetime.datetime) and value.microsecond % 1000:
         return value + datetime.timedelta(microseconds=1000 - value.microsecond % 1000)
     return value
 
 
 def _min_max(statistics: pq.Statistics) -> tuple[Any, Any]:
-    """Return the range if it is stated and the log can state it too: nothing in or past the last millisecond of 9999."""
+    """Return the range, or None if it is missing or reaches the last millisecond of 9999, which the log cannot state."""
     try:
         low, high = (statistics.min, statistics.max) if statistics.has_min_max else (None, None)
         _round_up(high)

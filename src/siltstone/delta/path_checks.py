@@ -15,10 +15,10 @@ from siltstone.delta.layout import is_link
 from siltstone.errors import Corruption
 
 _OUTSIDE: Final = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)|\A[A-Za-z][A-Za-z0-9+.-]*:|[\x00-\x1f\\]")
-"""An empty part, ``.`` or ``..``, so a leading slash too; a scheme; characters that some reader takes for a separator."""
+"""An empty part, ``.`` or ``..`` (so also a leading slash); a scheme; characters that some reader treats as a separator."""
 
 LISTED_FROM: Final = 16
-"""From this many files of one folder on the folder is listed, instead of each file being asked."""
+"""Number of files in one folder from which the folder is listed instead of checking each file."""
 
 
 def checked(path: str) -> str:
@@ -28,7 +28,7 @@ def checked(path: str) -> str:
     'data/ab12/0/part-0.parquet'
 
     Raises:
-        Corruption: it is absolute, a URL, or goes up.
+        Corruption: the path is absolute, a URL, or leads upwards.
     """
     if _OUTSIDE.search(path):
         raise Corruption(
@@ -39,10 +39,10 @@ def checked(path: str) -> str:
 
 
 def check_links(table: Path, paths: Iterable[str]) -> None:
-    """Refuse files that are symbolic links, or in a folder below the table that is one. Missing files are not looked at.
+    """Refuse files that are symbolic links, or that are below a linked folder of the table. Missing files are skipped.
 
     Raises:
-        Corruption: there is such a link.
+        Corruption: a file or folder is a link.
     """
     by_folder: dict[str, set[str]] = {}
     for path in paths:
@@ -57,7 +57,7 @@ def check_links(table: Path, paths: Iterable[str]) -> None:
 
 
 def _above(folder: str) -> Iterable[str]:
-    """Return a folder and those above it, without the table.
+    """Return a folder and its parents, without the table.
 
     >>> list(_above("data/ab12/0"))
     ['data', 'data/ab12', 'data/ab12/0']
@@ -71,8 +71,8 @@ def _links(folder: str, names: set[str]) -> list[str]:
     if len(names) < LISTED_FROM:
         return [name for name in names if is_link(f"{folder}/{name}")]
     try:
-        with os.scandir(folder) as found:
-            return sorted(item.name for item in found if item.name in names and item.is_symlink())
+        with os.scandir(folder) as items:
+            return sorted(item.name for item in items if item.name in names and item.is_symlink())
     except (FileNotFoundError, NotADirectoryError):
         return []
 

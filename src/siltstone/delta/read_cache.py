@@ -1,11 +1,11 @@
-"""What was read of files that never change, kept in memory by path: bounded by bytes, least recently used goes first.
+"""LRU cache of parts of immutable files, by path and bounded by bytes.
 
-A *folder* is what is forgotten together: one incarnation of a dataset. A *visit* is one reader at one state of a folder. When
-a visit brings a newer state than those before it, whatever is kept of files that are no longer live is dropped: what a purge or
-a fold took away, here or in another process, does not stay in memory.
+A *folder* is the unit of invalidation: one incarnation of a dataset. A *visit* is one reader at one state of a folder. When a
+visit has a newer state than all visits before it, cached parts of files that are no longer live are evicted. So rows that a
+purge or a fold removed, in this process or another one, do not stay in memory.
 
-Invariant: nothing is kept of a file that was not live in the newest state that a visit has brought, and nothing that was read
-before the last `forget`. A visit of an older state, or one that began before a `forget`, still reads, but keeps nothing.
+Invariant: the cache holds no part of a file that was not live in the newest visited state, and nothing that was read before the
+last `forget`. A visit of an older state, or one that began before a `forget`, still reads, but caches nothing.
 """
 
 import threading
@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import Any, Final
 
 ENTRY_BYTES: Final = 200
-"""What keeping anything costs beside the thing itself."""
+"""Overhead of one cache entry, in bytes."""
 
 _Key = tuple[Path, str, Hashable]
 State = tuple[int, ...]
 
 
 class KeptReads:
-    """The memory of all readers of one lake. Safe to share between threads."""
+    """The read cache of one lake. Safe to share between threads."""
 
     def __init__(self, limit_bytes: int) -> None:
-        """Start empty; a limit of 0 keeps nothing."""
+        """Start empty. A limit of 0 bytes disables caching."""
         self.limit_bytes = limit_bytes
         self._mutex = threading.Lock()
         self._entries: OrderedDict[_Key, tuple[Any, int]] = OrderedDict()
@@ -37,22 +37,22 @@ class KeptReads:
 
     @property
     def size_bytes(self) -> int:
-        """How much is kept."""
+        """Size of the cached parts in bytes."""
         return self._size_bytes
 
     @property
     def forgets(self) -> int:
-        """How often something was forgotten; a reader takes note of it before its snapshot."""
+        """Number of `forget` calls. A reader reads it before its snapshot."""
         return self._forgets
 
     def visit(self, folder: Path, *, state: State, live: Collection[str], since: int) -> "Visit":
         """Begin to read a folder at a state with these live files.
 
         Args:
-            folder: what the paths are relative to, and what is forgotten together.
-            state: grows whenever the live files change.
+            folder: the folder to which the paths are relative, the unit of invalidation.
+            state: a value that grows whenever the live files change.
             live: the paths of the files that are live in this state.
-            since: `forgets` before the state was taken.
+            since: `forgets` before the state was read.
         """
         with self._mutex:
             if since == self._forgets and state > self._state.get(folder, ()):
@@ -63,7 +63,7 @@ class KeptReads:
         return Visit(self, folder, state, since)
 
     def forget(self, folder: Path) -> None:
-        """Let go of a folder: what a purge takes from disk must not stay in memory."""
+        """Evict everything of a folder, because rows that a purge deletes from disk must not stay in memory."""
         with self._mutex:
             self._forgets += 1
             for key in list(self._of_folder.get(folder, ())):
@@ -71,20 +71,20 @@ class KeptReads:
             self._state.pop(folder, None)
 
     def has(self, key: _Key) -> bool:
-        """True if something is kept; asking does not count as use."""
+        """True if a part is cached. This does not count as use."""
         return key in self._entries
 
     def find(self, key: _Key) -> Any:  # noqa: ANN401
-        """Return what is kept, or None."""
+        """Return a cached part, or None."""
         with self._mutex:
-            found = self._entries.get(key)
-            if found is None:
+            entry = self._entries.get(key)
+            if entry is None:
                 return None
             self._entries.move_to_end(key)
-            return found[0]
+            return entry[0]
 
     def keep(self, key: _Key, value: object, size_bytes: int, *, visit: "Visit") -> None:
-        """Keep something, unless the visit is outdated or it is too large; the least recently used goes."""
+        """Cache a part, unless the visit is outdated or the part is too large. Evicts the least recently used parts."""
         size = size_bytes + ENTRY_BYTES
         with self._mutex:
             if visit.since != self._forgets or self._state.get(key[0]) != visit.state or size > self.limit_bytes:
@@ -97,10 +97,10 @@ class KeptReads:
                 self._drop(next(iter(self._entries)))
 
     def _drop(self, key: _Key) -> None:
-        found = self._entries.pop(key, None)
-        if found is None:
+        entry = self._entries.pop(key, None)
+        if entry is None:
             return
-        self._size_bytes -= found[1]
+        self._size_bytes -= entry[1]
         keys = self._of_folder[key[0]]
         keys.discard(key)
         if not keys:
@@ -117,13 +117,13 @@ class Visit:
     since: int
 
     def has(self, path: str, part: Hashable) -> bool:
-        """True if a part of a file is kept."""
+        """True if a part of a file is cached."""
         return self.reads.has((self.folder, path, part))
 
     def find(self, path: str, part: Hashable) -> Any:  # noqa: ANN401
-        """Return what is kept of a part of a file, or None."""
+        """Return a cached part of a file, or None."""
         return self.reads.find((self.folder, path, part))
 
     def keep(self, path: str, part: Hashable, value: object, size_bytes: int) -> None:
-        """Keep a part of a file."""
+        """Cache a part of a file."""
         self.reads.keep((self.folder, path, part), value, size_bytes, visit=self)

@@ -1,11 +1,11 @@
-"""Reading a few rows of a Parquet file that never changes: its footer, some columns of a row group, rows by their number.
+"""Reads a few rows of an immutable Parquet file: its footer, some columns of a row group, rows by their number.
 
-Footers and columns are kept (see `read_cache`), so a file's footer is parsed once. Rows by number: Arrow cannot jump to a
-page, but it reads lazily, so a row group is read no further than the last row that is wanted. With `keep` it is read whole,
-and kept.
+Footers and columns are cached (see `read_cache`), so a file's footer is parsed once. Rows by number: Arrow cannot jump to a
+page, but it reads lazily, so a row group is read no further than the last requested row. With `keep` it is read whole and
+cached.
 
-Bloom filters are not read: pyarrow says where they lie but cannot ask them. Files are sorted by key, so the ranges of their row
-groups tell as much. Missing statistics mean "may contain".
+Bloom filters are not read, because pyarrow gives their position but cannot query them. Files are sorted by key, so the ranges
+of their row groups are as selective. Missing statistics mean "may contain".
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,13 +28,13 @@ from siltstone.model.schema import default_of, filled
 from siltstone.spark_tasks.parquet_checksums import batches, check_rows, open_parquet
 
 FOOTER_GROWTH: Final = 4
-"""How much larger a footer is in memory than on disk, roughly."""
+"""Approximate ratio of a footer's size in memory to its size on disk."""
 _FOOTER: Final = "footer"
 
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Name the file that cannot be read. A missing file is not damaged."""
+    """Name the file in read errors. A missing file is not treated as damaged."""
     try:
         yield
     except FileNotFoundError:
@@ -54,21 +54,21 @@ class GroupedFile:
     def whole(self) -> KeyRange:
         """The range of the first key column in the whole file."""
         firsts = [ranges[0] for ranges in self.groups]
-        if not all(found.known for found in firsts):
+        if not all(key_range.known for key_range in firsts):
             return KeyRange()
         return KeyRange(min((r.low for r in firsts), default=None), max((r.high for r in firsts), default=None))
 
     @cached_property
     def size_bytes(self) -> int:
-        """How large the rows are, decompressed."""
+        """Decompressed size of the rows in bytes."""
         return sum(self.metadata.row_group(number).total_byte_size for number in range(self.metadata.num_row_groups))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileReader:
-    """One file as a visit reads it. `schema` has the columns as the dataset has them; `key` those whose ranges count.
+    """One file, read by one visit. `schema` has the dataset's columns; `key` names the columns whose ranges are read.
 
-    Everything here raises FileNotFoundError if the file was removed since the snapshot, Corruption if it cannot be read.
+    Every method raises FileNotFoundError if the file was removed since the snapshot, and Corruption if it cannot be read.
     """
 
     root: Path
@@ -79,50 +79,50 @@ class FileReader:
     verify: bool
 
     def has_footer(self) -> bool:
-        """True if the footer is kept."""
+        """True if the footer is cached."""
         return self.visit.has(self.path, _FOOTER)
 
     def footer(self) -> GroupedFile:
-        """Return the footer, and keep it."""
-        found: GroupedFile | None = self.visit.find(self.path, _FOOTER)
-        if found is None:
+        """Return the footer and cache it."""
+        footer: GroupedFile | None = self.visit.find(self.path, _FOOTER)
+        if footer is None:
             with self._opened_with(None) as file:
                 metadata = file.metadata
-            found = GroupedFile(metadata=metadata, groups=_ranges(metadata, self.key))
-            self.visit.keep(self.path, _FOOTER, found, metadata.serialized_size * FOOTER_GROWTH)
-        return found
+            footer = GroupedFile(metadata=metadata, groups=_ranges(metadata, self.key))
+            self.visit.keep(self.path, _FOOTER, footer, metadata.serialized_size * FOOTER_GROWTH)
+        return footer
 
     def has_columns(self, group: int, names: Sequence[str]) -> bool:
-        """True if these columns of a row group are kept."""
-        return any(self.visit.has(self.path, (group, tuple(kept))) for kept in (names, self.schema.names))
+        """True if these columns of a row group are cached."""
+        return any(self.visit.has(self.path, (group, tuple(cached))) for cached in (names, self.schema.names))
 
-    def _kept_columns(self, group: int, names: Sequence[str]) -> pa.Table | None:
-        found: pa.Table | None = self.visit.find(self.path, (group, tuple(names)))
-        if found is None:
+    def _cached_columns(self, group: int, names: Sequence[str]) -> pa.Table | None:
+        table: pa.Table | None = self.visit.find(self.path, (group, tuple(names)))
+        if table is None:
             whole: pa.Table | None = self.visit.find(self.path, (group, tuple(self.schema.names)))
-            found = whole.select(list(names)) if whole is not None else None
-        return found
+            table = whole.select(list(names)) if whole is not None else None
+        return table
 
     def columns(self, group: int, names: Sequence[str], *, keep: bool = True) -> pa.Table:
-        """Return columns of a row group, and keep them."""
-        found = self._kept_columns(group, names)
-        if found is None:
+        """Return columns of a row group and cache them."""
+        table = self._cached_columns(group, names)
+        if table is None:
             with self._opened() as file:
-                found = file.read_row_group(group, columns=list(names), use_threads=False)
-                check_rows(found.num_rows, file.metadata.row_group(group).num_rows)
-            found = self._typed(found, names).combine_chunks()
+                table = file.read_row_group(group, columns=list(names), use_threads=False)
+                check_rows(table.num_rows, file.metadata.row_group(group).num_rows)
+            table = self._typed(table, names).combine_chunks()
             if keep:
-                self.visit.keep(self.path, (group, tuple(names)), found, found.nbytes)
-        return found
+                self.visit.keep(self.path, (group, tuple(names)), table, table.nbytes)
+        return table
 
     def rows(
         self, group: int, rows: Numbers, names: Sequence[str], *, keep: bool, known: pa.Table | None = None
     ) -> pa.Table:
-        """Return rows of a row group by their ascending numbers; with `keep` the whole row group is read and kept.
+        """Return rows of a row group by their ascending numbers. With `keep` the whole row group is read and cached.
 
-        Columns of the row group that are `known` need not be read again.
+        Columns of the row group in `known` are not read again.
         """
-        table = self._kept_columns(group, names)
+        table = self._cached_columns(group, names)
         if table is None and keep:
             table = self.columns(group, self.schema.names).select(list(names))
         if table is not None:
@@ -137,13 +137,13 @@ class FileReader:
         if read := [name for name in missing if name in stored]:
             parts.append(self._typed(self._first_rows(group, rows, read), read))
         columns = {name: part.column(name) for part in parts for name in part.column_names}
-        for name in missing:  # a column that is younger than the file shows its default
+        for name in missing:  # a column that was added after the file was written shows its default
             if name not in columns:
                 columns[name] = pa.repeat(default_of(self.schema.field(name)), len(rows))
         return pa.table([columns[name] for name in names], schema=self._schema_of(names))
 
     def _first_rows(self, group: int, rows: Numbers, names: Sequence[str]) -> pa.Table:
-        """Read as far as the last row."""
+        """Read up to the last requested row."""
         last = int(rows[-1])
         parts: list[pa.Table] = []
         start = 0
@@ -177,10 +177,10 @@ class FileReader:
 
 
 def _picked(table: pa.Table, rows: Numbers) -> pa.Table:
-    """Return rows by their ascending numbers, each once; of more than 2 GiB of text, chunk by chunk."""
+    """Return rows by their ascending numbers, each once. More than 2 GiB of text is filtered chunk by chunk."""
     try:
         return table.take(pa.array(rows))
-    except pa.ArrowInvalid:  # the chunks of a column are concatenated first, and do not fit
+    except pa.ArrowInvalid:  # take concatenates the chunks of a column first, and the result is too large
         chosen = np.zeros(table.num_rows, dtype=bool)
         chosen[rows] = True
         return table.filter(pa.array(chosen))
@@ -192,6 +192,6 @@ def _ranges(metadata: pq.FileMetaData, key: Sequence[str]) -> tuple[tuple[KeyRan
     for name in key:
         try:
             columns.append(key_ranges(metadata, name))
-        except OverflowError:  # a date that Python cannot hold
+        except OverflowError:  # a date that Python cannot represent
             columns.append([KeyRange()] * metadata.num_row_groups)
     return tuple(zip(*columns, strict=True))

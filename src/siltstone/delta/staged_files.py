@@ -1,7 +1,7 @@
-"""Files before a log names them: each is read back and synced once, however often its commit is tried.
+"""Files before a log names them: each is read back and synced once, regardless of how often its commit is attempted.
 
-A file is *verified* if its footer says the size, rows and columns that the commit says, and it is on disk with the folders that
-name it. Whoever stages a file can have it verified beside other writers, before its turn.
+A file is *verified* if its footer has the size, rows and columns of the commit, and it is on disk with the folders that name
+it. A writer can verify its staged file in parallel to other writers, before it has the commit lock.
 """
 
 import os
@@ -20,7 +20,7 @@ class VerifiedFiles:
     """The verified files of one table that no log names yet."""
 
     def __init__(self, table: Path, *, durable: bool) -> None:
-        """Know none yet."""
+        """Start without verified files."""
         self._table = table
         self._durable = durable
         self._known: set[str] = set()
@@ -33,10 +33,10 @@ class VerifiedFiles:
         return [file for file in files if file.path not in self._known]
 
     def verify(self, files: Iterable[DataFile], *, expected: pa.Schema, exact: bool) -> None:
-        """Read the footers back and sync. Unless all must be `exact`, files from before a change of columns need not have those.
+        """Read the footers back and sync. Without `exact`, files from before a column change may have the older columns.
 
         Raises:
-            Corruption: a file is not what the commit says.
+            Corruption: a file differs from the commit's description of it.
             OSError: a file cannot be synced.
         """
         fresh = self.missing(files)
@@ -47,28 +47,28 @@ class VerifiedFiles:
         self._known.update(file.path for file in fresh)
 
     def take_whole(self, file: DataFile) -> None:
-        """Compare the size of a file that was made in memory; it is synced with the entry that names it.
+        """Check the size of a file that was built in memory. It is synced together with the entry that names it.
 
         Raises:
-            Corruption: it is not as long as what was made.
-            OSError: it cannot be looked at.
+            Corruption: the file on disk has another size.
+            OSError: the file's size cannot be read.
         """
-        found = os.stat(f"{self._table}/{file.path}").st_size  # noqa: PTH116
-        if found != file.size_bytes:
+        size = os.stat(f"{self._table}/{file.path}").st_size  # noqa: PTH116
+        if size != file.size_bytes:
             raise Corruption(
-                f"File {self._table / file.path} has {found} bytes, not {file.size_bytes}; nothing was committed."
+                f"File {self._table / file.path} has {size} bytes, not {file.size_bytes}; nothing was committed."
             )
         self._known.add(file.path)
         if self._durable:
             self._unsynced.add(file.path)
 
     def unsynced(self, files: Iterable[DataFile]) -> list[str]:
-        """Return what has to be synced before an entry may name these files: some of them, and the folders that name those."""
-        found = [file.path for file in files if file.path in self._unsynced]
-        return [*found, *folders_to_sync(found, known=self._synced_folders)]
+        """Return the paths to sync before an entry may name these files: unsynced files, and the folders that name them."""
+        unsynced = [file.path for file in files if file.path in self._unsynced]
+        return [*unsynced, *folders_to_sync(unsynced, known=self._synced_folders)]
 
     def note_synced(self, names: Iterable[str]) -> None:
-        """Take note of files and folders that are on disk now."""
+        """Record files and folders that are on disk now."""
         for name in names:
             if name in self._unsynced:
                 self._unsynced.remove(name)
@@ -85,11 +85,11 @@ class VerifiedFiles:
             )
 
     def forget(self, files: Iterable[DataFile]) -> None:
-        """Forget files that a log names now."""
+        """Forget files that a log names by now."""
         for known in (self._known, self._older, self._unsynced):
             known.difference_update(file.path for file in files)
 
     def doubt(self) -> None:
-        """Have everything verified anew: the table's columns have changed."""
+        """Require that everything is verified again, because the table's columns have changed."""
         self._older |= self._known
         self._known.clear()

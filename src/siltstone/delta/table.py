@@ -1,22 +1,24 @@
-"""The one commit path: every commit to every Delta table of a lake goes through `Table.commit`.
+"""The only commit path: every commit to every Delta table of a lake goes through `Table.commit`.
 
-Terms. A *plan version* is the version a commit's files were chosen at. A commit is *landed* once its entry is in the
-log, *acknowledged* once that entry is synced.
+Terms. The *plan version* is the table version at which a commit's input files were chosen. A commit is *landed* when its
+entry is in the log. It is *acknowledged* when that entry is synced.
 
 Flow of one commit:
 
-1. take a turn and refresh; a table with another id, or marked dropped, is Gone;
-2. build the commit for this parent (an append takes its sequence here);
-3. check every log entry after the plan's version, the transactions, the epoch, and that removed files are live;
+1. acquire the commit lock and refresh; a table with another id, or marked dropped, is Gone;
+2. build the commit for this parent version (an append gets its sequence here);
+3. check every log entry after the plan version, the transactions, the epoch, and that removed files are live;
 4. verify and sync every added file;
-5. write the entry as the direct child of the parent, which must still be there, with a commit id of our own;
-6. after *any* failure look for that id in the child entry before trying again;
-7. sync the entry and every entry below it that was not known to be synced; only then acknowledge.
+5. write the entry as the direct child of the parent, which must still exist, with our own commit id;
+6. after *any* failure look for that id in the child entry before the next attempt;
+7. sync the entry and every entry below it that is not known to be synced, then acknowledge.
 
-Invariants. delta-rs' own conflict checker is not relied on. No app transaction decreases. A crash before 5 leaves files that
-no log names; after 5 the commit is there, whole, whether or not anybody was told. Deliberately absent: any other place that
-writes an entry (`entry_writer`; in object stores `object_store_table` does) or calls a writing method of `DeltaTable`,
-checkpoints (see `checkpoints`), rows.
+Invariants. The commit path does not rely on the conflict checker of delta-rs. No app transaction decreases. A crash before
+step 5 leaves files that no log names. A crash after step 5 leaves the whole commit, whether or not the caller received an
+acknowledgement.
+
+Not in this module: checkpoints (see `checkpoints`) and rows. No other module writes a log entry (`entry_writer` does it for
+this one, `object_store_table` in object stores) or calls a writing method of `DeltaTable`.
 """
 
 import contextlib
@@ -55,13 +57,13 @@ __all__ = ["TURN", "Parent", "Pinned", "Table"]
 BACKOFF_SECONDS: Final = 0.01
 BACKOFF_MAX_SECONDS: Final = 0.5
 CREATED: Final = "create"
-"""The kind of the commits that make a table."""
+"""Commit kind of the commits that create a table."""
 _NO_HOOKS: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """What a commit is built on: the newest version, as seen under the table's mutex."""
+    """The newest version, on which a commit is built, as seen under the table's mutex."""
 
     table: "Table"
     version: int
@@ -80,19 +82,19 @@ class Parent:
 
 
 class _Unchanged(Exception):  # noqa: N818
-    """The table has these columns already."""
+    """Raised when the table already has the requested columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """One try: the commit as built for this parent, and how its entry is written with a given commit id."""
+    """One attempt: the commit built for this parent, and a function that writes its entry with a given commit id."""
 
     commit: Commit
     write: Callable[[str], None]
 
 
 class Table(TableHandle):
-    """One Delta table: what `TableHandle` reads, and the commit path. Safe to share between threads."""
+    """One Delta table: the reads of `TableHandle` and the commit path. Safe to share between threads."""
 
     def __init__(
         self,
@@ -105,7 +107,7 @@ class Table(TableHandle):
         must_exist: bool = False,
         stored_partitions: Collection[str] = (),
     ) -> None:
-        """Remember where the table is; it is opened on first use. Files hold `stored_partitions`, too, as any other column."""
+        """Open the table on first use, not here. Its files also store the partition columns in `stored_partitions`."""
         super().__init__(path, clock=clock, label=label, must_exist=must_exist)
         self.retention = retention
         self._stored_partitions = frozenset(stored_partitions)
@@ -117,10 +119,10 @@ class Table(TableHandle):
     def create(
         path: Path, schema: pa.Schema, *, partition_by: list[str], properties: Mapping[str, str], durable: bool
     ) -> None:
-        """Make a table at version 0; of many that try at once exactly one succeeds.
+        """Create a table at version 0. Of several concurrent creators exactly one succeeds.
 
         Raises:
-            Conflict: a table is already there.
+            Conflict: a table already exists.
         """
         path.mkdir(parents=True, exist_ok=True)
         if has_versions(path):
@@ -147,13 +149,13 @@ class Table(TableHandle):
                 sync_directory(folder)
 
     def is_untouched(self) -> bool:
-        """True if nothing was committed since `create`, which takes two versions where features are listed one by one."""
+        """True if nothing was committed since `create`. Where features are listed one by one, `create` takes two versions."""
         until = self.pin().version
         try:
             made = [
                 entry.info.get(COMMIT_KIND) == CREATED for entry in entries_between(self.path, after=-1, until=until)
             ]
-        except LookupError:  # so many that a checkpoint stands for them
+        except LookupError:  # the first entries were cleaned, so a checkpoint replaced them
             return False
         return all(made)
 
@@ -162,13 +164,14 @@ class Table(TableHandle):
     def commit(self, build: Callable[[Parent], Commit]) -> Committed:
         """Land one commit exactly once and return when it is durable.
 
-        `build` is called for each parent the commit is tried on; a compaction returns the same commit each time.
+        `build` is called for each parent version on which the commit is attempted. A compaction returns the same commit
+        each time.
 
         Raises:
-            Conflict: something this commit depends on has changed; plan anew.
+            Conflict: something this commit depends on has changed. Plan again.
             Fenced: a job with a higher epoch has taken over.
-            CommitUnknown: whether it landed can no longer be known.
-            Unavailable: other writers kept winning for longer than the time limit, or the disk refused.
+            CommitUnknown: it is no longer possible to find out whether the commit landed.
+            Unavailable: other writers won for longer than the time limit, or the disk failed.
         """
 
         def prepare(parent: int) -> _Attempt:
@@ -176,29 +179,30 @@ class Table(TableHandle):
             self.verify(commit.adds, exact=commit.kind.rewrites_rows)
             return _Attempt(commit, lambda commit_id: self._write_entry(parent + 1, commit, commit_id))
 
-        committed = self._land(prepare)
+        committed = self._commit_loop(prepare)
         self._verified.forget(committed.commit.adds)
         return committed
 
     def evolve(self, build: Callable[[pa.Schema], pa.Schema]) -> int | None:
-        """Change the table's columns as a commit of its own; return the version, None if they were so already.
+        """Change the table's columns in a separate commit. Return the version, or None if the columns are already equal.
 
-        `build` gets the columns of each parent the commit is tried on and returns what they shall be; partition columns are kept.
+        `build` receives the columns of each parent on which the commit is attempted, and returns the new columns. Partition
+        columns do not change.
 
         Raises:
-            Conflict: what `build` raises.
+            Conflict: raised by `build`.
         """
 
         def prepare(parent: int) -> _Attempt:
-            found = self._current()
-            wanted = build(found.schema)
-            if wanted.equals(found.schema, check_metadata=True):
+            current = self._current()
+            schema = build(current.schema)
+            if schema.equals(current.schema, check_metadata=True):
                 raise _Unchanged
-            commit = Commit(kind=CommitKind.METADATA, plan_version=parent, table_actions=_evolved(found, wanted))
+            commit = Commit(kind=CommitKind.METADATA, plan_version=parent, table_actions=_evolved(current, schema))
             return _Attempt(commit, lambda commit_id: self._write_entry(parent + 1, commit, commit_id))
 
         try:
-            return self._land(prepare).version
+            return self._commit_loop(prepare).version
         except _Unchanged:
             return None
 
@@ -209,7 +213,7 @@ class Table(TableHandle):
             self._verified.doubt()
 
     def set_properties(self, properties: Mapping[str, str]) -> int:
-        """Change the table's properties as a commit of its own; return the version."""
+        """Change the table's properties in a separate commit; return the version."""
 
         def prepare(parent: int) -> _Attempt:
             action = metadata_action(self._current().opened)
@@ -217,19 +221,19 @@ class Table(TableHandle):
             commit = Commit(kind=CommitKind.METADATA, plan_version=parent, table_actions=({"metaData": changed},))
             return _Attempt(commit, lambda commit_id: self._write_entry(parent + 1, commit, commit_id))
 
-        return self._land(prepare).version
+        return self._commit_loop(prepare).version
 
     def undo_foreign(self) -> int:
-        """Undo, by one commit, what another program has committed since Siltstone did; return its version.
+        """Undo, in one commit, everything that another program committed after Siltstone's last commit; return the version.
 
-        A crash leaves the damage, or the table as Siltstone left it.
+        A crash leaves either the foreign commits, or the table as Siltstone last committed it.
 
         Raises:
-            Conflict: there is nothing to undo, or another process was first. Nothing was changed.
-            Corruption: it cannot be undone.
-            Unavailable: the disk refused.
+            Conflict: there is nothing to undo, or another process committed first. Nothing was changed.
+            Corruption: the foreign commits cannot be undone.
+            Unavailable: the disk failed.
         """
-        with self._mutex, self._turn():
+        with self._mutex, self._commit_lock():
             now_ms = epoch_ms(self._clock.now())
             plan = plan_undo(self.path, now_ms=now_ms)
             commit = Commit(
@@ -243,7 +247,7 @@ class Table(TableHandle):
             try:
                 self._write_entry(landed.version, commit, landed.commit_id)
             except FileExistsError as error:
-                raise Conflict(f"{self.label}: another process was first; nothing was changed.") from error
+                raise Conflict(f"{self.label}: another process committed first; nothing was changed.") from error
             except OSError as error:
                 raise Unavailable(f"{self.label}: the repair could not be written ({error}).") from error
             reach("commit.after_entry")
@@ -251,19 +255,19 @@ class Table(TableHandle):
             self._acknowledge(landed)
             return landed.version
 
-    def _land(self, prepare: Callable[[int], _Attempt]) -> Committed:
-        """Try until the commit lands, is refused, or time runs out."""
+    def _commit_loop(self, prepare: Callable[[int], _Attempt]) -> Committed:
+        """Attempt the commit until it lands, is refused, or the time limit is over."""
         commit_id = self._clock.new_id()
         deadline = self._clock.monotonic_seconds() + self._settings.commit_timeout_seconds
         tried: list[Committed] = []
         with self._mutex:
             while True:
-                with Uninterrupted(), self._turn():
+                with Uninterrupted(), self._commit_lock():
                     parent = self._refresh()
-                    landed = self._landed_late(tried, commit_id)
-                    if landed is None and (attempt := self._prepared(prepare, parent)) is not None:
+                    landed = self._found_late(tried, commit_id)
+                    if landed is None and (attempt := self._prepare(prepare, parent)) is not None:
                         tried.append(Committed(version=parent + 1, commit_id=commit_id, commit=attempt.commit))
-                        landed = tried[-1] if self._try(attempt, tried[-1]) else None
+                        landed = tried[-1] if self._attempt(attempt, tried[-1]) else None
                 if landed is not None:
                     self._acknowledge(landed)
                     return landed
@@ -274,8 +278,8 @@ class Table(TableHandle):
                     )
                 self._back_off(len(tried))
 
-    def _prepared(self, prepare: Callable[[int], _Attempt], parent: int) -> _Attempt | None:
-        """Build and check the next try; None if the log was cleaned under it, so that it has to be refreshed."""
+    def _prepare(self, prepare: Callable[[int], _Attempt], parent: int) -> _Attempt | None:
+        """Build and check the next attempt; None if the log was cleaned meanwhile and must be refreshed."""
         try:
             attempt = prepare(parent)
         except LogMoved:
@@ -283,7 +287,7 @@ class Table(TableHandle):
         return attempt if self._current().is_in_place() else None
 
     def _acknowledge(self, landed: Committed) -> None:
-        """Sync what landed; a disk that refuses leaves a commit that is there now and may not be after a power cut."""
+        """Sync the landed commit. After a disk error the commit exists, but a power cut may remove it."""
         try:
             self._sync_log(landed.version)
         except OSError as error:
@@ -292,16 +296,16 @@ class Table(TableHandle):
                 "read the dataset before you repeat the write."
             ) from error
 
-    def _landed_late(self, tried: list[Committed], commit_id: str) -> Committed | None:
-        """A try that failed may have landed after it was looked for; look again before every further one."""
+    def _found_late(self, tried: list[Committed], commit_id: str) -> Committed | None:
+        """Return an earlier attempt that landed after it was looked for. Called before every further attempt."""
         for earlier in tried:
             with contextlib.suppress(FileNotFoundError):
                 if read_entry(self.path, earlier.version).commit_id == commit_id:
                     return earlier
         return None
 
-    def _try(self, attempt: _Attempt, tried: Committed) -> bool:
-        """Write the child entry once; True if it landed, False if another commit took its place."""
+    def _attempt(self, attempt: _Attempt, tried: Committed) -> bool:
+        """Write the child entry once; True if it landed, False if another commit has this version."""
         reach("commit.before_entry")
         try:
             attempt.write(tried.commit_id)
@@ -309,15 +313,15 @@ class Table(TableHandle):
         except (DeltaError, OSError) as error:
             if not self._landed_after_failure(error, tried.version, tried.commit_id):
                 return False
-        self._check_not_beneath(tried)
+        self._check_not_superseded(tried)
         return True
 
-    def _check_not_beneath(self, tried: Committed) -> None:
-        """Refuse to believe in an entry below a checkpoint that was not there when the commit was checked.
+    def _check_not_superseded(self, tried: Committed) -> None:
+        """Refuse to trust an entry below a checkpoint that did not exist when the commit was checked.
 
-        A process that slept between its check and its write, while others committed and cleaned, puts its entry where one
-        was cleaned away: the write succeeds and nobody will ever read it. If the newest version shows the commit's effect it
-        was only overtaken; otherwise nobody can tell.
+        A process may sleep between its check and its write while other processes commit and clean the log. It then writes its
+        entry where an older one was cleaned: the write succeeds, but no reader will ever read the entry. If the newest version
+        shows the commit's effect, the commit was only superseded. Otherwise the outcome is unknown.
         """
         if file_mark(in_log(self.path, LAST_CHECKPOINT)) == self._hint:
             return
@@ -327,7 +331,9 @@ class Table(TableHandle):
         try:
             newest = self.pin(*commit.transactions)
         except Unavailable as error:
-            raise CommitUnknown(f"{self.label}: whether version {tried.version} is there cannot be seen.") from error
+            raise CommitUnknown(
+                f"{self.label}: it cannot be determined whether version {tried.version} landed."
+            ) from error
         live = {file.path for file in newest.files}
         shown = (
             all(file.path in live for file in commit.adds)
@@ -341,7 +347,7 @@ class Table(TableHandle):
             )
 
     def _landed_after_failure(self, error: Exception, child: int, commit_id: str) -> bool:
-        """Decide by the child entry: a commit can succeed and still raise, so the error alone says nothing."""
+        """Return whether the child entry is ours. The error proves nothing: a commit can succeed and still raise."""
         try:
             return read_entry(self.path, child).commit_id == commit_id
         except FileNotFoundError:
@@ -349,7 +355,7 @@ class Table(TableHandle):
         except (Corruption, OSError) as unreadable:
             raise CommitUnknown(
                 f"{self.label}: the commit of version {child} failed ({error}) and its entry cannot be read "
-                f"({unreadable}). Look at the log before writing again."
+                f"({unreadable}). Check the log before you write again."
             ) from error
         if not has_versions(self.path):
             raise self._gone() from error
@@ -380,38 +386,38 @@ class Table(TableHandle):
     # ---- checks --------------------------------------------------------------------------------------------------
 
     def _check(self, commit: Commit, parent: int) -> Commit:
-        """Refuse a commit that what has happened since its plan makes wrong."""
+        """Refuse a commit that conflicts with an entry written after its plan version."""
         removed = frozenset(file.path for file in commit.removes)
         try:
             for entry in entries_between(self.path, after=commit.plan_version, until=parent):
                 self._check_entry(commit, removed, entry)
         except LookupError as cleaned:
             if removed or commit.depends or commit.kind.is_compaction:
-                raise Conflict(f"{self.label}: the plan is older than the log's retention. Plan anew.") from cleaned
+                raise Conflict(f"{self.label}: the plan is older than the log's retention. Plan again.") from cleaned
         self._check_live(commit, removed)
         for app, version in commit.transactions.items():
             if version < (self.transaction(app) or 0):
-                raise Conflict(f"{self.label}: transaction {app} would fall to {version}. Plan anew.")
+                raise Conflict(f"{self.label}: transaction {app} would fall to {version}. Plan again.")
         return self._fence(commit)
 
     def _check_entry(self, commit: Commit, removed: frozenset[str], entry: LogEntry) -> None:
-        if taken := removed & entry.removes.keys():
-            raise Conflict(f"{self.label}: version {entry.version} already removed {min(taken)}. Plan anew.")
-        if moved := commit.depends & entry.transactions.keys():
-            raise Conflict(f"{self.label}: version {entry.version} moved {min(moved)}. Plan anew.")
+        if conflicting := removed & entry.removes.keys():
+            raise Conflict(f"{self.label}: version {entry.version} already removed {min(conflicting)}. Plan again.")
+        if advanced := commit.depends & entry.transactions.keys():
+            raise Conflict(f"{self.label}: version {entry.version} advanced {min(advanced)}. Plan again.")
         if commit.kind.is_compaction and (entry.changes_metadata or entry.changes_protocol):
             raise Conflict(
-                f"{self.label}: version {entry.version} changed the table's metadata. Plan anew.",
+                f"{self.label}: version {entry.version} changed the table's metadata. Plan again.",
                 reason=Reason.SCHEMA_CHANGED,
             )
 
     def _check_live(self, commit: Commit, removed: frozenset[str]) -> None:
-        """A removed file must be live, an added one must be new; delta-rs checks neither."""
+        """Check that each removed file is live and each added file is new. delta-rs checks neither."""
         if not removed and commit.kind is CommitKind.APPEND:
             return
         live = {file.path for file in self.files()}
         if stale := removed - live:
-            raise Conflict(f"{self.label}: {min(stale)} is not live any more. Plan anew.")
+            raise Conflict(f"{self.label}: {min(stale)} is no longer live. Plan again.")
         if twice := live & {file.path for file in commit.adds}:
             raise Conflict(f"{self.label}: {min(twice)} is already part of the table.")
 
@@ -426,10 +432,11 @@ class Table(TableHandle):
         return replace(commit, transactions={**commit.transactions, APP_EPOCH: commit.epoch})
 
     def verify(self, files: tuple[DataFile, ...], *, expected: pa.Schema | None = None, exact: bool = True) -> None:
-        """Read every file's footer back and sync it; a file is verified once, before any log names it.
+        """Read back the footer of every file and sync the file. A file is verified once, before any log entry names it.
 
-        With `expected` (the columns of a file) a writer can do it before its turn, beside other writers. If the table's columns
-        change after that, it is verified anew; what was written before the change need not be `exact` then.
+        With `expected` (the columns of a file) a writer can verify before it has the commit lock, in parallel to other
+        writers. If the table's columns change after that, the file is verified again. Files written before such a change
+        need not match the columns exactly (`exact=False`).
         """
         if not self._verified.missing(files):
             return
@@ -439,20 +446,22 @@ class Table(TableHandle):
         try:
             self._verified.verify(files, expected=expected, exact=exact)
         except Corruption as error:
-            if not has_versions(self.path):  # a drop took the files between the look above and this
+            if not has_versions(self.path):  # a drop deleted the files after the check above
                 raise self._gone() from error
             raise
         except OSError as error:
-            raise Unavailable(f"{self.label}: files cannot be synced ({error}); nothing was changed.") from error
+            raise Unavailable(
+                f"{self.label}: the new files cannot be synced ({error}); nothing was changed."
+            ) from error
 
     def take_whole(self, file: DataFile) -> None:
-        """Take a file whose bytes this process has made and written in one go: its size tells whether it is all there.
+        """Accept a file that this process built in memory and wrote in one call. Its size proves that it is complete.
 
-        It is synced with the entry that names it.
+        It is synced together with the entry that names it.
 
         Raises:
-            Corruption: it has another size.
-            OSError: it cannot be looked at.
+            Corruption: the file has another size.
+            OSError: the file's size cannot be read.
         """
         self._verified.take_whole(file)
 
@@ -460,10 +469,10 @@ class Table(TableHandle):
         partitions = set(self._current().opened.metadata().partition_columns) - self._stored_partitions
         return pa.schema([f for f in self.schema() if f.name not in partitions])
 
-    # ---- durability, turns ---------------------------------------------------------------------------------------
+    # ---- durability, commit lock ---------------------------------------------------------------------------------------
 
     def sync(self) -> None:
-        """Make the newest version durable: whoever relies on an entry has it synced first."""
+        """Make the newest version durable. A caller that relies on an entry syncs it first."""
         with self._mutex:
             self._sync_log(self._refresh())
 
@@ -471,7 +480,7 @@ class Table(TableHandle):
         if self._settings.durable:
             self._synced_log.sync(until)
 
-    def _turn(self) -> Turn:
+    def _commit_lock(self) -> Turn:
         try:
             return Turn(self.path, clock=self._clock)
         except OSError as error:
@@ -485,7 +494,7 @@ class Table(TableHandle):
 
 
 def declare_invariants(table: DeltaTable) -> None:
-    """Name the feature behind NOT NULL where features are listed one by one; Spark refuses such a table without it."""
+    """Declare the feature behind NOT NULL where features are listed one by one. Spark refuses such a table without it."""
     if table.protocol().writer_features is None or all(field.nullable for field in table.schema().fields):
         return
     table.alter.add_feature(
@@ -496,11 +505,11 @@ def declare_invariants(table: DeltaTable) -> None:
     )
 
 
-def _evolved(found: Followed, wanted: pa.Schema) -> tuple[Mapping[str, Any], ...]:
-    """Return the actions that give a table other columns, and the features they need."""
-    action = metadata_action(found.opened) | {"schemaString": json.dumps(to_struct_json(wanted), separators=(",", ":"))}
-    listed = found.protocol.writer_features
-    if listed is None and any(type_name(f.type).find("timestamp_ntz") >= 0 for f in wanted):
+def _evolved(table: Followed, schema: pa.Schema) -> tuple[Mapping[str, Any], ...]:
+    """Return the actions that set a table's columns and the protocol features these columns need."""
+    action = metadata_action(table.opened) | {"schemaString": json.dumps(to_struct_json(schema), separators=(",", ":"))}
+    listed = table.protocol.writer_features
+    if listed is None and any(type_name(f.type).find("timestamp_ntz") >= 0 for f in schema):
         features = {"readerFeatures": ["timestampNtz"], "writerFeatures": sorted(WRITER_FEATURES)}
         return {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7} | features}, {"metaData": action}
     return ({"metaData": action},)

@@ -1,15 +1,15 @@
-"""A Delta table as a reader holds it: opened on first use, brought to the newest version before each use.
+"""A Delta table for reading: opened on first use, refreshed to the newest version before each use.
 
-Refreshing costs a few stats when nothing has happened, and the reading of the new entries when something has (see `log_replay`).
-The table is opened, by delta-rs or where there is no checkpoint yet by `full_replay`, only
+A refresh costs a few stats when nothing has changed, and the reading of the new entries when something has (see
+`log_replay`). The table is opened (by delta-rs, or by `full_replay` while it has no checkpoint) only
 
-* the first time, and after whatever the entries cannot tell: new metadata, a new protocol;
-* when the entry of our version is gone or is another one: the log was cleaned past us, or another table lies here;
-* when a new checkpoint is above the last entry that was found: the same, if somebody else cleans in an order of his own;
-* when it was opened a minute ago: so nothing rests on our own reading for long.
+* on first use, and after a change that entries cannot express: new metadata, a new protocol;
+* when the entry of our version is gone or differs: the log was cleaned beyond our version, or another table is here now;
+* when a checkpoint is newer than the last entry we read: another program cleaned the log in a different order;
+* when the last open was a minute ago: this bounds how long we rely on our own replay.
 
 Invariants: a table with another id, or marked dropped, is Gone; a table of a newer format is refused. A damaged log entry, a
-commit of another program and table features that Siltstone does not write are Corruption, although delta-rs would open them.
+commit of another program, and table features that Siltstone does not write are Corruption, although delta-rs would open them.
 """
 
 import contextlib
@@ -50,16 +50,16 @@ from siltstone.model.spec import PROPERTY_DROPPED, check_properties
 __all__ = ["LogMoved", "Pinned", "TableHandle"]
 
 OPEN_TRIES: Final = 5
-"""An open can meet a log that is being cleaned; the next listing is whole again."""
+"""Attempts to open a table. An open fails while the log is being cleaned; the next listing is complete again."""
 FREE_READER_VERSION: Final = 1
 FREE_WRITER_VERSION: Final = 2
-"""Up to these versions a protocol asks nothing that Siltstone does not do."""
+"""Highest protocol versions that require nothing that Siltstone does not support."""
 READER_FEATURES: Final = frozenset({"timestampNtz"})
 WRITER_FEATURES: Final = frozenset({"appendOnly", "invariants", "timestampNtz"})
-"""Features that a protocol which lists them may ask for."""
+"""Features that a protocol with a feature list may require."""
 MS_PER_HOUR: Final = 3_600_000
 FOLLOW_SECONDS: Final = 60.0
-"""How long entries are laid over what delta-rs read before it reads the table again."""
+"""Seconds for which entries are applied to an opened table before delta-rs opens it again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +73,12 @@ class Pinned:
 
     @property
     def rows(self) -> int:
-        """How many rows the live files hold."""
+        """Number of rows in the live files."""
         return sum(file.rows for file in self.files)
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes the live files take."""
+        """Size of the live files in bytes."""
         return sum(file.size_bytes for file in self.files)
 
 
@@ -86,7 +86,7 @@ class TableHandle:
     """One Delta table, for reading. Safe to share between threads."""
 
     def __init__(self, path: Path, *, clock: Clock, label: str, must_exist: bool = False) -> None:
-        """Remember where the table is; it is opened on first use. One that `must_exist` is Gone where it is not there."""
+        """Open the table on first use, not here. With `must_exist` a missing table is Gone instead of NotFound."""
         self.path = path
         self.label = label
         self._clock = clock
@@ -98,14 +98,14 @@ class TableHandle:
 
     @property
     def _mutex(self) -> "threading.RLock":
-        """The lock of this object. A forked child is refused: the thread that holds it may not be there."""
+        """The lock of this object. A forked child is refused, because the thread that holds the lock may not exist there."""
         fork_safety.check()
         return self._lock
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
     def pin(self, *apps: str) -> Pinned:
-        """Return the newest version with its live files and the named app transactions, read at once."""
+        """Return the newest version with its live files and the named app transactions, all read at the same version."""
         with self._mutex:
             for _ in range(OPEN_TRIES):
                 with contextlib.suppress(LogMoved):
@@ -115,14 +115,14 @@ class TableHandle:
     def _pin(self, version: int, apps: tuple[str, ...]) -> Pinned:
         current = self._current()
         with self._trusted():
-            found = {app: number for app in apps if (number := current.transaction(app)) is not None}
-            return Pinned(version=version, files=current.files(), transactions=found, schema=current.schema)
+            numbers = {app: number for app in apps if (number := current.transaction(app)) is not None}
+            return Pinned(version=version, files=current.files(), transactions=numbers, schema=current.schema)
 
     def at(self, version: int, *apps: str) -> Pinned:
-        """Return an older version with the files that were live then, which may be gone, and the named app transactions.
+        """Return an older version: the files that were live then (they may be deleted) and the named app transactions.
 
         Raises:
-            LogMoved: the log does not reach back to it any more.
+            LogMoved: the log no longer reaches back to that version.
         """
         with late_reads(), log_errors(self.path / LOG):
             opened = DeltaTable(self.path, version=version)
@@ -131,20 +131,20 @@ class TableHandle:
             except FileNotFoundError as error:
                 raise LogMoved(str(error)) from error
             past = Followed(self.path, opened, opened_seconds=0.0)
-        found = {app: number for app in apps if (number := past.transaction(app)) is not None}
-        return Pinned(version=version, files=past.files(), transactions=found, schema=past.schema)
+        numbers = {app: number for app in apps if (number := past.transaction(app)) is not None}
+        return Pinned(version=version, files=past.files(), transactions=numbers, schema=past.schema)
 
     def check_there(self) -> None:
-        """Look, without waiting for anybody, whether the table's log is still there.
+        """Check, without waiting for a lock, that the table's log still exists.
 
         Raises:
-            Gone: it is not.
+            Gone: the log does not exist.
         """
         if not (self.path / LOG).is_dir():
             raise self._gone()
 
     def _gone(self) -> Gone:
-        return Gone(f"{self.label} is no longer there: it was dropped. Open the dataset anew.")
+        return Gone(f"{self.label} no longer exists: it was dropped. Open the dataset again.")
 
     def version(self) -> int:
         """Return the newest version."""
@@ -152,12 +152,12 @@ class TableHandle:
             return self._refresh()
 
     def files(self) -> tuple[DataFile, ...]:
-        """Return the live files of the version that was refreshed last; `pin` and `commit` refresh it first."""
+        """Return the live files of the last refreshed version. `pin` and `commit` refresh first."""
         with self._mutex, self._trusted():
             return self._current().files()
 
     def transaction(self, app: str) -> int | None:
-        """Return an app transaction of the version that was refreshed last."""
+        """Return an app transaction of the last refreshed version."""
         with self._mutex, self._trusted():
             return self._current().transaction(app)
 
@@ -171,17 +171,17 @@ class TableHandle:
         raise self._not_still()
 
     def _not_still(self) -> Unavailable:
-        """Return the error of a log that could not be read although it was opened anew each time.
+        """Return the error for a log that could not be read although it was reopened each time.
 
         Raises:
-            Corruption: its checkpoint is damaged.
+            Corruption: the checkpoint is damaged.
         """
         with contextlib.suppress(FileNotFoundError):
             transactions(self.path)
-        return Unavailable(f"{self.label}: its log was cleaned again and again while it was read. Try again.")
+        return Unavailable(f"{self.label}: the log was cleaned repeatedly while it was read. Try again.")
 
     def schema(self) -> pa.Schema:
-        """Return the schema of the version that was refreshed last."""
+        """Return the schema of the last refreshed version."""
         with self._mutex:
             return self._current().schema
 
@@ -193,10 +193,10 @@ class TableHandle:
 
     @property
     def id(self) -> str:
-        """The id that Delta gave the table when it was made."""
+        """The id that Delta gave the table at creation."""
         with self._mutex:
             self._current()
-            assert self._id is not None  # noqa: S101  # a table that was opened has one
+            assert self._id is not None  # noqa: S101  # an opened table has an id
             return self._id
 
     def properties(self) -> dict[str, str]:
@@ -206,39 +206,39 @@ class TableHandle:
             return dict(self._current().opened.metadata().configuration)
 
     def delta(self) -> DeltaTable:
-        """Return a fresh delta-rs handle for reading; nobody may commit through it."""
+        """Return a fresh delta-rs handle for reading only. Commits must not go through it."""
         return _open(self.path)
 
     def removed(self, *, within_hours: float = math.inf) -> set[str]:
-        """Return the files that the log names as removed, at most so long ago; a clock that was set back makes none older.
+        """Return the files that the log lists as removed within the last `within_hours`. A clock set back makes none older.
 
         Raises:
-            Unavailable: they cannot be listed.
+            Unavailable: the log cannot be listed.
         """
         cut_ms = epoch_ms(self._clock.now()) - within_hours * MS_PER_HOUR
         return {path for path, at_ms in self.removals().items() if at_ms > cut_ms}
 
     def removals(self) -> dict[str, int]:
-        """Return every removed file that the log still knows, with the time of its removal in milliseconds.
+        """Return every removed file that the log still lists, with the time of its removal in milliseconds.
 
         Raises:
-            Unavailable: they cannot be listed.
+            Unavailable: the log cannot be listed.
         """
         for _ in range(OPEN_TRIES):
             with contextlib.suppress(FileNotFoundError), log_errors(self.path / LOG):
                 return removals(self.path)
-        raise Unavailable(f"{self.label}: its log was cleaned again and again while it was read. Try again.")
+        raise Unavailable(f"{self.label}: the log was cleaned repeatedly while it was read. Try again.")
 
     def marks(self, *prefixes: str) -> dict[str, int]:
         """Return the app transactions whose name has one of these prefixes, read from the newest log.
 
         Raises:
-            Unavailable: they cannot be listed.
+            Unavailable: the log cannot be listed.
         """
         for _ in range(OPEN_TRIES):
             with contextlib.suppress(FileNotFoundError):
                 return transactions(self.path, *prefixes)
-        raise Unavailable(f"{self.label}: its log was cleaned again and again while it was read. Try again.")
+        raise Unavailable(f"{self.label}: the log was cleaned repeatedly while it was read. Try again.")
 
     # ---- following -----------------------------------------------------------------------------------------------
 
@@ -250,7 +250,7 @@ class TableHandle:
 
     @contextlib.contextmanager
     def _trusted(self) -> Iterator[None]:
-        """Use what was followed; if it turns out to be of no more use, the next refresh opens the table anew."""
+        """Use the followed state. On LogMoved discard it, so that the next refresh opens the table again."""
         try:
             with log_errors(self.path / LOG):
                 yield
@@ -259,26 +259,28 @@ class TableHandle:
             raise
 
     def _refresh(self) -> int:
-        """Bring what is known to the newest version, and return that."""
+        """Read up to the newest version and return that version."""
         with log_errors(self.path / LOG):
-            hint = file_mark(in_log(self.path, LAST_CHECKPOINT))  # first: a commit asks whether it has changed since
+            hint = file_mark(
+                in_log(self.path, LAST_CHECKPOINT)
+            )  # first, because a commit checks whether it has changed since
             if not self._follow(hint):
                 self._open_again()
         self._hint = hint
         return self._current().version
 
     def _follow(self, hint: Mark) -> bool:
-        """Read the entries above the version that is known; False if the table has to be opened anew."""
-        found = self._followed
-        if found is None or self._clock.monotonic_seconds() - found.opened_seconds > FOLLOW_SECONDS:
+        """Read the entries above the followed version; False if the table must be opened again."""
+        followed = self._followed
+        if followed is None or self._clock.monotonic_seconds() - followed.opened_seconds > FOLLOW_SECONDS:
             return False
-        if not found.is_in_place():
+        if not followed.is_in_place():
             return False
         try:
-            found.follow()
+            followed.follow()
         except LogMoved:
             return False
-        return hint == self._hint or list_log(self.path).newest_checkpoint <= found.version
+        return hint == self._hint or list_log(self.path).newest_checkpoint <= followed.version
 
     def _open_again(self) -> None:
         for _ in range(OPEN_TRIES):
@@ -295,35 +297,35 @@ class TableHandle:
             raise self._gone() from error
 
     def _adopt(self, opened: DeltaTable | Replayed) -> None:
-        """Take a table that was just opened; metadata that cannot be understood is Corruption."""
+        """Adopt a table that was just opened. Metadata that cannot be parsed is Corruption."""
         try:
-            self._take(opened)
+            self._check_and_adopt(opened)
         except (KeyError, TypeError, ValueError) as error:
             raise Corruption(
-                f"{self.label}: the metadata of {self.path} cannot be understood ({error!r}). Restore it from a copy.",
+                f"{self.label}: the metadata of {self.path} cannot be parsed ({error!r}). Restore it from a copy.",
                 reason=Reason.DAMAGED_FILE,
             ) from error
 
-    def _take(self, opened: DeltaTable | Replayed) -> None:
-        """Take a table that was just opened; refuse it if it is not the one we had, was dropped or is too new."""
+    def _check_and_adopt(self, opened: DeltaTable | Replayed) -> None:
+        """Adopt a table that was just opened. Refuse it if it has another id, was dropped or is too new."""
         self._followed = None
         metadata = opened.metadata()
         if self._id is None:
             self._id = str(metadata.id)
         if str(metadata.id) != self._id or PROPERTY_DROPPED in metadata.configuration:
-            raise Gone(f"{self.label} was dropped or re-created. Open the dataset anew.")
+            raise Gone(f"{self.label} was dropped or re-created. Open the dataset again.")
         check_properties(metadata.configuration)
-        found = Followed(self.path, opened, opened_seconds=self._clock.monotonic_seconds())
-        self._check_features(found)
-        check_chain(self.path, committed=found.transaction(APP_COMMITTED), version=found.version)
-        self._followed = found
+        followed = Followed(self.path, opened, opened_seconds=self._clock.monotonic_seconds())
+        self._check_features(followed)
+        check_chain(self.path, committed=followed.transaction(APP_COMMITTED), version=followed.version)
+        self._followed = followed
 
-    def _check_features(self, found: Followed) -> None:
-        """Refuse table features that Siltstone does not write: rows would be shown that are hidden, or values be lost.
+    def _check_features(self, followed: Followed) -> None:
+        """Refuse table features that Siltstone does not write, because hidden rows would be shown or values be lost.
 
         Deletion vectors, column mapping, change data feed and the like all raise the protocol.
         """
-        protocol = found.protocol
+        protocol = followed.protocol
         reader = protocol.min_reader_version <= FREE_READER_VERSION or (
             protocol.reader_features is not None and READER_FEATURES.issuperset(protocol.reader_features)
         )
@@ -336,7 +338,7 @@ class TableHandle:
         raise Corruption(
             f"{self.label}: another program has raised {self.path} to reader version {protocol.min_reader_version} and writer "
             f"version {protocol.min_writer_version} ({', '.join(features) or 'no features'}), which Siltstone does not "
-            "support. It is neither read nor written until that is undone: silt doctor --repair does it, silt history shows it.",
+            "support. Reads and writes are refused until that is undone: silt doctor --repair undoes it, silt history shows it.",
             reason=Reason.FOREIGN_COMMIT,
         )
 
@@ -346,11 +348,11 @@ def _opened(path: Path) -> DeltaTable | Replayed:
 
 
 def _open(path: Path) -> DeltaTable:
-    """Open a table, checking what delta-rs does not: empty entries; and healing what can be healed.
+    """Open a table. Check for empty entries, which delta-rs does not, and delete a broken checkpoint that is not needed.
 
     Raises:
-        NotFound: there is no table.
-        Corruption: the log is broken.
+        NotFound: the table does not exist.
+        Corruption: the log is damaged.
     """
     failure: DeltaError | None = None
     for _ in range(OPEN_TRIES):
@@ -371,24 +373,24 @@ def _open(path: Path) -> DeltaTable:
             if _has_sound_checkpoint(path, handle):
                 return handle
     if failure is None:
-        raise Unavailable(f"The log of {path} was cleaned again and again while it was opened. Try again.")
+        raise Unavailable(f"The log of {path} was cleaned repeatedly while it was opened. Try again.")
     raise Corruption(
         f"The log of {path} cannot be read: {first_line(failure)}. Restore it from a copy.", reason=Reason.DAMAGED_FILE
     ) from failure
 
 
 def _has_sound_checkpoint(path: Path, handle: DeltaTable) -> bool:
-    """Return whether the checkpoint behind a handle is as it was written. If not, or if it is gone, open the table again.
+    """True if the checkpoint behind a handle is unchanged since it was written. If False, open the table again.
 
     Raises:
-        Corruption: the checkpoint is damaged, and the entries it stands for were cleaned.
+        Corruption: the checkpoint is damaged and the entries that it replaces were cleaned.
     """
     try:
         check_checkpoint(path, list_log(path), until=handle.version())
     except FileNotFoundError:  # cleaned since the table was opened
         return False
     except Corruption:
-        if not heal_checkpoint(path):  # else another process has replaced it
+        if not heal_checkpoint(path):  # otherwise another process has replaced it
             check_entries(path)
         return False
     return True

@@ -1,9 +1,9 @@
-"""Ctrl-C at a safe moment: a step that must not be cut in two is finished first.
+"""Ctrl-C at a safe moment: a step that must not be interrupted is finished first.
 
-Python raises KeyboardInterrupt between any two instructions of the main thread: after a lock was taken and before a ``with``
-block knows it, or while a ``finally`` runs. Inside `uninterrupted` an interrupt is noted, and raised when the block ends, or at
-a call of `raise_noted`. The blocks are short: one try of a commit, one round of a writer queue. Other threads never get
-interrupts, so nothing happens there.
+Python raises KeyboardInterrupt between any two instructions of the main thread: after a lock was acquired and before a ``with``
+block knows it, or while a ``finally`` runs. Inside `uninterrupted` an interrupt is recorded, and raised when the block ends, or
+at a call of `raise_noted`. The blocks are short: one attempt of a commit, one round of a writer queue. Other threads never get
+interrupts, so the block has no effect there.
 """
 
 import signal
@@ -12,11 +12,11 @@ from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
 PATIENT_INTERRUPTS: Final = 3
-"""From this many interrupts on in one block they are raised at once: the block hangs, and the user insists."""
+"""Number of interrupts in one block from which they are raised at once, because the block hangs and the user insists."""
 
 
 class Uninterrupted:
-    """Defers SIGINT while its block runs; one inside another block does nothing of its own."""
+    """Defers SIGINT while its block runs. A nested block has no effect of its own."""
 
     def __init__(self) -> None:
         self._before: Any = None
@@ -37,7 +37,7 @@ class Uninterrupted:
             self._before(number, frame)
 
     def raise_noted(self) -> None:
-        """Raise an interrupt that was noted."""
+        """Raise a recorded interrupt."""
         if self._noted:
             self._noted = 0
             self._before(signal.SIGINT, None)
@@ -53,7 +53,7 @@ class Uninterrupted:
 
 
 def raise_noted() -> None:
-    """Raise an interrupt that a block has noted: between two steps, where nothing is half done."""
+    """Raise an interrupt that a block has recorded. Called between two steps, where no step is half done."""
     if _blocks and threading.current_thread() is threading.main_thread():
         _blocks[0].raise_noted()
 

@@ -1,11 +1,11 @@
-"""Forked children: what a process must not do after `os.fork`, and which locks it must not inherit.
+"""Forked children: operations that are refused after `os.fork`, and locks that a child must not inherit.
 
-A forked child has the memory of its parent and none of its threads. delta-rs, the writer queue and background work need theirs:
-a lake that the parent has used cannot be used in the child, not even by opening it again. `check` refuses it. A child of a
-process that has only opened lakes may use them.
+A forked child has the memory of its parent but none of its threads. delta-rs, the writer queue and background work need their
+threads. So a lake that the parent has used cannot be used in the child, not even by opening it again. `check` refuses it. A
+child of a process that has only opened lakes may use them.
 
 A child also inherits file handles, and a file lock lasts until its last handle is closed. A child that lives on would make a
-dead parent look alive. So the child closes every lock that is in `own`; the parent keeps its own handle, and the lock.
+dead parent look alive. So the child closes every lock that is in `own`. The parent retains its own handle, and the lock.
 """
 
 import os
@@ -18,19 +18,19 @@ _handles: Final[set[int]] = set()
 
 
 class _Process:
-    """What is known of this process."""
+    """State of this process."""
 
     uses_tables = False
-    """True once a table was opened, and native threads may run."""
+    """True once a table was opened and native threads may run."""
     is_child_of_user = False
-    """True in a child that was forked after that."""
+    """True in a child that was forked after a table was opened."""
 
 
 def check() -> None:
-    """Note that this process uses tables.
+    """Record that this process uses tables.
 
     Raises:
-        Unavailable: it was forked from a process that did.
+        Unavailable: the process was forked from a process that uses tables.
     """
     if _Process.is_child_of_user:
         raise Unavailable(
@@ -41,13 +41,13 @@ def check() -> None:
 
 
 def own(handle: int) -> int:
-    """Return a handle that holds a lock, and let children close it."""
+    """Register a handle that holds a lock, so that children close it; return the handle."""
     _handles.add(handle)
     return handle
 
 
 def close(handle: int) -> None:
-    """Close a handle that was given to `own`; in a child, which has closed it, do nothing."""
+    """Close a registered handle. In a child, which has already closed it, this has no effect."""
     if handle in _handles:
         _handles.discard(handle)
         os.close(handle)
@@ -59,7 +59,7 @@ def _in_child() -> None:
         handle = _handles.pop()
         try:
             os.close(handle)
-        except OSError:  # it was closed already
+        except OSError:  # it was already closed
             continue
 
 

@@ -1,7 +1,7 @@
-"""Errors of the operating system and of native code, as errors of ours.
+"""Errors of the operating system and of native code, as Siltstone errors.
 
-A file that cannot be opened or read is not damaged: permission, open files, memory and disks are about this process or machine.
-These are Unavailable, and the file is left alone. What is read and makes no sense is Corruption.
+A file that cannot be opened or read is not damaged: permissions, open files, memory and disks concern this process or machine.
+Such errors are Unavailable, and the file is left alone. Content that is read but not valid is Corruption.
 """
 
 import os
@@ -13,15 +13,15 @@ from typing import Final
 from siltstone.errors import Corruption, Reason, SiltstoneError, Unavailable, first_line, reason_of
 
 PANIC: Final = "PanicException"
-"""Name of what Python gets when native Rust code (delta-rs) panics. It is a BaseException that no module exports."""
+"""Name of the exception that Python gets when native Rust code (delta-rs) panics. A BaseException that no module exports."""
 
 
 MAPPING_FAILURES: Final = ("failed to map segment from shared object", "cannot allocate memory")
-"""Words of the system's loader, in lower case, if a library does not fit into the memory of the process."""
+"""Messages of the system's loader, in lower case, for a library that does not fit into the memory of the process."""
 
 
 def is_memory_failure(error: BaseException) -> bool:
-    """True if the process has no memory left: for data, or for a library that is imported on first use."""
+    """True if the process has no memory left, for data or for a library that is imported on first use."""
     if isinstance(error, MemoryError):
         return True
     return isinstance(error, ImportError) and any(words in str(error).lower() for words in MAPPING_FAILURES)
@@ -33,7 +33,7 @@ def is_panic(error: BaseException) -> bool:
 
 
 def read_failure(path: str | Path, error: BaseException, state: str = "") -> SiltstoneError:
-    """Return the error of a file that could not be read. `state` says what was not changed."""
+    """Return the error for a file that could not be read. `state` names what was not changed."""
     also = f" {state}" if state else ""
     reason = first_line(error)
     if isinstance(error, MemoryError):
@@ -51,7 +51,7 @@ def read_failure(path: str | Path, error: BaseException, state: str = "") -> Sil
         return _denied(path, also)
     if isinstance(error, OSError) and error.errno is not None:
         return Unavailable(
-            f"File {path} cannot be read: {os.strerror(error.errno)}.{also} The file may be sound: mend that and try again.",
+            f"File {path} cannot be read: {os.strerror(error.errno)}.{also} The file may be intact: fix that and try again.",
             reason=reason_of(error),
             paths=[path],
         )
@@ -70,11 +70,11 @@ def _denied(path: str | Path, also: str = "") -> Unavailable:
 
 @contextmanager
 def log_errors(log: Path) -> Iterator[None]:
-    """Read a table's log. What is not there raises as it is: the caller knows what that means.
+    """Translate errors of reading a table's log. A missing file raises unchanged, because its meaning depends on the caller.
 
     Raises:
-        Unavailable: the operating system does not let this process read it.
-        Corruption: native code has panicked over it.
+        Unavailable: the operating system does not let this process read the log.
+        Corruption: native code panicked while reading it.
     """
     try:
         yield
@@ -93,7 +93,7 @@ def log_errors(log: Path) -> Iterator[None]:
 
 
 def _refused(log: Path, error: OSError) -> SiltstoneError:
-    """Return why a log cannot be read. Errors of native code have no number, so the files are looked at."""
+    """Return the error for a log that cannot be read. Errors of native code have no number, so the files are checked."""
     if isinstance(error, PermissionError) and error.filename:
         return _denied(error.filename)
     try:

@@ -1,7 +1,7 @@
-"""Work inside Spark's tasks, in Python and on Arrow: how it is sent there, and what comes back.
+"""Runs Python functions on Arrow data inside Spark's tasks, and collects their results.
 
-Spark says which task works on what and where; rows that such a task reads and writes itself never pass through Spark's row
-format. Only small answers come back to the driver: names of files, counts, places.
+Spark assigns the work to tasks. Rows that such a task reads and writes itself never pass through Spark's row format. Only small
+results return to the driver: file names, counts, positions.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,29 +28,29 @@ _UNFIT: Final = (
     "MemoryError",
     "Python worker exited unexpectedly",  # as the system ends one that takes too much memory
 )
-"""Class names and words of Python, pyarrow and Spark. Of an error in a task Spark hands over nothing but the traceback."""
+"""Class names and words of Python, pyarrow and Spark. Of an error in a task Spark returns only the traceback."""
 
 
 Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""What a task does to its rows."""
+"""A function that a task applies to its rows."""
 
 
 class WorkersUnfit(Exception):  # noqa: N818
-    """Spark's tasks cannot do it: Python or pyarrow is missing there, rows are too wide, or a file is not sorted."""
+    """Spark's tasks cannot run it: Python or pyarrow is missing there, rows are too wide, or a file is not sorted."""
 
 
 def send_by_value() -> None:
-    """Have Spark send the functions of `spark_tasks` by value: its Python workers need pyarrow, and nothing of ours."""
+    """Make Spark send the functions of `spark_tasks` by value. Its Python workers need pyarrow, but not this package."""
     from pyspark import cloudpickle
 
     cloudpickle.register_pickle_by_value(spark_tasks)  # type: ignore[no-untyped-call]
 
 
 def in_numbered_tasks(spark: "SparkSession", count: int, work: Callable[[int], bytes]) -> Iterator[tuple[int, bytes]]:
-    """Run `work` on the numbers below `count`, one a task, and yield what comes back: a little for each.
+    """Run `work` on the numbers below `count`, one per task, and yield each number with its small result.
 
     Raises:
-        WorkersUnfit: Spark's tasks cannot do it.
+        WorkersUnfit: Spark's tasks cannot run it.
     """
     numbers = spark.range(0, count, 1, numPartitions=count)
     for row in answers(numbers, in_tasks(work), "id long, answer binary").to_pylist():
@@ -62,10 +62,10 @@ def answers(
     work: Work,
     schema: str,
 ) -> pa.Table:
-    """Run `work` over the frame's partitions and return their small answers.
+    """Run `work` over the frame's partitions and return their small results.
 
     Raises:
-        WorkersUnfit: Spark's tasks cannot do it.
+        WorkersUnfit: Spark's tasks cannot run it.
     """
     send_by_value()
     try:

@@ -1,6 +1,6 @@
-"""A local Spark Connect server as a child process, which many processes can join in half a second each.
+"""A local Spark Connect server as a child process. Many processes can join it, each in half a second.
 
-It ends with its parent, however the parent ends: it holds a pipe whose closing it takes as the order to stop.
+It ends with its parent, however the parent ends, because it holds a pipe and stops when the pipe closes.
 """
 
 import atexit
@@ -28,17 +28,17 @@ SERVER_CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 TOKEN_VARIABLE: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105  # its name, not its value
 SERVER_START_SECONDS: Final = 180.0
 SERVER_STOP_SECONDS: Final = 90.0
-"""Longer than a JVM takes to write its class archive on the way out."""
+"""Longest wait for the end of a server, in seconds. Longer than a JVM takes to write its class archive at exit."""
 POLL_SECONDS: Final = 0.05
 PROPERTIES: Final = "server.properties"
 _ESCAPES: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
-"""How Java writes these characters in a properties file."""
+"""Escape sequences of a Java properties file."""
 LOG_END_BYTES: Final = 16_384
-"""How much of a log is read for its last lines."""
+"""Bytes that are read from the end of a log for its last lines."""
 THREADS_SECONDS: Final = 5.0
-"""So long a call waits for a list of threads; a later call waits on for the same list."""
+"""Seconds for which a call waits for a thread dump. A later call continues to wait for the same dump."""
 THREADS_LIST: Final = re.compile(rb"Full thread dump.*?JNI global refs", re.DOTALL)
-"""A whole list of threads."""
+"""A complete thread dump."""
 STUCK_TASK: Final = re.compile(rb"ERROR Executor: Killed task \d+ could not be stopped within \d+ ms")
 REAPER_OPTIONS: Final = {
     "spark.task.reaper.enabled": "true",
@@ -46,11 +46,11 @@ REAPER_OPTIONS: Final = {
     "spark.task.reaper.killTimeout": "30s",
     "spark.task.reaper.threadDump": "false",
 }
-"""Let Spark write to its log that a task did not end in this time after its kill. Most tasks end within one batch of rows."""
+"""Make Spark log that a killed task did not end within this time. Most tasks end within one batch of rows."""
 
 
 class ConnectServer:
-    """A local Spark Connect server that this process started; `stop` ends it, and so does the end of this process."""
+    """A local Spark Connect server of this process. It ends by `stop`, or when this process ends."""
 
     WRAPPER: Final = """
         exec 3<&0
@@ -59,66 +59,66 @@ class ConnectServer:
         wait "$server"
         kill "$watch"
     """
-    """Run the server, and end it when standard input closes: a killed parent closes it too."""
+    """Run the server, and end it when standard input closes. A killed parent closes it, too."""
 
     def __init__(self, process: subprocess.Popen[bytes], *, port: int, log: Path, scratch: Scratch) -> None:
         self._process = process
         self._scratch = scratch
         self._log = log
         self._read = 0
-        """Up to here the log was searched."""
+        """Position up to which the log was searched."""
         self._listing: int | None = None
-        """From here on the log gets a list of threads that the JVM was asked for and has not finished."""
+        """Position in the log of a requested thread dump that the JVM has not finished."""
         self.port: Final = port
         self.address: Final = f"sc://127.0.0.1:{port}"
         atexit.register(self.stop)
 
     def alive(self) -> bool:
-        """Tell whether the server still runs."""
+        """Return whether the server still runs."""
         return self._process.poll() is None
 
     def accepts(self) -> bool:
-        """Tell whether the server takes connections."""
+        """Return whether the server accepts connections."""
         return listens(self.port)
 
     def end_python(self) -> int:
-        """End the Python processes that sessions have left behind; return how many."""
+        """End the Python processes that sessions have left behind; return their number."""
         return end_python_workers(self._process.pid)
 
     def has_threads(self, names: Sequence[str], *, clock: Clock) -> bool | None:
-        """True if the JVM has a thread whose name contains one of these; asks it for its threads, which go into the log.
+        """True if the JVM has a thread whose name contains one of these. Requests a thread dump, which goes into the log.
 
         Returns:
-            None if the JVM has not listed its threads in time: ask again. It is not asked twice for one list.
+            None if the JVM has not listed its threads in time; call again. A second dump is not requested meanwhile.
         """
         if self._listing is None:
             start = self._log.stat().st_size
-            asked = [process for process in java_processes(self._process.pid) if _ask_for_threads(process)]
-            if not asked:
+            signalled = [process for process in java_processes(self._process.pid) if _request_thread_dump(process)]
+            if not signalled:
                 return False
             self._listing = start
         deadline = clock.monotonic_seconds() + THREADS_SECONDS
         while clock.monotonic_seconds() < deadline:
             clock.sleep(POLL_SECONDS)
-            listed = THREADS_LIST.search(read_from(self._log, self._listing))
-            if listed is not None:
+            dump = THREADS_LIST.search(read_from(self._log, self._listing))
+            if dump is not None:
                 self._listing = None
-                return any(name.encode() in listed[0] for name in names)
+                return any(name.encode() in dump[0] for name in names)
         return None
 
     def stuck_task(self) -> bool:
-        """True if Spark has written, since the last call, that a task which it has killed does not end."""
+        """True if Spark has logged, since the last call, that a killed task does not end."""
         written = read_from(self._log, self._read)
         complete = written[: written.rfind(b"\n") + 1]
         self._read += len(complete)
         return STUCK_TASK.search(complete) is not None
 
     def last_words(self) -> str:
-        """Return the end of what the server wrote to its log."""
+        """Return the end of the server's log."""
         return " ".join(last_lines(self._log, 5))
 
     def stop(self, *, seconds: float = SERVER_STOP_SECONDS) -> None:
-        """End the server and wait until it is gone, by force after so long; a second call does nothing."""
+        """End the server and wait for its end; kill it after `seconds`. A second call has no effect."""
         atexit.unregister(self.stop)
         if self._process.stdin is not None:
             self._process.stdin.close()
@@ -149,16 +149,16 @@ def connect_server(
     """Start a local Spark Connect server on 127.0.0.1 and wait until it accepts.
 
     Args:
-        settings: what decides about its JVM.
-        port: where it listens; 0 takes a free port.
-        token: what clients must show; without one, whoever reaches the port is served.
-        ui_port: where Spark's UI listens; 0 for none.
-        log: where it writes what it says; otherwise a file that goes when the server does.
-        reaper: have the log say which killed tasks do not end (`stuck_task`).
-        clock: tests hold it still.
+        settings: settings of its JVM.
+        port: port to listen on; 0 selects a free port.
+        token: secret that clients must send; without one, every client that reaches the port is served.
+        ui_port: port of Spark's UI; 0 disables the UI.
+        log: file for its output; default: a file that is deleted with the server.
+        reaper: log killed tasks that do not end (`stuck_task`).
+        clock: replaced by tests.
 
     Raises:
-        Unavailable: it ended or did not accept in time; the message carries its last words.
+        Unavailable: the server ended or did not accept connections in time; the message contains the end of its log.
     """
     clock = SystemClock() if clock is None else clock
     port = port or free_port()
@@ -172,10 +172,10 @@ def connect_server(
     deadline = clock.monotonic_seconds() + SERVER_START_SECONDS
     while not server.accepts():
         if not server.alive() or clock.monotonic_seconds() > deadline:
-            words = server.last_words()
+            log_end = server.last_words()
             server.stop()
             raise Unavailable(
-                f"The Spark Connect server did not start on port {port}. It said: {words}", reason=Reason.SPARK_LOST
+                f"The Spark Connect server did not start on port {port}. Its log: {log_end}", reason=Reason.SPARK_LOST
             )
         clock.sleep(POLL_SECONDS)
     return server
@@ -184,7 +184,7 @@ def connect_server(
 def _started(
     settings: Settings, extra: Mapping[str, str], *, port: int, token: str, log: Path | None, scratch: Scratch
 ) -> ConnectServer:
-    """Start the server's process. Its options are in a file that other users cannot read, unlike a command line."""
+    """Start the server's process. Its options are in a file, which other users cannot read, unlike a command line."""
     java = find_java()
     chosen = {"spark.master": settings.spark_master, "spark.app.name": APP_NAME}
     chosen |= launch_options(settings, java=java, role="connect", scratch=scratch.folder) | dict(extra)
@@ -192,10 +192,10 @@ def _started(
     command = [str(spark_home() / "bin" / "spark-submit"), "--properties-file", str(scratch.folder / PROPERTIES)]
     command += ["--load-spark-defaults", "--class", SERVER_CLASS]
     (scratch.folder / PROPERTIES).write_text(properties(chosen), encoding="utf-8")
-    given = {"JAVA_HOME": str(java.home)} | ({TOKEN_VARIABLE: token} if token else {})
+    variables = {"JAVA_HOME": str(java.home)} | ({TOKEN_VARIABLE: token} if token else {})
     if local_cores(settings.spark_master):
-        given["SPARK_LOCAL_IP"] = "127.0.0.1"  # Spark's UI listens there, and would everywhere
-    return _launch(command, given, port=port, log=log or scratch.folder / "server.log", scratch=scratch)
+        variables["SPARK_LOCAL_IP"] = "127.0.0.1"  # otherwise Spark's UI listens on all interfaces
+    return _launch(command, variables, port=port, log=log or scratch.folder / "server.log", scratch=scratch)
 
 
 def properties(options: Mapping[str, str]) -> str:
@@ -204,18 +204,20 @@ def properties(options: Mapping[str, str]) -> str:
 
 
 def _escaped(text: str, special: str) -> str:
-    escaped = "".join(_ESCAPES.get(one, f"\\{one}" if one in special else one) for one in text)
+    escaped = "".join(
+        _ESCAPES.get(character, f"\\{character}" if character in special else character) for character in text
+    )
     return f"\\{escaped}" if escaped.startswith(" ") else escaped
 
 
-def _launch(command: list[str], given: dict[str, str], *, port: int, log: Path, scratch: Scratch) -> ConnectServer:
-    """Start the process. A token is in its environment, which other users cannot see, unlike a command line."""
+def _launch(command: list[str], variables: dict[str, str], *, port: int, log: Path, scratch: Scratch) -> ConnectServer:
+    """Start the process. A token is passed in its environment, which other users cannot read, unlike a command line."""
     unwanted = {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE", LOCAL_DIRS, TOKEN_VARIABLE}
     environment = {name: value for name, value in os.environ.items() if name not in unwanted}
     with log.open("ab") as output:
         process = subprocess.Popen(  # noqa: S603
             ["/bin/sh", "-c", ConnectServer.WRAPPER, "sh", *command],
-            env={"PYSPARK_PYTHON": sys.executable} | environment | given,
+            env={"PYSPARK_PYTHON": sys.executable} | environment | variables,
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
@@ -224,8 +226,8 @@ def _launch(command: list[str], given: dict[str, str], *, port: int, log: Path, 
     return ConnectServer(process, port=port, log=log, scratch=scratch)
 
 
-def _ask_for_threads(process: int) -> bool:
-    """Ask a JVM for a list of its threads; return False if it has ended."""
+def _request_thread_dump(process: int) -> bool:
+    """Make a JVM write a thread dump; return False if the JVM has ended."""
     try:
         os.kill(process, signal.SIGQUIT)
     except ProcessLookupError:
@@ -234,21 +236,21 @@ def _ask_for_threads(process: int) -> bool:
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody uses at this moment."""
+    """Return a port of 127.0.0.1 that is free at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def listens(port: int) -> bool:
-    """Tell whether somebody takes connections at a port of 127.0.0.1."""
+    """Return whether a process accepts connections at a port of 127.0.0.1."""
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         return True
     return False
 
 
 def read_from(log: Path, start: int) -> bytes:
-    """Return what was written to a log from a place on; nothing if it cannot be read."""
+    """Return the content of a log from a position on; empty if the log cannot be read."""
     with suppress(OSError), log.open("rb") as file:
         file.seek(start)
         return file.read()
@@ -256,7 +258,7 @@ def read_from(log: Path, start: int) -> bytes:
 
 
 def last_lines(log: Path, count: int) -> list[str]:
-    """Return the end of a log; nothing if it cannot be read."""
+    """Return the last lines of a log; empty if the log cannot be read."""
     with suppress(OSError), log.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_END_BYTES))
         return file.read().decode(errors="replace").splitlines()[-count:]

@@ -1,4 +1,4 @@
-"""What Spark raises, seen from outside: which exceptions are Spark's, and what a person can use of their text."""
+"""Classification of Spark's exceptions, and the useful part of their text."""
 
 import re
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ _AWAY: Final = (
 )
 _CANCELLED: Final = ("cancelled", "Cancelled")
 _FORGOTTEN: Final = ("INVALID_HANDLE.", "INVALID_CURSOR.")
-"""What a Connect server says of operations and sessions that it no longer knows, whether or not they still work."""
+"""Errors of a Connect server for operations and sessions that it no longer knows, whether or not they still run."""
 _MEMORY: Final = re.compile(
     r"""(?:[^'"`\[]*(?::\ |\)\ |\(|\#\ |due\ to\ )|Exception\ in\ thread\ "[^"]*"\ )?
     (?:[\w.$]*OutOfMemoryError\b | Java\ heap\ space | GC\ overhead\ limit\ exceeded | \[UNABLE_TO_ACQUIRE_MEMORY
@@ -54,18 +54,18 @@ _MEMORY: Final = re.compile(
     | Total\ size\ of\ serialized\ results\ of\ \d+\ tasks)""",
     re.VERBOSE,
 )
-"""A line that says it of itself; nothing before it is in quotes or has an error condition, and may so be a user's."""
+"""A line that itself reports exhausted memory. No quote and no error condition precedes it, because such text may be a user's."""
 _DETAILS: Final = re.compile(r'details = "([^"]+?)\.?"')
-"""What gRPC says besides its code."""
+"""The details that gRPC adds to its code."""
 _AWAY_CODES: Final = ("UNAVAILABLE", "UNAUTHENTICATED")
-"""gRPC's words for: nobody answers; somebody else answers."""
+"""gRPC codes for "no server answers" and "another server answers"."""
 
 
 def spark_errors() -> tuple[type[Exception], ...]:
-    """Return the classes a failed Spark call raises, on classic and on Connect sessions.
+    """Return the exception classes of a failed Spark call, on classic and on Connect sessions.
 
-    With a ConnectionError a classic session says that its JVM does not listen. It is an OSError, and no disk is to blame.
-    With a ValueError gRPC says that the channel of a Connect session was closed; see `is_away`.
+    A classic session raises ConnectionError if its JVM does not listen. That is an OSError, but not a disk error. gRPC raises
+    ValueError if the channel of a Connect session was closed; see `is_away`.
     """
     from pyspark.errors import PySparkException
 
@@ -77,13 +77,13 @@ def spark_errors() -> tuple[type[Exception], ...]:
 
 
 def is_missing_file(error: Exception) -> bool:
-    """True if a file or version that a frame was pinned to is gone: a new snapshot is called for."""
+    """True if a file or version of a pinned frame is gone, so that a new snapshot is needed."""
     text = str(error)
     return any(mark in text for mark in _MISSING)
 
 
 def damage(error: Exception) -> Corruption | None:
-    """Return what to raise if a task met a damaged file of ours; None if the error is about something else."""
+    """Return the error to raise if a task read a damaged file of ours; None for any other error."""
     text = str(error)
     if not any(mark in text for mark in _DAMAGED) or any(mark in text for mark in _NOT_DAMAGED):
         return None
@@ -96,12 +96,12 @@ def damage(error: Exception) -> Corruption | None:
 
 
 def names_data_file(error: Exception) -> bool:
-    """True if what Spark raised names a data file."""
+    """True if a Spark error names a data file."""
     return _DATA_FILE.search(str(error)) is not None
 
 
 def is_away(error: Exception) -> bool:
-    """True if Spark itself is gone, or has forgotten the session: whatever was asked is not to blame."""
+    """True if Spark itself is gone or no longer knows the session, so that the request is not to blame."""
     if isinstance(error, ConnectionError):
         return True
     code = getattr(error, "getGrpcStatusCode", None)
@@ -112,29 +112,30 @@ def is_away(error: Exception) -> bool:
 
 
 def is_cancelled(error: Exception) -> bool:
-    """True if Spark says that a job or query was cancelled."""
+    """True if Spark reports that a job or query was cancelled."""
     return any(mark in str(error) for mark in _CANCELLED) and not isinstance(error, SiltstoneError)
 
 
 def leaves_end_unknown(error: Exception) -> bool:
-    """True if Spark did not say how an operation ended, only that it is not heard any more: it may still be at work."""
+    """True if Spark did not report how an operation ended, only that it cannot be reached: it may still run."""
     return is_away(error) or any(mark in str(error) for mark in _FORGOTTEN)
 
 
 def away(error: Exception) -> Unavailable:
-    """Return what to raise when Spark is gone."""
-    found = _DETAILS.search(str(error))
-    said = found[1] if found else error_line(error).rstrip(".")
+    """Return the error to raise when Spark is gone."""
+    details = _DETAILS.search(str(error))
+    cause = details[1] if details else error_line(error).rstrip(".")
     return Unavailable(
-        f"Spark went away while it was needed: {said}. Try again; silt spark status shows the log of a shared Spark server.",
+        f"Spark was lost while it was needed: {cause}. Try again; silt spark status shows the log of a shared Spark server.",
         reason=Reason.SPARK_LOST,
     )
 
 
 def says_out_of_memory(text: str) -> bool:
-    """True if what Spark or its JVM said means that memory was used up.
+    """True if a text of Spark or its JVM means that memory was exhausted.
 
-    Text may quote data. So a line has to say it where no data can be, and after another error condition nothing counts.
+    The text may quote data. So a line must report it where no data can be, and lines after another error condition are
+    ignored.
     """
     for line in text.splitlines():
         if _MEMORY.match(line.lstrip()):
@@ -145,17 +146,17 @@ def says_out_of_memory(text: str) -> bool:
 
 
 def out_of_memory() -> Unavailable:
-    """Return what to raise when Spark's memory did not do for a query."""
+    """Return the error to raise when a query needs more memory than Spark has."""
     return Unavailable(
-        "The query needs more memory than Spark has. Ask for less at a time (filter first, name fewer columns, collect less into "
-        "one row, LIMIT), or give Spark more: the setting spark_memory_mb.",
+        "The query needs more memory than Spark has. Request less at a time (filter first, name fewer columns, collect less into "
+        "one row, LIMIT), or raise the setting spark_memory_mb.",
         reason=Reason.MEMORY,
     )
 
 
 @contextmanager
 def noticing_absence() -> Iterator[None]:
-    """Turn Spark's errors into Unavailable where they mean that Spark is gone; others pass."""
+    """Turn Spark errors into Unavailable if they mean that Spark is gone. Other errors pass."""
     try:
         yield
     except Exception as error:
@@ -166,10 +167,10 @@ def noticing_absence() -> Iterator[None]:
 
 
 def error_line(error: Exception) -> str:
-    """Return what a Spark error says is wrong, as sentences in one line; its tasks and stack are of no use to a person.
+    """Return the message of a Spark error as sentences in one line, without tasks and stack, which do not help a user.
 
-    An error of a Python worker is the last line of its traceback. Any other is told from the outermost cause, which names the
-    file, to the innermost, which names the value.
+    For an error of a Python worker it is the last line of its traceback. Otherwise it lists the causes from the outermost,
+    which names the file, to the innermost, which names the value.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     raised = [line for line in lines if _PYTHON_ERROR.match(line)]
@@ -177,19 +178,19 @@ def error_line(error: Exception) -> str:
         return _bounded([raised[-1]])
     coded = [line for line in lines if _CODE.search(line) and "Lost task" not in line]
     causes = [line for line in lines if line.startswith(_CAUSED_BY) and "Lost task" not in line]
-    told = [*coded[:1], *[line for line in causes if line not in coded[:1]]] or lines or [type(error).__name__]
-    return _bounded(told if coded or causes else told[:1])
+    chosen = [*coded[:1], *[line for line in causes if line not in coded[:1]]] or lines or [type(error).__name__]
+    return _bounded(chosen if coded or causes else chosen[:1])
 
 
 def _bounded(lines: list[str]) -> str:
-    """Join what the lines say, each once and as a sentence."""
-    told = dict.fromkeys(filter(None, map(_plain, lines)))
-    text = " ".join(told)
+    """Join the lines, each once and as a sentence, up to `MAX_LINE_CHARS` characters."""
+    sentences = dict.fromkeys(filter(None, map(_plain, lines)))
+    text = " ".join(sentences)
     return text if len(text) <= MAX_LINE_CHARS else f"{text[:MAX_LINE_CHARS]}..."
 
 
 def _plain(line: str) -> str:
-    """Leave out what only a program can use: class names, error codes, SQL states."""
+    """Remove what only a program can use: class names, error codes, SQL states."""
     text = _CODE.sub("", _CLASS.sub("", line.removeprefix(_CAUSED_BY)), count=1)
     text = _STATE.sub("", text).strip(" :")
     return text if not text or text.endswith((".", "?", "!")) else f"{text}."

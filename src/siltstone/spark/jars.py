@@ -1,20 +1,20 @@
-"""The jars that Spark needs beside its own, Delta's and a database driver: fetched once, kept in the user's cache.
+"""Additional jars for Spark: Delta's and a database driver's. They are downloaded once into the user's cache.
 
 Terms:
 
-* *jars*: Delta's own jars and those of their dependencies that PySpark does not ship already. What PySpark ships wins:
-  two versions of one library in a class path are a fault that shows late.
-* *driver*: PostgreSQL's, for loads over JDBC. It is used where it is there, and fetched when it is first needed.
+* *jars*: Delta's own jars and those of their dependencies that PySpark does not ship. PySpark's jars take precedence, because
+  two versions of one library in a class path cause errors that show late.
+* *driver*: PostgreSQL's, for loads over JDBC. It is used if it is in the cache, and downloaded when it is first needed.
 * *cache*: ``$XDG_CACHE_HOME/siltstone`` or ``~/.cache/siltstone``; the jars are in ``jars/delta-<v>-spark-<v>`` and
   ``jars/postgresql-<v>``.
 
 Flow of `delta_jars`:
 
-1. The folder that the setting `spark_jars` names, if it names one. No network is ever tried then.
-2. None, if the Spark installation has Delta among its own jars.
-3. The cache.
-4. Spark's own dependency resolver downloads into a temporary folder beside the cache's, which is then renamed. A crash
-   leaves a temporary folder that nobody reads; of two processes at once, one wins and both find the same jars.
+1. Use the folder that the setting `spark_jars` names, if it is set. No network access is attempted then.
+2. Use no jars if the Spark installation has Delta among its own.
+3. Use the cache.
+4. Spark's own dependency resolver downloads into a temporary folder next to the cache's, which is then renamed. A crash leaves
+   a temporary folder that no process reads. Of two processes at once, one wins and both find the same jars.
 
 `main` does this ahead of time, for ``make setup``.
 """
@@ -43,24 +43,24 @@ NEEDED: Final = ("delta-spark", "delta-storage")
 POSTGRES_VERSION: Final = "42.7.7"
 POSTGRES: Final = f"org.postgresql:postgresql:{POSTGRES_VERSION}"
 SHIPPED_BY_SPARK: Final = ("org.apache.hadoop:hadoop-client-api", "org.apache.hadoop:hadoop-client-runtime")
-"""Large jars that are not worth the download; smaller ones that Spark ships are dropped after it."""
+"""Large jars that are excluded from the download. Smaller ones that Spark ships are deleted after it."""
 FETCH_TIMEOUT_SECONDS: Final = 600.0
 RESOLVER_SETTINGS: Final = ("spark.jars.repositories", "spark.jars.ivySettings")
-"""Where a user names a mirror; handed on to the resolver from the setting `spark`."""
+"""Settings with which a user names a mirror. They are passed to the resolver from the setting `spark`."""
 
 
 def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
-    """Return the folder for what can always be made again."""
+    """Return the folder for everything that can be rebuilt."""
     environment = os.environ if environment is None else environment
     root = environment.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "siltstone"
 
 
 def private_cache(name: str) -> Path:
-    """Return a folder of the cache that only its owner can enter, for what holds data of users.
+    """Return a folder of the cache that only its owner can enter, for files with user data.
 
     Raises:
-        Unavailable: it belongs to another user, or cannot be made.
+        Unavailable: the folder belongs to another user, or cannot be created.
     """
     return private_folder(cache_folder() / name, remedy="Set XDG_CACHE_HOME to a folder of your own.")
 
@@ -77,16 +77,16 @@ def spark_home() -> Path:
 
 
 def coordinate(spark_version: str) -> str:
-    """Return the artifact that fits: Delta publishes one for each minor version of Spark."""
+    """Return the matching artifact. Delta publishes one for each minor version of Spark."""
     minor = ".".join(spark_version.split(".")[:2])
     return f"io.delta:delta-spark_{minor}_{SCALA_VERSION}:{DELTA_VERSION}"
 
 
 def delta_jars(settings: Settings) -> tuple[Path, ...]:
-    """Return the jars to add to Spark's class path, sorted; empty if Spark has Delta already.
+    """Return the jars to add to Spark's class path, sorted; empty if Spark already has Delta.
 
     Raises:
-        Unavailable: the folder that was set lacks them, or they are not in the cache and could not be fetched.
+        Unavailable: the configured folder lacks them, or they are not in the cache and could not be downloaded.
     """
     if settings.spark_jars:
         return _from_folder(Path(settings.spark_jars))
@@ -101,15 +101,15 @@ def delta_jars(settings: Settings) -> tuple[Path, ...]:
 
 
 def driver_jars(settings: Settings) -> tuple[Path, ...]:
-    """Return the database driver's jars if they are in the cache. A folder that was set holds whatever there is to use."""
+    """Return the database driver's jars if they are in the cache. With `spark_jars`, the driver must be in that folder."""
     return () if settings.spark_jars else tuple(sorted(_driver_folder().glob("*.jar")))
 
 
 def fetch_driver(settings: Settings) -> tuple[Path, ...]:
-    """Return the database driver's jars, and fetch them if they are not in the cache; a session that runs does not get them.
+    """Return the database driver's jars; download them if they are not in the cache. A running session does not get them.
 
     Raises:
-        Unavailable: they could not be fetched.
+        Unavailable: they could not be downloaded.
     """
     if not settings.spark_jars and not _driver_folder().is_dir():
         _fetch(settings, POSTGRES, home=spark_home(), folder=_driver_folder())
@@ -126,7 +126,7 @@ def _from_folder(folder: Path) -> tuple[Path, ...]:
     if missing:
         raise Unavailable(
             f"{folder} has no {' and no '.join(missing)} jar. Point the setting spark_jars to a folder with the jars "
-            f"of {coordinate(version('pyspark'))} and its dependencies, or unset it to have them fetched."
+            f"of {coordinate(version('pyspark'))} and its dependencies, or unset it to have them downloaded."
         )
     return jars
 
@@ -139,7 +139,7 @@ def _fetch(
     folder: Path,
     check: Callable[[Path], object] = lambda _: None,
 ) -> None:
-    """Download into a temporary folder, keep what Spark does not ship, and give the folder its name."""
+    """Download into a temporary folder, select the jars that Spark does not ship, and rename their folder."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=".fetch-", dir=folder.parent))
@@ -166,13 +166,13 @@ def _artifact(jar: str) -> str:
 
 
 def _resolve(settings: Settings, package: str, *, home: Path, work: Path) -> None:
-    """Run Spark's resolver once: spark-submit with packages, and a main class that ends at once."""
-    given = [f"{name}={settings.spark[name]}" for name in RESOLVER_SETTINGS if name in settings.spark]
+    """Run Spark's resolver once: spark-submit with packages, and a main class that exits at once."""
+    options = [f"{name}={settings.spark[name]}" for name in RESOLVER_SETTINGS if name in settings.spark]
     command = [
         str(home / "bin" / "spark-submit"),
         *("--packages", package, "--exclude-packages", ",".join(SHIPPED_BY_SPARK)),
         *("--conf", f"spark.jars.ivy={work}", "--master", "local[1]"),
-        *(word for setting in given for word in ("--conf", setting)),
+        *(word for setting in options for word in ("--conf", setting)),
         *("--class", "org.apache.ivy.Main", "spark-internal", "-version"),
     ]
     environment = os.environ | {"JAVA_HOME": str(find_java().home)}
@@ -180,27 +180,27 @@ def _resolve(settings: Settings, package: str, *, home: Path, work: Path) -> Non
         done = subprocess.run(  # noqa: S603
             command, env=environment, capture_output=True, text=True, timeout=FETCH_TIMEOUT_SECONDS, check=False
         )
-        said = done.stdout + done.stderr
+        output = done.stdout + done.stderr
     except subprocess.TimeoutExpired:
-        said = f"no answer within {FETCH_TIMEOUT_SECONDS:.0f} seconds"
+        output = f"no answer within {FETCH_TIMEOUT_SECONDS:.0f} seconds"
     if not (work / "jars").is_dir():
-        telling = re.compile(r"ERROR|not found|Exception|no answer")
-        reasons = [line.strip() for line in said.splitlines() if telling.search(line)][:3] or [said[-300:]]
+        relevant = re.compile(r"ERROR|not found|Exception|no answer")
+        reasons = [line.strip() for line in output.splitlines() if relevant.search(line)][:3] or [output[-300:]]
         raise Unavailable(
-            f"The jars of {package} could not be fetched: {'; '.join(reasons)}. "
+            f"The jars of {package} could not be downloaded: {'; '.join(reasons)}. "
             "Try again with a network, name a mirror in the setting spark (spark.jars.repositories), "
             "or put the jars into a folder and name it in the setting spark_jars."
         )
 
 
 def main() -> None:
-    """Fetch the jars ahead of time and say where they are; exit 5 if that cannot be done."""
+    """Download the jars ahead of time and print where they are; exit with code 5 on failure."""
     try:
         settings = Settings.load()
-        found = delta_jars(settings)
+        jars = delta_jars(settings)
         fetch_driver(settings)
     except Unavailable as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)
-    where = f"{len(found)} Delta jars in {found[0].parent}" if found else "Spark has Delta among its jars"
+    where = f"{len(jars)} Delta jars in {jars[0].parent}" if jars else "Spark has Delta among its jars"
     sys.stdout.write(f"{where}\n")

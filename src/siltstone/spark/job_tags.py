@@ -1,7 +1,7 @@
-"""Names for what Spark does, by which another thread can end it.
+"""Tags on Spark's work, by which another thread can cancel it.
 
-Spark has two ways: a Connect session's own tags, and the job tags of a classic session's context. A classic session has the
-former, too, but only the thread that gave such a tag can interrupt by it.
+Spark has two kinds: the tags of a Connect session, and the job tags of a classic session's context. A classic session has the
+first kind, too, but only the thread that set such a tag can interrupt by it.
 """
 
 from contextlib import suppress
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def add_tag(session: "SparkSession", tag: str) -> None:
-    """Let whatever this thread asks of Spark from now on carry a tag: letters, digits, ``-`` and ``.``."""
+    """Tag all further Spark work of this thread. A tag has letters, digits, ``-`` and ``.``."""
     if is_connect(session):
         session.addTag(tag)
     else:
@@ -23,13 +23,13 @@ def add_tag(session: "SparkSession", tag: str) -> None:
 
 
 def stop_tasks_when_ended(session: "SparkSession") -> None:
-    """Let what is ended by a tag stop inside its tasks, too; on Connect it does so anyway."""
+    """Make cancellation by tag also interrupt running tasks. Connect does so by default."""
     if not is_connect(session):
         session.sparkContext.setInterruptOnCancel(True)
 
 
 def remove_tag(session: "SparkSession", tag: str) -> None:
-    """Take the tag off this thread; a session that is gone has none."""
+    """Remove the tag from this thread. Errors of a lost session are ignored."""
     with suppress(*spark_errors()):
         if is_connect(session):
             session.removeTag(tag)
@@ -38,10 +38,10 @@ def remove_tag(session: "SparkSession", tag: str) -> None:
 
 
 def interrupt_tag(session: "SparkSession", tag: str) -> list[str]:
-    """End what Spark does under a tag; nothing, if it does nothing. From any thread.
+    """Cancel the Spark work under a tag, if there is any. Callable from any thread.
 
     Returns:
-        The operations of a Connect session that were interrupted, each once in all calls.
+        The operations of a Connect session that were interrupted. Each operation is returned by one call only.
     """
     with suppress(*spark_errors()):
         if is_connect(session):

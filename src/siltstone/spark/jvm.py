@@ -1,13 +1,13 @@
-"""The Java virtual machine that Spark runs on: which one, how large, how quickly it starts, how quietly.
+"""The Java virtual machine that Spark runs on: choice, size, start time and log output.
 
 Terms:
 
-* *home*: the folder of a Java installation. Spark 4 needs Java 17 or newer; 17 is what it is tested with, so a 17 is
-  preferred wherever there is a choice.
-* *archive*: a memory image of the classes that an earlier run loaded (AppCDS). A JVM that maps it starts markedly
-  faster. The first run *records* it: the JVM writes the image as it exits, under a name of its own; the next start
-  *promotes* a complete image to the name that everybody reads. A crash in between leaves a partial file, which is
-  never mapped and is removed after an hour. An archive that does not fit is ignored by the JVM, silently.
+* *home*: the folder of a Java installation. Spark 4 needs Java 17 or newer. It is tested with 17, so a 17 is preferred
+  wherever there is a choice.
+* *archive*: a memory image of the classes that an earlier run loaded (AppCDS). A JVM that maps it starts markedly faster. The
+  first run *records* it: the JVM writes the image at exit, under a name of its own. The next start *promotes* a complete image
+  to the name that every JVM reads. A crash in between leaves a partial file, which is never mapped and is removed after an
+  hour. The JVM silently ignores an archive that does not fit.
 
 `main` prints the home that would be used, for ``make setup``.
 """
@@ -40,17 +40,17 @@ MEMORY_FLOOR_MB: Final = 1024
 MEMORY_CAP_MB: Final = 8192
 
 ARCHIVE_MAGIC: Final = (0xF00BABA8).to_bytes(4, sys.byteorder)
-"""The first word of a dynamic archive. The JVM writes its header last, so the word also says "complete"."""
+"""The first word of a dynamic archive. The JVM writes its header last, so the word also marks a complete archive."""
 ARCHIVES_KEPT: Final = 4
-"""Each takes some 100 MB; a machine rarely has more than two environments in use."""
+"""Number of archives that are not deleted. Each takes some 100 MB; a machine rarely uses more than two environments."""
 PARTIAL_KEPT_SECONDS: Final = 3600
 
 END_SECONDS: Final = 5.0
-"""A JVM that was asked to end removes its temporary files first; this long it may take."""
+"""Seconds until a JVM that received SIGTERM is killed. It removes its temporary files first."""
 POLL_SECONDS: Final = 0.02
 
 NOISE: Final = re.compile(rb"Using incubator modules|\[warning\]\[cds|VM warning: .*(CDS|[Ss]har|[Aa]rchive)")
-"""What a healthy JVM of Spark's says on standard error, and no user can act upon."""
+"""Lines that a healthy JVM of Spark writes to standard error and that no user can act upon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +62,12 @@ class Java:
 
     @property
     def major(self) -> int:
-        """Return 17 for 17.0.15."""
+        """The major version: 17 for 17.0.15."""
         return int(self.version.split(".")[0])
 
 
 def find_java(environment: Mapping[str, str] | None = None, folders: Iterable[Path] = JVM_FOLDERS) -> Java:
-    """Return ``JAVA_HOME`` if it is new enough, else the best of the PATH and the usual folders.
+    """Return ``JAVA_HOME`` if it is new enough, otherwise the best of the PATH and the usual folders.
 
     Raises:
         Unavailable: no Java 17 or newer was found.
@@ -77,17 +77,18 @@ def find_java(environment: Mapping[str, str] | None = None, folders: Iterable[Pa
     chosen = _java_at(Path(named)) if named else None
     if chosen is not None and chosen.major >= OLDEST_JAVA:
         return chosen
-    found = [java for home in _homes(environment, folders) if (java := _java_at(home)) and java.major >= OLDEST_JAVA]
-    if not found:
+    homes = _homes(environment, folders)
+    suitable = [java for home in homes if (java := _java_at(home)) and java.major >= OLDEST_JAVA]
+    if not suitable:
         raise Unavailable(
             f"Spark needs Java {OLDEST_JAVA} or newer and none was found. Install openjdk-17-jre-headless "
             "(Fedora, RHEL: java-17-openjdk-headless; macOS: temurin@17), or set JAVA_HOME."
         )
-    return min(found, key=_preference)
+    return min(suitable, key=_preference)
 
 
 def _preference(java: Java) -> tuple[int, int]:
-    """Order installations: the preferred versions first, then the oldest that will do."""
+    """Order installations: the preferred versions first, then the oldest suitable one."""
     rank = PREFERRED_JAVA.index(java.major) if java.major in PREFERRED_JAVA else len(PREFERRED_JAVA)
     return rank, java.major
 
@@ -104,26 +105,26 @@ def _homes(environment: Mapping[str, str], folders: Iterable[Path]) -> Iterator[
 
 
 def _java_at(home: Path) -> Java | None:
-    """Read an installation's version from its ``release`` file, or ask it; None if this is no installation."""
+    """Read an installation's version from its ``release`` file, or run it; None if the folder is not an installation."""
     program = home / "bin" / "java"
     if not program.is_file():
         return None
     text = ""
     with suppress(OSError, UnicodeDecodeError):
         text = (home / "release").read_text()
-    found = re.search(r'^JAVA_VERSION="([^"]+)"', text, re.MULTILINE)
-    if not found:
+    version_line = re.search(r'^JAVA_VERSION="([^"]+)"', text, re.MULTILINE)
+    if not version_line:
         with suppress(OSError, subprocess.TimeoutExpired):
-            said = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
-            found = re.search(r'version "([^"]+)"', said.stderr)
-    if not found:
+            run = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
+            version_line = re.search(r'version "([^"]+)"', run.stderr)
+    if not version_line:
         return None
-    version = found[1].removeprefix("1.")
+    version = version_line[1].removeprefix("1.")
     return Java(home=home, version=version) if version[:1].isdigit() else None
 
 
 def machine_memory_mb() -> int:
-    """Return the memory this process may use: the machine's, or its control group's if that is smaller."""
+    """Return the memory that this process may use: the machine's, or its control group's if that is smaller."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with suppress(OSError, ValueError):
         total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
@@ -133,13 +134,13 @@ def machine_memory_mb() -> int:
 def fitted_memory_mb(machine_mb: int) -> int:
     """Return a third of the machine's memory, at least 1 GB and at most 8.
 
-    A third leaves room for delta-rs, DuckDB and the page cache, which all work beside the JVM.
+    A third leaves room for delta-rs, DuckDB and the page cache, which all work in parallel to the JVM.
     """
     return max(MEMORY_FLOOR_MB, min(MEMORY_CAP_MB, machine_mb // 3))
 
 
 def archive_key(java: Java, *, role: str, class_path: Iterable[Path], spark: str) -> str:
-    """Name the archive that fits: the JVM refuses one that was recorded with another Java or class path."""
+    """Return the name of the matching archive. The JVM refuses one that was recorded with another Java or class path."""
     parts = [str(java.home), java.version, role, spark]
     for jar in class_path:
         parts += [str(jar), str(jar.stat().st_mtime_ns)]
@@ -147,13 +148,13 @@ def archive_key(java: Java, *, role: str, class_path: Iterable[Path], spark: str
 
 
 def archive_options(folder: Path, key: str, *, clock: Clock | None = None) -> list[str]:
-    """Return the JVM options that use the archive of this key, or record one; none where neither can be done.
+    """Return the JVM options that use the archive of this key, or record one; empty if neither is possible.
 
-    Safe for many processes at once: each records under a name of its own, and promotion is a rename.
+    Safe for many processes at once, because each records under its own name, and promotion is a rename.
     """
     clock = SystemClock() if clock is None else clock
     if any(os.environ.get(name) for name in ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")):
-        return []  # these put a folder into the class path, which no archive may have
+        return []  # these variables add a folder to the class path, which an archive must not have
     archive = folder / f"{key}.jsa"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -168,7 +169,7 @@ def archive_options(folder: Path, key: str, *, clock: Clock | None = None) -> li
 
 
 def _promote(folder: Path, key: str, archive: Path) -> None:
-    """Give the first complete recording its final name, and drop the others."""
+    """Rename the first complete recording to its final name, and delete the other recordings."""
     for part in sorted(folder.glob(f"{key}.*.part")):
         with suppress(FileNotFoundError):
             if archive.exists():
@@ -183,7 +184,7 @@ def _complete(part: Path) -> bool:
 
 
 def _tidy(folder: Path, *, now_seconds: float) -> None:
-    """Remove recordings that a crash cut short, and all but the archives used last."""
+    """Delete recordings of crashed JVMs, and all archives except the last used ones."""
     with suppress(FileNotFoundError):
         for part in folder.glob("*.part"):
             if now_seconds - part.stat().st_mtime > PARTIAL_KEPT_SECONDS:
@@ -195,10 +196,10 @@ def _tidy(folder: Path, *, now_seconds: float) -> None:
 
 @contextmanager
 def filtered_stderr() -> Iterator[deque[str]]:
-    """Let a JVM that is started inside the block inherit a standard error that leaves the known noise out.
+    """Give a JVM that is started inside the block a standard error without the known noise.
 
-    Everything else is passed on, for as long as the JVM lives. Yields the last lines, for an error message.
-    The block must not be entered by two threads at once.
+    All other lines are forwarded for as long as the JVM lives. Yields the last lines, for an error message. Two threads must
+    not enter the block at the same time.
     """
     tail: deque[str] = deque(maxlen=20)
     sys.stderr.flush()
@@ -212,7 +213,7 @@ def filtered_stderr() -> Iterator[deque[str]]:
         yield tail
     except BaseException:
         os.dup2(shown, 2)
-        forward.join(timeout=1)  # a JVM that failed closes its end; let its last words arrive
+        forward.join(timeout=1)  # a failed JVM closes its end; wait for its last lines
         raise
     os.dup2(shown, 2)
 
@@ -227,28 +228,28 @@ def _forward(read_end: int, shown: int, tail: deque[str]) -> None:
 
 
 def children() -> set[int]:
-    """Return this process's children, as far as the system tells."""
+    """Return the process ids of this process's children, as far as the system reports them."""
     # Read by hand, not by psutil: the handler of Ctrl-C calls this, and a signal handler must not import a module.
-    found: set[int] = set()
+    processes: set[int] = set()
     with suppress(OSError):
         for task in Path("/proc/self/task").iterdir():
-            found |= {int(child) for child in (task / "children").read_text().split()}
-    return found
+            processes |= {int(child) for child in (task / "children").read_text().split()}
+    return processes
 
 
 def end_children(spared: Iterable[int] = ()) -> None:
-    """Ask this process's children to end, wait a little, and kill those that have not."""
-    doomed = children() - set(spared)
-    _signal(doomed, signal.SIGTERM)
+    """Send SIGTERM to this process's children, wait a little, and kill those that still run."""
+    remaining = children() - set(spared)
+    _signal(remaining, signal.SIGTERM)
     deadline = time.monotonic() + END_SECONDS
-    while doomed and time.monotonic() < deadline:
-        doomed = {child for child in doomed if _runs(child)}
+    while remaining and time.monotonic() < deadline:
+        remaining = {child for child in remaining if _runs(child)}
         time.sleep(POLL_SECONDS)
-    _signal(doomed, signal.SIGKILL)
+    _signal(remaining, signal.SIGKILL)
 
 
 def is_alive(process: int) -> bool:
-    """Tell whether a process is there; one that has ended and was not waited for is."""
+    """Return whether a process exists. A process that has ended and was not waited for still exists."""
     with suppress(PermissionError):
         try:
             os.kill(process, 0)
@@ -258,19 +259,19 @@ def is_alive(process: int) -> bool:
 
 
 def ended_with(child: int) -> int | None:
-    """Return how a child ended: its exit code, or the negative number of the signal that killed it. Reaps nothing.
+    """Return a child's exit code, or the negative number of the signal that killed it. Does not reap the child.
 
     None while it runs, or if the system does not report it.
     """
     if not hasattr(os, "waitid"):
         return None
     try:
-        found = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        status = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return None
-    if found is None:
+    if status is None:
         return None
-    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+    return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
 
 
 def _signal(processes: Iterable[int], number: signal.Signals) -> None:
@@ -287,7 +288,7 @@ def _runs(child: int) -> bool:
 
 
 def main() -> None:
-    """Print the home that would be used; exit 5 if there is none."""
+    """Print the home that would be used; exit with code 5 if no Java is found."""
     try:
         home = find_java().home
     except Unavailable as error:

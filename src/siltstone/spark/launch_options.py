@@ -1,7 +1,7 @@
-"""What a JVM that we start is told: its memory, its class path, its Spark options and its log, as plain data.
+"""Options of a JVM that we start: its memory, class path, Spark options and log, as plain data.
 
-`launch_options` looks at this machine (fetches jars, records or uses a class archive); `options` only computes. Whatever
-the setting `spark` names wins over ours.
+`launch_options` inspects this machine (downloads jars, records or uses a class archive); `options` only computes. Values of the
+setting `spark` override ours.
 """
 
 import os
@@ -21,24 +21,24 @@ APP_NAME: Final = "siltstone"
 SESSION_OPTIONS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
-    "spark.sql.datetime.java8API.enabled": "true",  # a pushed-down filter would go through a calendar without ten days of 1582
+    "spark.sql.datetime.java8API.enabled": "true",  # otherwise pushed-down filters use a calendar that lacks ten days of 1582
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.compression.codec": "zstd",
-    "spark.sql.parquet.columnarReaderBatchSize": "1024",  # after so many rows a task looks whether it is to end
+    "spark.sql.parquet.columnarReaderBatchSize": "1024",  # rows after which a task checks whether it was cancelled
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "512",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.sql.variable.substitute": "false",  # no query reads ${env:...}; the gate writes none either
+    "spark.sql.variable.substitute": "false",  # no query can read ${env:...}; the gate writes none either
 }
-"""What every session that we make has, a remote one too."""
+"""Options of every session that we create, also of a remote one."""
 
 GUARDED_OPTIONS: Final = {
     "spark.authenticate": "true",
     "spark.io.encryption.enabled": "true",
 }
-"""What keeps other users of this machine from Spark's ports and blocks. A local Spark makes its secrets itself, in its memory:
-no command line, variable or file holds them. Shuffle files of a killed Spark cannot be read without them. Traffic is not
+"""Options that protect Spark's ports and blocks from other users of this machine. A local Spark generates its secrets in memory:
+no command line, variable or file contains them. Shuffle files of a killed Spark cannot be read without them. Traffic is not
 encrypted, because it stays on the loopback interface. With `spark.network.crypto.enabled`, tasks of Connect sessions sometimes
 failed: a request for a class got no answer for 120 s, and then a closed connection."""
 
@@ -49,17 +49,17 @@ SERVER_OPTIONS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-"""What can be set only where the JVM starts."""
+"""Options that can be set only when the JVM starts."""
 
 LOCAL_DIRS: Final = "SPARK_LOCAL_DIRS"
-"""A variable that wins over the option ``spark.local.dir``."""
+"""Environment variable that overrides the option ``spark.local.dir``."""
 
 PAGE_SIZE: Final = f"{4 * 1024 * 1024 - 16}b"
-"""What each join, sort and sum takes of a small heap at once; Spark's own pages are up to 64 MB. With its header an array
-of so many bytes fills whole regions of the collector's."""
+"""Memory page of each join, sort and sum, for small heaps. Spark's own pages are up to 64 MB. An array of this size, with its
+header, fills whole regions of the garbage collector."""
 
 JOINED_OPTIONS: Final = {"spark.driver.extraJavaOptions": " ", "spark.driver.extraClassPath": os.pathsep}
-"""Settings of the user's that come after ours instead of in their place, and what separates the two."""
+"""User options that are appended to ours instead of replacing them, with the separator."""
 
 LOG_SETTINGS: Final = """\
 rootLogger.level = error
@@ -72,7 +72,7 @@ appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
 """
-"""The gateway takes the level of its own logger for the whole log, and says so, unless the two agree."""
+"""The gateway sets the level of its own logger for the whole log, and logs that, unless the two levels agree."""
 EXECUTOR_LOG_SETTINGS: Final = """\
 logger.executor.name = org.apache.spark.executor.Executor
 logger.executor.level = error
@@ -81,7 +81,7 @@ logger.executor.filter.stuck.regex = Killed task.*could not be stopped within.*
 logger.executor.filter.stuck.onMatch = ACCEPT
 logger.executor.filter.stuck.onMismatch = DENY
 """
-"""An executor logs every failed task, which the caller gets as an exception anyway. `connect.STUCK_TASK` is what is left."""
+"""An executor logs every failed task, which the caller gets as an exception. Only `connect_server.STUCK_TASK` passes."""
 REPEATED_BY_THE_EXCEPTION: Final = (
     "org.apache.spark.scheduler.TaskSetManager",
     "org.apache.spark.util.Utils",
@@ -90,21 +90,23 @@ REPEATED_BY_THE_EXCEPTION: Final = (
     "org.apache.spark.util.ShutdownHookManager",
     "org.apache.spark.sql.connect.utils.ErrorUtils",
 )
-"""Loggers that print as an error what the caller gets as an exception anyway."""
+"""Loggers that print an error which the caller also gets as an exception."""
 
 
 def launch_options(settings: Settings, *, java: Java, role: str, scratch: Path) -> dict[str, str]:
-    """Compute the options for a JVM that starts now on this machine: fetches jars, records or uses an archive.
+    """Compute the options of a JVM that starts now on this machine. Downloads jars, records or uses an archive.
 
-    The role is `connect` for a server, `worker` for that of a job's process, `classic` for any other. Whatever the JVM
-    writes beside a lake is in the folder `scratch`.
+    The role is `connect` for a server, `worker` for the JVM of a job's process, `classic` for any other. Everything that the
+    JVM writes outside a lake is in the folder `scratch`.
     """
     jars = _jars(settings)
     cache = cache_folder()
     java_options = [
         *_archive(java, role=role, jars=jars),
         *(["-XX:TieredStopAtLevel=1"] if settings.spark_short_run else []),
-        *(["-XX:+ExitOnOutOfMemoryError"] if role != "classic" else []),  # what others rely on is sound or gone
+        *(
+            ["-XX:+ExitOnOutOfMemoryError"] if role != "classic" else []
+        ),  # other processes rely on it, so it must be sound
         *("-XX:-UsePerfData", "-Xlog:disable", "-Xlog:all=error:stderr"),
         *_log_options(cache, settings),
     ]
@@ -112,14 +114,14 @@ def launch_options(settings: Settings, *, java: Java, role: str, scratch: Path) 
 
 
 def would_record(settings: Settings, *, java: Java, role: str) -> bool:
-    """Tell whether a JVM of this role would record a class archive: there is none that fits, and there can be one."""
+    """Return whether a JVM of this role would record a class archive: none fits yet, and recording is possible."""
     return any("ArchiveClassesAtExit" in option for option in _archive(java, role=role, jars=_jars(settings)))
 
 
 def _jars(settings: Settings) -> tuple[Path, ...]:
     return tuple(
         jar.resolve() for jar in (*delta_jars(settings), *driver_jars(settings))
-    )  # an archive knows them by name
+    )  # an archive identifies jars by name
 
 
 def _archive(java: Java, *, role: str, jars: Sequence[Path]) -> list[str]:
@@ -131,7 +133,7 @@ def _archive(java: Java, *, role: str, jars: Sequence[Path]) -> list[str]:
 def options(
     settings: Settings, *, jars: Sequence[Path], java_options: Sequence[str], machine_mb: int, scratch: Path
 ) -> dict[str, str]:
-    """Return every Spark setting of a session that we start, as plain data."""
+    """Return every Spark option of a session that we start, as plain data."""
     cores = local_cores(settings.spark_master)
     chosen = SESSION_OPTIONS | SERVER_OPTIONS
     chosen["spark.driver.memory"] = f"{settings.spark_memory_mb or fitted_memory_mb(machine_mb)}m"
@@ -141,9 +143,11 @@ def options(
     if cores:
         chosen |= _local_options(cores) | GUARDED_OPTIONS
         chosen["spark.local.dir"] = str(scratch)
-        chosen["spark.driver.extraClassPath"] = os.pathsep.join(map(str, jars))  # only these an archive can hold
+        chosen["spark.driver.extraClassPath"] = os.pathsep.join(
+            map(str, jars)
+        )  # an archive covers only this class path
     else:
-        chosen["spark.jars"] = ",".join(map(str, jars))  # shipped to the executors
+        chosen["spark.jars"] = ",".join(map(str, jars))  # Spark sends them to the executors
     for name, value in settings.spark.items():
         ours = chosen.get(name)
         chosen[name] = JOINED_OPTIONS[name].join([ours, value]) if ours and name in JOINED_OPTIONS else value
@@ -151,22 +155,22 @@ def options(
 
 
 def ui_options(port: int) -> dict[str, str]:
-    """Return what shows Spark's UI at a port; nothing for port 0: it is off unless asked for."""
+    """Return the options that enable Spark's UI at a port; empty for port 0, because the UI is off by default."""
     return {"spark.ui.enabled": "true", "spark.ui.port": str(port)} if port else {}
 
 
 def local_cores(master: str) -> int:
-    """Return how many cores a local master uses: ``local[2]`` is 2; 0 for a cluster."""
+    """Return the number of cores of a local master: 2 for ``local[2]``; 0 for a cluster."""
     if master == "local":
         return 1
-    found = re.fullmatch(r"local\[(\*|\d+)(?:,\s*\d+)?\]", master)
-    if not found:
+    cores = re.fullmatch(r"local\[(\*|\d+)(?:,\s*\d+)?\]", master)
+    if not cores:
         return 0
-    return (os.cpu_count() or 1) if found[1] == "*" else int(found[1])
+    return (os.cpu_count() or 1) if cores[1] == "*" else int(cores[1])
 
 
 def _local_options(cores: int) -> dict[str, str]:
-    """Return what fits one machine, where a partition more than there are cores is only overhead."""
+    """Return the options for one machine, where more partitions than cores only add overhead."""
     return {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -182,7 +186,7 @@ def _quoted(option: str) -> str:
 
 
 def _log_options(cache: Path, settings: Settings) -> list[str]:
-    """Quieten Spark's log, unless the user chose a level: then Spark's own ways apply."""
+    """Quieten Spark's log, unless the user has set a level. Then Spark's own log settings apply."""
     if "spark.log.level" in settings.spark:
         return []
     text = LOG_SETTINGS + EXECUTOR_LOG_SETTINGS

@@ -1,7 +1,7 @@
-"""Files that Spark's executors write: into a folder no log names yet, then listed, cleaned of side files and verified.
+"""Files that Spark's executors write: into a folder that no log names yet, then listed, cleaned of side files and verified.
 
-A folder belongs to one attempt of one owner (``data/<owner>/<attempt>/``), so that a zombie task of another attempt can
-never add a file to it. Spark's ``.crc`` and ``_SUCCESS`` files are removed: they keep checksums of what may have to be
+A folder belongs to one attempt of one owner (``data/<owner>/<attempt>/``), so that a zombie task of another attempt can never
+add a file to it. Spark's ``.crc`` and ``_SUCCESS`` files are removed: they contain checksums of rows that may have to be
 forgotten, and no reader needs them.
 """
 
@@ -31,7 +31,7 @@ HOUSE_SETTINGS: Final = {
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.session.timeZone": "UTC",
 }
-"""INT96 timestamps are wrong here, and a file that is skipped in silence is a loss of rows."""
+"""Required settings: INT96 timestamps would be wrong, and a silently skipped file would lose rows."""
 
 
 def attempt_folder(owner: str, attempt: int) -> str:
@@ -40,21 +40,21 @@ def attempt_folder(owner: str, attempt: int) -> str:
 
 
 def write_frame(frame: "DataFrame", root: Path, folder: str, *, schema: pa.Schema, key: Sequence[str]) -> None:
-    """Let Spark write the frame into the folder as Parquet in the house's layout."""
+    """Make Spark write the frame into the folder as Parquet in Siltstone's layout."""
     with house_settings(frame.sparkSession):
         frame.write.options(**spark_options(schema, key)).mode("error").parquet(str(root / folder))
 
 
 @contextlib.contextmanager
 def house_settings(spark: "SparkSession") -> Iterator[None]:
-    """Hold the settings that decide about right and wrong while a session that is not ours writes.
+    """Apply the settings required for correct files while a session of the user writes.
 
-    Several threads may write through one session: the first one in sets them, the last one out sets them back.
+    Several threads may write through one session. The first one sets them, the last one restores the old values.
     """
     with _HELD_MUTEX:
         held = _HELD.setdefault(id(spark), _Held(spark))
         if not held.users:
-            held.take_over()
+            held.apply()
         held.users += 1
     try:
         yield
@@ -63,25 +63,25 @@ def house_settings(spark: "SparkSession") -> Iterator[None]:
             held.users -= 1
             if not held.users:
                 del _HELD[id(spark)]
-                held.give_back()
+                held.reset()
 
 
 class _Held:
-    """A session whose settings are ours for now."""
+    """A session in which our settings are applied."""
 
     def __init__(self, spark: "SparkSession") -> None:
         self.users = 0
         self._spark = spark
         self._before: dict[str, str | None] = {}
 
-    def take_over(self) -> None:
+    def apply(self) -> None:
         conf = self._spark.conf
-        found = {name: conf.get(name, None) for name in HOUSE_SETTINGS}
-        self._before = {name: value for name, value in found.items() if value != HOUSE_SETTINGS[name]}
+        current = {name: conf.get(name, None) for name in HOUSE_SETTINGS}
+        self._before = {name: value for name, value in current.items() if value != HOUSE_SETTINGS[name]}
         for name in self._before:
             conf.set(name, HOUSE_SETTINGS[name])
 
-    def give_back(self) -> None:
+    def reset(self) -> None:
         for name, old in self._before.items():
             if old is None:
                 self._spark.conf.unset(name)
@@ -96,32 +96,32 @@ _HELD_MUTEX: Final = threading.Lock()
 def collect_files(
     root: Path, folder: str, *, schema: pa.Schema, stats: Sequence[str], names: Collection[str] | None = None
 ) -> tuple[DataFile, ...]:
-    """List what was written, drop side files and empty files, and describe the rest for a commit.
+    """List the written files, delete side files and empty files, and describe the others for a commit.
 
-    With `names`, only these count: what else lies there was left by a task that Spark tried again.
+    With `names`, only these count. Other files were left by a task that Spark retried.
 
     Raises:
-        Unavailable: the folder is not visible from here: the executors wrote to another machine's disk.
-        Corruption: a file cannot be read back or holds other columns.
+        Unavailable: the folder is not visible here, because the executors wrote to another machine's disk.
+        Corruption: a file cannot be read back or has other columns.
     """
     path = root / folder
     if not path.is_dir():
         raise Unavailable(
-            f"Spark wrote nothing that is visible at {path}. Driver and executors must share the lake's disk."
+            f"Spark wrote no files that are visible at {path}. Driver and executors must share the lake's disk."
         )
     files: list[DataFile] = []
-    for found in sorted(path.iterdir()):
-        if found.name.startswith((".", "_")) or (names is not None and found.name not in names):
-            shutil.rmtree(found) if found.is_dir() else found.unlink()
+    for written in sorted(path.iterdir()):
+        if written.name.startswith((".", "_")) or (names is not None and written.name not in names):
+            shutil.rmtree(written) if written.is_dir() else written.unlink()
             continue
-        add_checksums(found)
-        file = data_file(root, f"{folder}/{found.name}", expected=schema, stats=stats)
+        add_checksums(written)
+        file = data_file(root, f"{folder}/{written.name}", expected=schema, stats=stats)
         if file.rows:
             files.append(file)
         else:
-            found.unlink()
+            written.unlink()
     if names is not None and len(files) != len(names):
-        raise Corruption(f"{len(names)} files should be in {path}, {len(files)} are; nothing was committed.")
+        raise Corruption(f"Expected {len(names)} files in {path}, found {len(files)}; nothing was committed.")
     return tuple(files)
 
 
@@ -129,7 +129,7 @@ def manifest(root: Path, files: Sequence[DataFile]) -> tuple[OutputFile, ...]:
     """Return the files with the SHA-256 of each, as they are before a commit names them.
 
     Raises:
-        Corruption: a file does not have the size that its footer was read with.
+        Corruption: a file no longer has the size from when its footer was read.
     """
     return tuple(_output(root, file) for file in files)
 
@@ -146,5 +146,5 @@ def _output(root: Path, file: DataFile) -> OutputFile:
 
 
 def discard(root: Path, folder: str) -> None:
-    """Remove what an attempt wrote and did not commit."""
+    """Delete the uncommitted files of an attempt."""
     shutil.rmtree(root / folder, ignore_errors=True)

@@ -1,6 +1,6 @@
-"""How far Spark has come, told to whoever watches while it works; only Connect sessions tell.
+"""Progress of Spark's work, reported while it runs. Only Connect sessions report progress.
 
-A number of tasks is what Spark knows at that moment: each stage that starts brings more.
+A number of tasks is what Spark knows at that moment. Each stage that starts adds more.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Where one operation of Spark's stands."""
+    """Progress of one Spark operation."""
 
     tasks: int
     tasks_done: int
@@ -22,19 +22,19 @@ class Progress:
 
 
 Show = Callable[["Progress | str"], None]
-"""Takes progress, or a line about what goes on instead."""
+"""Callback for progress, or for a line about a step without progress."""
 
 
 class Watcher:
-    """Tells one function how Spark comes along, on every session that it is attached to."""
+    """Reports Spark's progress to one function, for every attached session."""
 
     def __init__(self, show: Show) -> None:
         self._show = show
         self._sessions: list[SparkSession] = []
 
     def attach(self, session: "SparkSession") -> None:
-        """Listen to a session from now on; a classic one has nothing to say."""
-        if is_connect(session) and not any(known is session for known in self._sessions):
+        """Report the progress of a session from now on. A classic session reports none."""
+        if is_connect(session) and not any(attached is session for attached in self._sessions):
             session.registerProgressHandler(self)  # type: ignore[arg-type]  # any callable with these arguments
             self._sessions.append(session)
 
@@ -43,27 +43,27 @@ class Watcher:
         self._show(text)
 
     def detach(self) -> None:
-        """Listen no more."""
+        """Stop reporting."""
         for session in self._sessions:
             session.removeProgressHandler(self)  # type: ignore[arg-type]
         self._sessions.clear()
 
     def __call__(self, *, stages: Iterable[Any] | None, done: bool, **_more: object) -> None:
-        """Take what Spark says."""
-        known = [] if done else list(stages or ())
-        if known:
+        """Receive progress from Spark."""
+        running = [] if done else list(stages or ())
+        if running:
             self._show(
                 Progress(
-                    tasks=sum(stage.num_tasks for stage in known),
-                    tasks_done=sum(stage.num_completed_tasks for stage in known),
-                    bytes_read=sum(stage.num_bytes_read for stage in known),
+                    tasks=sum(stage.num_tasks for stage in running),
+                    tasks_done=sum(stage.num_completed_tasks for stage in running),
+                    bytes_read=sum(stage.num_bytes_read for stage in running),
                 )
             )
 
 
 @contextmanager
 def watching(show: Show) -> Iterator[Watcher]:
-    """Return a watcher for the length of a block."""
+    """Yield a watcher, and detach it at the end of the block."""
     watcher = Watcher(show)
     try:
         yield watcher
@@ -72,5 +72,5 @@ def watching(show: Show) -> Iterator[Watcher]:
 
 
 def is_connect(session: "SparkSession") -> bool:
-    """Tell a Connect session from a classic one."""
+    """True for a Connect session, False for a classic one."""
     return type(session).__module__.startswith("pyspark.sql.connect")

@@ -1,4 +1,4 @@
-"""The Python processes of a Spark server: Spark starts a daemon of them for every session that runs Python, and never ends it.
+"""The Python processes of a Spark server. Spark starts a daemon for every session that runs Python, and never ends it.
 
 A server that outlives its sessions would gather one of them, of some 50 MB, for every command. The server's owner ends them
 when no session is left. Spark starts a new daemon where a session still needs one that was ended.
@@ -13,7 +13,7 @@ DAEMON: Final = "pyspark.daemon"
 
 
 def end_python_workers(server: int) -> int:
-    """End the Python daemons and workers below a server's process; return how many processes."""
+    """End the Python daemons and workers below a server's process; return their number."""
     daemons = python_daemons(server)
     for process in daemons:
         with suppress(ProcessLookupError):  # ended with its parent

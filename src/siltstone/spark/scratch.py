@@ -1,14 +1,14 @@
-"""Scratch: where Spark spills, and where everything is that a JVM of ours writes beside a lake.
+"""Scratch folders: for Spark's spills and everything else that a JVM of ours writes outside a lake.
 
-Spark's blocks, shuffle files, spills, artifacts and native libraries hold rows of users. They are all in one folder for
-each process, below ``<scratch_dir>/siltstone-<user id>``, which only its owner can enter::
+Spark's blocks, shuffle files, spills, artifacts and native libraries contain rows of users. They are all in one folder per
+process, below ``<scratch_dir>/siltstone-<user id>``, which only its owner can enter::
 
     siltstone-1000/
-      live/<id>      the lock of a live owner (`presence.py`); a crash releases it
+      live/<id>      the lock of a live owner (`liveness.py`); a crash releases it
       <id>/          the folder of that owner
 
-A folder is taken in this order: lock, then folder. So a folder without a live lock is that of a dead process, and `sweep`
-removes it. Every start of a JVM, every purge and ``silt doctor`` sweep.
+A process creates the lock first and then the folder. So a folder without a live lock belongs to a dead process, and `sweep`
+deletes it. Every start of a JVM, every purge and ``silt doctor`` sweep.
 """
 
 import os
@@ -31,13 +31,13 @@ _OWNER: Final = re.compile(r"[0-9a-f]{32}\Z")
 
 
 class Scratch:
-    """A folder for one process. `close` removes it; after a crash the next sweep does."""
+    """A folder for one process. `close` deletes it; after a crash the next sweep does."""
 
     def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
-        """Sweep what dead processes left, and take a fresh folder.
+        """Sweep the folders of dead processes, and create a fresh one.
 
         Raises:
-            Unavailable: the folder cannot be made, or belongs to another user.
+            Unavailable: the folder cannot be created, or belongs to another user.
         """
         root = private_folder(scratch_root(settings), remedy=REMEDY)
         sweep(root)
@@ -48,10 +48,10 @@ class Scratch:
             self._presence = Presence(root / LIVE, owner)
             self.folder.mkdir(mode=OWNER_ONLY)
         except OSError as error:
-            raise Unavailable(f"{self.folder} cannot be made: {error}. {REMEDY}") from error
+            raise Unavailable(f"{self.folder} cannot be created: {error}. {REMEDY}") from error
 
     def close(self) -> None:
-        """Remove the folder with all that is in it; a second call, or one in a forked child, does nothing."""
+        """Delete the folder with its content. A second call, or one in a forked child, has no effect."""
         if self._process == os.getpid():
             shutil.rmtree(self.folder, ignore_errors=True)
         self._presence.close()
@@ -64,21 +64,21 @@ class Scratch:
 
 
 def scratch_root(settings: Settings) -> Path:
-    """Return the folder of this user: below the setting `scratch_dir`, else the system's folder for temporary files.
+    """Return the folder of this user, below the setting `scratch_dir`; default: the system's folder for temporary files.
 
     Raises:
-        InvalidRequest: the setting is a relative path, which each process would take for another folder.
+        InvalidRequest: the setting is a relative path, which would be another folder for each process.
     """
     above = Path(settings.scratch_dir).expanduser() if settings.scratch_dir else Path(tempfile.gettempdir()).absolute()
     if not above.is_absolute():
-        raise InvalidRequest(f"The setting scratch_dir takes an absolute path, not {settings.scratch_dir!r}.")
+        raise InvalidRequest(f"The setting scratch_dir must be an absolute path, not {settings.scratch_dir!r}.")
     return above / f"siltstone-{os.getuid()}"
 
 
 def sweep_all(settings: Settings) -> int:
-    """Sweep the folder of this user. A worker's is in the folder of its parent process: the ones above are swept, too.
+    """Sweep the folder of this user. A worker's folder is inside the folder of its parent process: those are swept, too.
 
-    What cannot be swept is left: a purge has done its work by then.
+    Folders that cannot be swept are left, because a purge has done its work by then.
     """
     removed = 0
     try:
@@ -86,7 +86,7 @@ def sweep_all(settings: Settings) -> int:
     except InvalidRequest:
         return removed
     while True:
-        with suppress(OSError, Unavailable):  # what cannot be removed now is removed by a later sweep
+        with suppress(OSError, Unavailable):  # a later sweep deletes what cannot be deleted now
             removed += sweep(root)
         if not _OWNER.match(root.parent.name) or root.parent.parent.name != root.name:
             return removed
@@ -94,18 +94,18 @@ def sweep_all(settings: Settings) -> int:
 
 
 def dead_folders(root: Path) -> list[Path]:
-    """Return the folders that processes left which have ended without removing them."""
+    """Return the folders of processes that ended without deleting them."""
     if root.is_symlink() or not root.is_dir() or root.stat().st_uid != os.getuid():
         return []
-    found = [path for path in root.iterdir() if _OWNER.match(path.name) and path.is_dir() and not path.is_symlink()]
-    return sorted(path for path in found if not is_live(root / LIVE, path.name))
+    folders = [path for path in root.iterdir() if _OWNER.match(path.name) and path.is_dir() and not path.is_symlink()]
+    return sorted(path for path in folders if not is_live(root / LIVE, path.name))
 
 
 def sweep(root: Path) -> int:
-    """Remove the folders of dead processes; return how many. One that cannot be removed is left for the next sweep."""
-    doomed = dead_folders(root)
-    for path in doomed:
+    """Delete the folders of dead processes; return their number. A folder that cannot be deleted is left for the next sweep."""
+    dead = dead_folders(root)
+    for path in dead:
         shutil.rmtree(path, ignore_errors=True)
-    if doomed or (root / LIVE).is_dir():
+    if dead or (root / LIVE).is_dir():
         sweep_dead(root / LIVE)
-    return sum(not path.exists() for path in doomed)
+    return sum(not path.exists() for path in dead)

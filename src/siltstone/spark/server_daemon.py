@@ -1,20 +1,23 @@
-"""The keeper: a process in the background that starts a Spark server, watches over it and ends it when it is not needed.
+"""The server daemon: a background process that starts a Spark server, watches it and ends it when it is not needed.
 
-`shared_spark.py` starts it and says what its files mean. Flow:
+`shared_server.py` starts it and documents its files. Flow:
 
-1. lock ``keeper.lock`` for life, and write the process id into it;
+1. lock ``keeper.lock`` for the daemon's lifetime, and write the process id into it;
 2. start the server on 127.0.0.1 with a fresh token, and write ``server.json``;
-3. tell the process that waits on standard output, and let go of it;
-4. watch. The last client has gone: end the Python processes that the server keeps for every session; also every 10 s while
-   there is none, because one may have come and gone between two looks. Nobody held ``clients.lock`` for the setting
-   `spark_idle_minutes`: remove ``server.json`` while holding that lock alone, and end the server. The server ended by itself,
-   or SIGTERM came: the same, at once.
-5. of a server for queries: an operation that a client has interrupted is still at work after `SUSPECT_SECONDS`, or Spark's log
-   says that a killed task does not end. Remove ``server.json`` and end the server, by force after `STUCK_STOP_SECONDS`. Clients
-   get Unavailable or, for reads, ask again; the next one starts another server.
+3. report to the process that waits on standard output, and detach from it;
+4. watch the server:
 
-A keeper whose folder was deleted serves the clients it has and then ends; one whose ``server.json`` was damaged writes
-it anew. A killed keeper leaves ``server.json`` behind, which nobody trusts without its lock, and takes the server with it.
+   * When the last client has left, end the Python processes that the server holds for every session. Also do so every 10 s
+     while there is no client, because one may have come and gone between two checks.
+   * When no client held ``clients.lock`` for the setting `spark_idle_minutes`, remove ``server.json`` while holding that lock
+     alone, and end the server.
+   * When the server ended by itself, or on SIGTERM, do the same at once.
+5. for a server for queries: an operation that a client interrupted still runs after `SUSPECT_SECONDS`, or Spark's log reports
+   that a killed task does not end. Then remove ``server.json`` and end the server, by force after `STUCK_STOP_SECONDS`. Clients
+   get Unavailable or, for reads, retry. The next client starts another server.
+
+A daemon whose folder was deleted serves its clients and then ends. A damaged ``server.json`` is rewritten. A killed daemon
+leaves ``server.json`` behind, which no client trusts without the lock, and its server ends with it.
 """
 
 import fcntl
@@ -49,20 +52,20 @@ from siltstone.spark.shared_server import (
 TOKEN_BYTES: Final = 32
 WATCH_SECONDS: Final = 0.5
 PYTHON_SECONDS: Final = 10.0
-"""How often a keeper without clients looks for Python processes: that lists all processes of the machine."""
+"""Interval, in seconds, at which a daemon without clients looks for Python processes. It lists all processes of the machine."""
 LOCK_TRIES: Final = 100
-"""Whoever only asks whether the keeper lives holds its lock for a moment."""
+"""Attempts to acquire the daemon's lock. A process that checks whether a daemon lives holds the lock for a moment."""
 SECONDS_PER_MINUTE: Final = 60.0
 SUSPECT_SECONDS: Final = 10.0
-"""Time that an interrupted operation has to end before its server is ended."""
+"""Seconds after which the server of an interrupted operation that still runs is ended."""
 STUCK_STOP_SECONDS: Final = 3.0
-"""Time that a server has to end whose threads do not: its own clean-up waits for them."""
+"""Seconds until a server with stuck threads is killed, because its own clean-up waits for them."""
 THREAD_NAME: Final = "SparkConnectExecuteThread_opId={}"
 """The name of the thread in which Spark Connect runs an operation."""
 
 
 class Keeper:
-    """Serves one place, from its start to its end."""
+    """Serves one place for its lifetime."""
 
     def __init__(
         self,
@@ -78,7 +81,7 @@ class Keeper:
         self._settings = settings
         self._clock = SystemClock() if clock is None else clock
         self._suspects: list[str] = []
-        """Operations that were reported, until the server has said whether they are at work."""
+        """Reported operations, until the server has answered whether they still run."""
         self._ui = ui or settings.spark.get("spark.ui.enabled") == "true"
         prepare(folder)
         self._own = self._own_lock()
@@ -93,13 +96,13 @@ class Keeper:
                 os.write(handle, str(os.getpid()).encode())
                 return handle
             self._clock.sleep(0.05)
-        raise Unavailable(f"Another keeper serves {self._folder}.")
+        raise Unavailable(f"Another daemon serves {self._folder}.")
 
     def start(self) -> tuple[ConnectServer, Running]:
-        """Start the server and let clients find it.
+        """Start the server and publish it to clients.
 
         Raises:
-            Unavailable: it did not start.
+            Unavailable: the server did not start.
         """
         token = secrets.token_hex(TOKEN_BYTES)
         ui_port = int(self._settings.spark.get("spark.ui.port", 0)) or free_port() if self._ui else 0
@@ -121,10 +124,10 @@ class Keeper:
         return server, running
 
     def watch(self, server: ConnectServer, running: Running) -> bool:
-        """Return when the server has to end, or has ended; no client can find it any more then.
+        """Return when the server must end, or has ended. Clients can no longer find it then.
 
         Returns:
-            True if it has to end because a query does not.
+            True if it must end because a query does not end.
         """
         idle_since = python_ended = self._clock.monotonic_seconds()
         were_clients = False
@@ -153,7 +156,7 @@ class Keeper:
         return False
 
     def _is_stuck(self, server: ConnectServer, running: Running) -> bool:
-        """True if a query works on although it was interrupted; the log gets a line about it."""
+        """True if an interrupted query still runs; write a line about it to the log."""
         if not self._suspects:
             self._suspects = take_suspects(self._folder, port=running.port, older_seconds=SUSPECT_SECONDS)
         stuck = server.stuck_task()
@@ -165,52 +168,52 @@ class Keeper:
             stuck = bool(at_work)
         if stuck:
             sys.stderr.write(
-                "The server is ended: a query that was interrupted does not end. The next command starts another.\n"
+                "The server is ended because an interrupted query does not end. The next command starts another server.\n"
             )
             sys.stderr.flush()
         return stuck
 
     def _alone(self) -> bool:
-        """Take the clients' lock if no client is there."""
+        """Lock the clients' lock exclusively if no client holds it."""
         with suppress(BlockingIOError):
             fcntl.flock(self._clients, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         return False
 
     def _orphaned(self) -> bool:
-        """True if the folder was deleted: whoever comes next finds another keeper there, or none."""
+        """True if the folder was deleted. The next client finds another daemon there, or none."""
         try:
             return not os.path.samestat(os.fstat(self._own), (self._folder / KEEPER_LOCK).stat())
         except FileNotFoundError:
             return True
 
     def _forget(self) -> None:
-        """Let no client find the server; then whoever waits for the clients' lock may go on."""
+        """Hide the server from clients, then release the clients' lock for the processes that wait for it."""
         self.withdraw()
         fcntl.flock(self._clients, fcntl.LOCK_UN)
 
     def withdraw(self) -> None:
-        """Remove ``server.json``, unless it is another keeper's."""
+        """Remove ``server.json``, unless it belongs to another daemon."""
         if not self._orphaned():
             (self._folder / STATE_FILE).unlink(missing_ok=True)
 
 
 def keep(folder: Path, order: dict[str, Any]) -> None:
-    """Live a keeper's life."""
+    """Run a daemon from start to end."""
     keeper = Keeper(folder, Settings(**order["settings"]), ui=order["ui"], role=ServerRole(order["role"]))
-    os.chdir(folder)  # the caller's folder may go
+    os.chdir(folder)  # the caller's folder may be deleted
     server, running = keeper.start()
     with server:
         try:
-            _tell("")
+            _report_start("")
             if keeper.watch(server, running):
                 server.stop(seconds=STUCK_STOP_SECONDS)
         finally:
             keeper.withdraw()
 
 
-def _tell(failure: str) -> None:
-    """Say to the process that waits how the start went, and let go of it."""
+def _report_start(failure: str) -> None:
+    """Report the result of the start to the waiting process, and detach from it."""
     with suppress(BrokenPipeError):
         sys.stdout.write(json.dumps({"failure": failure}))
         sys.stdout.flush()
@@ -218,7 +221,7 @@ def _tell(failure: str) -> None:
 
 
 def main() -> None:
-    """Keep a server in the folder that is named; the order comes on standard input."""
+    """Run a server daemon in the folder of the first argument. Its parameters come on standard input."""
     order = json.load(sys.stdin)
     os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
     for ignored in (signal.SIGINT, signal.SIGHUP):
@@ -227,7 +230,7 @@ def main() -> None:
     try:
         keep(Path(sys.argv[1]), order)
     except (SiltstoneError, OSError) as error:
-        _tell(str(error))
+        _report_start(str(error))
         sys.exit(1)
 
 

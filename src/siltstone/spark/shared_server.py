@@ -1,38 +1,38 @@
-"""One local Spark server that a user's commands share: finding, joining, starting and stopping it.
+"""Local Spark servers that a user's commands share: find, join, start and stop them.
 
 Terms:
 
-* *server*: a Spark Connect server on 127.0.0.1 that serves whoever shows its token.
-* *keeper*: the process in the background that started the server, and ends it when nobody has used it for a while
-  (`keeper.py`). The server ends with its keeper, however that ends.
+* *server*: a Spark Connect server on 127.0.0.1 that serves every client with its token.
+* *daemon*: the background process that started the server and ends it after it was unused for a while (`server_daemon.py`). The
+  server ends with its daemon, however the daemon ends.
 * *client*: a process that uses the server.
-* *role*: what a server is for. SQL texts run on one for ``queries``, everything else (loads, folds, exports, frames) on one for
-  ``jobs``: a query that cannot be stopped holds up no job, and its server can be ended without ending one.
-* *place*: a folder in the user's cache, readable by its owner only. A role, or settings, that need another JVM have another
-  place.
-* *suspect*: an operation of Spark Connect that was interrupted and has not ended. The keeper ends a server whose suspects do
+* *role*: the purpose of a server. SQL texts run on one for ``queries``, everything else (loads, folds, exports, frames) on one
+  for ``jobs``. So a query that cannot be stopped delays no job, and its server can be ended without ending a job.
+* *place*: a server's folder in the user's cache, readable by its owner only. A role, or settings, that need another JVM have
+  another place.
+* *suspect*: an operation of Spark Connect that was interrupted and has not ended. The daemon ends a server whose suspects do
   not end.
 
-A place has six files, and one for each suspect. Locks are file locks (`flock`): whoever dies lets go of them.
+A place has six files, and one for each suspect. Locks are file locks (`flock`), which the death of their holder releases.
 
-| file | says | locked by |
+| file | content | locked by |
 |---|---|---|
-| ``server.json`` | port, token and the rest of `Running`; there while the server serves | |
-| ``clients.lock`` | | each client, shared, for its life |
-| ``keeper.lock`` | the keeper's process id | the keeper, for its life |
-| ``start.lock`` | | whoever starts a server, until it serves |
-| ``server.log`` | what keeper and server wrote; ``previous.log`` is that of the one before | |
-| ``ended.json`` | the port of the last server that was ended because a query on it was not | |
-| ``suspect-<id>.json`` | operations that a client has interrupted in vain, and on which server | |
+| ``server.json`` | port, token and the rest of `Running`; exists while the server serves | |
+| ``clients.lock`` | | each client, shared, for its lifetime |
+| ``keeper.lock`` | the daemon's process id | the daemon, for its lifetime |
+| ``start.lock`` | | a process that starts a server, until it serves |
+| ``server.log`` | output of daemon and server; ``previous.log`` is that of the previous server | |
+| ``ended.json`` | the port of the last server that was ended because a query on it could not be stopped | |
+| ``suspect-<id>.json`` | operations that a client interrupted without effect, and their server | |
 
 Joining:
 
-1. lock ``clients.lock`` (shared): from now on the keeper sees that somebody is there;
-2. read ``server.json``; join if the keeper lives and the port answers;
-3. otherwise lock ``start.lock``, look again, wait for a keeper that is just starting or ending, and start one.
+1. lock ``clients.lock`` (shared): from now on the daemon sees that a client exists;
+2. read ``server.json``; join if the daemon lives and the port answers;
+3. otherwise lock ``start.lock``, check again, wait for a daemon that is just starting or ending, and start one.
 
-The keeper removes ``server.json`` only while it holds ``clients.lock`` alone, so a client that has read the file after
-step 1 is never left without its server. Nothing here loads PySpark.
+The daemon removes ``server.json`` only while it holds ``clients.lock`` alone. So a client that read the file after step 1 never
+loses its server. This module does not load PySpark.
 """
 
 import datetime
@@ -71,7 +71,7 @@ from siltstone.spark.connect_server import (
 from siltstone.spark.jars import DELTA_VERSION, cache_folder
 
 FORMAT: Final = 1
-"""Part of a place's name: a version that writes other files has other places."""
+"""Part of a place's name. A version that writes other files uses other places."""
 STATE_FILE: Final = "server.json"
 CLIENTS_LOCK: Final = "clients.lock"
 KEEPER_LOCK: Final = "keeper.lock"
@@ -81,7 +81,7 @@ PREVIOUS_LOG: Final = "previous.log"
 POLL_SECONDS: Final = 0.05
 LAST_LINES: Final = 10
 START_SECONDS: Final = SERVER_START_SECONDS + 30.0
-"""A server's own time to start, and some for its keeper's Python."""
+"""Start time of a server, plus some for its daemon's Python, in seconds."""
 END_SECONDS: Final = SERVER_STOP_SECONDS + 15.0
 SUSPECTS: Final = "suspect-*.json"
 ENDED_FILE: Final = "ended.json"
@@ -95,11 +95,11 @@ DECIDING_VARIABLES: Final = (
     "PYSPARK_PYTHON",
 )
 DETACH: Final = 'exec 3<&0; "$@" <&3 3<&- &'
-"""Run a command that nobody waits for: the shell ends at once, and leaves it to the system."""
+"""Shell command that runs a detached command: the shell ends at once and leaves the command to the system."""
 
 
 class ServerRole(StrEnum):
-    """What a shared server is for."""
+    """The purpose of a shared server."""
 
     QUERIES = "queries"
     JOBS = "jobs"
@@ -107,7 +107,7 @@ class ServerRole(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A server that serves. The token is a secret: whoever has it runs code as this user."""
+    """A server that serves. The token is a secret: any process that has it can run code as this user."""
 
     port: int
     token: str = field(repr=False)
@@ -117,24 +117,24 @@ class Running:
 
     @property
     def address(self) -> str:
-        """Where it is, for people."""
+        """Address of the server, for display."""
         return f"sc://localhost:{self.port}"
 
     @property
     def connection(self) -> str:
-        """Where it is and what to show there; a token is sent without TLS to ``localhost`` by this name only."""
+        """Address and token of the server. A token is sent without TLS only to the name ``localhost``."""
         return f"{self.address}/;token={self.token}"
 
     @property
     def ui(self) -> str | None:
-        """Where Spark's UI is, if it is on."""
+        """Address of Spark's UI, if it is on."""
         return f"http://127.0.0.1:{self.ui_port}" if self.ui_port else None
 
 
 def place_of(
     settings: Settings, environment: Mapping[str, str] | None = None, *, role: ServerRole = ServerRole.JOBS
 ) -> Path:
-    """Return the folder of the server that fits: its role and what decides about its JVM are part of its name."""
+    """Return the folder of the matching server. The role and everything that affects its JVM are part of its name."""
     environment = os.environ if environment is None else environment
     parts: dict[str, Any] = {name: getattr(settings, name) for name in DECIDING_SETTINGS}
     parts["spark"] = sorted(settings.spark.items())
@@ -146,7 +146,7 @@ def place_of(
 
 
 class Membership:
-    """A client's hold on the server: while it lasts, the server does not end for want of use."""
+    """A client's handle of the server. While it is open, the server does not end as unused."""
 
     def __init__(self, handle: int, running: Running, folder: Path) -> None:
         self._handle: int | None = handle
@@ -154,7 +154,7 @@ class Membership:
         self.running: Final = running
 
     def alive(self) -> bool:
-        """Tell whether the server that was joined still serves."""
+        """Return whether the joined server still serves."""
         return keeper_lives(self._folder) and read_state(self._folder) == self.running
 
     def last_words(self) -> list[str]:
@@ -162,17 +162,17 @@ class Membership:
         return last_lines(self._folder / LOG_FILE, LAST_LINES)
 
     def was_ended(self) -> bool:
-        """True if the keeper has ended the server because a query on it could not be stopped."""
+        """True if the daemon ended the server because a query on it could not be stopped."""
         return ended_port(self._folder) == self.running.port
 
     def suspect(self, operations: Sequence[str]) -> Path | None:
-        """Report operations that were interrupted and have not ended; the keeper looks at them after a while."""
-        with suppress(OSError):  # the place is gone, and its server with it
+        """Report operations that were interrupted and have not ended. The daemon checks them after a while."""
+        with suppress(OSError):  # the folder is gone, and its server with it
             return write_suspect(self._folder, Suspect(port=self.running.port, operations=tuple(operations)))
         return None
 
     def leave(self) -> None:
-        """Let go; the end of the process does the same."""
+        """Release the server. The end of the process does the same."""
         if self._handle is not None:
             close(self._handle)
             self._handle = None
@@ -202,7 +202,7 @@ class SharedSpark:
 
     @property
     def log(self) -> Path:
-        """The log of keeper and server."""
+        """The log of daemon and server."""
         return self.folder / LOG_FILE
 
     def last_words(self) -> list[str]:
@@ -210,30 +210,30 @@ class SharedSpark:
         return last_lines(self.log, LAST_LINES)
 
     def running(self) -> Running | None:
-        """Return the server if it serves now."""
-        found = read_state(self.folder)
-        return found if found is not None and keeper_lives(self.folder) and listens(found.port) else None
+        """Return the server if it serves now, or None."""
+        state = read_state(self.folder)
+        return state if state is not None and keeper_lives(self.folder) and listens(state.port) else None
 
     def keeper_pid(self) -> int | None:
-        """Return the keeper's process id, if it lives."""
+        """Return the daemon's process id, if it lives."""
         return _keeper_pid(self.folder) if keeper_lives(self.folder) else None
 
     def uptime_seconds(self) -> int | None:
-        """Return for how long the server has served."""
-        found = read_state(self.folder)
-        if found is None:
+        """Return for how many seconds the server has served."""
+        state = read_state(self.folder)
+        if state is None:
             return None
-        return int((self._clock.now() - datetime.datetime.fromisoformat(found.started_at)).total_seconds())
+        return int((self._clock.now() - datetime.datetime.fromisoformat(state.started_at)).total_seconds())
 
     def in_use(self) -> bool:
-        """Tell whether a client is there."""
+        """Return whether a client uses the server."""
         return is_locked(self.folder / CLIENTS_LOCK, fcntl.LOCK_EX)
 
     def join(self, *, ui: bool = False) -> Membership:
-        """Return a hold on the server, which is started if it does not run; `ui` asks for one with Spark's UI.
+        """Return a handle of the server, and start it if it does not run. `ui` requests a server with Spark's UI.
 
         Raises:
-            Unavailable: it did not start, or the cache cannot be used.
+            Unavailable: the server did not start, or the cache cannot be used.
         """
         with _cache_trouble(self.folder):
             prepare(self.folder)
@@ -246,42 +246,42 @@ class SharedSpark:
         return Membership(handle, running, self.folder)
 
     def stop(self, *, force: bool = False) -> bool:
-        """End the server and wait until it is gone; return False if there was none.
+        """End the server and wait for its end; return False if no server runs.
 
         Raises:
-            Conflict: a client is there, and no `force`.
-            Unavailable: it does not end.
+            Conflict: a client uses the server, and `force` is not set.
+            Unavailable: the server does not end.
         """
         if not keeper_lives(self.folder):
             return False
         if self.in_use() and not force:
             raise Conflict(
                 "Another process uses the shared Spark server. Wait for it, or end the server anyway with "
-                "silt spark stop --force; what runs there fails and changes nothing."
+                "silt spark stop --force; operations that run there fail and change nothing."
             )
         deadline = self._clock.monotonic_seconds() + END_SECONDS
-        asked = False
+        requested = False
         while keeper_lives(self.folder):
             pid = _keeper_pid(self.folder)
-            if pid is not None and not asked:
+            if pid is not None and not requested:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
-                asked = True
+                requested = True
             if self._clock.monotonic_seconds() > deadline:
                 raise Unavailable(
-                    f"The keeper of the shared Spark server (process {pid}) does not end. Log: {self.log}"
+                    f"The daemon of the shared Spark server (process {pid}) does not end. Log: {self.log}"
                 )
             self._clock.sleep(POLL_SECONDS)
         return True
 
     def _started(self, *, ui: bool) -> Running:
-        """Return the server once it serves: one that another process starts at this moment, or our own."""
+        """Return the server once it serves, whether another process is starting it or this one."""
         with _held(self.folder / START_LOCK):
             deadline = self._clock.monotonic_seconds() + START_SECONDS
             while keeper_lives(self.folder):
-                found = self.running()
-                if found is not None:
-                    return found
+                running = self.running()
+                if running is not None:
+                    return running
                 if self._clock.monotonic_seconds() > deadline:
                     raise Unavailable(
                         f"The shared Spark server neither answers nor ends; end it with silt spark stop --force. Log: {self.log}",
@@ -291,7 +291,7 @@ class SharedSpark:
             return self._launch(ui=ui)
 
     def _launch(self, *, ui: bool) -> Running:
-        """Start a keeper and wait for its word; a killed caller leaves it to start for the next one."""
+        """Start a daemon and wait for its reply. If the caller is killed, the daemon still starts for the next client."""
         (self.folder / STATE_FILE).unlink(missing_ok=True)
         with suppress(FileNotFoundError):
             self.log.replace(self.folder / PREVIOUS_LOG)
@@ -317,10 +317,10 @@ class SharedSpark:
                 start_new_session=True,
                 text=True,
             )
-        said, failure = "", ""
+        reply, failure = "", ""
         try:
-            said = started.communicate(order, timeout=START_SECONDS)[0]
-            failure = json.loads(said)["failure"] if said else " ".join(self.last_words())
+            reply = started.communicate(order, timeout=START_SECONDS)[0]
+            failure = json.loads(reply)["failure"] if reply else " ".join(self.last_words())
         except (subprocess.TimeoutExpired, OSError, ValueError) as error:
             failure = str(error)
         running = self.running()
@@ -332,7 +332,7 @@ class SharedSpark:
 
 
 def every_place() -> list[Path]:
-    """Return the places of all servers of this user, running or not."""
+    """Return the folders of all servers of this user, running or not."""
     root = cache_folder() / "connect"
     return sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
 
@@ -341,22 +341,22 @@ def every_place() -> list[Path]:
 
 
 def prepare(folder: Path) -> None:
-    """Make the folder, for its owner only.
+    """Create the folder, for its owner only.
 
     Raises:
-        Unavailable: it belongs to somebody else.
+        Unavailable: the folder belongs to another user.
     """
     for path in (folder.parent, folder):
         private_folder(path, remedy="Set XDG_CACHE_HOME to a folder of your own, or the setting spark_shared to false.")
 
 
 def read_state(folder: Path) -> Running | None:
-    """Return what the keeper wrote; None if there is nothing, or nothing that can be trusted."""
+    """Return the state that the daemon wrote; None if it is missing or cannot be trusted."""
     try:
         descriptor = os.open(folder / STATE_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         with os.fdopen(descriptor) as file:
-            found = os.fstat(descriptor)
-            if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & OTHERS:
+            status = os.fstat(descriptor)
+            if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & OTHERS:
                 return None
             return _parsed(json.load(file))
     except (OSError, ValueError, TypeError):
@@ -367,13 +367,13 @@ def _parsed(data: Any) -> Running | None:  # noqa: ANN401
     running = Running(**data)
     numbers = (running.port, running.ui_port, running.idle_minutes)
     texts = (running.token, running.started_at)
-    good = all(isinstance(one, int | float) for one in numbers) and all(isinstance(one, str) for one in texts)
+    good = all(isinstance(n, int | float) for n in numbers) and all(isinstance(text, str) for text in texts)
     datetime.datetime.fromisoformat(running.started_at)
     return running if good else None
 
 
 def write_state(folder: Path, running: Running) -> None:
-    """Let clients find the server; they see all of the file or nothing."""
+    """Publish the server to clients. They see the complete file or none."""
     fresh = folder / f".{STATE_FILE}.{os.getpid()}"
     fresh.unlink(missing_ok=True)
     with os.fdopen(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "w") as file:
@@ -390,7 +390,7 @@ class Suspect:
 
 
 def write_suspect(folder: Path, suspect: Suspect) -> Path:
-    """Leave word for the keeper, and return the file; the keeper sees all of it or nothing."""
+    """Write a report for the daemon and return its file. The daemon sees the complete file or none."""
     name = secrets.token_hex(8)
     fresh = folder / f".suspect.{name}"
     with os.fdopen(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "w") as file:
@@ -399,31 +399,31 @@ def write_suspect(folder: Path, suspect: Suspect) -> Path:
 
 
 def write_ended(folder: Path, running: Running) -> None:
-    """Let clients know why their server ends."""
+    """Record that this server was ended because a query could not be stopped, for its clients."""
     flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     with suppress(OSError), os.fdopen(os.open(folder / ENDED_FILE, flags, 0o600), "w") as file:
         json.dump({"port": running.port}, file)
 
 
 def ended_port(folder: Path) -> int | None:
-    """Return the port of the last server that was ended because a query on it was not."""
+    """Return the port of the last server that was ended because a query on it could not be stopped."""
     with suppress(OSError, ValueError, TypeError, KeyError):
         return int(json.loads((folder / ENDED_FILE).read_text())["port"])
     return None
 
 
 def take_suspects(folder: Path, *, port: int, older_seconds: float) -> list[str]:
-    """Return the suspects of a server that were reported long enough ago, and forget them; those of other servers, too."""
-    found: list[str] = []
+    """Return and delete the suspects of a server that were reported long enough ago; also delete those of other servers."""
+    operations: list[str] = []
     for path in sorted(folder.glob(SUSPECTS)):
         with suppress(OSError, ValueError, TypeError, KeyError):
-            if time.time() - path.stat().st_mtime < older_seconds:  # noqa: TID251  # the time that files have
+            if time.time() - path.stat().st_mtime < older_seconds:  # noqa: TID251  # compared with file times
                 continue
             data = json.loads(path.read_text())
             if data["port"] == port:
-                found += map(str, data["operations"])
+                operations += map(str, data["operations"])
             path.unlink()
-    return found
+    return operations
 
 
 def _keeper_pid(folder: Path) -> int | None:
@@ -433,7 +433,7 @@ def _keeper_pid(folder: Path) -> int | None:
 
 
 def keeper_lives(folder: Path) -> bool:
-    """Tell whether a keeper holds its lock: no process id can lie about that."""
+    """Return whether a daemon holds its lock. Unlike a process id, this cannot be outdated."""
     return is_locked(folder / KEEPER_LOCK, fcntl.LOCK_EX)
 
 
@@ -441,7 +441,7 @@ def keeper_lives(folder: Path) -> bool:
 
 
 def lock(path: Path, how: int) -> int:
-    """Open a lock file, lock it and return its handle; closing that, or dying, lets go."""
+    """Open a lock file, lock it and return its handle. Closing the handle, or a crash, releases the lock."""
     handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, how)

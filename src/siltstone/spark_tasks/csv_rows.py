@@ -1,11 +1,11 @@
-"""What a load of CSV does inside Spark's Python workers: lines become rows of the dataset's types, or a reason why not.
+"""Reads CSV inside Spark's Python workers: a line becomes a row of the dataset's types, or gets the reason of its refusal.
 
-A line is a row. Python's `csv` divides lines into fields, strictly: a quote that is not closed, or text after a closing quote, is
-refused. So is a quote inside a field that is not in quotes. Fields are read by the rules of `values`. Arrow casts whole columns
-where all fields have a form that it reads exactly as `values` does; the other columns are read field by field.
+A line is a row. Python's `csv` splits lines into fields, strictly: an unclosed quote, or text after a closing quote, is refused.
+So is a quote inside an unquoted field. Fields are read by the rules of `values`. Arrow casts whole columns if all fields have a
+form that it reads exactly as `values` does. The other columns are read field by field.
 
-`dataset.load.file_formats` sends this module to the workers by value: it imports only pyarrow, the standard library, `json_rows`,
-`text_columns` and `values`.
+`dataset.load.file_formats` sends this module to the workers by value, so it imports only pyarrow, the standard library,
+`json_rows`, `text_columns` and `values`.
 """
 
 import csv
@@ -23,34 +23,34 @@ from siltstone.spark_tasks.text_columns import quick_column
 from siltstone.spark_tasks.values import MISFITS, shown, text_reader
 
 START: Final = "_start"
-"""The column with the byte of the file at which the task's part begins."""
+"""Column with the byte offset in the file at which the task's part begins."""
 MAX_FIELD_CHARS: Final = 2**31 - 1
-"""Python's own limit of 131,072 characters is too small for text columns."""
+"""Longest field, in characters. Python's default of 131,072 characters is too small for text columns."""
 CACHED_TIMES: Final = 65_536
-"""Dates and times in a format of their own are slow to read, and repeat."""
+"""Size of the cache for dates and times with a custom format. They are slow to read and often repeat."""
 BYTE_ORDER_MARK: Final = "\ufeff"
 UNCLOSED: Final = "a quote is not closed; a line break inside a field cannot be loaded"
-"""The reason of a line that may go on in the next one: no line after it can be trusted to be a row."""
-STRAY: Final = "a quote stands in a field that is not in quotes; put the field in quotes and double the quote"
+"""Reason for a line that may continue in the next one. No line after it can be trusted to be a row."""
+STRAY: Final = "a quote is inside a field that is not in quotes; put the field in quotes and double the quote"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvForm:
-    """How CSV files are written."""
+    """The format of CSV files."""
 
     delimiter: str = ","
     quote: str = '"'
-    """The character around fields; empty if there is none."""
+    """The quote character; empty for none."""
     encoding: str = "utf-8"
     header: bool = True
     null_text: tuple[str, ...] = ("",)
-    """The fields that are null, quoted or not."""
+    """Fields that are read as null, quoted or not."""
     date_format: str | None = None
     timestamp_format: str | None = None
     decimal_comma: bool = False
 
     def fields(self, lines: Sequence[str]) -> "Iterator[list[str]]":
-        """Divide lines into fields.
+        """Split lines into fields.
 
         Raises:
             csv.Error: a quote is not closed, or text follows a closing quote.
@@ -65,13 +65,13 @@ class CsvForm:
         )
 
     def has_stray_quote(self, line: str) -> bool:
-        """Return whether a line that `fields` divides has a quote in a field that is not in quotes; `csv` takes it as text."""
+        """True if a line that `fields` splits has a quote in an unquoted field. `csv` reads it as text."""
         return (
             bool(self.quote) and self.quote in line and _well_quoted(self.delimiter, self.quote).fullmatch(line) is None
         )
 
     def is_open(self, line: str) -> bool:
-        """Return whether a line that `fields` refuses may go on in the next line."""
+        """True if a line that `fields` refuses may continue in the next line."""
         if line.count(self.quote) % 2:
             return True
         try:
@@ -83,7 +83,7 @@ class CsvForm:
 
 @lru_cache
 def _well_quoted(delimiter: str, quote: str) -> re.Pattern[str]:
-    """Return the form of lines whose quotes all stand around fields, or doubled inside of them."""
+    """Return the pattern of lines whose quotes all surround fields, or are doubled inside them."""
     d, q = re.escape(delimiter), re.escape(quote)
     field = f"(?:{q}(?:[^{q}]++|{q}{q})*+{q}|[^{q}{d}]*+)"
     return re.compile(f"{field}(?:{d}{field})*+[\r\n]*", re.DOTALL)
@@ -95,18 +95,18 @@ PLAIN: Final = CsvForm()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvJob:
-    """What all tasks of one load have in common: the columns of the files in order, what they accept, and the form."""
+    """Common parameters of all tasks of one load: the files' columns in order, what they accept, and the CSV format."""
 
     schema: pa.Schema
     rules: Mapping[str, str]
-    """What a refusal says of a value, by column: ``is not a date. Accepted: ...``."""
+    """Refusal text of a value, by column: ``is not a date. Accepted: ...``."""
     form: CsvForm
     passed: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class _Lines:
-    """Lines of a batch: their fields, or why there are none."""
+    """Lines of a batch: their fields, or the reasons of their refusal."""
 
     texts: list[str]
     fields: list[list[str] | None]
@@ -114,14 +114,14 @@ class _Lines:
 
 
 def in_tasks(job: CsvJob) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function for `mapInArrow` over columns (_text binary, _file string, _start long, and those passed on)."""
+    """Return the function for `mapInArrow` over columns (_text binary, _file string, _start long, and those passed through)."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         csv.field_size_limit(MAX_FIELD_CHARS)
         before: tuple[Any, Any] = (None, None)
         for batch in batches:
             parts = list(zip(batch.column(FILE).to_pylist(), batch.column(START).to_pylist(), strict=True))
-            first = [place != last and place[1] == 0 for last, place in pairwise([before, *parts])]
+            first = [part != last and part[1] == 0 for last, part in pairwise([before, *parts])]
             before = parts[-1] if parts else before
             yield _read(batch, first, job)
 
@@ -139,8 +139,8 @@ def _read(batch: pa.RecordBatch, first: Sequence[bool], job: CsvJob) -> pa.Recor
         text[:MAX_TEXT_CHARS] if reason is not None else None
         for text, reason in zip(lines.texts, lines.reasons, strict=True)
     ]
-    found = judged_batch(columns, batch, job.schema, job.passed, reasons=lines.reasons, texts=texts)
-    return found.filter(pa.array([not is_blank for is_blank in blank])) if any(blank) else found
+    judged = judged_batch(columns, batch, job.schema, job.passed, reasons=lines.reasons, texts=texts)
+    return judged.filter(pa.array([not is_blank for is_blank in blank])) if any(blank) else judged
 
 
 def _divided(lines: list[bytes | None], first: Sequence[bool], job: CsvJob) -> _Lines:
@@ -150,27 +150,27 @@ def _divided(lines: list[bytes | None], first: Sequence[bool], job: CsvJob) -> _
             text.removeprefix(BYTE_ORDER_MARK) if is_first else text
             for text, is_first in zip(texts, first, strict=True)
         ]
-    found = _Lines(texts, [], reasons)
+    divided = _Lines(texts, [], reasons)
     try:
-        found.fields = list(job.form.fields(texts))
+        divided.fields = list(job.form.fields(texts))
     except csv.Error:
-        found.fields = []
-    if len(found.fields) != len(texts):  # a line has a quote that is not closed, and took the next line with it
-        found.fields = [_fields(number, found, job.form) for number in range(len(texts))]
-    wanted = len(job.schema)
-    for number, fields in enumerate(found.fields):
-        if found.reasons[number] is None and job.form.has_stray_quote(texts[number]):
-            found.reasons[number] = STRAY
-        if found.reasons[number] is not None:
-            found.fields[number] = None
-        elif fields and len(fields) != wanted:
-            found.reasons[number] = f"it has {len(fields)} fields instead of {wanted}"
-            found.fields[number] = None
-    return found
+        divided.fields = []
+    if len(divided.fields) != len(texts):  # an unclosed quote has consumed the next line
+        divided.fields = [_fields(number, divided, job.form) for number in range(len(texts))]
+    expected = len(job.schema)
+    for number, fields in enumerate(divided.fields):
+        if divided.reasons[number] is None and job.form.has_stray_quote(texts[number]):
+            divided.reasons[number] = STRAY
+        if divided.reasons[number] is not None:
+            divided.fields[number] = None
+        elif fields and len(fields) != expected:
+            divided.reasons[number] = f"it has {len(fields)} fields instead of {expected}"
+            divided.fields[number] = None
+    return divided
 
 
 def _decoded(lines: list[bytes], encoding: str) -> tuple[list[str], list[str | None]]:
-    """Decode lines; one that cannot be decoded has a reason."""
+    """Decode lines. A line that cannot be decoded gets a reason."""
     try:
         texts = b"\n".join(lines).decode(encoding).split("\n")
         if len(texts) == len(lines):
@@ -185,9 +185,7 @@ def _decoded(lines: list[bytes], encoding: str) -> tuple[list[str], list[str | N
             reasons.append(None)
         except UnicodeDecodeError as error:
             texts.append(line.decode(encoding, errors="replace"))
-            reasons.append(
-                f"it is not {encoding.upper()} ({error.reason} at byte {error.start}); say which encoding it has"
-            )
+            reasons.append(f"it is not {encoding.upper()} ({error.reason} at byte {error.start}); set the encoding")
     return texts, reasons
 
 
@@ -196,14 +194,14 @@ def _fields(number: int, lines: _Lines, form: CsvForm) -> list[str] | None:
         return next(form.fields([lines.texts[number]]))
     except csv.Error as error:
         if form.is_open(lines.texts[number]):
-            lines.reasons[number] = UNCLOSED  # whatever else is wrong with the line
+            lines.reasons[number] = UNCLOSED  # takes precedence over other errors of the line
         elif lines.reasons[number] is None:
             lines.reasons[number] = f"its quotes do not match: {error}"
         return None
 
 
 def _column(lines: _Lines, number: int, field: pa.Field, job: CsvJob) -> pa.Array:
-    """Read one column; a field that does not fit leaves its reason with the line."""
+    """Read one column. A field that does not fit sets its line's reason."""
     nulls = frozenset(job.form.null_text)
     texts = [None if not fields or (text := fields[number]) in nulls else text for fields in lines.fields]
     try:
@@ -233,10 +231,10 @@ def _reader(kind: pa.DataType, form: CsvForm) -> Callable[[str], Any]:
     return lru_cache(CACHED_TIMES)(read) if pa.types.is_temporal(kind) else read
 
 
-def _checked(  # all that a reason names
+def _checked(  # every argument appears in the reason
     lines: _Lines, row: int, text: str | None, field: pa.Field, read: Callable[[str], Any], job: CsvJob
 ) -> Any:  # noqa: ANN401
-    """Return the value, or None and leave the reason with the line."""
+    """Return the value, or set the line's reason and return None."""
     if text is None or lines.reasons[row] is not None:
         return None
     try:

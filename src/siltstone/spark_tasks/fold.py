@@ -1,9 +1,8 @@
-"""What a fold does inside Spark's Python workers: find changed keys in base files, and write those files anew.
+"""Folds inside Spark's Python workers: find changed keys in base files, and rewrite those files.
 
-`compaction.operations.fold_arrow` sends this module and `io` to the workers by value, so that they need pyarrow and nothing
-of ours: it imports nothing else but pyarrow, numpy and the standard library. Base files are sorted by key, and so are the
-changes: a changed key is found by binary search, a file is read, merged and written piece by piece, and its order stays. No
-more than a piece is in memory.
+`compaction.operations.fold_arrow` sends this module and `io` to the workers by value. So they need pyarrow, but not this
+package: it imports only pyarrow, numpy and the standard library. Base files and changes are both sorted by key. A changed key is
+found by binary search. A file is read, merged and written piece by piece, and its order stays. At most one piece is in memory.
 """
 
 import os
@@ -32,7 +31,7 @@ from siltstone.spark_tasks.parquet_checksums import batches, open_parquet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What all tasks of one rewrite have in common."""
+    """Common parameters of all tasks of one rewrite."""
 
     target: Target
     defaults: Mapping[str, pa.Scalar]
@@ -43,7 +42,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One rewrite: these files, with these changes laid over them, become files of about so many rows."""
+    """One rewrite: these files, merged with these changes, become files of about `rows_per_file` rows."""
 
     inputs: tuple[str, ...]
     changes: bytes
@@ -54,7 +53,7 @@ class Task:
 
 
 def finder(files: Sequence[tuple[str, bytes]], *, verify: bool) -> Callable[[int], bytes]:
-    """Return the work that finds, in each file, the given changed keys: their numbers as bytes."""
+    """Return the function that finds the given changed keys in each file, and returns their numbers as bytes."""
 
     def find(number: int) -> bytes:
         return found_in(*files[number], verify=verify).astype("<i8").tobytes()
@@ -63,7 +62,7 @@ def finder(files: Sequence[tuple[str, bytes]], *, verify: bool) -> Callable[[int
 
 
 def rewriter(tasks: Sequence[Task], job: Job) -> Callable[[int], bytes]:
-    """Return the work that does these rewrites: the names of the files it wrote, one a line."""
+    """Return the function that does these rewrites, and returns the names of the written files, one per line."""
 
     def write(number: int) -> bytes:
         names = rewrite(tasks[number], job, prefix=f"{number:05d}-{os.urandom(8).hex()}")
@@ -76,10 +75,10 @@ def rewriter(tasks: Sequence[Task], job: Job) -> Callable[[int], bytes]:
 
 
 def found_in(path: str, changes: bytes, *, verify: bool) -> Numbers:
-    """Return the numbers of the changed keys (sorted, key columns alone) that the file has."""
+    """Return the numbers of the changed keys (sorted, key columns only) that the file contains."""
     changed = unpacked(changes)
     key = changed.column_names
-    found: list[Numbers] = []
+    matches: list[Numbers] = []
     done = 0
     last = pa.schema([changed.schema.field(name) for name in key]).empty_table()
     with open_parquet(path, verify=verify) as file:
@@ -88,13 +87,13 @@ def found_in(path: str, changes: bytes, *, verify: bool) -> Numbers:
             _check_order(pa.concat_tables([last, rows]), key, path)
             last = rows.slice(rows.num_rows - 1)
             at, here = places(rows, changed.slice(done), key)
-            found.append(done + np.flatnonzero(here))
+            matches.append(done + np.flatnonzero(here))
             done += _before_the_end(at, batch.num_rows)
-    return np.concatenate(found) if found else np.empty(0, np.int64)
+    return np.concatenate(matches) if matches else np.empty(0, np.int64)
 
 
 def places(sorted_rows: pa.Table, changed: pa.Table, key: Sequence[str]) -> tuple[Numbers, Flags]:
-    """For each changed key: before which row it belongs, and whether that row has this very key."""
+    """Return for each changed key the row before which it belongs, and whether that row has the same key."""
     rows, keys = comparable(sorted_rows, changed, key)
     left = pc.search_sorted(rows, keys, side="left").to_numpy(zero_copy_only=False).astype(np.int64)
     right = pc.search_sorted(rows, keys, side="right").to_numpy(zero_copy_only=False).astype(np.int64)
@@ -108,7 +107,7 @@ def _check_order(rows: pa.Table, key: Sequence[str], path: str) -> None:
 
 
 def _before_the_end(at: Numbers, rows: int) -> int:
-    """Return how many of the changes, by their places, belong before the last of the rows or replace it."""
+    """Return how many changes, by their positions, belong before the last row or replace it."""
     return int(np.searchsorted(at, rows, side="left"))
 
 
@@ -116,7 +115,7 @@ def _before_the_end(at: Numbers, rows: int) -> int:
 
 
 def rewrite(task: Task, job: Job, *, prefix: str) -> list[str]:
-    """Write the task's files anew and return the names of what was written."""
+    """Rewrite the task's files and return the names of the written files."""
     changed = unpacked(task.changes)
     output = Output(target=job.target, rows_per_file=task.rows_per_file, prefix=prefix)
     for piece, last in _with_last(_pieces(task, job)):
@@ -129,14 +128,14 @@ def rewrite(task: Task, job: Job, *, prefix: str) -> list[str]:
 
 
 def _merged(piece: pa.Table, changed: pa.Table, at: Numbers, here: Flags, job: Job) -> pa.Table:
-    """Lay changes over a piece: rows that are replaced or dropped go, upserts stand in their places."""
+    """Merge changes into a piece: replaced and deleted rows are dropped, upserts take their positions."""
     if not changed.num_rows:
         return piece
     upserts = pc.equal(changed.column(job.op), job.upsert).to_numpy(zero_copy_only=False)
-    kept = np.ones(piece.num_rows, dtype=bool)
-    kept[at[here]] = False
-    kept_before = np.concatenate([[0], np.cumsum(kept)])
-    order = np.insert(np.flatnonzero(kept), kept_before[at[upserts]], piece.num_rows + np.arange(upserts.sum()))
+    retained = np.ones(piece.num_rows, dtype=bool)
+    retained[at[here]] = False
+    retained_before = np.concatenate([[0], np.cumsum(retained)])
+    order = np.insert(np.flatnonzero(retained), retained_before[at[upserts]], piece.num_rows + np.arange(upserts.sum()))
     new = (
         changed.filter(pa.array(upserts)).select(job.target.schema.names).cast(job.target.schema)
     )  # a tombstone has no values
@@ -145,7 +144,7 @@ def _merged(piece: pa.Table, changed: pa.Table, at: Numbers, here: Flags, job: J
 
 
 def _pieces(task: Task, job: Job) -> Iterator[pa.Table]:
-    """Yield the inputs in key order: one file as it stands, several sorted together; at least one piece, maybe empty."""
+    """Yield the inputs in key order: one file as it is, several files sorted together. Yields at least one piece."""
     if len(task.inputs) == 1:
         with open_parquet(task.inputs[0], verify=job.target.verify) as file:
             if not file.metadata.num_rows:
@@ -161,7 +160,7 @@ def _pieces(task: Task, job: Job) -> Iterator[pa.Table]:
 
 
 def _with_last(pieces: Iterator[pa.Table]) -> Iterator[tuple[pa.Table, bool]]:
-    """Say of each piece whether it is the last one."""
+    """Yield each piece and whether it is the last one."""
     before = next(pieces)
     for piece in pieces:
         yield before, False

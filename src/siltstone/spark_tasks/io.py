@@ -1,7 +1,7 @@
-"""What every job inside Spark's Python workers needs: Arrow tables as bytes, keys that can be searched, files of a given size.
+"""Shared by all jobs inside Spark's Python workers: Arrow tables as bytes, searchable keys, output files of a given size.
 
-Driver modules send this one and `parquet_checksums` to the workers by value (see `spark.arrow_tasks`), so that they need
-pyarrow and nothing of ours: it imports nothing else but pyarrow, numpy and the standard library.
+Driver modules send this module and `parquet_checksums` to the workers by value (see `spark.arrow_tasks`). So the workers need
+pyarrow, but not this package: it imports only pyarrow, numpy and the standard library.
 """
 
 import os
@@ -18,12 +18,12 @@ import pyarrow.parquet as pq
 from siltstone.spark_tasks.parquet_checksums import add_checksums, check_rows, open_parquet
 
 PIECE_BYTES: Final = 64 * 1024 * 1024
-"""About so much is in memory at a time, and a few copies of it."""
+"""Approximate memory of one piece, in bytes. A few copies of a piece are in memory at a time."""
 PIECE_ROWS: Final = 262_144
 WIDTH_ROWS: Final = 1024
 SAMPLE_ROWS: Final = 16_384
 DICTIONARY_SHARE: Final = 4
-"""A column is written with a dictionary if at most one in this many sampled values is distinct."""
+"""A column gets a dictionary if at most one in this many sampled values is distinct."""
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
@@ -31,12 +31,12 @@ Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
 
 class UnsortedFile(Exception):  # noqa: N818
-    """A file whose rows are not in the order of their keys: nothing of ours wrote it."""
+    """A file whose rows are not in key order, so Siltstone did not write it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where the tasks of one job write, and how."""
+    """Folder and format of the files that the tasks of one job write."""
 
     schema: pa.Schema
     folder: str
@@ -48,7 +48,7 @@ class Target:
 
 
 def piece_rows(file: pq.ParquetFile) -> int:
-    """Return how many rows of a file make a piece: wide rows, by a look at the first ones, come in smaller ones."""
+    """Return the number of rows in a piece of a file. Wide rows, judged by the first ones, make smaller pieces."""
     sample = next(file.iter_batches(WIDTH_ROWS, use_threads=False), None)
     width = sample.nbytes // sample.num_rows if sample is not None and sample.num_rows else 1
     return int(max(1, min(PIECE_ROWS, PIECE_BYTES // max(1, width))))
@@ -83,27 +83,27 @@ def packed(table: pa.Table) -> bytes:
 
 
 def unpacked(data: bytes) -> pa.Table:
-    """Return the table that was packed."""
+    """Return the table from its packed bytes."""
     with pa.ipc.open_stream(data) as stream:
         return stream.read_all()
 
 
 def in_tasks(work: Callable[[int], bytes]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function for `mapInArrow` over numbers: each number comes back with what the work says to it."""
+    """Return the function for `mapInArrow` over numbers. It returns each number with the result of `work`."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            asked = batch.column(0).to_pylist()
-            yield pa.RecordBatch.from_pydict({"id": asked, "answer": [work(number) for number in asked]})
+            numbers = batch.column(0).to_pylist()
+            yield pa.RecordBatch.from_pydict({"id": numbers, "answer": [work(number) for number in numbers]})
 
     return run
 
 
 def comparable(rows: pa.Table, changed: pa.Table, key: Sequence[str]) -> tuple[pa.Array, pa.Array]:
-    """Return both keys as one column each that Arrow can search; what it cannot is replaced by its rank among both."""
+    """Return both keys as one column each that Arrow can search. Other keys are replaced by their rank among both."""
     if has_plain_key(changed.schema, key):
-        wanted = changed.schema.field(key[0]).type
-        return rows.column(key[0]).cast(wanted).combine_chunks(), changed.column(key[0]).combine_chunks()
+        kind = changed.schema.field(key[0]).type
+        return rows.column(key[0]).cast(kind).combine_chunks(), changed.column(key[0]).combine_chunks()
     table = pa.concat_tables([_bare(rows, changed, key), _bare(changed, changed, key)]).combine_chunks()
     order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in key]).to_numpy()
     ordered = table.take(order)
@@ -113,7 +113,7 @@ def comparable(rows: pa.Table, changed: pa.Table, key: Sequence[str]) -> tuple[p
 
 
 def differs_from_next(rows: pa.Table, key: Sequence[str]) -> Flags:
-    """Say of each row but the last whether the next one has another key."""
+    """Return for each row except the last whether the next one has another key."""
     count = max(0, rows.num_rows - 1)
     differs = np.zeros(count, dtype=bool)
     for name in key:
@@ -128,13 +128,13 @@ def has_plain_key(schema: pa.Schema, key: Sequence[str]) -> bool:
 
 
 def _bare(table: pa.Table, like: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Return the key columns in the types of `like`, and nothing said about nulls."""
+    """Return the key columns with the types of `like`, without nullability."""
     return table.select(list(key)).cast(pa.schema([pa.field(name, like.schema.field(name).type) for name in key]))
 
 
 @dataclass(kw_only=True)
 class Output:
-    """Files of about so many rows each, in whole row groups; a name is given only once its file is complete."""
+    """Output files of about `rows_per_file` rows, in whole row groups. A name is listed only once its file is complete."""
 
     target: Target
     rows_per_file: int
@@ -145,7 +145,7 @@ class Output:
     _written: int = 0
 
     def add(self, rows: pa.Table) -> None:
-        """Take rows; whole row groups are written at once."""
+        """Add rows. Whole row groups are written at once."""
         self._waiting.append(rows)
         while self._waiting_rows >= min(self.target.row_group_rows, self.rows_per_file) or self._is_wide():
             waiting = pa.concat_tables(self._waiting)
@@ -160,7 +160,7 @@ class Output:
                 self._finish()
 
     def _is_wide(self) -> bool:
-        """True if fewer rows than a row group take as much memory as a piece may."""
+        """True if the waiting rows are fewer than a row group but exceed the memory of a piece."""
         return bool(sum(table.nbytes for table in self._waiting) > PIECE_BYTES)
 
     @property
@@ -168,7 +168,7 @@ class Output:
         return sum(table.num_rows for table in self._waiting)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the remaining rows."""
         if self._waiting_rows:
             self._write(pa.concat_tables(self._waiting))
         self._waiting = []
@@ -200,7 +200,7 @@ class Output:
 
 
 def with_dictionary(rows: pa.Table) -> list[str]:
-    """Return the columns whose values repeat: a dictionary of distinct values costs time and space for nothing."""
+    """Return the columns with repeating values. For distinct values a dictionary only costs time and space."""
     sample = rows.slice(0, SAMPLE_ROWS)
     flat = [name for name in sample.column_names if not pa.types.is_nested(sample.schema.field(name).type)]
     return [name for name in flat if len(sample.column(name).unique()) * DICTIONARY_SHARE <= sample.num_rows]

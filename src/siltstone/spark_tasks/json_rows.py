@@ -1,11 +1,11 @@
-"""What a load of JSON does inside Spark's Python workers: texts become rows of the dataset's types, or a reason why not.
+"""Reads JSON inside Spark's Python workers: a text becomes rows of the dataset's types, or gets the reason of its refusal.
 
-Values are read exactly as an upsert reads them (`values`). Arrow's own JSON parser is tried first on a batch of lines: what
-it accepts under the dataset's types means the same. Whatever it refuses is read again line by line, which also finds the
-lines at fault. `dataset.load.file_formats` sends this module to the workers by value: it imports only pyarrow, the standard
+Values are read exactly as an upsert reads them (`values`). Arrow's own JSON parser is tried first on a batch of lines: what it
+accepts under the dataset's types has the same meaning. A batch that it refuses is read again line by line, which also finds the
+lines at fault. `dataset.load.file_formats` sends this module to the workers by value, so it imports only pyarrow, the standard
 library, `text_columns` and `values`.
 
-Terms: a *text* is a line of NDJSON, or a whole JSON file (one array, one object, or one object a line).
+Terms: a *text* is a line of NDJSON, or a whole JSON file (one array, one object, or one object per line).
 """
 
 import io
@@ -24,7 +24,7 @@ from siltstone.spark_tasks.values import MISFITS, Reader, cast_exactly, read_jso
 TEXT: Final = "_text"
 FILE: Final = "_file"
 UNREAD: Final = "_unread"
-"""The columns beside the dataset's own: what stood there, in which file, and why it could not be read (null if it could)."""
+"""Columns beside the dataset's own: the original text, its file, and why it could not be read (null if it could)."""
 MAX_TEXT_CHARS: Final = 10_000
 ROWS_PER_BATCH: Final = 50_000
 BLOCK_BYTES: Final = 64 * 1024 * 1024
@@ -32,30 +32,30 @@ BLOCK_BYTES: Final = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonJob:
-    """What all tasks of one load have in common: the columns to read, what they accept, and what a text is."""
+    """Common parameters of all tasks of one load: the columns to read, what they accept, and what a text is."""
 
     schema: pa.Schema
     rules: Mapping[str, str]
-    """What a refusal says of a value, by column: ``is not a date. Accepted: ...``."""
+    """Refusal text of a value, by column: ``is not a date. Accepted: ...``."""
     whole: bool
     passed: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class _Row:
-    """One row on its way: the object, or why there is none, and what it was read from."""
+    """One row in progress: the object, or the reason of its refusal, and its source text."""
 
     found: dict[str, Any] | None
     reason: str | None
     text: bytes
     number: int | None
-    """Its place in the array of a JSON file, from 0; None for a line."""
+    """Position in the array of a JSON file, from 0; None for a line."""
     file: str
     passed: tuple[str | None, ...]
 
 
 def in_tasks(job: JsonJob) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function for `mapInArrow` over columns (_text binary, _file string, and those that are passed on)."""
+    """Return the function for `mapInArrow` over columns (_text binary, _file string, and those passed through)."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -75,7 +75,7 @@ def in_tasks(job: JsonJob) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.R
 
 
 def output(schema: pa.Schema, passed: Sequence[str]) -> pa.Schema:
-    """Return the columns that come back: those of the files, those passed on, and the marks."""
+    """Return the output columns: those of the files, those passed through, and the marks."""
     marks = [pa.field(name, pa.string()) for name in (*passed, UNREAD, TEXT, FILE)]
     return pa.schema([*(f.with_nullable(True).remove_metadata() for f in schema), *marks])  # noqa: FBT003
 
@@ -89,9 +89,9 @@ def judged_batch(
     reasons: Sequence[str | None],
     texts: Sequence[str | None],
 ) -> pa.RecordBatch:
-    """Return rows with their marks; `batch` has the files and what is passed on. A row with a reason loses its values."""
+    """Return rows with their marks. `batch` has the files and passed-through columns. A row with a reason loses its values."""
     bad = [reason is not None for reason in reasons]
-    if any(bad):  # a row that a later column refused must not show its earlier ones
+    if any(bad):  # a row that a later column refused must not show its earlier values
         mask = pa.array(bad)
         columns = [pc.if_else(mask, pa.scalar(None, column.type), column) for column in columns]
     marks = [pa.array(reasons, pa.string()), pa.array(texts, pa.string()), batch.column(FILE)]
@@ -104,13 +104,13 @@ def judged_batch(
 
 
 def read_quickly(batch: pa.RecordBatch, job: JsonJob) -> pa.RecordBatch | None:
-    """Read a batch of lines with Arrow's parser; None if it refuses one, or could read one otherwise than we do."""
+    """Read a batch of lines with Arrow's parser; None if it refuses a line or could read one differently."""
     texts = batch.column(TEXT)
     lines = texts.to_pylist()
     if texts.null_count or any(not line.strip() for line in lines):
         return None
     try:
-        found = pj.read_json(
+        parsed = pj.read_json(
             io.BytesIO(b"\n".join(lines)),
             read_options=pj.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),
             parse_options=pj.ParseOptions(
@@ -118,9 +118,9 @@ def read_quickly(batch: pa.RecordBatch, job: JsonJob) -> pa.RecordBatch | None:
                 unexpected_field_behavior="error",
             ),
         )
-        if found.num_rows != len(lines):
+        if parsed.num_rows != len(lines):
             return None
-        columns = [_quick_column(found.column(f.name).combine_chunks(), f.type) for f in job.schema]
+        columns = [_quick_column(parsed.column(f.name).combine_chunks(), f.type) for f in job.schema]
         read = pa.RecordBatch.from_arrays(
             [*columns, *[batch.column(name) for name in job.passed], *_no_reasons(batch)],
             schema=output(job.schema, job.passed),
@@ -131,8 +131,8 @@ def read_quickly(batch: pa.RecordBatch, job: JsonJob) -> pa.RecordBatch | None:
     return read
 
 
-def _quick_column(found: pa.Array, kind: pa.DataType) -> pa.Array:
-    return quick_column(found, kind) if pa.types.is_string(found.type) else cast_exactly(found, kind)
+def _quick_column(parsed: pa.Array, kind: pa.DataType) -> pa.Array:
+    return quick_column(parsed, kind) if pa.types.is_string(parsed.type) else cast_exactly(parsed, kind)
 
 
 def _no_reasons(batch: pa.RecordBatch) -> list[pa.Array]:
@@ -141,10 +141,10 @@ def _no_reasons(batch: pa.RecordBatch) -> list[pa.Array]:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """Return the type that Arrow's parser shall read: text for what JSON has only as text, and exact floats.
+    """Return the type to request from Arrow's parser: text for types that JSON has only as text, and exact floats.
 
     Raises:
-        TypeError: the type is better read slowly.
+        TypeError: the type must be read line by line.
     """
     if pa.types.is_nested(kind) or pa.types.is_binary(kind):
         raise TypeError(kind)
@@ -162,12 +162,12 @@ def _rows(batch: pa.RecordBatch, job: JsonJob) -> Iterator[_Row]:
         zip(batch.column(TEXT).to_pylist(), batch.column(FILE).to_pylist(), strict=True)
     ):
         values = tuple(column[number] for column in passed)
-        for found in _objects(text or b"", whole=job.whole):
-            yield _Row(*found, file, values)
+        for item in _objects(text or b"", whole=job.whole):
+            yield _Row(*item, file, values)
 
 
 def _objects(text: bytes, *, whole: bool) -> Iterator[tuple[dict[str, Any] | None, str | None, bytes, int | None]]:
-    """Yield each object of a text, or why there is none, with its own text or its place in an array."""
+    """Yield each object of a text, or the reason of its refusal, with its own text or its position in an array."""
     if not text.strip():
         return
     try:
@@ -176,7 +176,7 @@ def _objects(text: bytes, *, whole: bool) -> Iterator[tuple[dict[str, Any] | Non
         yield None, f"not UTF-8: {error.reason} at byte {error.start}", text, None
         return
     try:
-        found = read_json(decoded)
+        value = read_json(decoded)
     except (ValueError, RecursionError) as error:
         if whole and decoded.lstrip().startswith("{"):
             for line in text.splitlines():
@@ -184,9 +184,9 @@ def _objects(text: bytes, *, whole: bool) -> Iterator[tuple[dict[str, Any] | Non
         else:
             yield None, f"not JSON: {_why(error)}", text, None
         return
-    items: list[tuple[int | None, Any]] = [(None, found)]
-    if whole and isinstance(found, list):
-        items = list(enumerate(found))
+    items: list[tuple[int | None, Any]] = [(None, value)]
+    if whole and isinstance(value, list):
+        items = list(enumerate(value))
     for number, item in items:
         own = b"" if whole else text
         if isinstance(item, dict):
@@ -202,7 +202,7 @@ def _why(error: Exception) -> str:
 
 
 def read_slowly(rows: Sequence[_Row], job: JsonJob) -> pa.RecordBatch:
-    """Bring rows into the dataset's types; one that does not fit keeps its reason and loses its values."""
+    """Convert rows to the dataset's types. A row that does not fit gets a reason and loses its values."""
     for row in rows:
         _refuse_unknown(row, job)
     columns = [_column(rows, field, job) for field in job.schema]
@@ -247,12 +247,12 @@ def _value(row: _Row, field: pa.Field, read: Reader) -> Any:  # noqa: ANN401
 
 
 def _checked(row: _Row, field: pa.Field, read: Reader, job: JsonJob) -> Any:  # noqa: ANN401
-    """Return the value, or None and leave the reason with the row."""
+    """Return the value, or set the row's reason and return None."""
     try:
         value = _value(row, field, read)
         pa.array([value], field.type)
     except MISFITS:
-        assert row.found is not None  # noqa: S101  # a row without an object has no value to misfit
+        assert row.found is not None  # noqa: S101  # a row without an object has no value to refuse
         row.reason = f"column {field.name!r}: {shown(row.found[field.name])} {job.rules[field.name]}"
         return None
     return value

@@ -1,8 +1,7 @@
-"""What a roll-up does inside Spark's Python workers: read small files, sort their rows, write one file.
+"""Roll-ups inside Spark's Python workers: read small files, sort their rows, write one file.
 
-`compaction.operations.merge_small_files` sends this module and `io` to the workers by value: it imports nothing else but
-pyarrow, numpy and the standard library. A task holds all its rows in memory; how many that may be is decided by whoever
-gives it work.
+`compaction.operations.merge_small_files` sends this module and `io` to the workers by value, so it imports only pyarrow, numpy
+and the standard library. A task holds all its rows in memory; the caller bounds their number.
 """
 
 import os
@@ -17,12 +16,12 @@ import pyarrow.compute as pc
 from siltstone.spark_tasks.io import Output, Target, read_file
 
 READ_THREADS: Final = 4
-"""Small files cost their opening; a few at once hide it."""
+"""Files that are read in parallel. Opening dominates the cost of small files, and parallel reads hide it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Press:
-    """One task: the rows of these files from `low` on and below `high` by the first sort column; None is no bound.
+    """One task: the rows of these files from `low` to below `high` by the first sort column; None for no bound.
 
     Rows without a value belong to the lowest range.
     """
@@ -35,7 +34,7 @@ class Press:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pressing:
-    """What all tasks of one job have in common."""
+    """Common parameters of all tasks of one job."""
 
     root: str
     target: Target
@@ -44,7 +43,7 @@ class Pressing:
 
 
 def presser(work: Sequence[Press], job: Pressing) -> Callable[[int], bytes]:
-    """Return the work that writes one file, sorted: its name, nothing if there was no row."""
+    """Return the function that writes one sorted file and returns its name; empty if there are no rows."""
 
     def press(number: int) -> bytes:
         rows = gathered(work[number], job)
@@ -60,7 +59,7 @@ def presser(work: Sequence[Press], job: Pressing) -> Callable[[int], bytes]:
 
 
 def gathered(task: Press, job: Pressing) -> pa.Table:
-    """Return the rows of a task, in today's columns."""
+    """Return the rows of a task, in the current columns."""
     with ThreadPoolExecutor(READ_THREADS) as pool:
         parts = list(pool.map(lambda path: _read(path, task, job), task.inputs))
     return pa.concat_tables([job.target.schema.empty_table(), *parts]).combine_chunks()
@@ -73,12 +72,12 @@ def _read(path: str, task: Press, job: Pressing) -> pa.Table:
 
 def _within(rows: pa.Table, task: Press, name: str) -> pa.Table:
     column, kind = rows.column(name), rows.schema.field(name).type
-    kept = None
+    selected = None
     if task.low is not None:
-        kept = pc.greater_equal(column, pa.scalar(task.low, kind))
+        selected = pc.greater_equal(column, pa.scalar(task.low, kind))
     if task.high is not None:
         below = pc.less(column, pa.scalar(task.high, kind))
-        kept = below if kept is None else pc.and_(kept, below)
-    if kept is None:
+        selected = below if selected is None else pc.and_(selected, below)
+    if selected is None:
         return rows
-    return rows.filter(pc.fill_null(kept, task.low is None))
+    return rows.filter(pc.fill_null(selected, task.low is None))

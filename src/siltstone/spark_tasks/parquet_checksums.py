@@ -1,17 +1,17 @@
-"""Checksums of Parquet files: what Parquet itself does not protect is covered by a block of our own before the footer.
+"""Checksums of Parquet files: a checksum block before the footer covers what Parquet itself does not protect.
 
-Parquet has a CRC-32 for the bytes of each page, which our writers write and our readers verify. Nothing in Parquet protects
-the footer (schema, ranges, places of the pages), the page indexes and the bloom filters. A flipped bit there renames a
-column, moves a decimal point or skips a row group. So each file gets a *checksum block*::
+Parquet has a CRC-32 for the bytes of each page, which our writers write and our readers verify. Nothing in Parquet protects the
+footer (schema, ranges, positions of the pages), the page indexes and the bloom filters. A flipped bit there renames a column,
+moves a decimal point or skips a row group. So each file gets a *checksum block*::
 
     pages | page indexes, bloom filters | block | footer, its length, "PAR1"
 
-The block holds a CRC-32 of what is between the pages and the block (the *indexes*) and one of everything after the block
-(the *footer*). Readers find everything by offset from the start, or from the end, so any Parquet reader can read the file.
-A file without a block was written by an earlier version or by another program, and is read without this check.
+The block has a CRC-32 of the bytes between the pages and the block (the *indexes*) and one of everything after the block (the
+*footer*). Readers find everything by offset from the start, or from the end, so any Parquet reader can read the file. A file
+without a block was written by an earlier version or by another program, and is read without this check.
 
-Spark's tasks get this module by value (see `spark.arrow_tasks`): it imports only pyarrow and the standard library. A mismatch is
-`pyarrow.ArrowInvalid`, as any other damage that Arrow finds.
+Spark's tasks get this module by value (see `spark.arrow_tasks`), so it imports only pyarrow and the standard library. A mismatch
+is `pyarrow.ArrowInvalid`, like any other damage that Arrow finds.
 """
 
 import struct
@@ -45,14 +45,14 @@ def open_parquet(
 ) -> Iterator[pq.ParquetFile]:
     """Open a Parquet file. With `verify`, check its footer now, unless `metadata` has it, and its pages when they are read.
 
-    With `indexes`, what `check_file` checks is checked now, too.
+    With `indexes`, also do the checks of `check_file` now.
 
     Raises:
-        FileNotFoundError: there is no file.
+        FileNotFoundError: the file does not exist.
         pa.ArrowException: the file is damaged.
         OSError: the file cannot be read, or (without a number) is damaged.
     """
-    with pa.OSFile(str(path)) as source:  # a path would be asked for its file system first
+    with pa.OSFile(str(path)) as source:  # from a path pyarrow would first determine the file system
         if verify and metadata is None:
             _check(source, indexes=indexes)
         with pq.ParquetFile(
@@ -62,7 +62,7 @@ def open_parquet(
 
 
 def check_rows(found: int, expected: int) -> None:
-    """Compare the rows that were read with those that the footer counts: no checksum covers the headers of pages.
+    """Compare the number of rows read with the footer's count, because no checksum covers the headers of pages.
 
     Raises:
         pa.ArrowInvalid: they differ.
@@ -79,27 +79,27 @@ def batches(
     groups: Sequence[int] | None = None,
     use_threads: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file, or of some of its row groups, in batches, and check how many there were.
+    """Yield the rows of a file, or of some of its row groups, in batches, and check their number.
 
     Raises:
         pa.ArrowException: the file is damaged.
     """
-    wanted = list(range(file.num_row_groups)) if groups is None else list(groups)
-    expected = sum(file.metadata.row_group(number).num_rows for number in wanted)
-    found = 0
+    selected = list(range(file.num_row_groups)) if groups is None else list(groups)
+    expected = sum(file.metadata.row_group(number).num_rows for number in selected)
+    count = 0
     names = None if columns is None else list(columns)
-    for batch in file.iter_batches(rows, row_groups=wanted, columns=names, use_threads=use_threads):
-        found += batch.num_rows
+    for batch in file.iter_batches(rows, row_groups=selected, columns=names, use_threads=use_threads):
+        count += batch.num_rows
         yield batch
     if names is None or names:
-        check_rows(found, expected)
+        check_rows(count, expected)
 
 
 def check_file(path: str | Path) -> None:
-    """Check the footer and the indexes of a file, for a reader that cannot.
+    """Check the footer and the indexes of a file, for a reader that does not check them.
 
     Raises:
-        FileNotFoundError: there is no file.
+        FileNotFoundError: the file does not exist.
         pa.ArrowInvalid: the file is damaged.
         OSError: the file cannot be read.
     """
@@ -108,10 +108,10 @@ def check_file(path: str | Path) -> None:
 
 
 def parse_file(content: bytes) -> pa.Table:
-    """Return the rows of a Parquet file that is in memory, with its checksums verified.
+    """Return the rows of a Parquet file in memory, with its checksums verified.
 
     Raises:
-        pa.ArrowException: it is damaged.
+        pa.ArrowException: the file is damaged.
     """
     source = pa.BufferReader(content)
     _check(source, indexes=False)
@@ -122,19 +122,19 @@ def parse_file(content: bytes) -> pa.Table:
 
 
 def with_checksums(content: pa.Buffer, metadata: pq.FileMetaData) -> bytes:
-    """Return the content of a Parquet file, of which `metadata` is the footer, with its checksum block."""
+    """Return the content of a Parquet file, whose footer is `metadata`, with its checksum block."""
     footer_at, start = _footer_at(pa.BufferReader(content)), _indexes_at(metadata)
     whole = memoryview(content)
     return b"".join((whole[:footer_at], _block(whole[start:footer_at], whole[footer_at:]), whole[footer_at:]))
 
 
 def add_checksums(path: str | Path, metadata: pq.FileMetaData | None = None) -> None:
-    """Write the checksum block into a file that no log names yet. A file that has one stays as it is.
+    """Write the checksum block into a file that no log names yet. A file that already has one does not change.
 
-    A crash or a full disk on the way leaves a file that is not valid Parquet, and that no log names.
+    A crash or a full disk meanwhile leaves a file that is not valid Parquet, and that no log names.
 
     Raises:
-        OSError: the disk took only a part.
+        OSError: the disk wrote only a part.
     """
     with pa.OSFile(str(path)) as source:
         footer_at = _footer_at(source)
@@ -142,7 +142,7 @@ def add_checksums(path: str | Path, metadata: pq.FileMetaData | None = None) -> 
             return
         start = _indexes_at(metadata or pq.read_metadata(source))
         indexes, footer = _bytes(source, start, footer_at), _bytes(source, footer_at, source.size())
-    with open(path, "r+b") as file:  # noqa: PTH123  # buffered: a raw file may write less than it gets, without an error
+    with open(path, "r+b") as file:  # noqa: PTH123  # buffered: a raw file may write less than requested, without an error
         file.seek(footer_at)
         file.write(_block(indexes, footer) + footer)
 
@@ -161,7 +161,7 @@ def _check(source: pa.NativeFile, *, indexes: bool) -> None:
 
 
 def _found_block(source: pa.NativeFile, footer_at: int) -> tuple[Any, ...] | None:
-    """Return the fields of the checksum block; None if the file has none."""
+    """Return the fields of the checksum block, or None."""
     start = footer_at - _BLOCK_BYTES
     block = struct.unpack(_BLOCK, _bytes(source, start, footer_at)) if start >= len(_PARQUET) else None
     return block if block is not None and block[0] == MAGIC else None
@@ -183,7 +183,7 @@ def _footer_at(source: pa.NativeFile) -> int:
 
 
 def _indexes_at(metadata: pq.FileMetaData) -> int:
-    """Return where the pages end: column chunks are written one after the other."""
+    """Return the offset at which the pages end. Column chunks are written one after the other."""
     if not metadata.num_row_groups or not metadata.num_columns:
         return len(_PARQUET)
     column = metadata.row_group(metadata.num_row_groups - 1).column(metadata.num_columns - 1)

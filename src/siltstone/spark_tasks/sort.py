@@ -1,9 +1,9 @@
-"""What a sorted load does inside Spark's Python workers: sample keys, spread rows over ranges of keys, gather each range.
+"""Sorted loads inside Spark's Python workers: sample keys, spread rows over key ranges, gather each range.
 
-`dataset.load.sorted_write` sends this module, `io` and `values` to the workers by value: it imports nothing else but
-pyarrow, numpy and the standard library. Rows come from Spark, or a task reads its parts of Parquet files itself. A spreading
-task writes one *run*: an Arrow file with a batch for each range of keys, as many times over as its rows filled its memory. A
-gathering task reads its ranges, one after the other, from all runs, and sorts each in memory.
+`dataset.load.sorted_write` sends this module, `io` and `values` to the workers by value, so it imports only pyarrow, numpy and
+the standard library. Rows come from Spark, or a task reads its parts of Parquet files itself. A spreading task writes one
+*run*: an Arrow file with a batch for each key range, repeated each time the rows fill its memory. A gathering task reads its
+ranges, one after the other, from all runs, and sorts each in memory.
 """
 
 import os
@@ -33,7 +33,7 @@ from siltstone.spark_tasks.parquet_checksums import batches, open_parquet
 from siltstone.spark_tasks.values import outside_years
 
 SAMPLE_KEYS: Final = 8192
-"""A task keeps no more keys than this."""
+"""Largest number of sampled keys per task."""
 SPREAD_ROWS: Final = 1_048_576
 SAMPLED: Final = "rows long, keys binary"
 SPREAD: Final = "name string, counts binary, bytes long, clean boolean"
@@ -55,20 +55,20 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How files are read: the columns that are wanted, all of them nullable, and what a good row has."""
+    """How files are read: the requested columns, all of them nullable, and the conditions of a good row."""
 
     schema: pa.Schema
     required: tuple[str, ...]
     key: tuple[str, ...]
     max_key_bytes: int
     bad: str | None
-    """The column that says that a row is bad; without it nobody asks."""
+    """Column that marks bad rows; None if rows are not checked."""
 
 
 def over_files(
     work: Callable[[Batches], Batches], tasks: Sequence[Sequence[Part]], reading: Reading
 ) -> Callable[[Batches], Batches]:
-    """Return the work that reads the parts of the tasks whose numbers Spark gives it, and does the same to their rows."""
+    """Return the function that reads the parts of the tasks with the given numbers, and applies `work` to their rows."""
 
     def run(numbers: Batches) -> Batches:
         for batch in numbers:
@@ -82,8 +82,8 @@ def _read(part: Part, reading: Reading) -> Batches:
     with open_parquet(part.path) as file:
         groups = range(file.num_row_groups * part.number // part.of, file.num_row_groups * (part.number + 1) // part.of)
         stored = file.schema_arrow.names
-        wanted = [name for name in reading.schema.names if name in stored]
-        columns = None if len(wanted) == len(stored) else wanted
+        requested = [name for name in reading.schema.names if name in stored]
+        columns = None if len(requested) == len(stored) else requested
         if groups:
             rows = piece_rows(file) // 2
             for batch in batches(file, max(1, rows), columns=columns, groups=groups, use_threads=False):
@@ -91,7 +91,7 @@ def _read(part: Part, reading: Reading) -> Batches:
 
 
 def _fitted(batch: pa.RecordBatch, reading: Reading) -> pa.RecordBatch:
-    """Return rows with the wanted columns, and whether they are bad: one of them or all, Spark finds out which."""
+    """Return rows with the requested columns, and whether some are bad. Spark then finds out which."""
     try:
         rows = in_columns(batch, reading.schema, {})
         bad = reading.bad is not None and not _all_good(rows, reading)
@@ -106,7 +106,7 @@ def _all_good(rows: pa.RecordBatch, reading: Reading) -> bool:
     if any(rows.column(name).null_count for name in reading.required):
         return False
     for column in rows.columns:
-        column.validate(full=True)  # raises where text is not UTF-8, inside of structs and lists, too
+        column.validate(full=True)  # raises for text that is not UTF-8, also inside structs and lists
         if outside_years(column):
             return False
     keys = [rows.column(name) for name in reading.key if pa.types.is_string(reading.schema.field(name).type)]
@@ -117,20 +117,20 @@ def _all_good(rows: pa.RecordBatch, reading: Reading) -> bool:
 
 
 def sampler() -> Callable[[Batches], Batches]:
-    """Return the work that counts a task's rows, of key columns alone, and keeps some of them at random."""
+    """Return the function that counts a task's rows, of key columns only, and samples some of them at random."""
 
     def run(batches: Batches) -> Batches:
-        kept: list[pa.Table] = []
+        sampled: list[pa.Table] = []
         rows, share = 0, 1.0
         random = np.random.default_rng(0)
         for batch in batches:
             rows += batch.num_rows
-            kept.append(_thinned(pa.Table.from_batches([batch]), share, random))
-            while sum(part.num_rows for part in kept) > SAMPLE_KEYS:
+            sampled.append(_thinned(pa.Table.from_batches([batch]), share, random))
+            while sum(part.num_rows for part in sampled) > SAMPLE_KEYS:
                 share /= 2
-                kept = [_thinned(pa.concat_tables(kept), 0.5, random)]
-        if kept:
-            keys = pa.concat_tables(kept).combine_chunks()
+                sampled = [_thinned(pa.concat_tables(sampled), 0.5, random)]
+        if sampled:
+            keys = pa.concat_tables(sampled).combine_chunks()
             yield pa.RecordBatch.from_pydict({"rows": [rows], "keys": [packed(keys)]})
 
     return run
@@ -145,7 +145,7 @@ def _thinned(keys: pa.Table, share: float, random: np.random.Generator) -> pa.Ta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spreading:
-    """How rows are spread: the first key of each range but the lowest, sorted, and the column that says a row is bad."""
+    """How rows are spread: the sorted first keys of all ranges except the lowest, and the column that marks bad rows."""
 
     folder: str
     key: tuple[str, ...]
@@ -154,9 +154,9 @@ class Spreading:
 
 
 def spreader(job: Spreading) -> Callable[[Batches], Batches]:
-    """Return the work that writes a task's rows as one run, and says how many fell into each range, by and by.
+    """Return the function that writes a task's rows as one run, and returns the number of rows in each range.
 
-    A bad row ends it: nothing of the run counts then.
+    A bad row ends it. Nothing of the run counts then.
     """
 
     def run(batches: Batches) -> Batches:
@@ -168,7 +168,7 @@ def spreader(job: Spreading) -> Callable[[Batches], Batches]:
             for part in _parts(batches):
                 if pc.any(part.column(job.bad)).as_py():
                     yield _spread(name, counts, size, clean=False)
-                    for _ in batches:  # Spark wants them taken
+                    for _ in batches:  # Spark requires that all input is consumed
                         pass
                     return
                 size += part.nbytes
@@ -185,7 +185,7 @@ def _spread(name: str, counts: Sequence[Numbers], size: int, *, clean: bool) -> 
 
 
 class _Run:
-    """One Arrow file that is open while its task writes."""
+    """One Arrow file, open while its task writes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -206,7 +206,7 @@ class _Run:
 
 
 def _parts(batches: Batches) -> Iterator[pa.Table]:
-    """Yield as many rows at a time as memory should hold."""
+    """Yield as many rows at a time as should be in memory."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -220,13 +220,13 @@ def _parts(batches: Batches) -> Iterator[pa.Table]:
 
 
 def _write_part(rows: pa.Table, bounds: pa.Table, key: Sequence[str], out: _Run) -> Numbers:
-    """Write a batch for each range and return how many rows each has."""
+    """Write a batch for each range and return the number of rows in each."""
     low, keys = comparable(bounds, rows, key)
     at = pc.search_sorted(low, keys, side="right").to_numpy(zero_copy_only=False).astype(np.int64)
     if (at[1:] < at[:-1]).any():
         small = (
             at.astype(np.uint16) if bounds.num_rows < np.iinfo(np.uint16).max else at
-        )  # sorted by counting, not comparing
+        )  # small integers are sorted by counting, not by comparing
         rows = rows.take(pa.array(np.argsort(small, kind="stable")))
     rows = rows.combine_chunks()
     counts = np.bincount(at, minlength=bounds.num_rows + 1)
@@ -242,7 +242,7 @@ def _write_part(rows: pa.Table, bounds: pa.Table, key: Sequence[str], out: _Run)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathering:
-    """What all gathering tasks have in common: the runs, and how many ranges each has a batch for."""
+    """Common parameters of all gathering tasks: the runs, and the number of ranges in each."""
 
     target: Target
     key: tuple[str, ...]
@@ -252,7 +252,7 @@ class Gathering:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """One gathering task: these ranges become one file of so many rows."""
+    """One gathering task: these ranges become one file of `rows` rows."""
 
     low: int
     high: int
@@ -260,7 +260,7 @@ class Share:
 
 
 def gatherer(shares: Sequence[Share], job: Gathering) -> Callable[[int], bytes]:
-    """Return the work that writes the ranges of a share as one sorted file: its name, nothing if a key is repeated."""
+    """Return the function that writes the ranges of a share as one sorted file: its name, empty if a key is repeated."""
 
     def gather(number: int) -> bytes:
         share = shares[number]
@@ -279,7 +279,7 @@ def gatherer(shares: Sequence[Share], job: Gathering) -> Callable[[int], bytes]:
 
 
 def _gathered(job: Gathering, number: int) -> pa.Table:
-    """Return the rows of one range from all runs; no more than one run is open at a time."""
+    """Return the rows of one range from all runs. At most one run is open at a time."""
     batches: list[pa.RecordBatch] = []
     for path in job.runs:
         with pa.memory_map(path) as source, pa.ipc.open_file(source) as run:
@@ -288,7 +288,7 @@ def _gathered(job: Gathering, number: int) -> pa.Table:
 
 
 def _sorted(rows: pa.Table, key: Sequence[str]) -> pa.Table | None:
-    """Sort rows by their key; None if two have the same."""
+    """Sort rows by their key; None if a key is repeated."""
     rows = rows.combine_chunks()
     if has_plain_key(rows.schema, key):
         column = rows.column(key[0])

@@ -1,4 +1,4 @@
-"""Inside Spark's tasks: record batches become rows of bytes. It imports nothing of the package, since it is sent by value."""
+"""Inside Spark's tasks: record batches become rows of bytes. Sent by value, so it imports nothing of the package."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ import pyarrow as pa
 
 COLUMN = "batch"
 CODEC = "lz4"
-"""A driver holds the batches of one partition until they are fetched."""
+"""Compression of batches, because a driver holds the batches of one partition until they are fetched."""
 
 
 def packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,7 @@
-"""Whole columns of text as a type, by Arrow: where every text has a plain form, which Arrow reads exactly as `values` does.
+"""Casts whole columns of text with Arrow, if every text has a plain form that Arrow reads exactly as `values` does.
 
-`csv_rows` and `json_rows` try this first, and read the other columns value by value. Spark's tasks get this module by
-value, so it imports only pyarrow, the standard library and `values`.
+`csv_rows` and `json_rows` try this first, and read the other columns value by value. Spark's tasks get this module by value, so
+it imports only pyarrow, the standard library and `values`.
 """
 
 from typing import Final
@@ -26,10 +26,10 @@ def quick_column(
     timestamp_format: str | None = None,
     decimal_comma: bool = False,
 ) -> pa.Array:
-    """Cast texts of a column that all have a plain form; the options are those of `values.text_reader`.
+    """Cast a column of texts that all have a plain form. The options are those of `values.text_reader`.
 
     Raises:
-        ValueError: one of them has another form, or does not fit. Arrow's own errors are `MISFITS`, too.
+        ValueError: a text has another form, or does not fit. Arrow's own errors are `MISFITS`, too.
     """
     if pa.types.is_string(kind):
         return texts
@@ -44,17 +44,17 @@ def quick_column(
         zoned = pc.match_substring_regex(texts, "Z$|[+]00:00$")
         if not _all(zoned):
             if pc.any(zoned, min_count=0).as_py():
-                raise ValueError(kind)  # some have a zone
+                raise ValueError(kind)  # only some have a zone
             texts = texts.cast(pa.timestamp("us"))
     return cast_exactly(texts, kind)
 
 
-def _all(found: pa.Array) -> bool:
-    return bool(pc.all(found, min_count=0).as_py())
+def _all(flags: pa.Array) -> bool:
+    return bool(pc.all(flags, min_count=0).as_py())
 
 
 def _pattern(kind: pa.DataType, *, decimal_comma: bool) -> str | None:
-    """Return the plain form of a type's texts; None if there is none."""
+    """Return the pattern of the plain form of a type's texts, or None."""
     if pa.types.is_integer(kind):
         return _INTEGER
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind):

@@ -1,9 +1,9 @@
-"""The rules by which one value fits a column: the same for every way in.
+"""The rules by which one value fits a column, the same for every input.
 
 `reader` reads Python and JSON values (dicts, `--row`, JSON and NDJSON files), `text_reader` reads text (CSV, folder names,
-keys). Both refuse what would be rounded, cut, shifted or guessed. `accepted` names the accepted forms, for messages. Arrow
-tables, Parquet files and Spark frames are judged by type (`dataset.write.row_conversion`, `dataset.schema_compat`), and by
-`outside_years`.
+keys). Both refuse values that would be rounded, truncated, shifted or guessed. `accepted` names the accepted forms, for
+messages. Arrow tables, Parquet files and Spark frames are checked by type (`dataset.write.row_conversion`,
+`dataset.schema_compat`), and by `outside_years`.
 
 Spark's tasks get this module by value (see `json_rows`), so it imports only pyarrow and the standard library.
 """
@@ -31,19 +31,19 @@ MISFITS: Final = (
     ArithmeticError,
     KeyError,
 )
-"""What Arrow and Python raise where a value does not fit."""
+"""Exceptions of Arrow and Python for a value that does not fit."""
 DAY_MICROS: Final = 86_400_000_000
 FIRST_DAY: Final = -719_162
 LAST_DAY: Final = 2_932_896
-"""The first day of year 1 and the last day of year 9999, in days since 1970: what every reader can show."""
+"""The first day of year 1 and the last day of year 9999, in days since 1970: the range that every reader can show."""
 MAX_VALUE_CHARS: Final = 100
-"""Characters of a value that a message shows."""
+"""Longest part of a value, in characters, that a message shows."""
 MAX_DECIMAL_EXPONENT: Final = 400
-"""A number with a larger exponent fits no column. It is refused before its digits are written out, which could fill memory."""
+"""Largest exponent of a number. A larger one fits no column, and writing out its digits could fill memory."""
 
 EXACT_SINGLES: Final = 2.0**24
 EXACT_DOUBLES: Final = 2.0**53
-"""Floats of 4 and of 8 bytes hold every smaller integer exactly."""
+"""Bounds below which floats of 4 and of 8 bytes represent every integer exactly."""
 
 Reader = Callable[[Any], Any]
 """Returns a value as Arrow stores it, or raises one of `MISFITS`. Null stays null."""
@@ -95,7 +95,7 @@ def _scalar_reader(kind: pa.DataType) -> Reader:
 
 
 def _nullable(read: Reader) -> Reader:
-    """Return a reader that passes null on, and takes NumPy's and pandas' values as Python's."""
+    """Return a reader that passes null through, and converts NumPy's and pandas' values to Python's."""
 
     def read_value(value: Any) -> Any:  # noqa: ANN401
         if value is None:
@@ -114,12 +114,12 @@ def _as_python(value: Any) -> Any:  # noqa: ANN401
         case "NaTType" | "NAType":
             return None
         case "datetime64":
-            if value != value:  # noqa: PLR0124  # not a time
+            if value != value:  # noqa: PLR0124  # NaT
                 return None
             micros = value.astype("datetime64[us]")
             return micros.item() if micros == value else _refuse(value)
         case "timedelta64":
-            return _refuse(value)  # NumPy would give the number of its unit
+            return _refuse(value)  # NumPy would return a plain number in its unit
         case "ndarray":
             return list(value) if value.dtype.kind in "mM" else value.tolist()
         case _ if isinstance(value, pa.Scalar):
@@ -157,7 +157,7 @@ def _integer_of(value: Any) -> int:  # noqa: ANN401
 
 
 def _float_of(value: Any) -> float:  # noqa: ANN401
-    """Read a number as the nearest float. An integer must be one exactly, and only infinity becomes infinity."""
+    """Read a number as the nearest float. An integer must be exact, and only infinity becomes infinity."""
     match value:
         case bool():
             return float(_refuse(value))
@@ -166,20 +166,20 @@ def _float_of(value: Any) -> float:  # noqa: ANN401
         case int():
             return float(value) if float(value) == value else float(_refuse(value))
         case decimal.Decimal():
-            found = float(value)
-            return found if math.isfinite(found) or not value.is_finite() else float(_refuse(value))
+            nearest = float(value)
+            return nearest if math.isfinite(nearest) or not value.is_finite() else float(_refuse(value))
         case str() if value.lower() in _NOT_FINITE:
             return _NOT_FINITE[value.lower()]
         case _:
             return float(_refuse(value))
 
 
-def _single(found: float, value: Any) -> float:  # noqa: ANN401
-    """Check that a float of 4 bytes can hold a number: too large ones raise, an integer must fit exactly."""
-    if not math.isfinite(found):
-        return found
-    stored: float = struct.unpack("<f", struct.pack("<f", found))[0]
-    return float(_refuse(value)) if isinstance(value, int) and stored != found else found
+def _single(number: float, value: Any) -> float:  # noqa: ANN401
+    """Check that a float of 4 bytes can represent a number. Too large numbers raise; an integer must fit exactly."""
+    if not math.isfinite(number):
+        return number
+    stored: float = struct.unpack("<f", struct.pack("<f", number))[0]
+    return float(_refuse(value)) if isinstance(value, int) and stored != number else number
 
 
 def _decimal_of(value: Any) -> decimal.Decimal:  # noqa: ANN401
@@ -189,12 +189,12 @@ def _decimal_of(value: Any) -> decimal.Decimal:  # noqa: ANN401
         case int():
             return decimal.Decimal(value)
         case decimal.Decimal():
-            found = value
+            number = value
         case str() if _NUMBER.fullmatch(value):
-            found = decimal.Decimal(value)
+            number = decimal.Decimal(value)
         case _:
             return decimal.Decimal(_refuse(value))
-    return found if _is_writable(found) else decimal.Decimal(_refuse(value))
+    return number if _is_writable(number) else decimal.Decimal(_refuse(value))
 
 
 def _is_writable(value: decimal.Decimal) -> bool:
@@ -220,7 +220,7 @@ def _moment_of(value: Any, kind: pa.DataType) -> datetime.datetime:  # noqa: ANN
 
 
 def _zoned(moment: datetime.datetime, kind: pa.DataType) -> datetime.datetime:
-    """Return a time in UTC. A time without a zone is UTC, as everywhere in a lake; a column without zones takes no other."""
+    """Return a time in UTC. A time without a zone is UTC, as everywhere in a lake. A column without zones refuses a zone."""
     if moment.tzinfo is None:
         return moment
     if kind.tz is None:
@@ -230,15 +230,15 @@ def _zoned(moment: datetime.datetime, kind: pa.DataType) -> datetime.datetime:
 
 def _moment(text: str) -> datetime.datetime:
     """Read ISO 8601 text. Digits below a microsecond must be zeros."""
-    found = _MOMENT.fullmatch(text)
-    if found is None or (found["fraction"] and found["time"].count(":") == 1):
+    parts = _MOMENT.fullmatch(text)
+    if parts is None or (parts["fraction"] and parts["time"].count(":") == 1):
         raise ValueError(text)
-    fraction = (found["fraction"] or "").ljust(MICRO_DIGITS, "0")
+    fraction = (parts["fraction"] or "").ljust(MICRO_DIGITS, "0")
     if fraction[MICRO_DIGITS:].strip("0"):
         raise ValueError(text)
-    time = f"{found['time'] or '00:00'}{'' if (found['time'] or '').count(':') > 1 else ':00'}"
+    time = f"{parts['time'] or '00:00'}{'' if (parts['time'] or '').count(':') > 1 else ':00'}"
     return datetime.datetime.fromisoformat(
-        f"{found['day']}T{time}.{fraction[:MICRO_DIGITS]}{(found['zone'] or '').upper()}"
+        f"{parts['day']}T{time}.{fraction[:MICRO_DIGITS]}{(parts['zone'] or '').upper()}"
     )
 
 
@@ -246,8 +246,8 @@ def _bytes_of(value: Any) -> bytes:  # noqa: ANN401
     """Read bytes, or base 64 text, the form in which bytes are shown."""
     match value:
         case str():
-            found = base64.b64decode(value, validate=True)
-            return found if base64.b64encode(found).decode() == value else bytes(_refuse(value))
+            decoded = base64.b64decode(value, validate=True)
+            return decoded if base64.b64encode(decoded).decode() == value else bytes(_refuse(value))
         case bytes() | bytearray() | memoryview():
             return bytes(value)
         case _:
@@ -278,13 +278,13 @@ def _map_reader(kind: pa.DataType) -> Reader:
 
     def read(value: Any) -> list[tuple[Any, Any]]:  # noqa: ANN401
         if isinstance(value, Mapping):
-            found = [((from_text if isinstance(k, str) else key)(k), item(v)) for k, v in value.items()]
+            pairs = [((from_text if isinstance(k, str) else key)(k), item(v)) for k, v in value.items()]
         else:
-            found = [(key(k), item(v)) for k, v in _pairs(value)]
-        names = [_comparable(k) for k, _ in found]
+            pairs = [(key(k), item(v)) for k, v in _pairs(value)]
+        names = [_comparable(k) for k, _ in pairs]
         if None in names or len(set(names)) < len(names):
             raise ValueError(value)
-        return found
+        return pairs
 
     return read
 
@@ -314,18 +314,18 @@ def read_json(text: str) -> Any:  # noqa: ANN401
     """Read JSON exactly: a number with a point becomes a Decimal, and an object must not name a field twice.
 
     Raises:
-        ValueError: it is not JSON, or names a field twice.
-        RecursionError: it is nested too deeply.
+        ValueError: the text is not JSON, or an object names a field twice.
+        RecursionError: the text is nested too deeply.
     """
     return json.loads(text, parse_float=decimal.Decimal, object_pairs_hook=_object)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
         raise ValueError(f"field {next(name for name in names if names.count(name) > 1)!r} is named twice")
-    return found
+    return fields
 
 
 # ---- text ----------------------------------------------------------------------------------------------------------
@@ -338,12 +338,12 @@ def text_reader(
     timestamp_format: str | None = None,
     decimal_comma: bool = False,
 ) -> Callable[[str], Any]:
-    """Return the function that reads text of a type; nested values are JSON.
+    """Return the function that reads text of a type. Nested values are JSON.
 
     Args:
         kind: the type.
-        date_format: the form of dates as `strptime` has it; ISO 8601 without it.
-        timestamp_format: the form of times, likewise.
+        date_format: the format of dates for `strptime`; default: ISO 8601.
+        timestamp_format: the format of times for `strptime`; default: ISO 8601.
         decimal_comma: numbers have a comma instead of a point.
     """
     if pa.types.is_nested(kind):
@@ -366,14 +366,14 @@ def text_reader(
 
 
 def _with_point(text: str) -> str:
-    """Return a number that is written with a comma as one with a point; a point in it would separate thousands."""
+    """Replace the decimal comma of a number by a point. A point in it would separate thousands and is refused."""
     return text.replace(",", ".") if "." not in text else str(_refuse(text))
 
 
 def _number(text: str) -> Any:  # noqa: ANN401
-    """Return a number in text as JSON has it: an integer, a Decimal, or text for what is not finite."""
+    """Return a number in text as JSON represents it: an integer, a Decimal, or text if it is not finite."""
     if _INTEGER.fullmatch(text):
-        return int(text) or decimal.Decimal(text)  # an integer has no -0, which a float has
+        return int(text) or decimal.Decimal(text)  # keeps -0, which an integer cannot represent but a float can
     if _NUMBER.fullmatch(text):
         return decimal.Decimal(text)
     return text
@@ -383,13 +383,13 @@ def _number(text: str) -> Any:  # noqa: ANN401
 
 
 def shown(value: Any) -> str:  # noqa: ANN401
-    """Return a value for a message, cut if it is long."""
+    """Return a value for a message, shortened if it is long."""
     text = str(value) if isinstance(value, decimal.Decimal) else repr(value)
     return text if len(text) <= MAX_VALUE_CHARS else f"{text[:MAX_VALUE_CHARS]}..."
 
 
 def accepted(kind: pa.DataType, *, date_format: str | None = None, timestamp_format: str | None = None) -> str:
-    """Return the rule of a type for a message: which values a column takes.
+    """Return the rule of a type for a message: the values that a column accepts.
 
     >>> accepted(pa.int8()), accepted(pa.date32())
     ('a whole number from -128 to 127', 'a date such as 2026-01-31, in the years 1 to 9999')
@@ -421,7 +421,7 @@ def accepted(kind: pa.DataType, *, date_format: str | None = None, timestamp_for
 
 
 def has_times(kind: pa.DataType) -> bool:
-    """True if a type is, or has inside, a date or a time."""
+    """True if a type is, or contains, a date or a time."""
     if pa.types.is_nested(kind):
         return any(has_times(kind.field(number).type) for number in range(kind.num_fields))
     return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
@@ -442,7 +442,7 @@ def inner_arrays(array: pa.Array) -> list[pa.Array]:
 
 
 def outside_years(column: pa.Array | pa.ChunkedArray) -> bool:
-    """True if a date or a time of a column, however deep inside, is not in the years 1 to 9999."""
+    """True if a date or a time of a column, at any depth, is not in the years 1 to 9999."""
     if not has_times(column.type):
         return False
     if isinstance(column, pa.ChunkedArray):
@@ -452,24 +452,24 @@ def outside_years(column: pa.Array | pa.ChunkedArray) -> bool:
     if pa.types.is_dictionary(column.type):
         return outside_years(column.dictionary)
     days = pa.types.is_date32(column.type)
-    found = pc.min_max(column.cast(pa.int32() if days else pa.int64()))
-    low, high = found["min"].as_py(), found["max"].as_py()
+    bounds = pc.min_max(column.cast(pa.int32() if days else pa.int64()))
+    low, high = bounds["min"].as_py(), bounds["max"].as_py()
     scale = 1 if days else DAY_MICROS
     return low is not None and (low < FIRST_DAY * scale or high >= (LAST_DAY + 1) * scale)
 
 
 def cast_exactly(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cast what Arrow has parsed.
+    """Cast values that Arrow has parsed.
 
     Raises:
-        ValueError: the column has a value that has to be read by itself: NaN, infinity, an integer that a float may not
-            hold exactly, or a time outside of the years 1 to 9999. Arrow's own errors are `MISFITS`, too.
+        ValueError: the column has a value that must be read individually: NaN, infinity, an integer that a float may not
+            represent exactly, or a time outside of the years 1 to 9999. Arrow's own errors are `MISFITS`, too.
     """
     if pa.types.is_floating(kind):
         small = pc.less(pc.abs(column), EXACT_SINGLES if pa.types.is_float32(kind) else EXACT_DOUBLES)
         if not pc.all(small, min_count=0).as_py():
             raise ValueError(kind)
-    found = column.cast(kind)
-    if outside_years(found):
+    values = column.cast(kind)
+    if outside_years(values):
         raise ValueError(kind)
-    return found
+    return values

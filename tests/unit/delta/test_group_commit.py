@@ -130,14 +130,14 @@ def test_callers_wake_each_other_past_those_that_left():
     report_round(queue, tickets, own)
     leave_queue(queue, tickets[3])  # after it, while it waits for its turn to be woken
     for ticket in (tickets[2], tickets[4], tickets[5]):
-        assert ticket.is_rung
+        assert ticket.is_woken
         ticket.wait()
     assert all(ticket.is_done for ticket in tickets)
 
 
 def test_who_comes_back_does_not_wait_for_those_that_do_not(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("siltstone.delta.group_commit.LULL_SECONDS", 60.0)
-    monkeypatch.setattr("siltstone.delta.group_commit.PATIENCE", 1e9)
+    monkeypatch.setattr("siltstone.delta.group_commit.IDLE_SECONDS", 60.0)
+    monkeypatch.setattr("siltstone.delta.group_commit.GATHER_FACTOR", 1e9)
     gate = Gate()
     queue = WriterQueue(gate.commit, bound=50, wait_seconds=10)
     with ThreadPoolExecutor(10) as pool:
