@@ -24,7 +24,7 @@ from bench.results import Check, Report, Row, Sense
 from siltstone import Dataset, Lake
 from siltstone.demo import CANDIDATE_COLUMNS
 from siltstone.model.units import size_text as bytes_text
-from siltstone.query.hot import Cold
+from siltstone.query.hot import NotResident
 
 ANCESTORS_BYTES_A_ROW: Final = 371
 AIM_BYTES_A_ROW: Final = 100
@@ -223,7 +223,7 @@ def _asked_in_turn(lake: Lake, names: list[str], order: list[int], what: str, bu
             try:
                 with lake.hot.pinned([names[number]]) as hot:
                     hot.cursor.execute(f"SELECT count(*) FROM {hot.tables[names[number]]}").fetchall()
-            except Cold:
+            except NotResident:
                 lake.hot.want(names[number])
                 _wait_for_fill(lake)
     entries = lake.hot.stats().entries

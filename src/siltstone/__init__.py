@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from siltstone.query.hot.cache import HotCache
     from siltstone.query.result import QueryResult
     from siltstone.query.router import (
-        Explanation,
+        QueryPlanInfo,
         Router,
     )
 
@@ -103,7 +103,6 @@ __all__ = [
     "DatasetInfo",
     "DatasetName",
     "EventLog",
-    "Explanation",
     "ExportReport",
     "Fenced",
     "FoldEstimate",
@@ -123,6 +122,7 @@ __all__ = [
     "Partition",
     "Plan",
     "Producer",
+    "QueryPlanInfo",
     "QueryResult",
     "Reason",
     "RecoveryReport",
@@ -179,7 +179,7 @@ _HOMES: Final = {
     "siltstone.model.tiers": "Tier",
     "siltstone.query.hot.cache": "HotCache",
     "siltstone.query.result": "QueryResult",
-    "siltstone.query.router": "Explanation Router",
+    "siltstone.query.router": "QueryPlanInfo Router",
 }
 _HOME_OF: Final = {name: module for module, names in _HOMES.items() for name in names.split()}
 

@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     from siltstone.model.compaction_request import CompactionRequest
     from siltstone.query.cancellation import CancelToken
     from siltstone.query.hot.cache import HotCache
-    from siltstone.query.hot.directives import Wishes
+    from siltstone.query.hot.directives import DirectiveStore
     from siltstone.query.result import QueryResult
-    from siltstone.query.router import Explanation, Question, Router
+    from siltstone.query.router import QueryPlanInfo, QueryRequest, Router
 
 MAX_HTML_DATASETS: Final = 50
 """Datasets of a lake that a notebook shows."""
@@ -508,7 +508,7 @@ class Lake:
         timeout: float | None = None,
         catalog: str | None = None,
         schema: str | None = None,
-    ) -> "Explanation":
+    ) -> "QueryPlanInfo":
         """Say which engine would answer a SELECT, why, and by which plan; it is not asked. The arguments are those of `sql`."""
         return self.queries.explain(
             self._question(text, params=params, engine=engine, timeout=timeout, catalog=catalog, schema=schema)
@@ -525,10 +525,10 @@ class Lake:
         max_rows: int | None = None,
         timeout: float | None = None,
         query_id: str | None = None,
-    ) -> "Question":
-        from siltstone.query.router import Question, engine_of
+    ) -> "QueryRequest":
+        from siltstone.query.router import QueryRequest, engine_of
 
-        return Question(
+        return QueryRequest(
             text=text,
             params=params or {},
             engine=engine_of(engine),
@@ -583,11 +583,11 @@ class Lake:
         return cache
 
     @property
-    def cache_directives(self) -> "Wishes":
+    def cache_directives(self) -> "DirectiveStore":
         """Directives for the hot caches of all long-running processes: which datasets to pin, warm and evict."""
-        from siltstone.query.hot.directives import Wishes
+        from siltstone.query.hot.directives import DirectiveStore
 
-        return Wishes(self._layout, settings=self.settings, clock=self._clock)
+        return DirectiveStore(self._layout, settings=self.settings, clock=self._clock)
 
     # ---- maintenance ---------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from siltstone.coordination.leases import COMPACTOR
 from siltstone.delta.checkpoints import Retention, forget_history, tidy_log, try_tidy_log, write_checkpoint
 from siltstone.delta.layout import LOG, entry_name
 from siltstone.delta.log_reader import LAST_CHECKPOINT, transactions
-from siltstone.delta.table import Parent
+from siltstone.delta.table import ParentVersion
 from siltstone.errors import Corruption, Reason
 from siltstone.eventlog.log import EventLog
 from siltstone.lake import Lake
@@ -263,7 +263,7 @@ def test_an_event_log_with_a_damaged_entry_is_refused(tmp_path: Path, loss: str)
         EventLog.open(address)
 
 
-def _never(_parent: Parent) -> Commit:  # the table must be refused before a commit is built
+def _never(_parent: ParentVersion) -> Commit:  # the table must be refused before a commit is built
     raise AssertionError("a commit was built on a broken log")
 
 

@@ -15,8 +15,8 @@ from siltstone.delta.checkpoints import Retention, forget_history, tidy_log, wri
 from siltstone.delta.full_replay import Replayed
 from siltstone.delta.layout import LOG, entry_name
 from siltstone.delta.log_reader import list_log, readable_entries
-from siltstone.delta.table import Parent, Table
-from siltstone.delta.table_reader import FOLLOW_SECONDS, Pinned
+from siltstone.delta.table import ParentVersion, Table
+from siltstone.delta.table_reader import FOLLOW_SECONDS, TableVersion
 from siltstone.errors import Corruption, Reason
 from siltstone.model.columns import APP_EPOCH, APP_FOLD, APP_PRODUCER, APP_SEQ, COMMIT_KIND, SEQ
 from siltstone.model.files import Commit, CommitKind
@@ -61,7 +61,7 @@ def opens(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return found
 
 
-def told(pinned: Pinned) -> tuple[object, ...]:
+def told(pinned: TableVersion) -> tuple[object, ...]:
     """Return what a pinned version says, whatever the order of its files."""
     files = sorted((f.path, f.size_bytes, f.rows, sorted(f.partition.items())) for f in pinned.files)
     return (pinned.version, files, dict(pinned.transactions), pinned.schema)
@@ -255,7 +255,7 @@ def test_a_log_that_is_cleaned_between_check_and_write_costs_another_try(path: P
     file = stage(table, [9])
     tries: list[int] = []
 
-    def build(parent: Parent) -> Commit:
+    def build(parent: ParentVersion) -> Commit:
         tries.append(parent.version)
         commit = append_commit(parent, file)
         if len(tries) == 1:

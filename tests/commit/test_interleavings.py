@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from siltstone.compaction.operations.garbage_collection import vacuum
-from siltstone.coordination.liveness import Presence
+from siltstone.coordination.liveness import LivenessLock
 from siltstone.dataset.store import Store, sequence_of
 from siltstone.dataset.write.row_conversion import change_rows
 from siltstone.delta.checkpoints import forget_history, write_checkpoint
@@ -150,7 +150,7 @@ class Site:
     """One copy of the lake, with whoever plans on it."""
 
     store: Store
-    owners: list[Presence]
+    owners: list[LivenessLock]
 
     @property
     def path(self) -> Path:

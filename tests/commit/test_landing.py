@@ -13,7 +13,7 @@ from siltstone.delta.checkpoints import write_checkpoint
 from siltstone.delta.fsync import sync_directory
 from siltstone.delta.layout import LOG, entry_name
 from siltstone.delta.log_reader import list_log, read_entry
-from siltstone.delta.table import Parent, Table
+from siltstone.delta.table import ParentVersion, Table
 from siltstone.errors import CommitUnknown, Conflict, Gone, Unavailable
 from siltstone.failpoints import arm
 from siltstone.lake import Lake
@@ -198,7 +198,7 @@ def test_a_log_that_is_cleaned_while_a_commit_is_built_only_costs_another_try(pa
     file = stage(table, [9])
     tries: list[int] = []
 
-    def build(parent: Parent) -> Commit:
+    def build(parent: ParentVersion) -> Commit:
         tries.append(parent.version)
         if len(tries) == 1:
             append(open_table(path), 7)

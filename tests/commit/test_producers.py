@@ -13,7 +13,7 @@ from siltstone.dataset.dataset import Dataset
 from siltstone.dataset.write.change_writer import Batch
 from siltstone.dataset.write.idempotency_marks import forget_oldest
 from siltstone.dataset.write.row_conversion import change_rows
-from siltstone.delta.table import Parent
+from siltstone.delta.table import ParentVersion
 from siltstone.errors import Conflict, InvalidRequest
 from siltstone.lake import Lake
 from siltstone.model.columns import APP_SEQ, Op
@@ -220,7 +220,7 @@ def test_a_producer_that_writes_meanwhile_is_not_forgotten(root: Path, monkeypat
     changes = store_of(people).changes
     real = changes.commit
 
-    def overtaken(build: Callable[[Parent], Commit]) -> Committed:
+    def overtaken(build: Callable[[ParentVersion], Commit]) -> Committed:
         other.upsert([{"id": 0}], producer="p0", sequence=6)
         return real(build)
 

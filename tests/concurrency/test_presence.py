@@ -5,22 +5,22 @@ from pathlib import Path
 import pytest
 
 from siltstone.coordination import liveness as presence
-from siltstone.coordination.liveness import Presence, is_live, sweep_dead
+from siltstone.coordination.liveness import LivenessLock, is_live, sweep_dead
 
 
 def test_a_sweep_never_makes_an_owner_that_locks_meanwhile_look_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The owner has made its file, the sweep asks, the owner locks, the sweep removes: its staged files would be taken."""
     (tmp_path / "owner").touch()
-    owners: list[Presence] = []
+    owners: list[LivenessLock] = []
 
     def asked_just_before_the_lock(folder: Path, owner: str) -> bool:
         answer = is_live(folder, owner)
-        owners.append(Presence(folder, owner))
+        owners.append(LivenessLock(folder, owner))
         return answer
 
     monkeypatch.setattr(presence, "is_live", asked_just_before_the_lock)
     sweep_dead(tmp_path)
     if not owners:
-        owners.append(Presence(tmp_path, "owner"))
+        owners.append(LivenessLock(tmp_path, "owner"))
     assert is_live(tmp_path, "owner")
     owners[0].close()

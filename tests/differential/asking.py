@@ -8,7 +8,7 @@ import duckdb
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
-from siltstone.query.translate import Outside
+from siltstone.query.translate import Unsupported
 from tests.differential.engines import Cold, Hot, differences
 from tests.differential.generated import Asked, generated
 from tests.differential.generated_rows import generated_tables
@@ -53,7 +53,7 @@ def ask_generated(spark: "SparkSession", count: int, *, seed: int, seen: Seen) -
 def _ask(hot: Hot, cold: Cold, asked: Asked, seen: Seen) -> None:
     try:
         one = hot.ask(asked.text, asked.parameters)
-    except Outside:
+    except Unsupported:
         seen.outside += 1
         return
     except duckdb.Error:

@@ -17,7 +17,7 @@ from siltstone.query.spark_executor import SERVER_ENDED
 from siltstone.spark.connect_server import listens
 from siltstone.spark.jars import cache_folder
 from siltstone.spark.python_workers import python_daemons
-from siltstone.spark.shared_server import STATE_FILE, Running, keeper_lives, read_state
+from siltstone.spark.shared_server import STATE_FILE, RunningServer, keeper_lives, read_state
 from tests.e2e.silt import Result, process
 
 NAME = "a.b.c"
@@ -82,7 +82,7 @@ class User:
         """The folder of the server for queries."""
         return Path(self.silt("spark", "status").data["log"]).parent
 
-    def running(self) -> Running:
+    def running(self) -> RunningServer:
         found = read_state(self.place)
         assert found is not None
         return found
@@ -251,7 +251,7 @@ with Lake.open(sys.argv[1]) as lake, ThreadPoolExecutor(1) as pool:
 class Replaced:
     """What clients met whose server was replaced."""
 
-    before: Running
+    before: RunningServer
     late: Result
     """The query that did not obey."""
     job: Result

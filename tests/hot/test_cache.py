@@ -16,7 +16,7 @@ from siltstone import Dataset, Lake, NotFound, Settings
 from siltstone.compaction.operations.garbage_collection import purge_files
 from siltstone.model.columns import APP_CONTENT
 from siltstone.model.files import Commit, CommitKind
-from siltstone.query.hot import Cold
+from siltstone.query.hot import NotResident
 from siltstone.query.hot import change_set as delta_room
 from siltstone.query.hot import fill as fill_room
 from siltstone.query.hot import memory_reclaim as tidy_room
@@ -203,7 +203,7 @@ def test_a_dropped_dataset_is_not_found_and_a_new_one_of_its_name_is_itself(lake
         pass
     made = create(lake)
     made.upsert([person(1)])
-    with pytest.raises(Cold), lake.hot.pinned([NAME]):
+    with pytest.raises(NotResident), lake.hot.pinned([NAME]):
         pass
     lake.hot.fill(NAME)
     assert_same(lake, made)
@@ -277,7 +277,7 @@ def test_a_fill_that_would_not_fit_is_refused_before_it_starts(tmp_path: Path) -
         made = create(lake)
         made.upsert(noise(25_000))
         told: list[int] = []
-        with pytest.raises(Cold, match=r"1 MB"):
+        with pytest.raises(NotResident, match=r"1 MB"):
             lake.hot.fill(NAME, progress=lambda done, _: told.append(done))
         assert told == []
         assert not lake.hot.want(NAME).admitted
@@ -291,7 +291,7 @@ def test_a_fill_that_outgrows_its_estimate_is_stopped_and_remembered(
     with Lake.open(tmp_path / "lake", settings=Settings(durable=False, hot_cache_mb=1)) as lake:
         made = create(lake)
         made.upsert(noise(40_000))
-        with pytest.raises(Cold, match=r"1 MB"):
+        with pytest.raises(NotResident, match=r"1 MB"):
             lake.hot.fill(NAME)
         entry = lake.hot.stats().entries[0]
         assert (entry.resident, entry.size_bytes) == (False, 0)
@@ -317,14 +317,14 @@ def test_of_three_datasets_the_budget_holds_one_and_the_one_that_is_asked_stays(
         assert [by_name[name].resident for name in names] == [False, True, False]
         assert names[1] in by_name[names[0]].reason
         lake.hot.pin(names[1])
-        with pytest.raises(Cold):
+        with pytest.raises(NotResident):
             lake.hot.fill(names[2])
         lake.hot.unpin(names[1])
         assert lake.hot.fill(names[2]).resident
 
 
 def test_a_missed_dataset_is_filled_behind_the_answer(lake: Lake, dataset: Dataset) -> None:
-    with pytest.raises(Cold), lake.hot.pinned([NAME]):
+    with pytest.raises(NotResident), lake.hot.pinned([NAME]):
         pass
     assert lake.hot.want(NAME).admitted
     for _ in range(200):
@@ -428,7 +428,7 @@ def test_many_threads_ask_while_one_writes_and_one_evicts(lake: Lake, dataset: D
             before = acknowledged[0]
             try:
                 seen = ask(lake, NAME, "SELECT max(n) FROM {t}")
-            except Cold:
+            except NotResident:
                 continue
             if seen < before:
                 wrong.append((before, seen))

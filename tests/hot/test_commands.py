@@ -15,8 +15,8 @@ from siltstone import Dataset, InvalidRequest, Lake, Settings
 from siltstone.config import Role
 from siltstone.coordination.host_identity import machine, process_space
 from siltstone.delta.layout import Layout
-from siltstone.query.hot import Cold
-from siltstone.query.hot.directives import Wishes
+from siltstone.query.hot import NotResident
+from siltstone.query.hot.directives import DirectiveStore
 from tests.e2e.silt import silt
 from tests.support.hot import ask
 from tests.support.internals import clock_of
@@ -50,7 +50,7 @@ def asked(lake: Lake) -> bool:
     """Ask, which also makes a process look at its wishes; return whether it was answered."""
     try:
         return bool(ask(lake, NAME, "SELECT count(*) FROM {t}") == 100)
-    except Cold:
+    except NotResident:
         return False
 
 
@@ -140,7 +140,7 @@ def test_bad_calls_are_refused_and_leave_no_wish(lake: Lake) -> None:
         result = silt("--lake", str(lake.path), "--json", "cache", command, NAME, "crm.sales.none")
         assert (result.code, result.error["kind"]) == (3, "not_found")
     assert lake.cache_directives.all() == []
-    reader = Wishes(Layout.at(lake.path), settings=Settings(role=Role.READER), clock=clock_of(lake))
+    reader = DirectiveStore(Layout.at(lake.path), settings=Settings(role=Role.READER), clock=clock_of(lake))
     with pytest.raises(InvalidRequest, match="reader"):
         reader.pin(NAME)
 

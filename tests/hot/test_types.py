@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from siltstone import Lake, Settings
-from siltstone.query.hot import Cold
-from siltstone.query.hot.duckdb_types import Unfit, columns_sql
+from siltstone.query.hot import NotResident
+from siltstone.query.hot.duckdb_types import UnsupportedType, columns_sql
 from tests.support.folds import fold_by_arrow
 from tests.support.hot import assert_same, hot_table
 from tests.support.unchecked import write_unchecked
@@ -108,7 +108,7 @@ def test_a_map_with_a_key_twice_cannot_be_hot_and_the_reason_says_so(lake: Lake)
     dataset = lake.create(NAME, "id STRING, m MAP<STRING, BIGINT>", key="id")
     doubled = pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64()))
     write_unchecked(dataset, pa.table({"id": pa.array(["1"]), "m": doubled}, schema=dataset.schema))
-    with pytest.raises(Cold, match="duplicate key"):
+    with pytest.raises(NotResident, match="duplicate key"):
         lake.hot.fill(NAME)
     decision = lake.hot.decide(NAME)
     assert not decision.admitted
@@ -126,7 +126,7 @@ def test_a_time_that_duckdb_takes_for_infinity_cannot_be_hot(lake: Lake, kind: p
     lake.hot.fill(NAME)
     rows = pa.table([pa.array(["1"]), column.cast(dataset.schema.field("at").type)], schema=dataset.schema)
     write_unchecked(dataset, rows)
-    with pytest.raises(Cold), lake.hot.pinned([NAME]):
+    with pytest.raises(NotResident), lake.hot.pinned([NAME]):
         pass
     assert not lake.hot.decide(NAME).admitted
 
@@ -135,5 +135,5 @@ def test_a_time_that_duckdb_takes_for_infinity_cannot_be_hot(lake: Lake, kind: p
     "kind", [pa.struct([("a", pa.int64()), ("A", pa.int64())]), pa.null(), pa.struct([])], ids=["case", "null", "empty"]
 )
 def test_columns_that_duckdb_cannot_hold_are_named(kind: pa.DataType) -> None:
-    with pytest.raises(Unfit, match="'odd'"):
+    with pytest.raises(UnsupportedType, match="'odd'"):
         columns_sql(pa.schema([("fine", pa.int64()), ("odd", pa.list_(kind))]))

@@ -15,7 +15,7 @@ import pyarrow as pa
 from siltstone import Dataset, Lake
 from siltstone.compaction.operations.garbage_collection import purge_files
 from siltstone.config import Settings
-from siltstone.delta.log_replay import LogMoved
+from siltstone.delta.log_replay import LogChanged
 from siltstone.errors import Conflict, Gone
 from siltstone.model.files import Commit, CommitKind
 from tests.support import clicks, people
@@ -92,7 +92,7 @@ def compact(path: str, name: str, signals: str) -> dict[str, int]:
         dataset = lake.dataset(name)
         while not (Path(signals) / STOP).exists():
             for what in ("squash", "fold", "rewrite", "squash", "fold", "purge"):
-                with contextlib.suppress(Conflict, Gone, LogMoved, FileNotFoundError):
+                with contextlib.suppress(Conflict, Gone, LogChanged, FileNotFoundError):
                     _compact(dataset, what)
                     done[what] += 1
                 time.sleep(0.02)

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from siltstone.compaction.execution.worker_process import WorkerProcess
     from siltstone.compaction.journal.journal import Journal
     from siltstone.compaction.journal.recovery import Recovery
-    from siltstone.compaction.operations.dataset_maintenance import Compactor
+    from siltstone.compaction.operations.dataset_maintenance import DatasetMaintenance
     from siltstone.compaction.operations.merge_small_files import _Input as PressInput
     from siltstone.compactor.scheduler import Scheduler
     from siltstone.compactor.service import CompactorService
     from siltstone.config import Settings
     from siltstone.coordination.lease_table import LeaseTable
     from siltstone.coordination.leases import Lease, Leases
-    from siltstone.coordination.liveness import Presence
+    from siltstone.coordination.liveness import LivenessLock
     from siltstone.coordination.state_files import StateFiles
     from siltstone.dataset.dataset import _Parts as Parts
     from siltstone.dataset.load.sorted_write import FileRows
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from siltstone.delta.group_commit import _Ticket as Ticket
     from siltstone.delta.layout import Layout
     from siltstone.delta.object_store_table import ObjectTable
-    from siltstone.delta.read_cache import KeptReads
+    from siltstone.delta.read_cache import ReadCache
     from siltstone.delta.table import Table
     from siltstone.demo import _Guide as Guide
     from siltstone.eventlog.delta_backend import DeltaBackend
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from siltstone.spark.connect_server import ConnectServer
     from siltstone.spark.jvm import Java
     from siltstone.spark.scratch import Scratch
-    from siltstone.spark.shared_server import Membership
+    from siltstone.spark.shared_server import SharedServerHandle
     from siltstone.spark_tasks.merge_files import Press
 
     Numbers = np.ndarray[Any, np.dtype[Any]]
@@ -125,7 +125,7 @@ def queue_of(writer: "ChangeWriter") -> "WriterQueue[Any, Any]":
     return writer._queue
 
 
-def cached_reads(reads: "KeptReads") -> "list[tuple[Any, ...]]":
+def cached_reads(reads: "ReadCache") -> "list[tuple[Any, ...]]":
     """Return the keys of the read cache: that it forgets is not visible from outside."""
     return list(reads._entries)
 
@@ -192,7 +192,7 @@ def stores_of(lake: "Lake") -> "Callable[[str], Store]":
     return lake._components.store
 
 
-def compactor_of(lake: "Lake") -> "Compactor":
+def compactor_of(lake: "Lake") -> "DatasetMaintenance":
     """Return the operations on datasets: tests build runners of their own."""
     return lake._components.operations
 
@@ -391,13 +391,13 @@ def replace_squash_writing(monkeypatch: pytest.MonkeyPatch, made: Callable[..., 
 # ---- leases and presences ------------------------------------------------------------------------------------------
 
 
-def presence_of(holder: Any) -> "Presence":  # noqa: ANN401
+def presence_of(holder: Any) -> "LivenessLock":  # noqa: ANN401
     """Return the lock of a lease or request: tests let it go as a crash does."""
-    found: Presence = holder._presence
+    found: LivenessLock = holder._presence
     return found
 
 
-def end_presence(presence: "Presence") -> None:
+def end_presence(presence: "LivenessLock") -> None:
     """Free the lock and leave its file, as a process that is killed does."""
     assert presence._handle is not None
     fcntl.flock(presence._handle, fcntl.LOCK_UN)
@@ -470,7 +470,7 @@ def settings_of(worker: "WorkerProcess") -> "Settings":
     return worker._settings
 
 
-def running_presence(journal: "Journal") -> "Presence":
+def running_presence(journal: "Journal") -> "LivenessLock":
     """Return the presence of a cycle that is under way: tests end it as a crash does."""
     assert journal._running is not None
     assert journal._running.presence is not None
@@ -520,7 +520,7 @@ def server_scratch(server: "ConnectServer") -> "Scratch":
     return server._scratch
 
 
-def members() -> "WeakKeyDictionary[SparkSession, Membership]":
+def members() -> "WeakKeyDictionary[SparkSession, SharedServerHandle]":
     """Return the holds on shared servers: tests have sessions without a server."""
     from siltstone.spark import session as spark
 

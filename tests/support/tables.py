@@ -15,7 +15,7 @@ from siltstone.config import Settings
 from siltstone.delta.checkpoints import Retention, forget_history, write_checkpoint
 from siltstone.delta.layout import LOG
 from siltstone.delta.parquet import write_file
-from siltstone.delta.table import Parent, Table
+from siltstone.delta.table import ParentVersion, Table
 from siltstone.model.columns import APP_EPOCH, APP_FOLD, APP_PRUNE, APP_SEQ, SEQ
 from siltstone.model.files import Commit, CommitKind, Committed, DataFile
 
@@ -61,7 +61,7 @@ def stage(table: Table, ids: Sequence[int], *, sequence: int | None = None, rows
     )
 
 
-def append_commit(parent: Parent, *files: DataFile) -> Commit:
+def append_commit(parent: ParentVersion, *files: DataFile) -> Commit:
     """Build what a writer builds: the next sequences for the given files."""
     last = parent.transaction(APP_SEQ) or 0
     return Commit(

@@ -29,12 +29,12 @@ from siltstone.backup.manifest import BackedFile, Manifest
 from siltstone.backup.verify import make_registry, verify
 from siltstone.clock import Clock
 from siltstone.config import Settings
-from siltstone.coordination.liveness import Presence, is_live, remove_dead
+from siltstone.coordination.liveness import LivenessLock, is_live, remove_dead
 from siltstone.dataset.store import Store
 from siltstone.delta.fsync import sync_directory
 from siltstone.delta.layout import Layout, local_folder
 from siltstone.delta.path_checks import checked
-from siltstone.delta.table import Parent
+from siltstone.delta.table import ParentVersion
 from siltstone.errors import Corruption, InvalidRequest, Reason, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
 from siltstone.host.private_folders import OWNER_ONLY
@@ -126,7 +126,7 @@ class Restore:
         work = self._side(owner, "restore")
         self._target.parent.mkdir(parents=True, exist_ok=True)
         self._sweep()
-        with Presence(self._target.parent, self._side(owner, "live").name):
+        with LivenessLock(self._target.parent, self._side(owner, "live").name):
             try:
                 self._fill(work, manifest)
                 self._take_over_mode(work)
@@ -212,7 +212,7 @@ def _is_later(line: bytes, sequence: int) -> bool:
 def _fence(store: Store, *, epoch: int, backup: str) -> None:
     """Refuse jobs of before the restore, and have every follower read the dataset again."""
 
-    def build(parent: Parent) -> Commit:
+    def build(parent: ParentVersion) -> Commit:
         return Commit(
             kind=CommitKind.RESTORE,
             plan_version=parent.version,

@@ -42,7 +42,7 @@ from siltstone.dataset.registry import Registration, Registry
 from siltstone.dataset.store import Snapshot, Store, files_vanished
 from siltstone.delta.layout import LOG, SYSTEM, Layout, entry_name, has_versions, local_folder
 from siltstone.delta.log_reader import LAST_CHECKPOINT, list_log, since_own
-from siltstone.delta.table_reader import Pinned, TableHandle
+from siltstone.delta.table_reader import TableReader, TableVersion
 from siltstone.errors import Corruption, Gone, InvalidRequest, Reason, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.columns import APP_SEQ
@@ -309,7 +309,7 @@ class Backup:
                 return self._at(path, self._handle(path).pin())
         raise Unavailable(f"Files of {path} kept disappearing while it was copied. Try again.")
 
-    def _at(self, path: Path, pinned: Pinned, *, files: bool = True) -> _Copied:
+    def _at(self, path: Path, pinned: TableVersion, *, files: bool = True) -> _Copied:
         """Copy a table at exactly one version: its log up to there, and the files that it names.
 
         Raises:
@@ -326,7 +326,7 @@ class Backup:
             copied.files |= self._data(path, pinned, of=f"Table {path}")
         return copied
 
-    def _data(self, path: Path, pinned: Pinned, *, of: str) -> dict[str, BackedFile]:
+    def _data(self, path: Path, pinned: TableVersion, *, of: str) -> dict[str, BackedFile]:
         try:
             found = [self._data_file(path / file.path, file, of=of) for file in pinned.files]
         except FileNotFoundError as error:
@@ -382,8 +382,8 @@ class Backup:
         is_hashed = self._wanted.full or is_always_hashed(known.path)
         return self._folder.has_sound(known) if is_hashed else self._folder.has(known)
 
-    def _handle(self, path: Path) -> TableHandle:
-        return TableHandle(path, clock=self._clock, label=f"Table {path}")
+    def _handle(self, path: Path) -> TableReader:
+        return TableReader(path, clock=self._clock, label=f"Table {path}")
 
 
 def log_files(table: Path, version: int) -> list[str]:

@@ -18,8 +18,8 @@ from siltstone.dataset.table_invariants import check_gapless, check_pruned, chec
 from siltstone.delta.layout import BASE, CHANGES, LOG, SYSTEM, Layout
 from siltstone.delta.parquet import READ_ERRORS
 from siltstone.delta.path_checks import checked
-from siltstone.delta.read_cache import KeptReads
-from siltstone.delta.table_reader import Pinned, TableHandle
+from siltstone.delta.read_cache import ReadCache
+from siltstone.delta.table_reader import TableReader, TableVersion
 from siltstone.errors import Corruption, Reason, Unavailable
 from siltstone.host.system_errors import read_failure
 from siltstone.model.columns import APP_FOLD, APP_PRUNE, APP_SEQ
@@ -104,8 +104,10 @@ def _lay_out(folder: BackupFolder, manifest: Manifest, root: Path) -> None:
             shutil.copyfile(folder.pooled(file.sha256), target)
 
 
-def _check_table(table: Path, version: int, files: Mapping[str, BackedFile], *, below: str, clock: Clock) -> Pinned:
-    pinned = TableHandle(table, clock=clock, label=f"Table {below} of the backup").pin(APP_SEQ, APP_PRUNE, APP_FOLD)
+def _check_table(
+    table: Path, version: int, files: Mapping[str, BackedFile], *, below: str, clock: Clock
+) -> TableVersion:
+    pinned = TableReader(table, clock=clock, label=f"Table {below} of the backup").pin(APP_SEQ, APP_PRUNE, APP_FOLD)
     if pinned.version != version:
         raise Corruption(f"The backup's log of {below} ends at version {pinned.version}, not {version}.")
     for file in pinned.files:
@@ -132,11 +134,11 @@ def make_registry(layout: Layout, *, settings: Settings, clock: Clock) -> Regist
         clock=clock,
         after_commit=lambda _table, _version: None,
         after_write=lambda _store, _version: None,
-        reads=KeptReads(0),
+        reads=ReadCache(0),
     )
 
 
-def _check_dataset(one: BackedDataset, pinned: Mapping[str, Pinned]) -> None:
+def _check_dataset(one: BackedDataset, pinned: Mapping[str, TableVersion]) -> None:
     """Check how the copies of both tables stand to each other (`dataset.table_invariants`)."""
     name = DatasetName.parse(one.name)
     folder = f"{name.catalog}/{name.schema}/{name.table}/{one.incarnation}"

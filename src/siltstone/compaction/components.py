@@ -11,17 +11,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from siltstone.clock import Clock
-from siltstone.compaction.operations.dataset_maintenance import Compactor
+from siltstone.compaction.operations.dataset_maintenance import DatasetMaintenance
 from siltstone.config import Settings
 from siltstone.dataset.purge_listeners import PurgeListeners
 from siltstone.dataset.registry import Registry
 from siltstone.dataset.store import Store
 from siltstone.dataset.write.idempotency_marks import forget_oldest
-from siltstone.delta.background import Background, Tidying
+from siltstone.delta.background import Background, BackgroundCheckpoints
 from siltstone.delta.layout import CHANGES, Layout
-from siltstone.delta.read_cache import KeptReads
+from siltstone.delta.read_cache import ReadCache
 from siltstone.delta.table import Table
-from siltstone.delta.table_reader import LogMoved
+from siltstone.delta.table_reader import LogChanged
 from siltstone.errors import SiltstoneError
 from siltstone.model.names import DatasetName
 
@@ -50,7 +50,7 @@ class LakeContext:
     """True if the caller passed a session: jobs then run on it."""
 
 
-def no_background_squash(_context: LakeContext, _background: Background, _operations: Compactor) -> OnWrite:
+def no_background_squash(_context: LakeContext, _background: Background, _operations: DatasetMaintenance) -> OnWrite:
     """Return a hook that does nothing; a worker process squashes only as a job."""
     return lambda _store, _version: None
 
@@ -62,22 +62,22 @@ class LakeComponents:
         self,
         context: LakeContext,
         *,
-        on_write: Callable[[LakeContext, Background, Compactor], OnWrite] = no_background_squash,
+        on_write: Callable[[LakeContext, Background, DatasetMaintenance], OnWrite] = no_background_squash,
     ) -> None:
         """Build the components. `on_write` makes the hook that follows commits to changes."""
         settings, clock = context.settings, context.clock
         self.context = context
         self.purge_listeners = PurgeListeners()
-        self.operations = Compactor(spark=context.spark, leased=self._lease_epoch)
+        self.operations = DatasetMaintenance(spark=context.spark, leased=self._lease_epoch)
         self._background = Background()
-        self._tidying = Tidying(self._background, settings=settings, clock=clock)
+        self._tidying = BackgroundCheckpoints(self._background, settings=settings, clock=clock)
         self.registry = Registry(
             context.layout,
             settings=settings,
             clock=clock,
             after_commit=self._on_commit,
             after_write=on_write(context, self._background, self.operations),
-            reads=KeptReads(settings.lookup_cache_mb * BYTES_PER_MB),
+            reads=ReadCache(settings.lookup_cache_mb * BYTES_PER_MB),
             purge_listeners=self.purge_listeners,
         )
 
@@ -118,5 +118,5 @@ class LakeComponents:
         self._tidying.notice(table, version, then=self._delete_marks if table.path.name == CHANGES else None)
 
     def _delete_marks(self, table: Table) -> None:
-        with suppress(OSError, SiltstoneError, LogMoved):  # the next checkpoint tries again
+        with suppress(OSError, SiltstoneError, LogChanged):  # the next checkpoint tries again
             forget_oldest(table, most=self.context.settings.idempotence_marks)

@@ -6,7 +6,7 @@ The app transaction ("lease/<name>", epoch) of that table lets exactly one of se
 
 Flow of `Leases.take`:
 
-1. read the row and determine the state of its holder (`standing`): a live holder wins;
+1. read the row and determine the state of its holder (`lease_state`): a live holder wins;
 2. acquire a liveness lock under a fresh id, because later readers of our row must see a live holder;
 3. write the new row to a file that no log names yet;
 4. commit it with epoch n+1 as the replacement of exactly the row that was read; if that was renewed or replaced meanwhile, it
@@ -42,10 +42,10 @@ from siltstone.clock import Clock
 from siltstone.config import Role, Settings
 from siltstone.coordination.host_identity import machine
 from siltstone.coordination.lease_table import LeaseTable, Seen
-from siltstone.coordination.liveness import Presence, is_live
+from siltstone.coordination.liveness import LivenessLock, is_live
 from siltstone.delta.layout import Layout, owner_of
 from siltstone.errors import Conflict, Fenced, InvalidRequest, NotFound, error_text
-from siltstone.model.lease import LeaseRow, Standing, standing
+from siltstone.model.lease import LeaseRow, LeaseState, lease_state
 from siltstone.model.roles import check_may_compact
 
 COMPACTOR: Final = "compactor"
@@ -96,7 +96,7 @@ class Leases:
             Corruption: the table is damaged.
         """
         seen = self._table.look(_checked(name))
-        return seen.row if seen is not None and self._standing(seen) is Standing.HELD else None
+        return seen.row if seen is not None and self._standing(seen) is LeaseState.HELD else None
 
     # ---- acquiring -----------------------------------------------------------------------------------------------
 
@@ -116,11 +116,11 @@ class Leases:
         self._table.ensure()
         before = self._table.look(name)
         state = self._standing(before)
-        if state is Standing.HELD:
+        if state is LeaseState.HELD:
             return None
         row = self._fresh(name, before, role=role, ttl_seconds=ttl)
         with self._table.speaking():
-            presence = Presence(self._layout.work, row.holder)
+            presence = LivenessLock(self._layout.work, row.holder)
         try:
             self._table.write(row, allowed=_still(before))
         except Conflict:
@@ -135,7 +135,7 @@ class Leases:
             row,
             presence,
             clock=self._clock,
-            taken_from=before.row if before and state is not Standing.FREE else None,
+            taken_from=before.row if before and state is not LeaseState.FREE else None,
         )
 
     def hold(self, name: str, *, role: Role, ttl_seconds: float | None = None) -> "Lease":
@@ -169,13 +169,13 @@ class Leases:
             ttl_seconds=ttl_seconds,
         )
 
-    def _standing(self, seen: Seen | None) -> Standing:
+    def _standing(self, seen: Seen | None) -> LeaseState:
         row = seen.row if seen is not None else None
         present = None
         if row is not None and row.machine == machine():
             with self._table.speaking():
                 present = is_live(self._layout.work, row.holder)
-        return standing(
+        return lease_state(
             row,
             unchanged_seconds=self._clock.monotonic_seconds() - seen.since_seconds if seen is not None else 0.0,
             now=self._clock.now(),
@@ -190,7 +190,7 @@ class Lease:
     """
 
     def __init__(
-        self, table: LeaseTable, row: LeaseRow, presence: Presence, *, clock: Clock, taken_from: LeaseRow | None
+        self, table: LeaseTable, row: LeaseRow, presence: LivenessLock, *, clock: Clock, taken_from: LeaseRow | None
     ) -> None:
         """Called by `Leases.take` and `Leases.hold`."""
         self.taken_from = taken_from

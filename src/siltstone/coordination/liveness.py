@@ -16,7 +16,7 @@ from siltstone.errors import Unavailable
 from siltstone.host.fork_safety import close, own
 
 
-class Presence:
+class LivenessLock:
     """The lock of one live owner. Use it as a context manager, or call `close`."""
 
     def __init__(self, folder: Path, owner: str) -> None:
@@ -35,7 +35,7 @@ class Presence:
             close(self._handle)
             self._handle = None
 
-    def __enter__(self) -> "Presence":
+    def __enter__(self) -> "LivenessLock":
         return self
 
     def __exit__(

@@ -11,11 +11,11 @@ from typing import Any
 
 from siltstone.clock import Clock
 from siltstone.dataset.dataset_folder import Marker, read_marker, write_marker
-from siltstone.dataset.orphan_folders import Place, unregistered
+from siltstone.dataset.orphan_folders import UnregisteredFolder, unregistered
 from siltstone.dataset.registry import LIVE, Registration, Registry
 from siltstone.dataset.store import Store
 from siltstone.delta.layout import BASE, Layout
-from siltstone.delta.table_reader import LogMoved, TableHandle
+from siltstone.delta.table_reader import LogChanged, TableReader
 from siltstone.errors import Conflict, Corruption, NotFound, SiltstoneError
 from siltstone.model.names import DatasetName
 from siltstone.model.schema import own_columns
@@ -73,13 +73,13 @@ class Adoption:
             raise NotFound(f"There is no unregistered dataset {name} with incarnation {incarnation}.")
         if mine[0].obstacle is not None:
             raise Conflict(f"Dataset {name} was not registered: {mine[0].obstacle}")
-        store = self._store(Place(name, Path(mine[0].path)))
+        store = self._store(UnregisteredFolder(name, Path(mine[0].path)))
         if read_marker(store.path) is None:  # made by an older Siltstone
             write_marker(store.path, Marker(dataset=str(name), incarnation=incarnation), durable=self._durable)
         self._registry.adopt(name, incarnation, store.schema, store.spec)
         return mine[0]
 
-    def _judged(self, place: Place, *, live: set[DatasetName], shared: set[DatasetName]) -> Unregistered:
+    def _judged(self, place: UnregisteredFolder, *, live: set[DatasetName], shared: set[DatasetName]) -> Unregistered:
         known = Unregistered(dataset=str(place.name), incarnation=place.path.name, path=str(place.path))
         marker = read_marker(place.path)
         if marker is not None and marker != Marker(dataset=known.dataset, incarnation=known.incarnation):
@@ -90,7 +90,7 @@ class Adoption:
             return _stopped(known, "There are several such folders of that name. Move all but one out of the lake.")
         try:
             snapshot = self._store(place).snapshot()
-        except (SiltstoneError, LogMoved, OSError) as error:
+        except (SiltstoneError, LogChanged, OSError) as error:
             return _stopped(known, f"It cannot be read: {error}")
         return Unregistered(
             dataset=known.dataset,
@@ -100,9 +100,9 @@ class Adoption:
             rows_in_base=snapshot.base.rows,
         )
 
-    def _store(self, place: Place) -> Store:
+    def _store(self, place: UnregisteredFolder) -> Store:
         """Return the storage of an unregistered dataset, by what its base says of itself."""
-        base = TableHandle(place.path / BASE, clock=self._clock, label=f"Dataset {place.name}", must_exist=True)
+        base = TableReader(place.path / BASE, clock=self._clock, label=f"Dataset {place.name}", must_exist=True)
         text = base.properties().get(PROPERTY_SPEC)
         if text is None:
             raise Corruption(f"Dataset {place.name}: {base.path} does not say what it is. Restore it from a backup.")

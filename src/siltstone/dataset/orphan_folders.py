@@ -31,7 +31,7 @@ from siltstone.model.names import DatasetName
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class UnregisteredFolder:
     """A folder at the place of an incarnation, by its name alone."""
 
     name: DatasetName
@@ -47,7 +47,7 @@ def sweep(registry: Registry, layout: Layout) -> list[Path]:
     return removed
 
 
-def unregistered(registry: Registry, layout: Layout) -> list[Place]:
+def unregistered(registry: Registry, layout: Layout) -> list[UnregisteredFolder]:
     """List the folders that hold a dataset which the registry does not name and no process is making; nothing is changed.
 
     Where the registry was lost these are all.
@@ -83,7 +83,7 @@ def _finish_removal(path: Path) -> None:
         remove_folder(path)
 
 
-def _remove_proven(place: Place) -> None:
+def _remove_proven(place: UnregisteredFolder) -> None:
     match content_of(place.path, place.name):
         case Content.DROPPED:
             remove_incarnation(place.path, place.name, ending=DROPPED_ENDING)
@@ -93,7 +93,7 @@ def _remove_proven(place: Place) -> None:
             return
 
 
-def _unnamed(registry: Registry, layout: Layout) -> list[tuple[Place, Registration | None]]:
+def _unnamed(registry: Registry, layout: Layout) -> list[tuple[UnregisteredFolder, Registration | None]]:
     """List the idle folders that no live row of the registry names, each with the row that records its drop."""
     idle = [place for place in _places(layout) if not is_live(layout.work, place.path.name)]
     rows = registry.rows() if layout.is_lake() else []  # after `idle`: what was registered meanwhile is named here
@@ -102,13 +102,13 @@ def _unnamed(registry: Registry, layout: Layout) -> list[tuple[Place, Registrati
     return [(place, dropped.get(place.path)) for place in idle if place.path not in named]
 
 
-def _places(layout: Layout) -> Iterator[Place]:
+def _places(layout: Layout) -> Iterator[UnregisteredFolder]:
     """List every folder that lies where an incarnation lies and has the name of one; links are left out at every level."""
     for catalog in _folders(layout.root):
         for path in (p for schema in _folders(catalog) for table in _folders(schema) for p in _folders(table)):
             if catalog.name != SYSTEM and (INCARNATION.match(path.name) or REMOVED.match(path.name)):
                 try:
-                    yield Place(DatasetName.parse(".".join(path.relative_to(layout.root).parts[:3])), path)
+                    yield UnregisteredFolder(DatasetName.parse(".".join(path.relative_to(layout.root).parts[:3])), path)
                 except InvalidRequest:
                     continue  # no dataset can have that name
 

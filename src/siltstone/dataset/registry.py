@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from siltstone.clock import Clock
 from siltstone.config import Settings
-from siltstone.coordination.liveness import Presence
+from siltstone.coordination.liveness import LivenessLock
 from siltstone.dataset.dataset_folder import (
     DROPPED_ENDING,
     Marker,
@@ -42,8 +42,8 @@ from siltstone.delta.fsync import sync_directory
 from siltstone.delta.layout import BASE, CHANGES, DATA, Layout
 from siltstone.delta.named_rows import NamedRowTable
 from siltstone.delta.parquet import READ_ERRORS
-from siltstone.delta.read_cache import KeptReads
-from siltstone.delta.table import Pinned, Table
+from siltstone.delta.read_cache import ReadCache
+from siltstone.delta.table import Table, TableVersion
 from siltstone.errors import Conflict, Corruption, Gone, InvalidRequest, NotFound, Reason, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
 from siltstone.host.system_errors import read_failure
@@ -126,7 +126,7 @@ class Registry:
         clock: Clock,
         after_commit: Callable[[Table, int], None],
         after_write: Callable[[Store, int], None],
-        reads: KeptReads,
+        reads: ReadCache,
         purge_listeners: PurgeListeners | None = None,
     ) -> None:
         """Remember where the lake is; nothing is read or written yet."""
@@ -211,7 +211,7 @@ class Registry:
         """Return what every name means now, dropped ones included."""
         return self.pin()[1]
 
-    def pin(self) -> tuple[Pinned, list[Registration]]:
+    def pin(self) -> tuple[TableVersion, list[Registration]]:
         """Return the registry's newest version, and what every name means in it."""
         pinned = self._table.pin()
         known = {file.path: found for file in pinned.files if (found := self._known.get(file.path)) is not None}
@@ -404,14 +404,14 @@ class Registry:
         with self._presence(owner):  # until the log names its file, the sweep leaves it alone
             self._commit(row, before, owner)
 
-    def _presence(self, owner: str) -> Presence:
+    def _presence(self, owner: str) -> LivenessLock:
         """Show that an owner of staged files lives.
 
         Raises:
             Unavailable: the lake cannot be written.
         """
         try:
-            return Presence(self._layout.work, owner)
+            return LivenessLock(self._layout.work, owner)
         except OSError as error:
             raise unwritable(self._layout, error) from error
 

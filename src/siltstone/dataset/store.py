@@ -19,16 +19,16 @@ import pyarrow.parquet as pq
 
 from siltstone.clock import Clock
 from siltstone.config import Settings
-from siltstone.coordination.liveness import Presence
+from siltstone.coordination.liveness import LivenessLock
 from siltstone.dataset.purge_listeners import PurgeListeners
 from siltstone.dataset.table_invariants import check_gapless, check_pruned, check_watermark
 from siltstone.delta.checkpoints import Retention
 from siltstone.delta.layout import BASE, CHANGES, Layout
 from siltstone.delta.parquet import ROW_GROUP_ROWS, stat_columns, writer_options
-from siltstone.delta.read_cache import KeptReads
+from siltstone.delta.read_cache import ReadCache
 from siltstone.delta.row_group_reader import readable
-from siltstone.delta.table import Pinned, Table
-from siltstone.delta.table_reader import LogMoved
+from siltstone.delta.table import Table, TableVersion
+from siltstone.delta.table_reader import LogChanged
 from siltstone.errors import Conflict, Corruption, Reason, SiltstoneError, Unavailable
 from siltstone.model.columns import APP_CONTENT, APP_EPOCH, APP_FOLD, APP_PRUNE, APP_SEQ, SEQ
 from siltstone.model.files import DataFile
@@ -59,8 +59,8 @@ CHECKED_FILES: Final = 10_000
 class Snapshot:
     """What a reader sees: both tables pinned, and the watermark up to which changes are in base."""
 
-    changes: Pinned
-    base: Pinned
+    changes: TableVersion
+    base: TableVersion
     watermark: int
     past: bool = False
     """True if it is not of now: what is worked out for it is of no use to later reads."""
@@ -149,7 +149,7 @@ def sequence_of(file: DataFile) -> int:
     return int(file.partition[SEQ] or 0)
 
 
-class KeptFrames:
+class FrameCache:
     """What was made from one state of a dataset's changes, kept until another state is asked for or `forget` is called."""
 
     def __init__(self) -> None:
@@ -187,8 +187,8 @@ class Store:
     clock: Clock
     after_commit: Callable[[Table, int], None]
     after_write: "Callable[[Store, int], None]"
-    frames: KeptFrames = field(default_factory=KeptFrames, compare=False, repr=False)
-    reads: KeptReads = field(compare=False, repr=False)
+    frames: FrameCache = field(default_factory=FrameCache, compare=False, repr=False)
+    reads: ReadCache = field(compare=False, repr=False)
     """What lookups keep in memory, shared by all datasets of a lake."""
     purge_listeners: PurgeListeners = field(default_factory=PurgeListeners, compare=False, repr=False)
     """Notified when rows are purged or the dataset is dropped."""
@@ -319,19 +319,19 @@ class Store:
 
     def note_commit(self, table: Table, version: int) -> None:
         """Tell the upkeep of a commit. Whatever fails there comes after the commit and must take nothing back."""
-        with contextlib.suppress(SiltstoneError, LogMoved, OSError):  # a drop may have taken the folder away
+        with contextlib.suppress(SiltstoneError, LogChanged, OSError):  # a drop may have taken the folder away
             self.after_commit(table, version)
             if table is self.changes:
                 self.after_write(self, version)
 
-    def presence(self, owner: str | None = None) -> Presence:
+    def presence(self, owner: str | None = None) -> LivenessLock:
         """Start an owner of staged files, a new one unless it is named.
 
         Raises:
             Unavailable: the lake cannot be written.
         """
         try:
-            return Presence(self.layout.work, owner or self.clock.new_id())
+            return LivenessLock(self.layout.work, owner or self.clock.new_id())
         except OSError as error:
             raise Unavailable(
                 f"Dataset {self.name}: {self.layout.work} cannot be written ({error}); nothing was changed."

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from siltstone.dataset.store import Store
 from siltstone.delta.foreign_commits import plan_undo
-from siltstone.delta.table import Parent, Table
+from siltstone.delta.table import ParentVersion, Table
 from siltstone.errors import Conflict, Corruption
 from siltstone.model.columns import APP_FOLD, APP_PRUNE, APP_SEQ
 from siltstone.model.files import Commit, CommitKind
@@ -99,7 +99,7 @@ def raise_sequence(store: Store) -> int:
     """
     watermark = store.base.newest(APP_FOLD) or 0
 
-    def build(parent: Parent) -> Commit:
+    def build(parent: ParentVersion) -> Commit:
         sequence, pruned = parent.transaction(APP_SEQ) or 0, parent.transaction(APP_PRUNE) or 0
         if max(pruned, sequence) >= watermark:
             raise Conflict(

@@ -58,7 +58,7 @@ class Background:
             pool.shutdown(wait=True)
 
 
-class Tidying:
+class BackgroundCheckpoints:
     """Keeps the logs of tables short."""
 
     def __init__(self, background: Background, *, settings: Settings, clock: Clock) -> None:

@@ -21,7 +21,7 @@ _POLL_SECONDS: Final = 0.0005
 _POLL_JITTER_SECONDS: Final = 0.001
 
 
-class Turn:
+class CommitLock:
     """The commit lock of one table, as a context manager."""
 
     def __init__(self, table: Path, *, clock: Clock) -> None:

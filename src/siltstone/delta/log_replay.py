@@ -29,11 +29,11 @@ from siltstone.model.files import DataFile
 from siltstone.model.schema import from_struct_json
 
 
-class LogMoved(Exception):  # noqa: N818
+class LogChanged(Exception):  # noqa: N818
     """The log was cleaned or changed while it was read: delta-rs reads transactions lazily. Refresh and read again."""
 
 
-class Followed:
+class ReplayedTable:
     """One table at its followed version. Not safe to share between threads; the owner guards it with a mutex."""
 
     def __init__(self, path: Path, opened: DeltaTable | Replayed, *, opened_seconds: float) -> None:
@@ -75,10 +75,10 @@ class Followed:
             except (FileNotFoundError, NotADirectoryError):
                 break
             if entry.is_foreign or entry.changes_metadata or entry.changes_protocol:
-                raise LogMoved(f"version {entry.version} changes the table itself")
+                raise LogChanged(f"version {entry.version} changes the table itself")
             self._apply(entry)
         if not self.is_in_place():
-            raise LogMoved(f"version {self.version} is gone")
+            raise LogChanged(f"version {self.version} is gone")
 
     def _apply(self, entry: LogEntry) -> None:
         self._transactions.update(entry.transactions)
@@ -124,7 +124,7 @@ def late_reads() -> Iterator[None]:
     try:
         yield
     except DeltaError as error:
-        raise LogMoved(str(error)) from error
+        raise LogChanged(str(error)) from error
 
 
 def live_files(handle: DeltaTable) -> tuple[DataFile, ...]:

@@ -17,7 +17,7 @@ from siltstone.config import Settings
 from siltstone.delta.checkpoints import Retention
 from siltstone.delta.layout import DATA
 from siltstone.delta.parquet import small_file
-from siltstone.delta.table import Parent, Table
+from siltstone.delta.table import ParentVersion, Table
 from siltstone.errors import Conflict, Corruption
 from siltstone.model.files import Commit, CommitKind, Committed, DataFile
 from siltstone.model.spec import FIRST_FORMAT, PROPERTY_FORMAT
@@ -78,7 +78,7 @@ class NamedRowTable(Table):
         stop the commit. The staged file is then deleted.
         """
 
-        def build(parent: Parent) -> Commit:
+        def build(parent: ParentVersion) -> Commit:
             live = self.live_file(parent.files(), file.partition["name"] or "")
             check(parent.transaction(app) or 0, live)
             return Commit(

@@ -37,7 +37,7 @@ from siltstone.delta.background import Background
 from siltstone.delta.entry_writer import entry_content
 from siltstone.delta.layout import DATA, LOG, entry_name
 from siltstone.delta.log_reader import LogEntry, check_own, entry_version, parse_entry
-from siltstone.delta.log_replay import LogMoved, live_files
+from siltstone.delta.log_replay import LogChanged, live_files
 from siltstone.delta.parquet import READ_ERRORS, small_file
 from siltstone.delta.table import declare_invariants
 from siltstone.errors import CommitUnknown, Conflict, Corruption, NotFound, SiltstoneError, Unavailable
@@ -322,7 +322,7 @@ class ObjectTable:
         version = self.version()
         try:
             return Committed(version=version + 1, commit_id=commit_id, commit=build(version))
-        except LogMoved:
+        except LogChanged:
             return None
 
     def _put_entry(self, tried: Committed) -> bool:

@@ -22,7 +22,7 @@ _Key = tuple[Path, str, Hashable]
 State = tuple[int, ...]
 
 
-class KeptReads:
+class ReadCache:
     """The read cache of one lake. Safe to share between threads."""
 
     def __init__(self, limit_bytes: int) -> None:
@@ -45,7 +45,7 @@ class KeptReads:
         """Number of `forget` calls. A reader reads it before its snapshot."""
         return self._forgets
 
-    def visit(self, folder: Path, *, state: State, live: Collection[str], since: int) -> "Visit":
+    def visit(self, folder: Path, *, state: State, live: Collection[str], since: int) -> "CacheReader":
         """Begin to read a folder at a state with these live files.
 
         Args:
@@ -60,7 +60,7 @@ class KeptReads:
                 for key in [key for key in self._of_folder.get(folder, ()) if key[1] not in names]:
                     self._drop(key)
                 self._state[folder] = state
-        return Visit(self, folder, state, since)
+        return CacheReader(self, folder, state, since)
 
     def forget(self, folder: Path) -> None:
         """Evict everything of a folder, because rows that a purge deletes from disk must not stay in memory."""
@@ -83,7 +83,7 @@ class KeptReads:
             self._entries.move_to_end(key)
             return entry[0]
 
-    def keep(self, key: _Key, value: object, size_bytes: int, *, visit: "Visit") -> None:
+    def keep(self, key: _Key, value: object, size_bytes: int, *, visit: "CacheReader") -> None:
         """Cache a part, unless the visit is outdated or the part is too large. Evicts the least recently used parts."""
         size = size_bytes + ENTRY_BYTES
         with self._mutex:
@@ -108,10 +108,10 @@ class KeptReads:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Visit:
+class CacheReader:
     """One reader at one state of a folder."""
 
-    reads: KeptReads
+    reads: ReadCache
     folder: Path
     state: State
     since: int

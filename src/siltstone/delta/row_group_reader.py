@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from siltstone.delta.parquet import READ_ERRORS, key_ranges
-from siltstone.delta.read_cache import Visit
+from siltstone.delta.read_cache import CacheReader
 from siltstone.host.system_errors import read_failure
 from siltstone.model.arrays import Numbers
 from siltstone.model.files import KeyRange
@@ -75,7 +75,7 @@ class FileReader:
     path: str
     schema: pa.Schema
     key: tuple[str, ...]
-    visit: Visit
+    visit: CacheReader
     verify: bool
 
     def has_footer(self) -> bool:

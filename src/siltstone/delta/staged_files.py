@@ -16,7 +16,7 @@ from siltstone.errors import Corruption
 from siltstone.model.files import DataFile
 
 
-class VerifiedFiles:
+class StagedFiles:
     """The verified files of one table that no log names yet."""
 
     def __init__(self, table: Path, *, durable: bool) -> None:
@@ -46,7 +46,7 @@ class VerifiedFiles:
             sync_files(self._table, [file.path for file in fresh], known=self._synced_folders)
         self._known.update(file.path for file in fresh)
 
-    def take_whole(self, file: DataFile) -> None:
+    def accept_in_memory(self, file: DataFile) -> None:
         """Check the size of a file that was built in memory. It is synced together with the entry that names it.
 
         Raises:
@@ -89,7 +89,7 @@ class VerifiedFiles:
         for known in (self._known, self._older, self._unsynced):
             known.difference_update(file.path for file in files)
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """Require that everything is verified again, because the table's columns have changed."""
         self._older |= self._known
         self._known.clear()

@@ -35,16 +35,16 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from siltstone.clock import Clock, epoch_ms
 from siltstone.config import Settings
 from siltstone.delta.checkpoints import Retention
-from siltstone.delta.commit_lock import TURN, Turn
+from siltstone.delta.commit_lock import TURN, CommitLock
 from siltstone.delta.entry_writer import entry_content, put_entry
 from siltstone.delta.foreign_commits import metadata_action, plan_undo
 from siltstone.delta.fsync import SyncedLog, sync_directory, sync_file
 from siltstone.delta.full_replay import Replayed
 from siltstone.delta.layout import LOG, entry_name, has_versions, in_log
 from siltstone.delta.log_reader import LAST_CHECKPOINT, LogEntry, entries_between, file_mark, list_log, read_entry
-from siltstone.delta.log_replay import Followed
-from siltstone.delta.staged_files import VerifiedFiles
-from siltstone.delta.table_reader import WRITER_FEATURES, LogMoved, Pinned, TableHandle
+from siltstone.delta.log_replay import ReplayedTable
+from siltstone.delta.staged_files import StagedFiles
+from siltstone.delta.table_reader import WRITER_FEATURES, LogChanged, TableReader, TableVersion
 from siltstone.errors import CommitUnknown, Conflict, Corruption, Fenced, Reason, Unavailable
 from siltstone.failpoints import reach
 from siltstone.host.deferred_interrupts import Uninterrupted, raise_noted
@@ -52,7 +52,7 @@ from siltstone.model.columns import APP_EPOCH, COMMIT_KIND, COMMIT_UNDONE
 from siltstone.model.files import Commit, CommitKind, Committed, DataFile
 from siltstone.model.schema import to_struct_json, type_name
 
-__all__ = ["TURN", "Parent", "Pinned", "Table"]
+__all__ = ["TURN", "ParentVersion", "Table", "TableVersion"]
 
 BACKOFF_SECONDS: Final = 0.01
 BACKOFF_MAX_SECONDS: Final = 0.5
@@ -62,7 +62,7 @@ _NO_HOOKS: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_exp
 
 
 @dataclass(frozen=True, slots=True)
-class Parent:
+class ParentVersion:
     """The newest version, on which a commit is built, as seen under the table's mutex."""
 
     table: "Table"
@@ -93,8 +93,8 @@ class _Attempt:
     write: Callable[[str], None]
 
 
-class Table(TableHandle):
-    """One Delta table: the reads of `TableHandle` and the commit path. Safe to share between threads."""
+class Table(TableReader):
+    """One Delta table: the reads of `TableReader` and the commit path. Safe to share between threads."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Table(TableHandle):
         self.retention = retention
         self._stored_partitions = frozenset(stored_partitions)
         self._settings = settings
-        self._verified = VerifiedFiles(path, durable=settings.durable)
+        self._verified = StagedFiles(path, durable=settings.durable)
         self._synced_log = SyncedLog(path)
 
     @staticmethod
@@ -161,7 +161,7 @@ class Table(TableHandle):
 
     # ---- committing ----------------------------------------------------------------------------------------------
 
-    def commit(self, build: Callable[[Parent], Commit]) -> Committed:
+    def commit(self, build: Callable[[ParentVersion], Commit]) -> Committed:
         """Land one commit exactly once and return when it is durable.
 
         `build` is called for each parent version on which the commit is attempted. A compaction returns the same commit
@@ -175,7 +175,7 @@ class Table(TableHandle):
         """
 
         def prepare(parent: int) -> _Attempt:
-            commit = self._check(build(Parent(self, parent)), parent)
+            commit = self._check(build(ParentVersion(self, parent)), parent)
             self.verify(commit.adds, exact=commit.kind.rewrites_rows)
             return _Attempt(commit, lambda commit_id: self._write_entry(parent + 1, commit, commit_id))
 
@@ -210,7 +210,7 @@ class Table(TableHandle):
         before = self._followed.schema if self._followed is not None else None
         super()._adopt(opened)
         if before is None or not before.equals(self._current().schema, check_metadata=True):
-            self._verified.doubt()
+            self._verified.invalidate()
 
     def set_properties(self, properties: Mapping[str, str]) -> int:
         """Change the table's properties in a separate commit; return the version."""
@@ -282,7 +282,7 @@ class Table(TableHandle):
         """Build and check the next attempt; None if the log was cleaned meanwhile and must be refreshed."""
         try:
             attempt = prepare(parent)
-        except LogMoved:
+        except LogChanged:
             return None
         return attempt if self._current().is_in_place() else None
 
@@ -454,7 +454,7 @@ class Table(TableHandle):
                 f"{self.label}: the new files cannot be synced ({error}); nothing was changed."
             ) from error
 
-    def take_whole(self, file: DataFile) -> None:
+    def accept_in_memory(self, file: DataFile) -> None:
         """Accept a file that this process built in memory and wrote in one call. Its size proves that it is complete.
 
         It is synced together with the entry that names it.
@@ -463,7 +463,7 @@ class Table(TableHandle):
             Corruption: the file has another size.
             OSError: the file's size cannot be read.
         """
-        self._verified.take_whole(file)
+        self._verified.accept_in_memory(file)
 
     def _file_schema(self) -> pa.Schema:
         partitions = set(self._current().opened.metadata().partition_columns) - self._stored_partitions
@@ -480,9 +480,9 @@ class Table(TableHandle):
         if self._settings.durable:
             self._synced_log.sync(until)
 
-    def _commit_lock(self) -> Turn:
+    def _commit_lock(self) -> CommitLock:
         try:
-            return Turn(self.path, clock=self._clock)
+            return CommitLock(self.path, clock=self._clock)
         except OSError as error:
             if not self.path.is_dir():
                 raise self._gone() from error
@@ -505,7 +505,7 @@ def declare_invariants(table: DeltaTable) -> None:
     )
 
 
-def _evolved(table: Followed, schema: pa.Schema) -> tuple[Mapping[str, Any], ...]:
+def _evolved(table: ReplayedTable, schema: pa.Schema) -> tuple[Mapping[str, Any], ...]:
     """Return the actions that set a table's columns and the protocol features these columns need."""
     action = metadata_action(table.opened) | {"schemaString": json.dumps(to_struct_json(schema), separators=(",", ":"))}
     listed = table.protocol.writer_features

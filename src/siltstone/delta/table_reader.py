@@ -39,7 +39,7 @@ from siltstone.delta.log_reader import (
     removals,
     transactions,
 )
-from siltstone.delta.log_replay import Followed, LogMoved, late_reads
+from siltstone.delta.log_replay import LogChanged, ReplayedTable, late_reads
 from siltstone.errors import Corruption, Gone, NotFound, Reason, Unavailable, first_line
 from siltstone.host import fork_safety
 from siltstone.host.system_errors import log_errors
@@ -47,7 +47,7 @@ from siltstone.model.columns import APP_COMMITTED
 from siltstone.model.files import DataFile
 from siltstone.model.spec import PROPERTY_DROPPED, check_properties
 
-__all__ = ["LogMoved", "Pinned", "TableHandle"]
+__all__ = ["LogChanged", "TableReader", "TableVersion"]
 
 OPEN_TRIES: Final = 5
 """Attempts to open a table. An open fails while the log is being cleaned; the next listing is complete again."""
@@ -63,7 +63,7 @@ FOLLOW_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pinned:
+class TableVersion:
     """A table at one version: its live files, transactions and properties."""
 
     version: int
@@ -82,7 +82,7 @@ class Pinned:
         return sum(file.size_bytes for file in self.files)
 
 
-class TableHandle:
+class TableReader:
     """One Delta table, for reading. Safe to share between threads."""
 
     def __init__(self, path: Path, *, clock: Clock, label: str, must_exist: bool = False) -> None:
@@ -92,7 +92,7 @@ class TableHandle:
         self._clock = clock
         self._must_exist = must_exist
         self._lock = threading.RLock()
-        self._followed: Followed | None = None
+        self._followed: ReplayedTable | None = None
         self._id: str | None = None
         self._hint: Mark = ()
 
@@ -104,21 +104,21 @@ class TableHandle:
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
-    def pin(self, *apps: str) -> Pinned:
+    def pin(self, *apps: str) -> TableVersion:
         """Return the newest version with its live files and the named app transactions, all read at the same version."""
         with self._mutex:
             for _ in range(OPEN_TRIES):
-                with contextlib.suppress(LogMoved):
+                with contextlib.suppress(LogChanged):
                     return self._pin(self._refresh(), apps)
         raise self._not_still()
 
-    def _pin(self, version: int, apps: tuple[str, ...]) -> Pinned:
+    def _pin(self, version: int, apps: tuple[str, ...]) -> TableVersion:
         current = self._current()
         with self._trusted():
             numbers = {app: number for app in apps if (number := current.transaction(app)) is not None}
-            return Pinned(version=version, files=current.files(), transactions=numbers, schema=current.schema)
+            return TableVersion(version=version, files=current.files(), transactions=numbers, schema=current.schema)
 
-    def at(self, version: int, *apps: str) -> Pinned:
+    def at(self, version: int, *apps: str) -> TableVersion:
         """Return an older version: the files that were live then (they may be deleted) and the named app transactions.
 
         Raises:
@@ -129,10 +129,10 @@ class TableHandle:
             try:
                 check_checkpoint(self.path, list_log(self.path), until=version)
             except FileNotFoundError as error:
-                raise LogMoved(str(error)) from error
-            past = Followed(self.path, opened, opened_seconds=0.0)
+                raise LogChanged(str(error)) from error
+            past = ReplayedTable(self.path, opened, opened_seconds=0.0)
         numbers = {app: number for app in apps if (number := past.transaction(app)) is not None}
-        return Pinned(version=version, files=past.files(), transactions=numbers, schema=past.schema)
+        return TableVersion(version=version, files=past.files(), transactions=numbers, schema=past.schema)
 
     def check_there(self) -> None:
         """Check, without waiting for a lock, that the table's log still exists.
@@ -165,7 +165,7 @@ class TableHandle:
         """Return an app transaction of the newest version, without listing its files."""
         with self._mutex:
             for _ in range(OPEN_TRIES):
-                with contextlib.suppress(LogMoved):
+                with contextlib.suppress(LogChanged):
                     self._refresh()
                     return self.transaction(app)
         raise self._not_still()
@@ -242,7 +242,7 @@ class TableHandle:
 
     # ---- following -----------------------------------------------------------------------------------------------
 
-    def _current(self) -> Followed:
+    def _current(self) -> ReplayedTable:
         if self._followed is None:
             self._refresh()
         assert self._followed is not None  # noqa: S101  # a refresh leaves one or raises
@@ -254,7 +254,7 @@ class TableHandle:
         try:
             with log_errors(self.path / LOG):
                 yield
-        except LogMoved:
+        except LogChanged:
             self._followed = None
             raise
 
@@ -278,13 +278,13 @@ class TableHandle:
             return False
         try:
             followed.follow()
-        except LogMoved:
+        except LogChanged:
             return False
         return hint == self._hint or list_log(self.path).newest_checkpoint <= followed.version
 
     def _open_again(self) -> None:
         for _ in range(OPEN_TRIES):
-            with contextlib.suppress(LogMoved):
+            with contextlib.suppress(LogChanged):
                 return self._adopt(self._reopen())
         raise self._not_still()
 
@@ -315,12 +315,12 @@ class TableHandle:
         if str(metadata.id) != self._id or PROPERTY_DROPPED in metadata.configuration:
             raise Gone(f"{self.label} was dropped or re-created. Open the dataset again.")
         check_properties(metadata.configuration)
-        followed = Followed(self.path, opened, opened_seconds=self._clock.monotonic_seconds())
+        followed = ReplayedTable(self.path, opened, opened_seconds=self._clock.monotonic_seconds())
         self._check_features(followed)
         check_chain(self.path, committed=followed.transaction(APP_COMMITTED), version=followed.version)
         self._followed = followed
 
-    def _check_features(self, followed: Followed) -> None:
+    def _check_features(self, followed: ReplayedTable) -> None:
         """Refuse table features that Siltstone does not write, because hidden rows would be shown or values be lost.
 
         Deletion vectors, column mapping, change data feed and the like all raise the protocol.

@@ -15,7 +15,7 @@ from typing import Final
 import pyarrow as pa
 
 from siltstone.clock import Clock
-from siltstone.coordination.liveness import Presence
+from siltstone.coordination.liveness import LivenessLock
 from siltstone.delta.layout import DATA
 from siltstone.delta.parquet import write_file
 from siltstone.delta.table import Table
@@ -68,7 +68,7 @@ def squash_files(
         Unavailable: the disk refused; nothing was changed.
     """
     owner = clock.new_id()
-    with Presence(table.path / presence, owner):
+    with LivenessLock(table.path / presence, owner):
         try:
             written = _written(table, taken, owner, recent)
             reach("eventlog.after_squash_write")

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from siltstone.clock import Clock
 from siltstone.config import Settings
-from siltstone.coordination.liveness import Presence, is_live
-from siltstone.delta.background import Background, Tidying
+from siltstone.coordination.liveness import LivenessLock, is_live
+from siltstone.delta.background import Background, BackgroundCheckpoints
 from siltstone.delta.checkpoints import Retention
 from siltstone.delta.layout import DATA, has_versions
 from siltstone.delta.log_reader import read_entry
@@ -47,7 +47,7 @@ class LocalEventTable:
         self._swept_at: float | None = None
         self._recent: dict[str, pa.Table] = {}
         self._background = Background()
-        self._tidying = Tidying(self._background, settings=settings, clock=clock)
+        self._tidying = BackgroundCheckpoints(self._background, settings=settings, clock=clock)
 
     @property
     def id(self) -> str:
@@ -99,7 +99,7 @@ class LocalEventTable:
 
     def staging(self, owner: str) -> AbstractContextManager[object]:
         """Hold a lock while the owner works."""
-        return Presence(self._table.path / PRESENCE, owner)
+        return LivenessLock(self._table.path / PRESENCE, owner)
 
     def stage(self, path: str, rows: pa.Table) -> int:
         """Write a file that no log names yet, and return its size."""
@@ -109,7 +109,7 @@ class LocalEventTable:
         try:
             with _opened(full) as file:
                 file.write(content)
-            self._table.take_whole(DataFile(path=path, size_bytes=size, rows=rows.num_rows))
+            self._table.accept_in_memory(DataFile(path=path, size_bytes=size, rows=rows.num_rows))
         except OSError as error:
             full.unlink(missing_ok=True)
             raise Unavailable(f"{self.label}: {full.parent} cannot be written ({error}).") from error

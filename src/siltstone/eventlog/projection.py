@@ -22,7 +22,7 @@ from typing import Final
 import pyarrow as pa
 from sqlalchemy import Connection, insert, inspect, select, update
 
-from siltstone.delta.log_replay import LogMoved
+from siltstone.delta.log_replay import LogChanged
 from siltstone.errors import Corruption, Reason, Unavailable
 from siltstone.eventlog.arrow_rows import FIRST_INDEX, from_rows
 from siltstone.eventlog.event_store import AppendPlan, EventStore
@@ -272,7 +272,7 @@ class Projection:
                 return EventStore(connection).check(batches, at=at, over=over)
         with self.reading(version) as connection:
             if _version(connection) > version:
-                raise LogMoved(f"another process was first: version {version} is not the newest any more")
+                raise LogChanged(f"another process was first: version {version} is not the newest any more")
             return EventStore(connection).check(batches, at=at)
 
     def _remember_moves(self, version: int) -> None:

@@ -5,10 +5,10 @@ from typing import Final
 import pyarrow as pa
 
 from siltstone.compaction.components import LakeContext
-from siltstone.compaction.operations.dataset_maintenance import Compactor
+from siltstone.compaction.operations.dataset_maintenance import DatasetMaintenance
 from siltstone.dataset.store import Store
 from siltstone.delta.background import Background
-from siltstone.delta.table_reader import LogMoved
+from siltstone.delta.table_reader import LogChanged
 from siltstone.errors import SiltstoneError
 from siltstone.model.roles import may_compact
 
@@ -19,7 +19,7 @@ CHECK_COMMITS: Final = 8
 class BackgroundSquash:
     """Hook that follows commits to changes. It never fails a write: the next commits try again."""
 
-    def __init__(self, context: LakeContext, background: Background, operations: Compactor) -> None:
+    def __init__(self, context: LakeContext, background: Background, operations: DatasetMaintenance) -> None:
         """Squash on the thread of `background`, if the role may compact."""
         self._min_files = context.settings.squash_files if may_compact(context.settings.role) else 0
         self._background = background
@@ -35,6 +35,6 @@ class BackgroundSquash:
         """Squash; return the error text instead of raising."""
         try:
             self._operations.squash(store, many=self._min_files)
-        except (OSError, SiltstoneError, LogMoved, pa.ArrowException) as error:
+        except (OSError, SiltstoneError, LogChanged, pa.ArrowException) as error:
             return str(error)
         return None

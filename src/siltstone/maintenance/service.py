@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from siltstone.compaction.components import LakeComponents
 from siltstone.config import JobPlace
 from siltstone.delta.layout import LOG, has_versions
-from siltstone.delta.table_reader import LogMoved
+from siltstone.delta.table_reader import LogChanged
 from siltstone.errors import Conflict, Reason, SiltstoneError
 from siltstone.host.system_errors import log_errors
 from siltstone.model.names import DatasetName
@@ -130,7 +130,7 @@ class MaintenanceService:
         """Return the highest epoch that has committed to any of these datasets; unreadable ones are left out."""
         highest = 0
         for name in names:
-            with suppress(SiltstoneError, LogMoved):
+            with suppress(SiltstoneError, LogChanged):
                 highest = max(highest, self.components.store(name).snapshot().epoch)
         return highest
 

@@ -32,7 +32,7 @@ class LeaseRow:
         return f"process {self.pid} on {self.host} (role {self.role}, epoch {self.epoch}, since {since})"
 
 
-class Standing(StrEnum):
+class LeaseState(StrEnum):
     """How a lease stands for somebody who wants it."""
 
     FREE = "free"
@@ -41,9 +41,9 @@ class Standing(StrEnum):
     EXPIRED = "expired"
 
 
-def standing(
+def lease_state(
     row: LeaseRow | None, *, unchanged_seconds: float, now: datetime.datetime, present: bool | None
-) -> Standing:
+) -> LeaseState:
     """Judge a lease. Pure.
 
     Args:
@@ -53,11 +53,11 @@ def standing(
         present: whether the holder's presence is locked; None if it is on another machine and cannot be seen.
     """
     if row is None or row.released:
-        return Standing.FREE
+        return LeaseState.FREE
     if present is False:
-        return Standing.DEAD
+        return LeaseState.DEAD
     if unchanged_seconds >= row.ttl_seconds:
-        return Standing.EXPIRED
+        return LeaseState.EXPIRED
     if present is None and now > row.expires_at + datetime.timedelta(seconds=MARGIN_SECONDS):
-        return Standing.EXPIRED
-    return Standing.HELD
+        return LeaseState.EXPIRED
+    return LeaseState.HELD

@@ -1,7 +1,7 @@
 """Answering a query on the hot engine: translated once, run inside a reader's transaction, in Spark's types.
 
 What rows raise while it runs (an overflow, a division by zero, letters that the engines treat differently) is no answer:
-`HotFailed` says so, and whoever asked of either engine gets Spark's word instead.
+`HotExecutionFailed` says so, and whoever asked of either engine gets Spark's word instead.
 """
 
 import datetime
@@ -18,14 +18,14 @@ import pyarrow as pa
 from sqlglot import exp
 
 from siltstone.errors import Reason
-from siltstone.query.gate.checked_query import Admitted, Source
+from siltstone.query.gate.checked_query import CheckedQuery, Source
 from siltstone.query.result import answered_schema, in_form
-from siltstone.query.translate import Outside, Relation, Translated, translate
+from siltstone.query.translate import Relation, Translated, Unsupported, translate
 from siltstone.query.translate.typed_sql import GUARD
 
 if TYPE_CHECKING:
     from siltstone.query.cancellation import ActiveQuery
-    from siltstone.query.hot.cache import Pinned
+    from siltstone.query.hot.cache import HotSnapshot
     from siltstone.query.hot.read_transactions import Reader
 
 KEPT_TRANSLATIONS: Final = 256
@@ -35,7 +35,7 @@ _ODD_TREES: Final = (AttributeError, KeyError, IndexError, TypeError, ValueError
 """What a rule stumbles over in a tree of a form that it was not made for."""
 
 
-class HotFailed(Exception):  # noqa: N818
+class HotExecutionFailed(Exception):  # noqa: N818
     """The hot engine began and could not answer; the message is a phrase that says why."""
 
     def __init__(self, message: str, *, reason: Reason | None = None) -> None:
@@ -68,11 +68,11 @@ class Translations:
         self._kept: OrderedDict[tuple[object, ...], HotPlan | str] = OrderedDict()
         self._mutex = threading.Lock()
 
-    def plan(self, admitted: Admitted, schemas: Mapping[str, pa.Schema], *, max_rows: int) -> HotPlan:
+    def plan(self, admitted: CheckedQuery, schemas: Mapping[str, pa.Schema], *, max_rows: int) -> HotPlan:
         """Translate a question over datasets with these columns.
 
         Raises:
-            Outside: it is not in the subset.
+            Unsupported: it is not in the subset.
         """
         key = (admitted.text, admitted.normalised, max_rows, _kinds(admitted.parameters), *schemas.items())
         with self._mutex:
@@ -84,11 +84,11 @@ class Translations:
                 while len(self._kept) > KEPT_TRANSLATIONS:
                     self._kept.popitem(last=False)
         if isinstance(found, str):
-            raise Outside(found)
+            raise Unsupported(found)
         return found
 
 
-def _planned(admitted: Admitted, schemas: Mapping[str, pa.Schema], *, max_rows: int) -> HotPlan | str:
+def _planned(admitted: CheckedQuery, schemas: Mapping[str, pa.Schema], *, max_rows: int) -> HotPlan | str:
     """Translate, or return the reason why not."""
     sources = admitted.references
     numbers = {_key(s.name.catalog, s.name.schema, s.table): n for n, s in enumerate(sources)}
@@ -99,7 +99,7 @@ def _planned(admitted: Admitted, schemas: Mapping[str, pa.Schema], *, max_rows: 
 
     try:
         done = translate(admitted.tree, tables=relation, parameters=admitted.parameters, limit=max_rows + 1)
-    except Outside as outside:
+    except Unsupported as outside:
         return str(outside)
     except _ODD_TREES:
         return "a form that it does not know"
@@ -142,7 +142,7 @@ def bound(value: object) -> object:
             return value
 
 
-def answer(plan: HotPlan, parameters: Mapping[str, object], view: "Pinned", query: "ActiveQuery") -> pa.Table:
+def answer(plan: HotPlan, parameters: Mapping[str, object], view: "HotSnapshot", query: "ActiveQuery") -> pa.Table:
     """Run a translated question in a reader's transaction.
 
     Raises:
@@ -161,13 +161,13 @@ def answer(plan: HotPlan, parameters: Mapping[str, object], view: "Pinned", quer
             raise query.error() from error
         raise KeyboardInterrupt from error
     except duckdb.OutOfMemoryException as error:
-        raise HotFailed(
+        raise HotExecutionFailed(
             "it would take more memory than hot queries have (the setting hot_query_mb)", reason=Reason.MEMORY
         ) from error
     except (duckdb.Error, pa.ArrowException) as error:
         if query.is_cancelled:
             raise query.error() from error
-        raise HotFailed(_why(error)) from error
+        raise HotExecutionFailed(_why(error)) from error
     return in_form(table, plan.schema)
 
 
@@ -176,7 +176,7 @@ def _fetched(reader: "Reader", sql: str, values: Mapping[str, object]) -> pa.Tab
     return found.to_arrow_table()
 
 
-def explained(plan: HotPlan, parameters: Mapping[str, object], view: "Pinned") -> str:
+def explained(plan: HotPlan, parameters: Mapping[str, object], view: "HotSnapshot") -> str:
     """Return the engine's plan, with the datasets by their own names."""
     import duckdb
 
@@ -186,7 +186,7 @@ def explained(plan: HotPlan, parameters: Mapping[str, object], view: "Pinned") -
         found = view.cursor.execute(sql, values) if values else view.cursor.execute(sql)
         text = "\n".join(str(row[1]) for row in found.fetchall())
     except duckdb.Error as error:
-        raise HotFailed(_why(error)) from error
+        raise HotExecutionFailed(_why(error)) from error
     for name, table in view.tables.items():
         database, _, inner = table.rpartition(".")
         for shown in (table, f'{database}."{inner}"'):
@@ -195,7 +195,7 @@ def explained(plan: HotPlan, parameters: Mapping[str, object], view: "Pinned") -
 
 
 @contextmanager
-def registered(view: "Pinned", tables: Mapping[str, pa.Table]) -> Iterator["Pinned"]:
+def registered(view: "HotSnapshot", tables: Mapping[str, pa.Table]) -> Iterator["HotSnapshot"]:
     """Give a view that reads datasets from Arrow tables, for the length of a block: raw rows are never resident.
 
     Raises:
@@ -203,7 +203,7 @@ def registered(view: "Pinned", tables: Mapping[str, pa.Table]) -> Iterator["Pinn
     """
     import duckdb
 
-    from siltstone.query.hot.duckdb_types import Unfit, check_values, duck_type
+    from siltstone.query.hot.duckdb_types import UnsupportedType, check_values, duck_type
     from siltstone.query.hot.read_transactions import Reader
 
     reader = Reader(view.cursor.cursor())  # of its own: what it prepares holds the rows
@@ -216,8 +216,8 @@ def registered(view: "Pinned", tables: Mapping[str, pa.Table]) -> Iterator["Pinn
             reader.cursor.register(names[name], table)
         schemas = {name: table.schema for name, table in tables.items()}
         yield replace(view, reader=reader, tables=names, schemas=schemas)
-    except Unfit as unfit:
-        raise HotFailed(str(unfit).rstrip(".")) from unfit
+    except UnsupportedType as unfit:
+        raise HotExecutionFailed(str(unfit).rstrip(".")) from unfit
     finally:
         for name in names.values():
             with suppress(duckdb.Error):

@@ -26,7 +26,7 @@ LARGEST_SHARE: Final = 4
 """One answer takes at most this part of the room, or it is not kept for a repeat: it would drive all others out."""
 
 
-class KeptResults:
+class ResultCache:
     """Answers in memory, least recently used first to go. Safe to share between threads."""
 
     def __init__(self, budget_bytes: int) -> None:

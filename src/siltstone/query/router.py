@@ -36,19 +36,19 @@ from siltstone.query.cancellation import (
     stream_from_thread,
 )
 from siltstone.query.gate.admit import admit
-from siltstone.query.gate.checked_query import Admitted
-from siltstone.query.hot.resident import Cold, State, state_of
-from siltstone.query.hot.residents import Patience
-from siltstone.query.hot_executor import HotFailed, HotPlan, Translations
+from siltstone.query.gate.checked_query import CheckedQuery
+from siltstone.query.hot.resident import NotResident, State, state_of
+from siltstone.query.hot.residents import WaitPolicy
+from siltstone.query.hot_executor import HotExecutionFailed, HotPlan, Translations
 from siltstone.query.result import QueryResult, as_answered
-from siltstone.query.result_cache import KeptResults
+from siltstone.query.result_cache import ResultCache
 from siltstone.query.spark_executor import SparkQuery, check_max_rows
-from siltstone.query.translate import Outside
+from siltstone.query.translate import Unsupported
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from siltstone.query.hot.cache import HotCache, Pinned
+    from siltstone.query.hot.cache import HotCache, HotSnapshot
     from siltstone.query.hot.dataset_resolver import Sources
 
 MAX_ID_CHARS: Final = 128
@@ -82,7 +82,7 @@ def engine_of(name: str) -> Engine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class QueryRequest:
     """What is asked, and how."""
 
     text: str
@@ -98,7 +98,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class QueryPlanInfo:
     """Who would answer a question, and how."""
 
     engine: str
@@ -108,7 +108,7 @@ class Explanation:
     plan: str
 
 
-class _Miss(Exception):  # noqa: N818
+class _NotHot(Exception):  # noqa: N818
     """The hot engine does not answer; the message says why."""
 
     def __init__(self, reason: str, *, names: tuple[str, ...] = ()) -> None:
@@ -143,12 +143,12 @@ class Router:
         self._clock = clock
         self._active = ActiveQueries()
         self._executor = InterruptibleExecutor()
-        self._kept = KeptResults(settings.result_cache_mb * BYTES_PER_MB)
+        self._kept = ResultCache(settings.result_cache_mb * BYTES_PER_MB)
         self._translations = Translations()
 
     # ---- asking --------------------------------------------------------------------------------------------------
 
-    def ask(self, question: Question) -> QueryResult:
+    def ask(self, question: QueryRequest) -> QueryResult:
         """Answer a question.
 
         Raises:
@@ -166,7 +166,7 @@ class Router:
         self._kept.keep_pages(result, _names(admitted), since=query.cache_generation)
         return result
 
-    def stream(self, question: Question, *, cancellation: CancelToken | None = None) -> pa.RecordBatchReader:
+    def stream(self, question: QueryRequest, *, cancellation: CancelToken | None = None) -> pa.RecordBatchReader:
         """Answer a question on Spark with all its rows, which come as they are read.
 
         Raises:
@@ -210,7 +210,7 @@ class Router:
         """Let go of every answer: what a purge or an erasure takes from disk must not stay in memory."""
         self._kept.forget()
 
-    def explain(self, question: Question) -> Explanation:
+    def explain(self, question: QueryRequest) -> QueryPlanInfo:
         """Say who would answer, why, and by which plan; what the question would fill at once is filled, but it is not asked.
 
         Spark is started only for the engine ``spark``.
@@ -224,7 +224,7 @@ class Router:
 
     # ---- beside the caller ---------------------------------------------------------------------------------------
 
-    def _begin(self, question: Question, cancellation: CancelToken | None = None) -> ActiveQuery:
+    def _begin(self, question: QueryRequest, cancellation: CancelToken | None = None) -> ActiveQuery:
         """Start the time of a question."""
         check_seconds(question.seconds)
         query_id = checked_id(question.query_id) if question.query_id else self._clock.new_id()
@@ -243,16 +243,16 @@ class Router:
             query.abandon()  # after Ctrl-C it may still run: a Spark that starts hears nothing
             raise
 
-    def _answered(self, question: Question, query: ActiveQuery) -> tuple[QueryResult, Admitted]:
+    def _answered(self, question: QueryRequest, query: ActiveQuery) -> tuple[QueryResult, CheckedQuery]:
         admitted = _admit(question)
         query.cache_generation = self._kept.forgets
         return self._routed(question, admitted, query), admitted
 
-    def _batches(self, question: Question, query: ActiveQuery) -> Iterator[pa.Schema | pa.RecordBatch]:
+    def _batches(self, question: QueryRequest, query: ActiveQuery) -> Iterator[pa.Schema | pa.RecordBatch]:
         with self._active.listed(query):
             yield from self._spark_query(_admit(question), query).batches()
 
-    def _spark_query(self, admitted: Admitted, query: ActiveQuery) -> SparkQuery:
+    def _spark_query(self, admitted: CheckedQuery, query: ActiveQuery) -> SparkQuery:
         query.check()
         return SparkQuery(
             admitted,
@@ -262,7 +262,7 @@ class Router:
             most_pairs=self._settings.query_pairs,
         )
 
-    def _explained(self, question: Question, query: ActiveQuery) -> Explanation:
+    def _explained(self, question: QueryRequest, query: ActiveQuery) -> QueryPlanInfo:
         admitted = _admit(question)
         query.check()
         names = _names(admitted)
@@ -274,26 +274,26 @@ class Router:
             reason = "What is not in memory is read into it at once."
             if all(decision.resident for decision in decisions.values()):
                 reason = _why_hot(names)
-            return Explanation(engine=Engine.HOT, reason=reason, datasets=resident, plan=text)
-        except (_Miss, Cold, HotFailed) as miss:
+            return QueryPlanInfo(engine=Engine.HOT, reason=reason, datasets=resident, plan=text)
+        except (_NotHot, NotResident, HotExecutionFailed) as miss:
             reason = str(miss)
         if question.engine is Engine.HOT:
             raise InvalidRequest(f"The hot engine cannot answer this: {reason}")
         start = question.engine is Engine.SPARK or self._has_spark()
         text = self._spark_query(admitted, query).explain(start=start)
-        return Explanation(engine=Engine.SPARK, reason=reason, datasets=resident, plan=text)
+        return QueryPlanInfo(engine=Engine.SPARK, reason=reason, datasets=resident, plan=text)
 
     # ---- whose turn it is ----------------------------------------------------------------------------------------
 
-    def _routed(self, question: Question, admitted: Admitted, query: ActiveQuery) -> QueryResult:
+    def _routed(self, question: QueryRequest, admitted: CheckedQuery, query: ActiveQuery) -> QueryResult:
         missed: tuple[str, ...] = ()
         try:
             return self._hot_answer(question, admitted, query)
-        except _Miss as miss:
+        except _NotHot as miss:
             reason, missed = str(miss), miss.names
-        except Cold as cold:
+        except NotResident as cold:
             reason, missed = str(cold), _names(admitted)
-        except HotFailed as failed:
+        except HotExecutionFailed as failed:
             if question.engine is Engine.HOT:
                 raise InvalidRequest(
                     f"The hot engine could not answer: {failed}. The engine auto lets Spark answer.",
@@ -312,7 +312,7 @@ class Router:
 
     # ---- hot -----------------------------------------------------------------------------------------------------
 
-    def _hot_answer(self, question: Question, admitted: Admitted, query: ActiveQuery) -> QueryResult:
+    def _hot_answer(self, question: QueryRequest, admitted: CheckedQuery, query: ActiveQuery) -> QueryResult:
         """Answer from memory.
 
         Raises:
@@ -325,29 +325,29 @@ class Router:
         for _ in range(FILLS):
             try:
                 return self._pinned_answer(question, admitted, query)
-            except Cold:
+            except NotResident:
                 self._fill_cold(question, admitted, query)
         try:
             return self._pinned_answer(question, admitted, query)
-        except Cold as cold:
+        except NotResident as cold:
             if question.engine is Engine.HOT:
                 raise Unavailable(f"{cold} That happened again and again before it was read. Try again.") from cold
             raise
 
-    def _hot_plan(self, question: Question, admitted: Admitted, query: ActiveQuery) -> str:
+    def _hot_plan(self, question: QueryRequest, admitted: CheckedQuery, query: ActiveQuery) -> str:
         self._fill_cold(question, admitted, query)
         with self._pinned(question, admitted) as view:
             plan = self._plan(view.schemas, question, admitted)
             return hot_executor.explained(plan, admitted.parameters, view)
 
     @staticmethod
-    def _check_asked(question: Question, admitted: Admitted) -> None:
+    def _check_asked(question: QueryRequest, admitted: CheckedQuery) -> None:
         if question.engine is Engine.SPARK:
-            raise _Miss("Spark was asked for.")
+            raise _NotHot("Spark was asked for.")
         if len({source.raw for source in admitted.references}) > 1:
-            raise _Miss("It reads raw rows beside merged ones.")
+            raise _NotHot("It reads raw rows beside merged ones.")
 
-    def _pinned_answer(self, question: Question, admitted: Admitted, query: ActiveQuery) -> QueryResult:
+    def _pinned_answer(self, question: QueryRequest, admitted: CheckedQuery, query: ActiveQuery) -> QueryResult:
         names = _names(admitted)
         with self._pinned(question, admitted) as view:
             plan = self._plan(view.schemas, question, admitted)
@@ -369,7 +369,7 @@ class Router:
         return result
 
     @contextmanager
-    def _pinned(self, question: Question, admitted: Admitted) -> "Iterator[Pinned]":
+    def _pinned(self, question: QueryRequest, admitted: CheckedQuery) -> "Iterator[HotSnapshot]":
         """Give the resident datasets of a question, or the raw rows of small ones, which are read for it alone.
 
         Raises:
@@ -384,18 +384,18 @@ class Router:
         stores = {name: self._store(name).current() for name in names}
         self._plan({name: store.schema for name, store in stores.items()}, question, admitted)
         if sum(map(_rows, stores.values())) > self._settings.hot_at_once_rows:
-            raise _Miss("Its raw rows are too many to be read at once (the setting hot_at_once_rows).")
+            raise _NotHot("Its raw rows are too many to be read at once (the setting hot_at_once_rows).")
         rows = {name: self._dataset(name).to_arrow(raw=True) for name in names}
         with self._hot().pinned(()) as view, hot_executor.registered(view, rows) as found:
             yield found
 
-    def _plan(self, schemas: Mapping[str, pa.Schema], question: Question, admitted: Admitted) -> HotPlan:
+    def _plan(self, schemas: Mapping[str, pa.Schema], question: QueryRequest, admitted: CheckedQuery) -> HotPlan:
         try:
             return self._translations.plan(admitted, schemas, max_rows=question.max_rows)
-        except Outside as outside:
-            raise _Miss(f"Outside the hot subset: {outside}.") from outside
+        except Unsupported as outside:
+            raise _NotHot(f"Unsupported the hot subset: {outside}.") from outside
 
-    def _fill_cold(self, question: Question, admitted: Admitted, query: ActiveQuery) -> None:
+    def _fill_cold(self, question: QueryRequest, admitted: CheckedQuery, query: ActiveQuery) -> None:
         """Fill what is not resident, if that helps: a question inside the subset, and datasets that are small, or must be hot.
 
         Who asks for hot waits for the fills of others as long as its time lasts, others a moment: Spark is quicker then.
@@ -414,14 +414,16 @@ class Router:
             free = decision.filling or (decision.admitted and not decision.evict)
             small = rows <= self._settings.hot_at_once_rows and free
             if not small and not asked:
-                raise _Miss(f"{name}: {decision.reason}", names=tuple(cold))
-        patience = Patience(seconds=math.inf if asked else AT_ONCE_WAIT_SECONDS, check=query.check)
+                raise _NotHot(f"{name}: {decision.reason}", names=tuple(cold))
+        patience = WaitPolicy(seconds=math.inf if asked else AT_ONCE_WAIT_SECONDS, check=query.check)
         for name in cold:
             cache.fill(name, by_name=asked, patience=patience)
 
     # ---- Spark ---------------------------------------------------------------------------------------------------
 
-    def _spark_answer(self, question: Question, admitted: Admitted, query: ActiveQuery, reason: str) -> QueryResult:
+    def _spark_answer(
+        self, question: QueryRequest, admitted: CheckedQuery, query: ActiveQuery, reason: str
+    ) -> QueryResult:
         before = self._states(admitted, query)
         key = self._key(question, admitted, before)
         found = self._found(key, admitted)
@@ -435,7 +437,7 @@ class Router:
 
     # ---- keeping -------------------------------------------------------------------------------------------------
 
-    def _states(self, admitted: Admitted, query: ActiveQuery | None = None) -> dict[str, State]:
+    def _states(self, admitted: CheckedQuery, query: ActiveQuery | None = None) -> dict[str, State]:
         """Return what the datasets are; a query that has not read yet outlives what is forgotten because of that look."""
         found = {}
         for name in _names(admitted):
@@ -456,15 +458,15 @@ class Router:
             self._kept.forget()
 
     @staticmethod
-    def _key(question: Question, admitted: Admitted, states: Mapping[str, State]) -> Hashable:
+    def _key(question: QueryRequest, admitted: CheckedQuery, states: Mapping[str, State]) -> Hashable:
         engine = question.engine if question.engine is Engine.SPARK else Engine.AUTO
         values = tuple(sorted((name, type(value).__name__, str(value)) for name, value in admitted.parameters.items()))
         return (engine, admitted.normalised, values, question.max_rows, tuple(sorted(states.items())))
 
-    def _found(self, key: Hashable, admitted: Admitted) -> QueryResult | None:
+    def _found(self, key: Hashable, admitted: CheckedQuery) -> QueryResult | None:
         return self._kept.find(key) if _is_kept(admitted) else None
 
-    def _keep(self, key: Hashable, admitted: Admitted, result: QueryResult, query: ActiveQuery) -> None:
+    def _keep(self, key: Hashable, admitted: CheckedQuery, result: QueryResult, query: ActiveQuery) -> None:
         if _is_kept(admitted):
             self._kept.keep(key, result, since=query.cache_generation)
 
@@ -495,21 +497,21 @@ def check_seconds(seconds: object) -> None:
         )
 
 
-def _admit(question: Question) -> Admitted:
+def _admit(question: QueryRequest) -> CheckedQuery:
     return admit(question.text, parameters=question.params, catalog=question.catalog, schema=question.schema)
 
 
-def _names(admitted: Admitted) -> tuple[str, ...]:
+def _names(admitted: CheckedQuery) -> tuple[str, ...]:
     """Return the datasets of a question, each once."""
     return tuple(dict.fromkeys(str(source.name) for source in admitted.references))
 
 
-def _is_kept(admitted: Admitted) -> bool:
+def _is_kept(admitted: CheckedQuery) -> bool:
     """True if the same question has the same answer as long as the data stays; raw rows change with a fold."""
     return not admitted.volatile and not any(source.raw for source in admitted.references)
 
 
-def _is_raw(admitted: Admitted) -> bool:
+def _is_raw(admitted: CheckedQuery) -> bool:
     return any(source.raw for source in admitted.references)
 
 

@@ -13,8 +13,8 @@ from siltstone.errors import InvalidRequest
 from siltstone.query.gate.admit import admit
 from siltstone.query.gate.row_condition import condition_of, named_columns
 from siltstone.query.hot.duckdb_engine import Engine, budget_bytes
-from siltstone.query.hot.duckdb_types import Unfit, check_values
-from siltstone.query.translate import Outside, Relation, translate
+from siltstone.query.hot.duckdb_types import UnsupportedType, check_values
+from siltstone.query.translate import Relation, Unsupported, translate
 
 ROW: Final = "_row"
 _TABLE: Final = "given"
@@ -45,7 +45,7 @@ def matching_rows(table: pa.Table, where: str) -> pa.Table:
         admitted = admit(f"SELECT `{ROW}` FROM a.b.c WHERE {condition}")  # noqa: S608  # the gate wrote it
         done = translate(admitted.tree, tables=lambda _: Relation(sql=_TABLE, schema=numbered.schema))
         places = _answer(done.sql, numbered)
-    except (Outside, Unfit) as error:
+    except (Unsupported, UnsupportedType) as error:
         raise _needs_spark(str(error)) from error
     return table.take(places.combine_chunks().sort())
 

@@ -25,7 +25,7 @@ from siltstone.dataset.read.retry import SNAPSHOT_TRIES
 from siltstone.errors import Corruption, InvalidRequest, Reason, SiltstoneError, Unavailable
 from siltstone.query.cancellation import ActiveQuery
 from siltstone.query.gate.admit import source_of, spark_text
-from siltstone.query.gate.checked_query import Admitted, Source
+from siltstone.query.gate.checked_query import CheckedQuery, Source
 from siltstone.query.gate.column_check import check_names
 from siltstone.query.gate.cross_join_guard import DatasetSize, check_expansion, check_product
 from siltstone.query.result import QueryResult, answered_schema, as_answered_batch
@@ -72,7 +72,7 @@ class SparkQuery:
 
     def __init__(
         self,
-        admitted: Admitted,
+        admitted: CheckedQuery,
         *,
         spark: "Callable[[], SparkSession]",
         dataset: Callable[[str], Dataset],

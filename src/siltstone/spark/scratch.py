@@ -21,7 +21,7 @@ from typing import Final, Self
 
 from siltstone.clock import Clock, SystemClock
 from siltstone.config import Settings
-from siltstone.coordination.liveness import Presence, is_live, sweep_dead
+from siltstone.coordination.liveness import LivenessLock, is_live, sweep_dead
 from siltstone.errors import InvalidRequest, Unavailable
 from siltstone.host.private_folders import OWNER_ONLY, private_folder
 
@@ -45,7 +45,7 @@ class Scratch:
         self.folder: Final = root / owner
         self._process = os.getpid()
         try:
-            self._presence = Presence(root / LIVE, owner)
+            self._presence = LivenessLock(root / LIVE, owner)
             self.folder.mkdir(mode=OWNER_ONLY)
         except OSError as error:
             raise Unavailable(f"{self.folder} cannot be created: {error}. {REMEDY}") from error

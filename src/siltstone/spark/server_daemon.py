@@ -39,7 +39,7 @@ from siltstone.spark.shared_server import (
     KEEPER_LOCK,
     LOG_FILE,
     STATE_FILE,
-    Running,
+    RunningServer,
     ServerRole,
     lock,
     prepare,
@@ -64,7 +64,7 @@ THREAD_NAME: Final = "SparkConnectExecuteThread_opId={}"
 """The name of the thread in which Spark Connect runs an operation."""
 
 
-class Keeper:
+class ServerDaemon:
     """Serves one place for its lifetime."""
 
     def __init__(
@@ -98,7 +98,7 @@ class Keeper:
             self._clock.sleep(0.05)
         raise Unavailable(f"Another daemon serves {self._folder}.")
 
-    def start(self) -> tuple[ConnectServer, Running]:
+    def start(self) -> tuple[ConnectServer, RunningServer]:
         """Start the server and publish it to clients.
 
         Raises:
@@ -113,7 +113,7 @@ class Keeper:
             log=self._folder / LOG_FILE,
             reaper=self._role is ServerRole.QUERIES,
         )
-        running = Running(
+        running = RunningServer(
             port=server.port,
             token=token,
             started_at=self._clock.now().isoformat(timespec="seconds"),
@@ -123,7 +123,7 @@ class Keeper:
         write_state(self._folder, running)
         return server, running
 
-    def watch(self, server: ConnectServer, running: Running) -> bool:
+    def watch(self, server: ConnectServer, running: RunningServer) -> bool:
         """Return when the server must end, or has ended. Clients can no longer find it then.
 
         Returns:
@@ -155,7 +155,7 @@ class Keeper:
         self._forget()
         return False
 
-    def _is_stuck(self, server: ConnectServer, running: Running) -> bool:
+    def _is_stuck(self, server: ConnectServer, running: RunningServer) -> bool:
         """True if an interrupted query still runs; write a line about it to the log."""
         if not self._suspects:
             self._suspects = take_suspects(self._folder, port=running.port, older_seconds=SUSPECT_SECONDS)
@@ -200,7 +200,7 @@ class Keeper:
 
 def keep(folder: Path, order: dict[str, Any]) -> None:
     """Run a daemon from start to end."""
-    keeper = Keeper(folder, Settings(**order["settings"]), ui=order["ui"], role=ServerRole(order["role"]))
+    keeper = ServerDaemon(folder, Settings(**order["settings"]), ui=order["ui"], role=ServerRole(order["role"]))
     os.chdir(folder)  # the caller's folder may be deleted
     server, running = keeper.start()
     with server:

@@ -40,7 +40,7 @@ from siltstone.spark.jvm import children, end_children, ended_with, filtered_std
 from siltstone.spark.launch_options import APP_NAME, LOCAL_DIRS, SESSION_OPTIONS, launch_options, local_cores
 from siltstone.spark.progress import is_connect
 from siltstone.spark.scratch import Scratch
-from siltstone.spark.shared_server import Membership, ServerRole, SharedSpark
+from siltstone.spark.shared_server import ServerRole, SharedServerHandle, SharedSpark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,7 +73,7 @@ _scratch: list[Scratch] = []
 """The scratch folder of that JVM."""
 _joined: "list[_Joined]" = []
 """The sessions of this process on shared servers: at most one per role."""
-_members: "WeakKeyDictionary[SparkSession, Membership]" = WeakKeyDictionary()
+_members: "WeakKeyDictionary[SparkSession, SharedServerHandle]" = WeakKeyDictionary()
 """The handle of the shared server of each session, also after the server has ended."""
 _beside: "WeakKeyDictionary[SparkSession, dict[str, SparkSession]]" = WeakKeyDictionary()
 """Separate query sessions for sessions with other settings, by the optimizer rules that they exclude."""
@@ -96,7 +96,7 @@ class _Joined:
     """A session on a shared server, and the handle of that server."""
 
     session: "SparkSession"
-    member: Membership
+    member: SharedServerHandle
     server: ServerRole
 
 

@@ -17,7 +17,7 @@ A place has six files, and one for each suspect. Locks are file locks (`flock`),
 
 | file | content | locked by |
 |---|---|---|
-| ``server.json`` | port, token and the rest of `Running`; exists while the server serves | |
+| ``server.json`` | port, token and the rest of `RunningServer`; exists while the server serves | |
 | ``clients.lock`` | | each client, shared, for its lifetime |
 | ``keeper.lock`` | the daemon's process id | the daemon, for its lifetime |
 | ``start.lock`` | | a process that starts a server, until it serves |
@@ -106,7 +106,7 @@ class ServerRole(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
+class RunningServer:
     """A server that serves. The token is a secret: any process that has it can run code as this user."""
 
     port: int
@@ -131,7 +131,7 @@ class Running:
         return f"http://127.0.0.1:{self.ui_port}" if self.ui_port else None
 
 
-def place_of(
+def server_folder(
     settings: Settings, environment: Mapping[str, str] | None = None, *, role: ServerRole = ServerRole.JOBS
 ) -> Path:
     """Return the folder of the matching server. The role and everything that affects its JVM are part of its name."""
@@ -145,10 +145,10 @@ def place_of(
     return cache_folder(environment) / "connect" / digest
 
 
-class Membership:
+class SharedServerHandle:
     """A client's handle of the server. While it is open, the server does not end as unused."""
 
-    def __init__(self, handle: int, running: Running, folder: Path) -> None:
+    def __init__(self, handle: int, running: RunningServer, folder: Path) -> None:
         self._handle: int | None = handle
         self._folder = folder
         self.running: Final = running
@@ -198,7 +198,7 @@ class SharedSpark:
         self._settings = settings
         self._clock = SystemClock() if clock is None else clock
         self.role: Final = role
-        self.folder: Final = place_of(settings, role=role) if folder is None else folder
+        self.folder: Final = server_folder(settings, role=role) if folder is None else folder
 
     @property
     def log(self) -> Path:
@@ -209,7 +209,7 @@ class SharedSpark:
         """Return the end of the log."""
         return last_lines(self.log, LAST_LINES)
 
-    def running(self) -> Running | None:
+    def running(self) -> RunningServer | None:
         """Return the server if it serves now, or None."""
         state = read_state(self.folder)
         return state if state is not None and keeper_lives(self.folder) and listens(state.port) else None
@@ -229,7 +229,7 @@ class SharedSpark:
         """Return whether a client uses the server."""
         return is_locked(self.folder / CLIENTS_LOCK, fcntl.LOCK_EX)
 
-    def join(self, *, ui: bool = False) -> Membership:
+    def join(self, *, ui: bool = False) -> SharedServerHandle:
         """Return a handle of the server, and start it if it does not run. `ui` requests a server with Spark's UI.
 
         Raises:
@@ -243,7 +243,7 @@ class SharedSpark:
             except BaseException:
                 close(handle)
                 raise
-        return Membership(handle, running, self.folder)
+        return SharedServerHandle(handle, running, self.folder)
 
     def stop(self, *, force: bool = False) -> bool:
         """End the server and wait for its end; return False if no server runs.
@@ -274,7 +274,7 @@ class SharedSpark:
             self._clock.sleep(POLL_SECONDS)
         return True
 
-    def _started(self, *, ui: bool) -> Running:
+    def _started(self, *, ui: bool) -> RunningServer:
         """Return the server once it serves, whether another process is starting it or this one."""
         with _held(self.folder / START_LOCK):
             deadline = self._clock.monotonic_seconds() + START_SECONDS
@@ -290,7 +290,7 @@ class SharedSpark:
                 self._clock.sleep(POLL_SECONDS)
             return self._launch(ui=ui)
 
-    def _launch(self, *, ui: bool) -> Running:
+    def _launch(self, *, ui: bool) -> RunningServer:
         """Start a daemon and wait for its reply. If the caller is killed, the daemon still starts for the next client."""
         (self.folder / STATE_FILE).unlink(missing_ok=True)
         with suppress(FileNotFoundError):
@@ -331,7 +331,7 @@ class SharedSpark:
         return running
 
 
-def every_place() -> list[Path]:
+def all_server_folders() -> list[Path]:
     """Return the folders of all servers of this user, running or not."""
     root = cache_folder() / "connect"
     return sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
@@ -350,7 +350,7 @@ def prepare(folder: Path) -> None:
         private_folder(path, remedy="Set XDG_CACHE_HOME to a folder of your own, or the setting spark_shared to false.")
 
 
-def read_state(folder: Path) -> Running | None:
+def read_state(folder: Path) -> RunningServer | None:
     """Return the state that the daemon wrote; None if it is missing or cannot be trusted."""
     try:
         descriptor = os.open(folder / STATE_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -363,8 +363,8 @@ def read_state(folder: Path) -> Running | None:
         return None
 
 
-def _parsed(data: Any) -> Running | None:  # noqa: ANN401
-    running = Running(**data)
+def _parsed(data: Any) -> RunningServer | None:  # noqa: ANN401
+    running = RunningServer(**data)
     numbers = (running.port, running.ui_port, running.idle_minutes)
     texts = (running.token, running.started_at)
     good = all(isinstance(n, int | float) for n in numbers) and all(isinstance(text, str) for text in texts)
@@ -372,7 +372,7 @@ def _parsed(data: Any) -> Running | None:  # noqa: ANN401
     return running if good else None
 
 
-def write_state(folder: Path, running: Running) -> None:
+def write_state(folder: Path, running: RunningServer) -> None:
     """Publish the server to clients. They see the complete file or none."""
     fresh = folder / f".{STATE_FILE}.{os.getpid()}"
     fresh.unlink(missing_ok=True)
@@ -398,7 +398,7 @@ def write_suspect(folder: Path, suspect: Suspect) -> Path:
     return fresh.replace(folder / SUSPECTS.replace("*", name))
 
 
-def write_ended(folder: Path, running: Running) -> None:
+def write_ended(folder: Path, running: RunningServer) -> None:
     """Record that this server was ended because a query could not be stopped, for its clients."""
     flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     with suppress(OSError), os.fdopen(os.open(folder / ENDED_FILE, flags, 0o600), "w") as file:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from siltstone.clock import SystemClock
-from siltstone.compaction.operations.dataset_maintenance import PURGE_TRIES, Compactor
+from siltstone.compaction.operations.dataset_maintenance import PURGE_TRIES, DatasetMaintenance
 from siltstone.compaction.operations.fold import check_schemas, empty_plan, report_of
 from siltstone.dataset.dataset import Dataset
 from siltstone.dataset.store import Store
@@ -35,7 +35,7 @@ def test_the_seconds_of_a_purge_are_counted(tmp_path: Path):
         assert dataset.compact(purge=True).seconds > dataset.compact().seconds
 
 
-class Overtaken(Compactor):
+class Overtaken(DatasetMaintenance):
     """Folds by Arrow, and is overtaken by somebody else when it is about to."""
 
     def __init__(self, lake: Lake, *meanwhile: Callable[[Dataset], object]) -> None:

@@ -21,7 +21,7 @@ from siltstone.compaction.planning.model import FileEntry, JobKind, JobSpec, Pla
 from siltstone.config import Role, Settings
 from siltstone.coordination import leases
 from siltstone.dataset.dataset_folder import Marker, write_marker
-from siltstone.delta.table import Parent
+from siltstone.delta.table import ParentVersion
 from siltstone.errors import Corruption, InvalidRequest
 from siltstone.eventlog.events import BuildRequestEvent, BuildStatus, JobEvent, JobStatus, PartitionStatus
 from siltstone.model.columns import APP_FOLD, FOLDED_BYTES, FOLDED_FILES
@@ -125,7 +125,7 @@ def test_a_cycle_of_which_all_was_done_is_completed(lake: Lake) -> None:
     assert lake.history()[0].status == "completed"
 
 
-def _given(commit: Commit, _parent: Parent) -> Commit:
+def _given(commit: Commit, _parent: ParentVersion) -> Commit:
     return commit
 
 

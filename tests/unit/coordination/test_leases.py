@@ -18,7 +18,7 @@ from siltstone.delta.layout import LOG, Layout
 from siltstone.delta.table import Table
 from siltstone.errors import Conflict, Corruption, Fenced, InvalidRequest, NotFound, SiltstoneError, Unavailable
 from siltstone.failpoints import arm
-from siltstone.model.lease import MARGIN_SECONDS, LeaseRow, Standing, standing
+from siltstone.model.lease import MARGIN_SECONDS, LeaseRow, LeaseState, lease_state
 from tests.support.clocks import START, FakeClock
 from tests.support.internals import lease_table_of, presence_of, replace_log_sync
 from tests.support.leasing import ELSEWHERE, commit_with, lake_at, leases_of, taken
@@ -78,17 +78,17 @@ def later(seconds: float) -> datetime.datetime:
 @pytest.mark.parametrize(
     ("found", "unchanged", "now", "present", "expected"),
     [
-        (None, 0.0, later(0), None, Standing.FREE),
-        (row(released=True), 0.0, later(0), True, Standing.FREE),
-        (row(), 0.0, later(0), True, Standing.HELD),
-        (row(), 0.0, later(0), False, Standing.DEAD),
-        (row(), TTL - 1, later(0), None, Standing.HELD),
-        (row(), TTL, later(0), None, Standing.EXPIRED),
-        (row(), TTL, later(0), True, Standing.EXPIRED),
-        (row(), 0.0, later(TTL + MARGIN_SECONDS), None, Standing.HELD),
-        (row(), 0.0, later(TTL + MARGIN_SECONDS + 1), None, Standing.EXPIRED),
-        (row(), 0.0, later(1_000_000), True, Standing.HELD),
-        (row(), 0.0, later(-1_000_000), None, Standing.HELD),
+        (None, 0.0, later(0), None, LeaseState.FREE),
+        (row(released=True), 0.0, later(0), True, LeaseState.FREE),
+        (row(), 0.0, later(0), True, LeaseState.HELD),
+        (row(), 0.0, later(0), False, LeaseState.DEAD),
+        (row(), TTL - 1, later(0), None, LeaseState.HELD),
+        (row(), TTL, later(0), None, LeaseState.EXPIRED),
+        (row(), TTL, later(0), True, LeaseState.EXPIRED),
+        (row(), 0.0, later(TTL + MARGIN_SECONDS), None, LeaseState.HELD),
+        (row(), 0.0, later(TTL + MARGIN_SECONDS + 1), None, LeaseState.EXPIRED),
+        (row(), 0.0, later(1_000_000), True, LeaseState.HELD),
+        (row(), 0.0, later(-1_000_000), None, LeaseState.HELD),
     ],
 )
 def test_how_a_lease_stands(
@@ -96,9 +96,9 @@ def test_how_a_lease_stands(
     unchanged: float,
     now: datetime.datetime,
     present: bool | None,  # noqa: FBT001
-    expected: Standing,
+    expected: LeaseState,
 ):
-    assert standing(found, unchanged_seconds=unchanged, now=now, present=present) is expected
+    assert lease_state(found, unchanged_seconds=unchanged, now=now, present=present) is expected
 
 
 # ---- taking, renewing, releasing -------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.coordination.liveness import Presence, is_live, sweep_dead
+from siltstone.coordination.liveness import LivenessLock, is_live, sweep_dead
 
 CHILD = """
 import sys
@@ -21,7 +21,7 @@ sys.stdin.read()
 
 def test_an_owner_is_live_until_it_lets_go(tmp_path: Path):
     assert not is_live(tmp_path, "a")
-    with Presence(tmp_path / "work", "a"):
+    with LivenessLock(tmp_path / "work", "a"):
         assert is_live(tmp_path / "work", "a")
         assert not is_live(tmp_path / "work", "b")
     assert not is_live(tmp_path / "work", "a")
@@ -29,14 +29,14 @@ def test_an_owner_is_live_until_it_lets_go(tmp_path: Path):
 
 
 def test_letting_go_twice_is_harmless(tmp_path: Path):
-    owner = Presence(tmp_path, "a")
+    owner = LivenessLock(tmp_path, "a")
     owner.close()
     owner.close()
     assert not is_live(tmp_path, "a")
 
 
 def test_looking_does_not_take_the_lock(tmp_path: Path):
-    with Presence(tmp_path, "a"):
+    with LivenessLock(tmp_path, "a"):
         assert [is_live(tmp_path, "a") for _ in range(3)] == [True, True, True]
 
 
@@ -58,7 +58,7 @@ def test_an_owner_in_another_process_is_live_until_it_is_killed(tmp_path: Path):
 
 def test_a_sweep_takes_the_dead_and_leaves_the_living(tmp_path: Path):
     (tmp_path / "dead").touch()
-    with Presence(tmp_path, "living"):
+    with LivenessLock(tmp_path, "living"):
         assert sweep_dead(tmp_path) == 1
         assert is_live(tmp_path, "living")
     assert sweep_dead(tmp_path / "nothing") == 0
@@ -78,7 +78,7 @@ def test_a_sweep_between_the_making_and_the_locking_of_a_file_does_not_hide_its_
         real(handle, operation)
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with Presence(tmp_path, "a"):
+    with LivenessLock(tmp_path, "a"):
         assert swept == [1]
         assert is_live(tmp_path, "a")
 
@@ -89,7 +89,7 @@ def test_no_descriptor_is_left_open(tmp_path: Path):
         return [path for path in found if path.startswith(str(tmp_path.resolve()))]
 
     for number in range(20):
-        with Presence(tmp_path, str(number)):
+        with LivenessLock(tmp_path, str(number)):
             is_live(tmp_path, str(number))
             assert ours()
     assert ours() == []

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from siltstone.clock import SystemClock
-from siltstone.delta.commit_lock import TURN, Turn
+from siltstone.delta.commit_lock import TURN, CommitLock
 
 
-def take(table: Path) -> Turn:
-    return Turn(table, clock=SystemClock())
+def take(table: Path) -> CommitLock:
+    return CommitLock(table, clock=SystemClock())
 
 
 def test_the_second_waits_for_the_first(tmp_path: Path):

@@ -2,19 +2,19 @@
 
 from pathlib import Path
 
-from siltstone.delta.read_cache import ENTRY_BYTES, KeptReads, Visit
+from siltstone.delta.read_cache import ENTRY_BYTES, CacheReader, ReadCache
 
 FOLDER = Path("/lake/a")
 OTHER = Path("/lake/b")
 ROOM = 10 * (100 + ENTRY_BYTES)
 
 
-def visit(reads: KeptReads, *live: str, state: int = 1, folder: Path = FOLDER) -> Visit:
+def visit(reads: ReadCache, *live: str, state: int = 1, folder: Path = FOLDER) -> CacheReader:
     return reads.visit(folder, state=(state,), live=live, since=reads.forgets)
 
 
 def test_what_was_used_least_recently_goes_first():
-    reads = KeptReads(ROOM)
+    reads = ReadCache(ROOM)
     one = visit(reads, *map(str, range(12)))
     for number in range(10):
         one.keep(str(number), "x", number, 100)
@@ -26,7 +26,7 @@ def test_what_was_used_least_recently_goes_first():
 
 
 def test_what_is_too_large_is_not_kept_and_pushes_nothing_out():
-    reads = KeptReads(ROOM)
+    reads = ReadCache(ROOM)
     one = visit(reads, "a", "b")
     one.keep("a", "x", 1, 100)
     one.keep("b", "x", 2, ROOM)
@@ -34,14 +34,14 @@ def test_what_is_too_large_is_not_kept_and_pushes_nothing_out():
 
 
 def test_without_room_nothing_is_kept():
-    reads = KeptReads(0)
+    reads = ReadCache(0)
     one = visit(reads, "a")
     one.keep("a", "x", 1, 0)
     assert (one.find("a", "x"), reads.size_bytes) == (None, 0)
 
 
 def test_keeping_again_replaces():
-    reads = KeptReads(ROOM)
+    reads = ReadCache(ROOM)
     one = visit(reads, "a")
     one.keep("a", "x", 1, 100)
     one.keep("a", "x", 2, 50)
@@ -49,7 +49,7 @@ def test_keeping_again_replaces():
 
 
 def test_a_newer_state_drops_files_that_are_no_longer_live_and_leaves_other_folders():
-    reads = KeptReads(ROOM)
+    reads = ReadCache(ROOM)
     visit(reads, "a", folder=OTHER).keep("a", "x", 0, 1)
     old = visit(reads, "a", "b")
     old.keep("a", "x", 1, 1)
@@ -60,7 +60,7 @@ def test_a_newer_state_drops_files_that_are_no_longer_live_and_leaves_other_fold
 
 
 def test_a_reader_of_an_older_state_keeps_nothing_more():
-    reads = KeptReads(ROOM)
+    reads = ReadCache(ROOM)
     old = visit(reads, "a", "b")
     visit(reads, "b", state=2)
     old.keep("a", "x", 1, 1)
@@ -70,7 +70,7 @@ def test_a_reader_of_an_older_state_keeps_nothing_more():
 
 
 def test_forgetting_takes_one_folder_and_what_is_being_read():
-    reads = KeptReads(ROOM)
+    reads = ReadCache(ROOM)
     elsewhere = visit(reads, "a", folder=OTHER)
     elsewhere.keep("a", "x", 0, 1)
     running = visit(reads, "a")

@@ -12,8 +12,8 @@ import pytest
 
 from siltstone.clock import SystemClock
 from siltstone.config import Settings
-from siltstone.coordination.liveness import Presence, is_live, is_locked
-from siltstone.delta.commit_lock import TURN, Turn
+from siltstone.coordination.liveness import LivenessLock, is_live, is_locked
+from siltstone.delta.commit_lock import TURN, CommitLock
 from siltstone.errors import Unavailable
 from siltstone.lake import Lake
 from siltstone.spark.scratch import Scratch
@@ -112,7 +112,7 @@ def test_a_child_does_not_keep_the_lock_of_a_dead_holder(tmp_path: Path):
 
 
 def test_a_child_that_ends_takes_nothing_from_its_parent(tmp_path: Path):
-    with Presence(tmp_path, "owner") as presence, Scratch(Settings(scratch_dir=str(tmp_path))) as scratch:
+    with LivenessLock(tmp_path, "owner") as presence, Scratch(Settings(scratch_dir=str(tmp_path))) as scratch:
 
         def close() -> None:
             presence.close()
@@ -125,7 +125,7 @@ def test_a_child_that_ends_takes_nothing_from_its_parent(tmp_path: Path):
 
 def test_a_child_does_not_keep_the_turn(tmp_path: Path):
     said, says = os.pipe()
-    with Turn(tmp_path, clock=SystemClock()):
+    with CommitLock(tmp_path, clock=SystemClock()):
         child = os.fork()
         if child == 0:
             os.write(says, b"x")

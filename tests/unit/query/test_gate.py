@@ -5,11 +5,11 @@ from sqlglot import exp
 
 from siltstone.errors import InvalidRequest
 from siltstone.query.gate.admit import MAX_QUERY_CHARS, MAX_QUERY_TOKENS, admit, spark_text
-from siltstone.query.gate.checked_query import Admitted, Source
-from siltstone.query.gate.parser import tree_of
+from siltstone.query.gate.checked_query import CheckedQuery, Source
+from siltstone.query.gate.parser import parse_plain
 from siltstone.query.gate.sql_writer import SqlWriter
 from siltstone.query.gate.syntax import MAX_TERMS, check_syntax
-from siltstone.query.gate.tokenizer import tokens_of
+from siltstone.query.gate.tokenizer import tokenize
 from siltstone.query.gate.tree_comparison import check_same
 from tests.support.refusals import refused
 from tests.support.refusals import refused as refuses
@@ -19,7 +19,7 @@ def named(text: str, *, catalog: str | None = None, schema: str | None = None) -
     return [str(source) for source in admit(text, catalog=catalog, schema=schema).references]
 
 
-def for_spark(admitted: Admitted) -> str:
+def for_spark(admitted: CheckedQuery) -> str:
     """Write the query over views v0, v1, ... and common table expressions w0, w1, ..."""
     views: dict[Source, str] = {source: f"v{number}" for number, source in enumerate(admitted.references)}
     return spark_text(admitted, views, common="w{}".format)
@@ -152,7 +152,7 @@ TREES = {
 
 def is_same(one: str, other: str) -> bool:
     """True if two expressions have trees of one meaning."""
-    trees = [tree_of(tokens_of(text), text) for text in (f"SELECT {one}", f"SELECT {other}")]
+    trees = [parse_plain(tokenize(text), text) for text in (f"SELECT {one}", f"SELECT {other}")]
     assert trees[0] is not None
     try:
         check_same(trees[0], trees[1], table=lambda table: (table.name,))

@@ -15,7 +15,7 @@ from siltstone.errors import InvalidRequest
 from siltstone.model.names import PARTS
 from siltstone.query.gate.admit import admit, spark_text
 from siltstone.query.gate.checked_query import Source
-from siltstone.query.gate.tokenizer import REFUSED_WORDS, tokens_of
+from siltstone.query.gate.tokenizer import REFUSED_WORDS, tokenize
 
 DATASETS = {"crm.sales.t", "crm.sales.u"}
 T = "crm.sales.t"
@@ -806,7 +806,7 @@ def test_a_parameter_is_no_name_and_no_text():
     for value in ("x; DROP TABLE y", "' OR '1'='1", "\\' OR 1 -- ", "`", "\n--", "*/", "${env:HOME}", "\x00", "\\"):
         admitted = admit(f"SELECT a FROM {T} WHERE a = :p", parameters={"p": value})
         sent = spark_text(admitted, {admitted.references[0]: "v"}, common=str)
-        (read,) = [token.text for token in tokens_of(sent) if token.token_type is TokenType.STRING]
+        (read,) = [token.text for token in tokenize(sent) if token.token_type is TokenType.STRING]
         assert read == value
 
 

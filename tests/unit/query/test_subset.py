@@ -5,7 +5,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from siltstone.query.translate import Outside
+from siltstone.query.translate import Unsupported
 from siltstone.query.translate.expressions import RULES
 from siltstone.query.translate.subset import ANY_ROWS, ERRORS, FLOATS, ITEMS, Item, Part
 from tests.differential.data import others, rows
@@ -60,7 +60,7 @@ def test_every_case_is_inside_the_subset(hot: Hot):
 
 @pytest.mark.parametrize("text", OUTSIDE)
 def test_what_is_outside_says_why(hot: Hot, text: str):
-    with pytest.raises(Outside) as raised:
+    with pytest.raises(Unsupported) as raised:
         hot.translated(text)
     assert OUTSIDE[text] in str(raised.value)
 

@@ -24,28 +24,28 @@ from siltstone.query.spark_executor import SparkQuery
 from siltstone.spark import shared_server as shared_spark
 from siltstone.spark.connect_server import THREADS_SECONDS, ConnectServer
 from siltstone.spark.scratch import Scratch
-from siltstone.spark.server_daemon import Keeper
+from siltstone.spark.server_daemon import ServerDaemon
 from siltstone.spark.shared_server import (
     CLIENTS_LOCK,
     KEEPER_LOCK,
     LOG_FILE,
     STATE_FILE,
-    Membership,
-    Running,
+    RunningServer,
     ServerRole,
+    SharedServerHandle,
     SharedSpark,
     Suspect,
     lock,
-    place_of,
     prepare,
     read_state,
+    server_folder,
     write_state,
     write_suspect,
 )
 from tests.support.internals import interruptible_query, members
 from tests.support.refusals import refused
 
-RUNNING = Running(port=1, token="t" * 64, started_at="2026-11-16T00:00:00+00:00", idle_minutes=15.0)
+RUNNING = RunningServer(port=1, token="t" * 64, started_at="2026-11-16T00:00:00+00:00", idle_minutes=15.0)
 
 
 class Ticking:
@@ -113,15 +113,15 @@ def place(tmp_path: Path) -> Path:
     return folder
 
 
-def keeper(place: Path, clock: Ticking, role: ServerRole = ServerRole.JOBS) -> Keeper:
-    return Keeper(place, Settings(), ui=False, role=role, clock=clock)
+def keeper(place: Path, clock: Ticking, role: ServerRole = ServerRole.JOBS) -> ServerDaemon:
+    return ServerDaemon(place, Settings(), ui=False, role=role, clock=clock)
 
 
 def watch(
     place: Path,
     server: FakeServer,
     clock: Ticking,
-    running: Running = RUNNING,
+    running: RunningServer = RUNNING,
     role: ServerRole = ServerRole.JOBS,
 ) -> bool:
     write_state(place, running)
@@ -142,17 +142,17 @@ def watch(
     ],
 )
 def test_what_decides_about_the_jvm_has_a_place_of_its_own(changed: dict[str, Any]):
-    assert place_of(replace(Settings(), **changed)) != place_of(Settings())
+    assert server_folder(replace(Settings(), **changed)) != server_folder(Settings())
 
 
 def test_what_does_not_decide_about_the_jvm_shares_the_place():
     other = Settings(durable=False, spark_idle_minutes=1, max_rows=5)
-    assert place_of(other) == place_of(Settings())
+    assert server_folder(other) == server_folder(Settings())
 
 
 def test_another_java_or_configuration_has_a_place_of_its_own():
     given = {"XDG_CACHE_HOME": "/x"}
-    places = {place_of(Settings(), given | more) for more in ({}, {"JAVA_HOME": "/j"}, {"HADOOP_CONF_DIR": "/h"})}
+    places = {server_folder(Settings(), given | more) for more in ({}, {"JAVA_HOME": "/j"}, {"HADOOP_CONF_DIR": "/h"})}
     assert len(places) == 3
     assert all(place.parent == Path("/x/siltstone/connect") for place in places)
 
@@ -306,7 +306,7 @@ def test_a_keeper_whose_server_ended_withdraws_at_once(place: Path):
 
 
 def test_a_damaged_state_is_written_anew(place: Path):
-    seen: list[Running | None] = []
+    seen: list[RunningServer | None] = []
     server = FakeServer()
     damage = (place / STATE_FILE).write_text
     clock = Ticking(lambda: damage("garbage"), lambda: seen.append(read_state(place)), server.end)
@@ -334,7 +334,7 @@ def test_a_keeper_whose_folder_was_deleted_ends_after_its_clients_and_leaves_its
 
 
 def test_queries_and_jobs_have_servers_of_their_own():
-    assert len({place_of(Settings(), role=role) for role in ServerRole}) == 2
+    assert len({server_folder(Settings(), role=role) for role in ServerRole}) == 2
 
 
 def suspect(place: Path, operation: str, *, port: int = RUNNING.port) -> Path:
@@ -350,8 +350,8 @@ def test_a_server_whose_interrupted_query_works_on_is_ended_and_its_clients_can_
     assert watch(place, server, Ticking(lambda: suspect(place, "a1")), role=ServerRole.QUERIES)
     assert not (place / STATE_FILE).exists()
     assert list(place.glob("suspect-*")) == []
-    assert Membership(handle, RUNNING, place).was_ended()
-    member = Membership(lock(place / CLIENTS_LOCK, fcntl.LOCK_SH), replace(RUNNING, port=2), place)
+    assert SharedServerHandle(handle, RUNNING, place).was_ended()
+    member = SharedServerHandle(lock(place / CLIENTS_LOCK, fcntl.LOCK_SH), replace(RUNNING, port=2), place)
     assert not member.was_ended()
     os.close(handle)
     member.leave()
@@ -462,7 +462,7 @@ CANCELLED = "[OPERATION_CANCELED] Operation has been canceled."
 def test_a_report_is_taken_back_only_if_the_query_has_ended(place: Path, error: Exception, left: int):
     """A process that gives up a query and ends closes its session first, and so hears at once of a query that works on."""
     session: Any = DeafSession()
-    member = Membership(lock(place / CLIENTS_LOCK, fcntl.LOCK_SH), RUNNING, place)
+    member = SharedServerHandle(lock(place / CLIENTS_LOCK, fcntl.LOCK_SH), RUNNING, place)
     members()[session] = member
     active = ActiveQuery("one")
     query = SparkQuery(admit("SELECT 1"), spark=lambda: session, dataset=pytest.fail, query=active)
@@ -481,7 +481,7 @@ def test_a_report_is_taken_back_only_if_the_query_has_ended(place: Path, error: 
 
 def test_a_fresh_report_waits_for_its_time(place: Path):
     server = FakeServer(threads="SparkConnectExecuteThread_opId=a1")
-    member = Membership(lock(place / CLIENTS_LOCK, fcntl.LOCK_SH), RUNNING, place)
+    member = SharedServerHandle(lock(place / CLIENTS_LOCK, fcntl.LOCK_SH), RUNNING, place)
     found = member.suspect(["a1"])
     assert not watch(place, server, Ticking(lambda: None, server.end), role=ServerRole.QUERIES)
     assert found is not None

@@ -12,7 +12,7 @@ from siltstone.errors import Conflict, InvalidRequest
 
 if TYPE_CHECKING:
     from siltstone.config import Settings
-    from siltstone.spark.shared_server import Running, SharedSpark
+    from siltstone.spark.shared_server import RunningServer, SharedSpark
 
 Ui = Annotated[bool, typer.Option("--ui", help="With Spark's UI: its address.")]
 Jobs = Annotated[
@@ -80,11 +80,11 @@ def stop(
     silt spark stop
     silt spark stop --all
     """
-    from siltstone.spark.shared_server import ServerRole, SharedSpark, every_place
+    from siltstone.spark.shared_server import ServerRole, SharedSpark, all_server_folders
 
     call = invocation(context)
     settings = _settings(call)
-    folders = every_place() if every else []
+    folders = all_server_folders() if every else []
     chosen = [SharedSpark(settings, folder=folder) for folder in folders] or [
         SharedSpark(settings, role=role) for role in ServerRole
     ]
@@ -130,7 +130,7 @@ def _shared(call: Invocation, *, jobs: bool) -> "SharedSpark":
     return SharedSpark(_settings(call), role=ServerRole.JOBS if jobs else ServerRole.QUERIES)
 
 
-def _show(call: Invocation, shared: "SharedSpark", running: "Running | None", *, in_use: bool) -> None:
+def _show(call: Invocation, shared: "SharedSpark", running: "RunningServer | None", *, in_use: bool) -> None:
     facts = _facts(shared, running, in_use=in_use)
     words = shared.last_words()
 
@@ -149,7 +149,7 @@ def _show(call: Invocation, shared: "SharedSpark", running: "Running | None", *,
     call.answer(facts | {"last_lines": words}, people)
 
 
-def _facts(shared: "SharedSpark", running: "Running | None", *, in_use: bool) -> dict[str, Any]:
+def _facts(shared: "SharedSpark", running: "RunningServer | None", *, in_use: bool) -> dict[str, Any]:
     if running is None:
         return {"running": False, "role": shared.role, "log": str(shared.log)}
     return {

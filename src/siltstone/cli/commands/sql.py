@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from siltstone.lake import Lake
     from siltstone.query.result import QueryResult
-    from siltstone.query.router import Explanation
+    from siltstone.query.router import QueryPlanInfo
 
 
 class Form(StrEnum):
@@ -192,7 +192,7 @@ def _values(params: list[str]) -> dict[str, object]:
     return found
 
 
-def _show_plan(call: Invocation, found: "Explanation") -> None:
+def _show_plan(call: Invocation, found: "QueryPlanInfo") -> None:
     data = {"engine": found.engine, "reason": found.reason, "datasets": dict(found.datasets), "plan": found.plan}
 
     def people() -> None:

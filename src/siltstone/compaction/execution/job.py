@@ -21,7 +21,7 @@ from siltstone.compaction.planning.model import (
 from siltstone.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from siltstone.compaction.operations.dataset_maintenance import Compactor
+    from siltstone.compaction.operations.dataset_maintenance import DatasetMaintenance
     from siltstone.dataset.store import Store
     from siltstone.model.reports import CompactReport, LandedReport, RollUpReport, SquashReport, VacuumReport
 
@@ -156,7 +156,9 @@ class InlineRunner:
 
     width = 1
 
-    def __init__(self, compactor: "Compactor", store: "Callable[[str], Store]", *, limit_seconds: float = 0.0) -> None:
+    def __init__(
+        self, compactor: "DatasetMaintenance", store: "Callable[[str], Store]", *, limit_seconds: float = 0.0
+    ) -> None:
         """Use these operations; `store` finds the store of a dataset by its name."""
         self._compactor = compactor
         self._store = store

@@ -37,7 +37,7 @@ from siltstone.compaction.execution.job import InlineRunner, Job
 from siltstone.compaction.failures import UnreadableFiles, foreign_text
 from siltstone.config import Settings
 from siltstone.delta.layout import Layout
-from siltstone.delta.table_reader import LogMoved
+from siltstone.delta.table_reader import LogChanged
 from siltstone.errors import SiltstoneError, reason_of
 from siltstone.failpoints import reach
 from siltstone.spark.errors import is_away, spark_errors
@@ -79,7 +79,7 @@ class WorkerContext:
             report = self._inline.run(job)
             reach("job.done")
             return {"done": report.to_dict()}
-        except (SiltstoneError, OSError, LogMoved, MemoryError, pa.ArrowException, *spark_errors()) as error:
+        except (SiltstoneError, OSError, LogChanged, MemoryError, pa.ArrowException, *spark_errors()) as error:
             return failed(error)
 
     def close(self) -> None:

@@ -18,12 +18,12 @@ from siltstone.clock import Clock
 from siltstone.compaction.execution.job import ON_SPARK, InlineRunner, Job
 from siltstone.compaction.execution.worker_process import COMMAND, WorkerProcess
 from siltstone.compaction.failures import Failure, UnreadableFiles, WorkerLost, classify, evidence_of, exit_text
-from siltstone.compaction.operations.dataset_maintenance import Compactor
+from siltstone.compaction.operations.dataset_maintenance import DatasetMaintenance
 from siltstone.compaction.planning.model import JobKind
 from siltstone.config import Settings
 from siltstone.dataset.store import Store
 from siltstone.delta.log_reader import entries_between
-from siltstone.delta.table_reader import LogMoved
+from siltstone.delta.table_reader import LogChanged
 from siltstone.errors import SiltstoneError, Unavailable, named_error
 from siltstone.model.columns import JOB
 from siltstone.model.reports import CompactReport, LandedReport, OutputFile, RollUpReport
@@ -50,7 +50,7 @@ class WorkerPool:
         *,
         settings: Settings,
         clock: Clock,
-        compactor: Compactor,
+        compactor: DatasetMaintenance,
         store: Callable[[str], Store],
         command: Sequence[str] = COMMAND,
         environment: Mapping[str, str] | None = None,
@@ -176,9 +176,9 @@ class WorkerPool:
         """
         try:
             landed = find_commit_since(store, job.id, before) if job.spec.kind.ends_with_commit else None
-        except (SiltstoneError, OSError, LogMoved, LookupError):
+        except (SiltstoneError, OSError, LogChanged, LookupError):
             landed = None  # then its files are gone, and whoever tries again is refused
-        with contextlib.suppress(SiltstoneError, OSError, LogMoved):
+        with contextlib.suppress(SiltstoneError, OSError, LogChanged):
             self._compactor.recover(store)
         if landed is None:
             raise lost

@@ -57,11 +57,11 @@ from siltstone.compaction.journal.records import (
 from siltstone.compaction.planning.model import JobKind, Plan
 from siltstone.config import Role, Settings
 from siltstone.coordination.host_identity import installation, machine
-from siltstone.coordination.liveness import Presence
+from siltstone.coordination.liveness import LivenessLock
 from siltstone.dataset.store import Store
 from siltstone.delta.layout import Layout, has_versions
 from siltstone.delta.log_reader import LogEntry
-from siltstone.delta.table_reader import LogMoved
+from siltstone.delta.table_reader import LogChanged
 from siltstone.errors import Conflict, SiltstoneError, error_text
 from siltstone.eventlog.events import (
     BuildRequestEvent,
@@ -98,7 +98,7 @@ class _Running:
 
     build_request_id: str
     owner: Owner
-    presence: Presence | None
+    presence: LivenessLock | None
     jobs: dict[str, Job]
     began: dict[str, int] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
@@ -313,7 +313,7 @@ class Journal:
         owner = this_process(self._clock.new_id())
         presence = None
         try:
-            presence = Presence(self._layout.work, owner.id)
+            presence = LivenessLock(self._layout.work, owner.id)
         except OSError as error:
             self.trouble = f"The owner of cycle {number} cannot write its presence file: {error}"
         return _Running(
@@ -328,7 +328,7 @@ class Journal:
         if place not in running.above:
             running.above[place] = None
             if self._store is not None:
-                with suppress(SiltstoneError, OSError, LogMoved):
+                with suppress(SiltstoneError, OSError, LogChanged):
                     running.above[place] = version_of(self._store(job.spec.dataset), job.spec.kind)
         return config_of(job, running.owner, above=running.above[place])
 
@@ -392,7 +392,7 @@ class Journal:
     def _commits(self, running: _Running, job: Job) -> list[LogEntry]:
         """Look up what a job has committed; where that cannot be seen its report has to do."""
         if self._store is not None:
-            with suppress(SiltstoneError, OSError, LogMoved):
+            with suppress(SiltstoneError, OSError, LogChanged):
                 above = running.above.get((job.spec.dataset, job.spec.kind))
                 return commits_of(self._store(job.spec.dataset), job.spec.kind, job.id, above=above)
         return []

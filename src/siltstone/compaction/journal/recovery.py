@@ -61,7 +61,7 @@ from siltstone.model.names import DatasetName
 from siltstone.model.units import counted
 
 if TYPE_CHECKING:
-    from siltstone.compaction.operations.dataset_maintenance import Compactor
+    from siltstone.compaction.operations.dataset_maintenance import DatasetMaintenance
 
 STALE_HOURS: Final = 7 * 24.0
 """Age at which a dead owner's job counts as failed although the log of its table cannot be read."""
@@ -128,7 +128,7 @@ class Recovery:
         *,
         registry: Registry,
         layout: Layout,
-        compactor: "Compactor",
+        compactor: "DatasetMaintenance",
         clock: Clock,
         holder: Holder,
     ) -> None:

@@ -11,7 +11,7 @@ watermark, whether it was pruned or not.
 
 from siltstone.compaction.operations.fold_plan import FoldPlan
 from siltstone.dataset.store import Store, sequence_of
-from siltstone.delta.table import Parent
+from siltstone.delta.table import ParentVersion
 from siltstone.errors import Conflict, Corruption
 from siltstone.failpoints import reach
 from siltstone.model.columns import (
@@ -97,7 +97,7 @@ def prune(store: Store) -> int:
     watermark = store.base.pin(APP_FOLD).transactions.get(APP_FOLD, 0)
     removed = 0
 
-    def build(parent: Parent) -> Commit:
+    def build(parent: ParentVersion) -> Commit:
         nonlocal removed
         folded = tuple(file for file in parent.files() if sequence_of(file) <= watermark)
         if not folded or (parent.transaction(APP_PRUNE) or 0) > watermark:

@@ -32,7 +32,7 @@ PURGE_TRIES: Final = 5
 """How often a purge folds until it was the first."""
 
 
-class Compactor:
+class DatasetMaintenance:
     """Implements the dataset layer's `Maintenance`."""
 
     def __init__(self, *, spark: "Callable[[], SparkSession]", leased: Callable[[], int] = lambda: 0) -> None:

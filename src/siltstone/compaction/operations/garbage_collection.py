@@ -26,7 +26,7 @@ from siltstone.coordination.liveness import is_live, sweep_dead
 from siltstone.dataset.store import Store
 from siltstone.delta.checkpoints import forget_history, write_checkpoint
 from siltstone.delta.layout import DATA, LOG, is_owned, is_squashed, owner_of
-from siltstone.delta.table import TURN, Pinned, Table
+from siltstone.delta.table import TURN, Table, TableVersion
 from siltstone.errors import Corruption, InvalidRequest, Reason, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
 from siltstone.host.system_errors import read_failure
@@ -85,7 +85,7 @@ class Disk:
 
 
 def scan_files(
-    store: Store, disk: Disk, *, base: Pinned, changes: Pinned
+    store: Store, disk: Disk, *, base: TableVersion, changes: TableVersion
 ) -> tuple[list[UnreferencedFile], dict[str, SiltstoneError]]:
     """List what is not live, and what is live and not there: the paths of these below the dataset's folder, each with that.
 

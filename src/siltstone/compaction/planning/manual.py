@@ -14,7 +14,7 @@ from siltstone.compaction.planning.model import JobKind, JobSpec, Plan
 from siltstone.compaction.planning.table_state import change_entry
 from siltstone.config import Settings
 from siltstone.dataset.store import Store
-from siltstone.delta.table_reader import LogMoved
+from siltstone.delta.table_reader import LogChanged
 from siltstone.errors import InvalidRequest, SiltstoneError
 from siltstone.model.compaction_request import CompactionRequest, RequestKind
 
@@ -60,7 +60,7 @@ def _specs(request: CompactionRequest, name: str, store: FindStore, settings: Se
 def _fold(name: str, store: FindStore, kind: JobKind) -> JobSpec:
     """Return a fold with the changes that are visible now. The fold reads them again."""
     found = JobSpec(kind=kind, lane=str(kind), dataset=name)
-    with suppress(SiltstoneError, OSError, LogMoved):
+    with suppress(SiltstoneError, OSError, LogChanged):
         files = tuple(sorted(map(change_entry, store(name).snapshot().unfolded), key=attrgetter("order", "path")))
         return replace(
             found,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from siltstone.coordination.liveness import Presence
+from siltstone.coordination.liveness import LivenessLock
 from siltstone.dataset.load.latest_row import check_order, last_frame
 from siltstone.dataset.load.partition_groups import (
     GROUP,
@@ -63,7 +63,7 @@ from siltstone.dataset.schema_compat import fitted
 from siltstone.dataset.store import Snapshot, Store, check_columns
 from siltstone.dataset.write.change_writer import Batch, ChangeWriter, check_producer
 from siltstone.dataset.write.idempotency_marks import loaded_marks
-from siltstone.delta.table import Parent, Table
+from siltstone.delta.table import ParentVersion, Table
 from siltstone.errors import Conflict, Corruption, Fenced, InvalidRequest, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.columns import (
@@ -262,7 +262,7 @@ class Loader:
             reach("ingest.after_write")
             self._put_aside(load, written, store.base, folder)
 
-            def build(parent: Parent) -> Commit:
+            def build(parent: ParentVersion) -> Commit:
                 if parent.transaction(APP_LOADS):
                     raise Conflict(f"Dataset {store.name}: files are loaded as changes now.")
                 # Rows appear without a sequence, so followers are told by the content version.
@@ -341,7 +341,7 @@ class Loader:
         reach("ingest.after_closing")
         store.note_commit(store.base, committed.version)
 
-    def _write_changes(self, load: LoadRequest, owner: Presence) -> tuple[_Written, str]:
+    def _write_changes(self, load: LoadRequest, owner: LivenessLock) -> tuple[_Written, str]:
         store = self._store
         folder = attempt_folder(owner.owner, 0)
         if load.refuse_duplicates and not store.spec.is_log:

@@ -21,7 +21,7 @@ from siltstone.dataset.read.spark_frames import arrow_frame, changes_frame
 from siltstone.dataset.read.time_travel import LOOKS, all_there
 from siltstone.dataset.store import Snapshot, Store, sequence_of
 from siltstone.delta.log_reader import readable_entries
-from siltstone.delta.table_reader import LogMoved
+from siltstone.delta.table_reader import LogChanged
 from siltstone.errors import InvalidRequest, NotFound, Unavailable
 from siltstone.model.as_of import as_sequence
 from siltstone.model.columns import APP_PRUNE, COMMIT_KIND, SEQ
@@ -47,7 +47,7 @@ def changes_since(store: Store, since: object) -> Snapshot:
         try:
             if sequence < now.changes.transactions.get(APP_PRUNE, 0):
                 files = _kept(store, sequence)
-        except (FileNotFoundError, LogMoved):
+        except (FileNotFoundError, LogChanged):
             continue
         chosen = tuple(file for file in files if sequence_of(file) > sequence)
         return Snapshot(changes=replace(now.changes, files=chosen), base=now.base, watermark=sequence, past=True)
@@ -62,7 +62,7 @@ def _kept(store: Store, since: int) -> tuple[DataFile, ...]:
     """
     entries = readable_entries(store.changes.path)
     if not entries:
-        raise LogMoved(f"{store.changes.path} has no entries that can be read")
+        raise LogChanged(f"{store.changes.path} has no entries that can be read")
     oldest = store.changes.at(entries[0].version, APP_PRUNE)
     appends = (entry for entry in entries[1:] if entry.info.get(COMMIT_KIND) == CommitKind.APPEND)
     files = (*oldest.files, *(file for entry in appends for file in entry.files))

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from siltstone.coordination.liveness import Presence, is_live, remove_dead
+from siltstone.coordination.liveness import LivenessLock, is_live, remove_dead
 from siltstone.dataset.read.merged_view import view_frame
 from siltstone.dataset.store import Snapshot, Store
 from siltstone.delta.checkpoints import Retention
@@ -214,10 +214,10 @@ def export_snapshot(spark: "SparkSession", store: Store, snapshot: Snapshot, exp
     )
 
 
-def _presence(target: Path, owner: str) -> Presence:
+def _presence(target: Path, owner: str) -> LivenessLock:
     """Show beside the target that its owner lives: the lake is only read."""
     try:
-        return Presence(target.parent, _side(target, owner, "live").name)
+        return LivenessLock(target.parent, _side(target, owner, "live").name)
     except OSError as error:
         raise Unavailable(f"{target.parent} cannot be written ({error}); nothing was exported.") from error
 

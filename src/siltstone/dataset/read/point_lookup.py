@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from siltstone.dataset.store import Snapshot, Store, sequence_of
 from siltstone.delta.layout import BASE, CHANGES
-from siltstone.delta.read_cache import Visit
+from siltstone.delta.read_cache import CacheReader
 from siltstone.delta.row_group_reader import FileReader, GroupedFile
 from siltstone.model.arrays import Numbers
 from siltstone.model.columns import OP, POS, ROW_SEQ, Op
@@ -165,7 +165,7 @@ class _Files:
 
     store: Store
     snapshot: Snapshot
-    visit: Visit
+    visit: CacheReader
 
     def reader(self, path: str) -> FileReader:
         schema = self.store.schema if path.startswith(f"{BASE}/") else self.store.change_schema

@@ -29,8 +29,8 @@ from typing import Final
 from siltstone.clock import epoch_ms
 from siltstone.dataset.store import Snapshot, Store, sequence_of
 from siltstone.delta.log_reader import LogEntry, readable_entries
-from siltstone.delta.table import Pinned, Table
-from siltstone.delta.table_reader import LogMoved
+from siltstone.delta.table import Table, TableVersion
+from siltstone.delta.table_reader import LogChanged
 from siltstone.errors import InvalidRequest, NotFound, Unavailable
 from siltstone.model.as_of import Point, as_point
 from siltstone.model.columns import APP_CONTENT, APP_EPOCH, APP_FOLD, APP_PRUNE, APP_SEQ, CHANGED_FROM, CHANGED_TO
@@ -76,7 +76,7 @@ def snapshot_at(store: Store, at: object) -> Snapshot:
         try:
             past = Past(store)
             return past.at_sequence(point) if isinstance(point, int) else past.at_time(point)
-        except (FileNotFoundError, LogMoved):
+        except (FileNotFoundError, LogChanged):
             continue
     raise Unavailable(f"Dataset {store.name}: its log was cleaned again and again while it was read. Try again.")
 
@@ -94,14 +94,14 @@ class Past:
 
         Raises:
             FileNotFoundError: a log was cleaned on the way; look again.
-            LogMoved: the same.
+            LogChanged: the same.
             Gone: the dataset was dropped.
         """
         self._store = store
         self._now = store.snapshot()
         self._changes = _moments(store.changes, APP_SEQ, APP_PRUNE)
         self._base = _moments(store.base, APP_FOLD, APP_EPOCH)
-        self._opened: dict[tuple[str, int], Pinned] = {}
+        self._opened: dict[tuple[str, int], TableVersion] = {}
 
     def at_sequence(self, sequence: int) -> Snapshot:
         """Return the state after a sequence."""
@@ -188,7 +188,7 @@ class Past:
             raise _OutOfReach
         return Snapshot(changes=changes, base=base, watermark=watermark, past=True)
 
-    def _changes_until(self, sequence: int, *, above: int) -> Pinned:
+    def _changes_until(self, sequence: int, *, above: int) -> TableVersion:
         """Return `changes` with exactly the files of (above..sequence]."""
         if sequence == above:
             return replace(self._now.changes, files=(), transactions={APP_SEQ: sequence})
@@ -201,7 +201,7 @@ class Past:
             raise _OutOfReach  # it lies inside a squashed file
         return replace(pinned, files=files, transactions={APP_SEQ: sequence})
 
-    def _open(self, table: Table, version: int, *apps: str) -> Pinned:
+    def _open(self, table: Table, version: int, *apps: str) -> TableVersion:
         place = (table.path.name, version)
         if place not in self._opened:
             self._opened[place] = table.at(version, *apps)
@@ -247,7 +247,7 @@ class Past:
 def _moments(table: Table, *apps: str) -> Sequence[Moment]:
     entries = readable_entries(table.path)
     if not entries:
-        raise LogMoved(f"{table.path} has no entries that can be read")
+        raise LogChanged(f"{table.path} has no entries that can be read")
     return tuple(_told_by(entries, table.at(entries[0].version, *apps).transactions, apps))
 
 

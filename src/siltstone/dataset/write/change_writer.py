@@ -31,7 +31,7 @@ from siltstone.dataset.write.row_conversion import change_rows, file_parts
 from siltstone.delta.group_commit import WriterQueue
 from siltstone.delta.layout import DATA
 from siltstone.delta.parquet import write_file
-from siltstone.delta.table import Parent
+from siltstone.delta.table import ParentVersion
 from siltstone.errors import Conflict, Corruption, Gone, InvalidRequest, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.columns import APP_FOLD, APP_PRODUCER, APP_PRUNE, APP_SEQ, OP, SEQ, TOMBSTONES, Op
@@ -199,7 +199,7 @@ class ChangeWriter:
         acks: list[Ack | InvalidRequest] = []
         watermark = self._store.base.newest(APP_FOLD) or 0
 
-        def build(parent: Parent) -> Commit:
+        def build(parent: ParentVersion) -> Commit:
             acks.clear()
             self._check_relation(parent, watermark)
             return self._round(parent, batches, acks)
@@ -214,7 +214,7 @@ class ChangeWriter:
         self._store.note_commit(self._store.changes, committed.version)
         return acks
 
-    def _check_relation(self, parent: Parent, watermark: int) -> None:
+    def _check_relation(self, parent: ParentVersion, watermark: int) -> None:
         """Refuse a parent that is older than base, whose watermark was read before; and a base older than what was pruned.
 
         Raises:
@@ -226,7 +226,9 @@ class ChangeWriter:
         if pruned > watermark:
             raise _PrunedMeanwhile(pruned)
 
-    def _changed_since(self, parent: Parent, batch: Batch, planned_at: int, *, before: Sequence[DataFile]) -> bool:
+    def _changed_since(
+        self, parent: ParentVersion, batch: Batch, planned_at: int, *, before: Sequence[DataFile]
+    ) -> bool:
         """True if a key of the batch was changed above a sequence, or if that cannot be seen any more.
 
         `before` are the files of batches that come before it in the same commit.
@@ -246,7 +248,7 @@ class ChangeWriter:
         tables = [read_file(folder / file.path, wanted, key, verify=verify) for file in files]
         return pa.concat_tables(tables).combine_chunks()
 
-    def _round(self, parent: Parent, batches: Sequence[Batch], acks: list[Ack | InvalidRequest]) -> Commit:
+    def _round(self, parent: ParentVersion, batches: Sequence[Batch], acks: list[Ack | InvalidRequest]) -> Commit:
         """Give each batch its sequence on this parent; a repeat of a producer's last gets its first acknowledgement back.
 
         A producer's sequence that is neither the last nor the next is refused, and the others of the round are not. A batch

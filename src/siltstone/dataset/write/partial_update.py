@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from siltstone.dataset.store import Store
 from siltstone.dataset.write.row_conversion import check_keys, to_table
-from siltstone.delta.commit_lock import Turn
+from siltstone.delta.commit_lock import CommitLock
 from siltstone.errors import InvalidRequest, NotFound, Unavailable
 from siltstone.host.deferred_interrupts import Uninterrupted
 from siltstone.model.arrays import Numbers
@@ -174,7 +174,7 @@ def update_lock(store: Store) -> Iterator[None]:
         Unavailable: the folder of base cannot be written.
     """
     try:
-        turn = Turn(store.base.path, clock=store.clock)
+        turn = CommitLock(store.base.path, clock=store.clock)
     except OSError as error:
         raise Unavailable(
             f"Dataset {store.name}: {store.base.path} cannot be written ({error}); nothing was changed."

@@ -24,13 +24,13 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from siltstone.errors import InvalidRequest
 from siltstone.model.names import PARTS
-from siltstone.query.gate.checked_query import Admitted, Source
+from siltstone.query.gate.checked_query import CheckedQuery, Source
 from siltstone.query.gate.parameters import check_parameters, literal
-from siltstone.query.gate.parser import known_tree_of, tree_of
-from siltstone.query.gate.round_trip import check_nothing_is_lost
+from siltstone.query.gate.parser import parse_plain, parse_typed
+from siltstone.query.gate.round_trip import check_round_trip
 from siltstone.query.gate.sql_writer import SqlWriter, quoted
 from siltstone.query.gate.syntax import check_syntax, located, place_of
-from siltstone.query.gate.tokenizer import Place, tokens_of
+from siltstone.query.gate.tokenizer import TextPosition, tokenize
 from siltstone.query.gate.tree_comparison import check_same, decides_alike
 
 MAX_QUERY_CHARS: Final = 100_000
@@ -51,7 +51,7 @@ class _Read:
     tree: exp.Query
     checked: exp.Query
     references: tuple[Source, ...]
-    places: Mapping[str, Place]
+    places: Mapping[str, TextPosition]
     functions: frozenset[str]
     volatile: frozenset[str]
 
@@ -62,7 +62,7 @@ def admit(
     parameters: Mapping[str, object] | None = None,
     catalog: str | None = None,
     schema: str | None = None,
-) -> Admitted:
+) -> CheckedQuery:
     """Return the query if it may run: one SELECT over datasets, with a value for each of its placeholders.
 
     Args:
@@ -78,7 +78,7 @@ def admit(
         raise InvalidRequest(f"A query is text, not {type(text).__name__}.")
     read = _admissions.read(text, catalog, schema)
     given = check_parameters(read.places, parameters or {})
-    return Admitted(
+    return CheckedQuery(
         text=text,
         normalised=read.normalised,
         tree=read.tree,
@@ -92,7 +92,7 @@ def admit(
     )
 
 
-def spark_text(admitted: Admitted, views: Mapping[Source, str], *, common: Callable[[int], str]) -> str:
+def spark_text(admitted: CheckedQuery, views: Mapping[Source, str], *, common: Callable[[int], str]) -> str:
     """Return the text for Spark, which reads each dataset from its view.
 
     Args:
@@ -121,7 +121,7 @@ def spark_text(admitted: Admitted, views: Mapping[Source, str], *, common: Calla
     return writer.write(admitted.checked)
 
 
-def source_of(admitted: Admitted, table: exp.Table) -> Source:
+def source_of(admitted: CheckedQuery, table: exp.Table) -> Source:
     """Return the dataset that a table of an admitted query names; it is not a common table expression."""
     return _source(table, admitted.catalog, admitted.schema)
 
@@ -179,9 +179,9 @@ def _reading(text: str, catalog: str | None, schema: str | None) -> _Read:
     syntax = check_syntax(checked)
     writer = SqlWriter(table=of_table, common_table=_common_name, datasets=_prefixes(named))
     normalised = writer.write(checked)
-    written = tokens_of(normalised)
-    check_nothing_is_lost(tokens, written, _names(named))
-    again = _query_of(tree_of, written, normalised)
+    written = tokenize(normalised)
+    check_round_trip(tokens, written, _names(named))
+    again = _query_of(parse_plain, written, normalised)
     check_same(checked, again, table=path_of, datasets=_prefixes(named))
     return _Read(
         normalised=normalised,
@@ -202,7 +202,7 @@ def _one_select(text: str) -> tuple[list[Token], exp.Query]:
         raise InvalidRequest(
             f"Character {half.start() + 1:,} of the query is half a character, which no text can hold."
         )
-    tokens = tokens_of(text)
+    tokens = tokenize(text)
     if not tokens:
         raise InvalidRequest("A query must be exactly one SELECT; this text has none.")
     if len(tokens) > MAX_QUERY_TOKENS:
@@ -212,13 +212,13 @@ def _one_select(text: str) -> tuple[list[Token], exp.Query]:
         )
     if tokens[0].token_type not in _BEGINS:
         raise InvalidRequest(f"A query must be exactly one SELECT; this text begins with {tokens[0].text[:40]!r}.")
-    return tokens, _query_of(tree_of, tokens, text)
+    return tokens, _query_of(parse_plain, tokens, text)
 
 
 def _known(tokens: list[Token], text: str, plain: exp.Query) -> exp.Query:
     """Return the tree with what the parser knows of functions; the plain one, where it knows one otherwise than Spark does."""
     try:
-        known = _query_of(known_tree_of, tokens, text)
+        known = _query_of(parse_typed, tokens, text)
     except InvalidRequest:
         return plain
     return known if decides_alike(known, plain) else plain

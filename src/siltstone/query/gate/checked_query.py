@@ -39,7 +39,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admitted:
+class CheckedQuery:
     """One SELECT that may run.
 
     Whoever changes a tree copies it first: an admitted query is kept and given out again.

@@ -12,7 +12,7 @@ from typing import Final
 
 from siltstone.errors import InvalidRequest
 from siltstone.query.gate.sql_writer import string
-from siltstone.query.gate.tokenizer import Place
+from siltstone.query.gate.tokenizer import TextPosition
 
 MAX_DIGITS: Final = 38
 _SMALLEST: Final = -(2**63)
@@ -24,7 +24,7 @@ MAX_LIST: Final = 10_000
 """The longest list that is bound as one value."""
 
 
-def check_parameters(named: Mapping[str, Place], given: Mapping[str, object]) -> dict[str, object]:
+def check_parameters(named: Mapping[str, TextPosition], given: Mapping[str, object]) -> dict[str, object]:
     """Return the values of a query's placeholders, each in its plain class; refuse what does not fit them.
 
     A class that is derived from another one may have a text of its own: only the value counts, never what it says of itself.

@@ -456,7 +456,7 @@ _AFTER_INTERVAL: Final = frozenset({TokenType.STRING, TokenType.NUMBER, TokenTyp
 DIALECT: Final = Spark()
 
 
-def tree_of(tokens: list[Token], text: str) -> exp.Expr | None:
+def parse_plain(tokens: list[Token], text: str) -> exp.Expr | None:
     """Return the tree of one statement, as a picture of its text.
 
     Raises:
@@ -466,7 +466,7 @@ def tree_of(tokens: list[Token], text: str) -> exp.Expr | None:
     return _one(_PlainParser, tokens, text)
 
 
-def known_tree_of(tokens: list[Token], text: str) -> exp.Expr | None:
+def parse_typed(tokens: list[Token], text: str) -> exp.Expr | None:
     """Return the tree of one statement with all that the parser knows of Spark's functions, to be said in another dialect.
 
     Raises:

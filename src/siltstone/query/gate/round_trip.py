@@ -12,7 +12,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from siltstone.errors import InvalidRequest
 from siltstone.query.gate.parser import INTERVAL_UNITS
-from siltstone.query.gate.tokenizer import Place
+from siltstone.query.gate.tokenizer import TextPosition
 
 _OTHERWISE: Final = frozenset(
     {
@@ -31,7 +31,7 @@ _WORDED: Final = frozenset({"SUBSTRING", "SUBSTR", "OVERLAY", "POSITION"})
 _BETWEEN_ARGUMENTS: Final = frozenset({"FROM", "FOR", "PLACING", "IN"})
 
 
-def check_nothing_is_lost(asked: Collection[Token], written: Collection[Token], names: Collection[str]) -> None:
+def check_round_trip(asked: Collection[Token], written: Collection[Token], names: Collection[str]) -> None:
     """Refuse a text with a word that was passed over; `names` of datasets may be left out before a column.
 
     Raises:
@@ -48,7 +48,7 @@ def check_nothing_is_lost(asked: Collection[Token], written: Collection[Token], 
             left[as_name] -= 1
         elif not _may_go(token, names, worded=worded):
             raise InvalidRequest(
-                f"The query cannot be read: {token.text[:40]!r} at {Place(token.line, token.col)} has no meaning where it "
+                f"The query cannot be read: {token.text[:40]!r} at {TextPosition(token.line, token.col)} has no meaning where it "
                 "stands. docs/sql.md lists what a query may have."
             )
 

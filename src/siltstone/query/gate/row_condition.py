@@ -13,11 +13,11 @@ from sqlglot.tokenizer_core import Token, TokenType
 from siltstone.errors import InvalidRequest
 from siltstone.query.gate.admit import PARSER_ERRORS
 from siltstone.query.gate.allowlist import FUNCTIONS_BY_GROUP, GENERATORS
-from siltstone.query.gate.parser import tree_of
-from siltstone.query.gate.round_trip import check_nothing_is_lost
+from siltstone.query.gate.parser import parse_plain
+from siltstone.query.gate.round_trip import check_round_trip
 from siltstone.query.gate.sql_writer import SqlWriter
 from siltstone.query.gate.syntax import check_syntax, located
-from siltstone.query.gate.tokenizer import tokens_of
+from siltstone.query.gate.tokenizer import tokenize
 from siltstone.query.gate.tree_comparison import check_same
 
 MAX_CONDITION_CHARS: Final = 10_000
@@ -56,8 +56,8 @@ def condition_of(text: str, columns: Collection[str]) -> str:
     _check_columns(condition, columns)
     check_syntax(condition, columns=frozenset(name.lower() for name in columns))
     written = SqlWriter(table=_no_table, common_table=_no_table).write(condition)
-    again = tokens_of(written)
-    check_nothing_is_lost(tokens, again, ())
+    again = tokenize(written)
+    check_round_trip(tokens, again, ())
     check_same(condition, _inside(again, written), table=_no_table)
     return written
 
@@ -83,7 +83,7 @@ def _read(text: str) -> tuple[list[Token], exp.Expr]:
     """Return the tokens of a condition and its tree."""
     tokens: list[Token] = []
     try:
-        tokens = tokens_of(text) if len(text) <= MAX_CONDITION_CHARS else []
+        tokens = tokenize(text) if len(text) <= MAX_CONDITION_CHARS else []
         condition = _inside(tokens, text) if tokens else None
     except InvalidRequest as error:
         raise InvalidRequest(f"The condition cannot be read. {error}") from error
@@ -98,7 +98,7 @@ def _read(text: str) -> tuple[list[Token], exp.Expr]:
 
 def _inside(tokens: list[Token], text: str) -> exp.Expr | None:
     """Return the tree of what stands in the parentheses of a WHERE; nothing, if it reaches out of them."""
-    select = tree_of(list(_within_a_query(tokens)), text)
+    select = parse_plain(list(_within_a_query(tokens)), text)
     parts = {name for name, part in select.args.items() if part} if isinstance(select, exp.Select) else set()
     if parts != {"expressions", "from_", "where"} or not isinstance(select, exp.Select):
         return None
@@ -107,7 +107,7 @@ def _inside(tokens: list[Token], text: str) -> exp.Expr | None:
 
 
 def _within_a_query(tokens: list[Token]) -> Iterator[Token]:
-    yield from tokens_of(_BEFORE)
+    yield from tokenize(_BEFORE)
     yield from tokens
     yield Token(TokenType.R_PAREN, ")", tokens[-1].line, tokens[-1].col)
 

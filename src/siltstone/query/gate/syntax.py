@@ -23,7 +23,7 @@ from siltstone.query.gate.allowlist import (
     VOLATILE_NAMES,
 )
 from siltstone.query.gate.parser import COMMA_JOIN, Pivoted, Positive, Quantified, Unpivoted, UnsignedShift
-from siltstone.query.gate.tokenizer import Place
+from siltstone.query.gate.tokenizer import TextPosition
 
 MAX_TERMS: Final = 500
 """Most operators in a row, and set operations in a row. Each is a level for an engine that reads them by recursion."""
@@ -215,7 +215,7 @@ class Syntax:
     functions: set[str] = field(default_factory=set)
     volatile: set[str] = field(default_factory=set)
     """Functions and names with another answer each time."""
-    parameters: dict[str, Place] = field(default_factory=dict)
+    parameters: dict[str, TextPosition] = field(default_factory=dict)
 
 
 def check_syntax(tree: exp.Expr, *, columns: frozenset[str] = frozenset()) -> Syntax:
@@ -258,12 +258,12 @@ def _check_node(node: exp.Expr) -> None:
         raise _incomplete()
 
 
-def place_of(node: exp.Expr) -> Place | None:
+def place_of(node: exp.Expr) -> TextPosition | None:
     """Return where a node stands: at its own first word, or the first one inside it that is known."""
     found = [
         (one.meta["line"], one.meta["col"]) for one in node.walk() if one.meta and one.meta.get("line") is not None
     ]
-    return Place(*min(found)) if found else None
+    return TextPosition(*min(found)) if found else None
 
 
 def located(node: exp.Expr) -> str:
@@ -503,7 +503,7 @@ def _tuple(_found: Syntax, node: exp.Expr) -> None:
 def _placeholder(found: Syntax, node: exp.Expr) -> None:
     if not isinstance(node.this, str) or not node.this.isidentifier() or not node.this.isascii():
         raise InvalidRequest(f"A parameter{located(node)} is a colon and a name, as in :customer.")
-    found.parameters.setdefault(node.this, place_of(node) or Place(1, 1))
+    found.parameters.setdefault(node.this, place_of(node) or TextPosition(1, 1))
 
 
 def _type(_found: Syntax, node: exp.Expr) -> None:

@@ -223,7 +223,7 @@ _ESCAPES: Final = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TextPosition:
     """Where something stands in a text; lines and columns count from 1."""
 
     line: int
@@ -233,17 +233,17 @@ class Place:
         return f"line {self.line}, column {self.column}"
 
 
-def place_at(text: str, index: int) -> Place:
+def place_at(text: str, index: int) -> TextPosition:
     r"""Return where a character stands.
 
     >>> str(place_at("SELECT 1\nFROM x", 9))
     'line 2, column 1'
     """
     before = text[:index]
-    return Place(before.count("\n") + 1, index - (before.rfind("\n") + 1) + 1)
+    return TextPosition(before.count("\n") + 1, index - (before.rfind("\n") + 1) + 1)
 
 
-def tokens_of(text: str) -> list[Token]:
+def tokenize(text: str) -> list[Token]:
     """Return the tokens of one statement; a semicolon may end it.
 
     Raises:

@@ -20,7 +20,7 @@ version of base: a fold, a squash, a roll-up or a clustering changes nothing her
 """
 
 from siltstone.query.hot.admission import Decision
-from siltstone.query.hot.cache import HotCache, Pinned
-from siltstone.query.hot.resident import Cold, State
+from siltstone.query.hot.cache import HotCache, HotSnapshot
+from siltstone.query.hot.resident import NotResident, State
 
-__all__ = ["Cold", "Decision", "HotCache", "Pinned", "State"]
+__all__ = ["Decision", "HotCache", "HotSnapshot", "NotResident", "State"]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from siltstone.query.hot.change_set import Delta
+from siltstone.query.hot.change_set import ChangeSet
 from siltstone.query.hot.duckdb_types import names_sql, quoted
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def handed(cursor: "DuckDBPyConnection", tables: dict[str, pa.Table]) -> Iterato
             cursor.unregister(name)
 
 
-def not_gone_sql(delta: Delta, *, of: str) -> str:
+def not_gone_sql(delta: ChangeSet, *, of: str) -> str:
     """Return the condition that a row is in none of what is gone."""
     tests = [
         f"NOT EXISTS (SELECT 1 FROM {gone_name(n)} AS g WHERE {equal_sql(gone.columns, left='g', right=of)})"  # noqa: S608
@@ -47,12 +47,12 @@ def not_gone_sql(delta: Delta, *, of: str) -> str:
     return " AND ".join(tests) or "true"
 
 
-def gone_tables(delta: Delta) -> dict[str, pa.Table]:
+def gone_tables(delta: ChangeSet) -> dict[str, pa.Table]:
     """Return what a cursor has to be handed for `not_gone_sql`."""
     return {gone_name(n): gone.rows for n, gone in enumerate(delta.gone)}
 
 
-def apply(cursor: "DuckDBPyConnection", table: str, delta: Delta) -> tuple[int, int]:
+def apply(cursor: "DuckDBPyConnection", table: str, delta: ChangeSet) -> tuple[int, int]:
     """Apply a delta, and return how many rows went and how many came."""
     cursor.execute("BEGIN")
     try:
@@ -65,7 +65,7 @@ def apply(cursor: "DuckDBPyConnection", table: str, delta: Delta) -> tuple[int, 
     return went, came
 
 
-def _delete(cursor: "DuckDBPyConnection", table: str, delta: Delta) -> int:
+def _delete(cursor: "DuckDBPyConnection", table: str, delta: ChangeSet) -> int:
     went = 0
     with handed(cursor, gone_tables(delta)):
         for n, gone in enumerate(delta.gone):
@@ -75,7 +75,7 @@ def _delete(cursor: "DuckDBPyConnection", table: str, delta: Delta) -> int:
     return went
 
 
-def put(cursor: "DuckDBPyConnection", table: str, delta: Delta) -> int:
+def put(cursor: "DuckDBPyConnection", table: str, delta: ChangeSet) -> int:
     """Insert the new rows of a delta, and return how many came."""
     if not delta.put.num_rows:
         return 0

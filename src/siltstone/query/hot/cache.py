@@ -15,15 +15,15 @@ from siltstone.errors import Gone, Unavailable
 from siltstone.model.units import BYTES_PER_MB
 from siltstone.query.hot.admission import Decision
 from siltstone.query.hot.dataset_resolver import Sources
-from siltstone.query.hot.directives import Following, Wishes
+from siltstone.query.hot.directives import DirectiveFollower, DirectiveStore
 from siltstone.query.hot.duckdb_engine import budget_bytes
-from siltstone.query.hot.duckdb_types import Unfit
+from siltstone.query.hot.duckdb_types import UnsupportedType
 from siltstone.query.hot.fill import Progress
-from siltstone.query.hot.fill_queue import LOOKS, UNENDING, Filler
-from siltstone.query.hot.memory_reclaim import Tidier
+from siltstone.query.hot.fill_queue import LOOKS, NO_LIMIT, Filler
+from siltstone.query.hot.memory_reclaim import MemoryReclaimer
 from siltstone.query.hot.read_transactions import Moment, Reader, moment_of
-from siltstone.query.hot.resident import Cold, Refreshed, Resident, State
-from siltstone.query.hot.residents import Patience, Residents
+from siltstone.query.hot.resident import NotResident, Refreshed, Resident, State
+from siltstone.query.hot.residents import Residents, WaitPolicy
 from siltstone.query.hot.slot import Slot
 from siltstone.query.hot.stats import CacheStats, Entry
 
@@ -38,7 +38,7 @@ REFILL_WAIT_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pinned:
+class HotSnapshot:
     """Some datasets as one reader sees them, for the length of a block.
 
     `cursor` is inside a transaction, which may have begun earlier: what SQL calls the current time is of no use in it. It is the
@@ -67,7 +67,7 @@ class Pinned:
 class HotCache:
     """Merged rows in memory. Safe to share between threads."""
 
-    def __init__(self, sources: Sources, *, settings: Settings, clock: Clock, wishes: Wishes | None) -> None:
+    def __init__(self, sources: Sources, *, settings: Settings, clock: Clock, wishes: DirectiveStore | None) -> None:
         """Use `HotCache.open`."""
         self._sources = sources
         self._clock = clock
@@ -75,11 +75,15 @@ class HotCache:
             budget_bytes=budget_bytes(settings.hot_cache_mb), query_bytes=settings.hot_query_mb * BYTES_PER_MB
         )
         self._filler = Filler(self._residents, store=sources.store, clock=clock)
-        self._tidier = Tidier(self._residents)
-        self._following = Following(wishes, self._residents, self._filler, clock=clock) if wishes is not None else None
+        self._tidier = MemoryReclaimer(self._residents)
+        self._following = (
+            DirectiveFollower(wishes, self._residents, self._filler, clock=clock) if wishes is not None else None
+        )
 
     @classmethod
-    def open(cls, sources: Sources, *, settings: Settings, clock: Clock, wishes: Wishes | None = None) -> "HotCache":
+    def open(
+        cls, sources: Sources, *, settings: Settings, clock: Clock, wishes: DirectiveStore | None = None
+    ) -> "HotCache":
         """Open an empty cache over the datasets of a lake.
 
         With `wishes` it does what is wished for that lake, fills what is missed in the background, and says of itself what it
@@ -99,7 +103,7 @@ class HotCache:
         return self._decide(self._residents.slot(name), store)
 
     @contextmanager
-    def pinned(self, names: Sequence[str]) -> Iterator[Pinned]:
+    def pinned(self, names: Sequence[str]) -> Iterator[HotSnapshot]:
         """Give a cursor in a transaction that sees each of these datasets with every write that was acknowledged before.
 
         Raises:
@@ -144,7 +148,7 @@ class HotCache:
     # ---- filling and letting go ----------------------------------------------------------------------------------
 
     def fill(
-        self, name: str, *, by_name: bool = True, progress: Progress | None = None, patience: Patience = UNENDING
+        self, name: str, *, by_name: bool = True, progress: Progress | None = None, patience: WaitPolicy = NO_LIMIT
     ) -> Entry:
         """Fill a dataset now, unless it is resident, and return its figures; others go for it if they must.
 
@@ -216,19 +220,19 @@ class HotCache:
             return Decision(resident=False, filling=True, reason="Not resident yet: it is being filled.")
         return self._filler.admission(slot, store, by_name=False)
 
-    def _pin(self, names: Sequence[str]) -> tuple[Moment, Pinned]:
+    def _pin(self, names: Sequence[str]) -> tuple[Moment, HotSnapshot]:
         for _ in range(LOOKS):
             try:
                 return self._pin_once(names)
             except _Stale as stale:
                 self._refill(stale)
-        raise Cold(f"{', '.join(names)}: Not resident: changed again and again while it was filled.")
+        raise NotResident(f"{', '.join(names)}: Not resident: changed again and again while it was filled.")
 
-    def _pin_once(self, names: Sequence[str]) -> tuple[Moment, Pinned]:
+    def _pin_once(self, names: Sequence[str]) -> tuple[Moment, HotSnapshot]:
         with ExitStack() as locks:
             found = {name: self._fresh(name, locks) for name in names}
             residents = list(found.values())
-            view = Pinned(
+            view = HotSnapshot(
                 reader=self._residents.readers.begin(residents),
                 tables={name: one.table for name, one in found.items()},
                 schemas={name: one.store.schema for name, one in found.items()},
@@ -244,7 +248,7 @@ class HotCache:
         locks.enter_context(slot.lock)
         resident = slot.resident
         if resident is None:
-            raise Cold(f"Dataset {name}: {slot.entry.reason or 'Not resident.'}")
+            raise NotResident(f"Dataset {name}: {slot.entry.reason or 'Not resident.'}")
         if resident.state.incarnation != store.incarnation:
             self._residents.drop(slot, "Not resident: it was dropped and created anew.")
             raise _Stale(slot, rows=0)
@@ -258,7 +262,7 @@ class HotCache:
         rows, epoch = resident.rows, resident.epoch
         try:
             done = _look(resident)
-        except Cold as cold:
+        except NotResident as cold:
             self._residents.drop(slot, f"Not resident: {cold}")
             raise _Stale(slot, rows=rows) from cold
         except Gone:
@@ -279,7 +283,7 @@ class HotCache:
             return
         reason = stale.slot.entry.reason
         self.want(stale.slot.name)
-        raise Cold(f"Dataset {stale.slot.name}: {reason}")
+        raise NotResident(f"Dataset {stale.slot.name}: {reason}")
 
     def _is_current(self, moment: Moment) -> bool:
         residents = [resident for slot in self._residents.all() if (resident := slot.resident) is not None]
@@ -296,8 +300,8 @@ def _look(resident: Resident) -> Refreshed | None:
             return resident.refresh()
         except FileNotFoundError:
             continue
-        except (duckdb.Error, Unfit) as error:
-            raise Cold(f"What is new could not be applied ({str(error).splitlines()[0]}).") from error
+        except (duckdb.Error, UnsupportedType) as error:
+            raise NotResident(f"What is new could not be applied ({str(error).splitlines()[0]}).") from error
     raise files_vanished(resident.store)
 
 

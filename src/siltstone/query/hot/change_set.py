@@ -27,7 +27,7 @@ GROUP_ROWS: Final = 500_000
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class Deletes:
     """Rows that are equal to one of these in its columns go; null equals null."""
 
     columns: tuple[str, ...]
@@ -35,10 +35,10 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delta:
+class ChangeSet:
     """What is to be applied, in this order."""
 
-    gone: tuple[Gone, ...]
+    gone: tuple[Deletes, ...]
     put: pa.Table
     unless_equal: tuple[str, ...] = ()
     """A row is put only if none is there that is equal to it in these columns."""
@@ -46,7 +46,7 @@ class Delta:
     """The last one that it holds."""
 
 
-def deltas_above(store: Store, snapshot: Snapshot, sequence: int) -> Iterator[Delta]:
+def deltas_above(store: Store, snapshot: Snapshot, sequence: int) -> Iterator[ChangeSet]:
     """Yield what the changes of a snapshot above a sequence do, to be applied one after the other.
 
     Raises:
@@ -72,22 +72,22 @@ def _groups(above: Snapshot) -> Iterator[Snapshot]:
         yield replace(above, changes=replace(above.changes, files=tuple(files)))
 
 
-def _keyed_delta(store: Store, above: Snapshot) -> Delta:
+def _keyed_delta(store: Store, above: Snapshot) -> ChangeSet:
     key = store.spec.key
     latest = latest_per_key(unfolded_rows(store, above), key)
     upserts = latest.filter(pc.equal(latest.column(OP), Op.UPSERT.value)).select(store.schema.names)
-    gone = (Gone(key, latest.select(list(key))),) if latest.num_rows else ()
-    return Delta(gone=gone, put=upserts.cast(store.schema))
+    gone = (Deletes(key, latest.select(list(key))),) if latest.num_rows else ()
+    return ChangeSet(gone=gone, put=upserts.cast(store.schema))
 
 
-def _log_delta(store: Store, above: Snapshot) -> Delta:
+def _log_delta(store: Store, above: Snapshot) -> ChangeSet:
     from siltstone.dataset.read.log_view import append_rows, tombstone_filters
 
     stones = tombstone_filters(store, above)
     appended = append_rows(store, above, stones, columns=store.schema.names).cast(store.schema)
-    gone = [Gone(stone.columns, stone.rows.select(list(stone.columns))) for stone in stones]
+    gone = [Deletes(stone.columns, stone.rows.select(list(stone.columns))) for stone in stones]
     dedup = store.spec.dedup_by
     if dedup and store.spec.survivor is Survivor.LAST and appended.num_rows:
-        gone.append(Gone(dedup, appended.select(list(dedup))))
+        gone.append(Deletes(dedup, appended.select(list(dedup))))
     first = dedup if store.spec.survivor is Survivor.FIRST else ()
-    return Delta(gone=tuple(gone), put=appended, unless_equal=first)
+    return ChangeSet(gone=tuple(gone), put=appended, unless_equal=first)

@@ -41,7 +41,7 @@ SUFFIX: Final = ".json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class CacheDirective:
     """What is wished of one dataset."""
 
     name: str
@@ -54,7 +54,7 @@ class Wish:
         return {"dataset": self.name, "pinned": self.pinned, "warm": self.warm, "evict": self.evict}
 
 
-class Wishes:
+class DirectiveStore:
     """The wishes of one lake."""
 
     def __init__(self, layout: Layout, *, settings: Settings, clock: Clock) -> None:
@@ -72,7 +72,7 @@ class Wishes:
         except OSError:
             return ()
 
-    def all(self) -> list[Wish]:
+    def all(self) -> list[CacheDirective]:
         """Return every wish, by name.
 
         Raises:
@@ -81,7 +81,7 @@ class Wishes:
         names = sorted(path.name.removesuffix(SUFFIX) for path in _files(self._notes.folder))
         return [self.of(name) for name in names]
 
-    def readable(self) -> list[Wish]:
+    def readable(self) -> list[CacheDirective]:
         """Return the wishes that can be read; one that is damaged is nobody's trouble but that of whoever asks for it."""
         found = []
         for path in _files(self._notes.folder):
@@ -89,26 +89,30 @@ class Wishes:
                 found.append(self.of(path.name.removesuffix(SUFFIX)))
         return found
 
-    def of(self, name: str) -> Wish:
+    def of(self, name: str) -> CacheDirective:
         """Return what is wished of a dataset."""
         found = self._notes.read(name + SUFFIX) or {}
-        return Wish(name=name, pinned=bool(found.get("pinned")), warm=found.get("warm"), evict=found.get("evict"))
+        return CacheDirective(
+            name=name, pinned=bool(found.get("pinned")), warm=found.get("warm"), evict=found.get("evict")
+        )
 
-    def pin(self, name: str) -> Wish:
+    def pin(self, name: str) -> CacheDirective:
         """Wish that a dataset is always resident."""
         before = self.of(name)
-        return self._write(Wish(name=name, pinned=True, warm=before.warm, evict=before.evict))
+        return self._write(CacheDirective(name=name, pinned=True, warm=before.warm, evict=before.evict))
 
-    def warm(self, name: str) -> Wish:
+    def warm(self, name: str) -> CacheDirective:
         """Wish that processes that run now fill a dataset."""
         before = self.of(name)
-        return self._write(Wish(name=name, pinned=before.pinned, warm=self._clock.new_id(), evict=before.evict))
+        return self._write(
+            CacheDirective(name=name, pinned=before.pinned, warm=self._clock.new_id(), evict=before.evict)
+        )
 
-    def evict(self, name: str) -> Wish:
+    def evict(self, name: str) -> CacheDirective:
         """Wish that a dataset is not pinned any more, and that processes that run now let it go."""
-        return self._write(Wish(name=name, warm=self.of(name).warm, evict=self._clock.new_id()))
+        return self._write(CacheDirective(name=name, warm=self.of(name).warm, evict=self._clock.new_id()))
 
-    def _write(self, wish: Wish) -> Wish:
+    def _write(self, wish: CacheDirective) -> CacheDirective:
         check_may_compact(self._role, doing="ask something of the hot cache")
         self._notes.write(wish.name + SUFFIX, wish.to_dict() | {"at": self._clock.now().isoformat()})
         return wish
@@ -181,10 +185,10 @@ def _lives(pid: object) -> bool:
     return True
 
 
-class Following:
+class DirectiveFollower:
     """Does in one process what is wished, and says what it holds. Everything that takes time is done in the background."""
 
-    def __init__(self, wishes: Wishes, residents: Residents, filler: Filler, *, clock: Clock) -> None:
+    def __init__(self, wishes: DirectiveStore, residents: Residents, filler: Filler, *, clock: Clock) -> None:
         """Start with what is pinned; warmings and evictions that were asked for earlier are not for this process."""
         self._wishes = wishes
         self._residents = residents
@@ -192,7 +196,7 @@ class Following:
         self._clock = clock
         self._process = clock.new_id()
         self._mark: Mark | None = None
-        self._done: dict[str, Wish] = {}
+        self._done: dict[str, CacheDirective] = {}
         self._told_seconds = -TELL_SECONDS
 
     def look(self) -> None:
@@ -208,12 +212,12 @@ class Following:
 
     def _obey(self, *, first: bool) -> None:
         for wish in self._wishes.readable():
-            before = self._done.get(wish.name, Wish(name=wish.name))
+            before = self._done.get(wish.name, CacheDirective(name=wish.name))
             self._done[wish.name] = wish
             self._do(self._residents.slot(wish.name), wish, before, new=not first)
         self._tell()
 
-    def _do(self, slot: Slot, wish: Wish, before: Wish, *, new: bool) -> None:
+    def _do(self, slot: Slot, wish: CacheDirective, before: CacheDirective, *, new: bool) -> None:
         if new and wish.evict != before.evict:
             with slot.lock:
                 slot.note(pinned=False)

@@ -30,7 +30,7 @@ _LAST: Final = {32: 2**31 - 2, 64: 9_150_000_000_000_000_000}
 """Days, and microseconds up to about the year 290,000: DuckDB takes the last ones on both sides for infinity."""
 
 
-class Unfit(Exception):  # noqa: N818
+class UnsupportedType(Exception):  # noqa: N818
     """A dataset that cannot be hot; the message is a sentence that says why."""
 
 
@@ -63,10 +63,10 @@ def duck_type(kind: pa.DataType, *, column: str) -> str:
     if pa.types.is_struct(kind):
         names = [field.name.lower() for field in kind.fields]
         if not names or len(set(names)) < len(names):
-            raise Unfit(f"Column {column!r} has a struct whose fields the hot engine cannot tell apart.")
+            raise UnsupportedType(f"Column {column!r} has a struct whose fields the hot engine cannot tell apart.")
         fields = ", ".join(f"{quoted(f.name)} {duck_type(f.type, column=column)}" for f in kind.fields)
         return f"STRUCT({fields})"
-    raise Unfit(f"Column {column!r} is of type {kind}, which the hot engine does not have.")
+    raise UnsupportedType(f"Column {column!r} is of type {kind}, which the hot engine does not have.")
 
 
 def columns_sql(schema: pa.Schema) -> str:
@@ -90,7 +90,7 @@ def check_values(rows: pa.Table) -> None:
             found = pc.min_max(array.view(pa.int32() if width == 32 else pa.int64()))  # noqa: PLR2004
             low, high = found["min"].as_py(), found["max"].as_py()
             if low is not None and max(-low, high) > _LAST[width]:
-                raise Unfit(
+                raise UnsupportedType(
                     f"Column {field.name!r} holds a time at the end of all times, which the hot engine does not take."
                 )
 

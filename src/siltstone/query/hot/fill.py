@@ -15,9 +15,9 @@ from siltstone.dataset.store import Snapshot, Store
 from siltstone.delta.row_group_reader import readable
 from siltstone.model.schema import filled
 from siltstone.query.hot.applied import GIVEN, apply, gone_tables, handed, insert, not_gone_sql, put
-from siltstone.query.hot.change_set import Delta, deltas_above
+from siltstone.query.hot.change_set import ChangeSet, deltas_above
 from siltstone.query.hot.duckdb_engine import TABLE, Engine
-from siltstone.query.hot.duckdb_types import Unfit, check_values, columns_sql
+from siltstone.query.hot.duckdb_types import UnsupportedType, check_values, columns_sql
 from siltstone.spark_tasks.parquet_checksums import batches
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ Progress = Callable[[int, int], None]
 """Told the rows that are in, and how many there are about."""
 
 
-class Outgrown(Exception):  # noqa: N818
+class FillTooLarge(Exception):  # noqa: N818
     """A fill took more than it was allowed; the number of bytes is what it took so far."""
 
     def __init__(self, size_bytes: int) -> None:
@@ -49,7 +49,7 @@ class Outgrown(Exception):  # noqa: N818
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allowed:
+class FillLimits:
     """What a fill may take, and where it tells how it comes along."""
 
     size_bytes: int
@@ -89,7 +89,7 @@ def _column_bytes(store: Store, path: Path, names: set[str]) -> tuple[int, int]:
     return sum(one.total_compressed_size for one in columns), sum(one.total_uncompressed_size for one in columns)
 
 
-def fill(engine: Engine, database: str, store: Store, snapshot: Snapshot, allowed: Allowed) -> int:
+def fill(engine: Engine, database: str, store: Store, snapshot: Snapshot, allowed: FillLimits) -> int:
     """Make the table of a dataset in its database, and return its rows.
 
     Raises:
@@ -103,13 +103,13 @@ def fill(engine: Engine, database: str, store: Store, snapshot: Snapshot, allowe
     try:
         work.cursor.execute(f"CREATE TABLE {work.table} ({columns_sql(store.schema)})")
         deltas = deltas_above(store, snapshot, snapshot.watermark)
-        work.base(next(deltas, Delta(gone=(), put=store.schema.empty_table())))
+        work.base(next(deltas, ChangeSet(gone=(), put=store.schema.empty_table())))
         for delta in deltas:
             work.change(delta)
     except duckdb.OutOfMemoryException as error:
-        raise Outgrown(allowed.size_bytes + 1) from error
+        raise FillTooLarge(allowed.size_bytes + 1) from error
     except (duckdb.ConversionException, duckdb.InvalidInputException, duckdb.ConstraintException) as error:
-        raise Unfit(f"It holds a value that the hot engine does not take ({_line(error)}).") from error
+        raise UnsupportedType(f"It holds a value that the hot engine does not take ({_line(error)}).") from error
     finally:
         work.cursor.close()
     return work.rows
@@ -118,7 +118,7 @@ def fill(engine: Engine, database: str, store: Store, snapshot: Snapshot, allowe
 class _Work:
     """One fill under way."""
 
-    def __init__(self, engine: Engine, database: str, store: Store, snapshot: Snapshot, allowed: Allowed) -> None:
+    def __init__(self, engine: Engine, database: str, store: Store, snapshot: Snapshot, allowed: FillLimits) -> None:
         self.cursor: DuckDBPyConnection = engine.cursor()
         self.table = f"{database}.{TABLE}"
         self.rows = 0
@@ -127,7 +127,7 @@ class _Work:
         self._before = engine.table_bytes()
         self._read = 0
 
-    def base(self, delta: Delta) -> None:
+    def base(self, delta: ChangeSet) -> None:
         """Bring in base, without what the first changes hide, and those."""
         condition = not_gone_sql(delta, of="n")
         with handed(self.cursor, gone_tables(delta)):
@@ -139,7 +139,7 @@ class _Work:
         self.rows += put(self.cursor, self.table, delta)
         self._packed(delta.put.num_rows)
 
-    def change(self, delta: Delta) -> None:
+    def change(self, delta: ChangeSet) -> None:
         """Apply further changes."""
         went, came = apply(self.cursor, self.table, delta)
         self.rows += came - went
@@ -151,7 +151,7 @@ class _Work:
         self._read += rows
         taken = self._engine.table_bytes() - self._before
         if taken > self._allowed.size_bytes or self._allowed.stopping():
-            raise Outgrown(taken)
+            raise FillTooLarge(taken)
         if self._allowed.progress is not None:
             self._allowed.progress(self._read, self._snapshot.base.rows + self._snapshot.unfolded_rows)
 

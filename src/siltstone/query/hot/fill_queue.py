@@ -11,10 +11,10 @@ from siltstone.errors import SiltstoneError
 from siltstone.model.units import size_text
 from siltstone.query.hot.admission import Candidate, Decision, admit
 from siltstone.query.hot.duckdb_engine import give_back
-from siltstone.query.hot.duckdb_types import Unfit, columns_sql
-from siltstone.query.hot.fill import Allowed, Outgrown, Progress, estimate_bytes, fill
-from siltstone.query.hot.resident import Cold, Resident, has_columns_of
-from siltstone.query.hot.residents import Patience, Residents
+from siltstone.query.hot.duckdb_types import UnsupportedType, columns_sql
+from siltstone.query.hot.fill import FillLimits, FillTooLarge, Progress, estimate_bytes, fill
+from siltstone.query.hot.resident import NotResident, Resident, has_columns_of
+from siltstone.query.hot.residents import Residents, WaitPolicy
 from siltstone.query.hot.slot import Slot
 from siltstone.query.hot.stats import Entry
 
@@ -25,10 +25,10 @@ UNFIT_SECONDS: Final = 600.0
 """So long after a fill met a value that DuckDB does not take, no question makes another try."""
 
 
-UNENDING: Final = Patience()
+NO_LIMIT: Final = WaitPolicy()
 
 
-class Moved(Exception):  # noqa: N818
+class DatasetChanged(Exception):  # noqa: N818
     """A dataset changed under a fill so that it has to begin anew."""
 
 
@@ -60,7 +60,7 @@ class Filler:
 
         try:
             self.fill(slot, by_name=by_name)
-        except Cold:
+        except NotResident:
             pass  # the reason is noted already
         except (SiltstoneError, OSError, duckdb.Error, pa.ArrowException) as error:
             slot.note(reason=f"Not resident: it could not be filled ({error}).")
@@ -68,7 +68,7 @@ class Filler:
             slot.wanted = False
 
     def fill(
-        self, slot: Slot, *, by_name: bool, progress: Progress | None = None, patience: Patience = UNENDING
+        self, slot: Slot, *, by_name: bool, progress: Progress | None = None, patience: WaitPolicy = NO_LIMIT
     ) -> Entry:
         """Fill a slot, unless it is resident.
 
@@ -83,21 +83,21 @@ class Filler:
                     return slot.entry
                 try:
                     return self._filled(slot, store.current(), by_name=by_name, progress=progress, patience=patience)
-                except (FileNotFoundError, Moved):
+                except (FileNotFoundError, DatasetChanged):
                     continue
         raise files_vanished(self._store(slot.name))
 
     def _filled(
-        self, slot: Slot, store: Store, *, by_name: bool, progress: Progress | None, patience: Patience
+        self, slot: Slot, store: Store, *, by_name: bool, progress: Progress | None, patience: WaitPolicy
     ) -> Entry:
         forgets, slot.folder = slot.forgets, store.path
         snapshot = store.snapshot()
         if not has_columns_of(store, snapshot):
-            raise Moved(f"{slot.name} was altered meanwhile")
+            raise DatasetChanged(f"{slot.name} was altered meanwhile")
         decision = self.admission(slot, store, by_name=by_name, snapshot=snapshot)
         if not decision.admitted:
             slot.note(reason=decision.reason)
-            raise Cold(f"Dataset {slot.name}: {decision.reason}")
+            raise NotResident(f"Dataset {slot.name}: {decision.reason}")
         self._make_room(decision.evict, slot)
         started = self._clock.monotonic_seconds()
         slot.note(filling=True)
@@ -108,7 +108,7 @@ class Filler:
         with slot.lock:
             if slot.forgets != forgets:  # a purge took from disk what this fill has read
                 resident.close()
-                raise Moved(f"{slot.name} was purged while it was filled")
+                raise DatasetChanged(f"{slot.name} was purged while it was filled")
             return self._published(slot, resident, size, started)
 
     def _make_room(self, names: tuple[str, ...], slot: Slot) -> None:
@@ -120,7 +120,7 @@ class Filler:
                 self._residents.drop(going, f"Not resident: {slot.name} took its room.")
 
     def _table(
-        self, slot: Slot, store: Store, snapshot: Snapshot, progress: Progress | None, patience: Patience
+        self, slot: Slot, store: Store, snapshot: Snapshot, progress: Progress | None, patience: WaitPolicy
     ) -> tuple[Resident, int]:
         """Fill a table, and return it with the bytes that it takes."""
         engine = self._residents.engine
@@ -128,7 +128,7 @@ class Filler:
         before = engine.table_bytes()
         database = engine.attach()
         try:
-            allowed = Allowed(size_bytes=room, progress=progress, stopping=lambda: self._stops(patience))
+            allowed = FillLimits(size_bytes=room, progress=progress, stopping=lambda: self._stops(patience))
             rows = fill(engine, database, store, snapshot, allowed)
         except BaseException as error:
             engine.detach(database)
@@ -137,7 +137,7 @@ class Filler:
             raise
         return Resident(engine, database, store, snapshot, rows=rows), max(engine.table_bytes() - before, 0)
 
-    def _stops(self, patience: Patience) -> bool:
+    def _stops(self, patience: WaitPolicy) -> bool:
         patience.check()
         return self._residents.closing.is_set()
 
@@ -167,16 +167,16 @@ def _blame(slot: Slot, store: Store, error: BaseException, room: int) -> None:
         Cold: if that is a reason for which a dataset is not resident.
     """
     match error:
-        case Unfit():
+        case UnsupportedType():
             slot.unfit = (store.incarnation, str(error), store.clock.monotonic_seconds())
             reason = f"Not resident: {error}"
-        case Outgrown():
+        case FillTooLarge():
             slot.least_bytes = max(slot.least_bytes, error.size_bytes)
             reason = f"Not resident: it outgrew the {size_text(room)} that were free when it was filled."
         case _:
             return
     slot.note(reason=reason)
-    raise Cold(f"Dataset {slot.name}: {reason}") from error
+    raise NotResident(f"Dataset {slot.name}: {reason}") from error
 
 
 def _unfit(slot: Slot, store: Store, now: float, *, by_name: bool) -> str | None:
@@ -187,7 +187,7 @@ def _unfit(slot: Slot, store: Store, now: float, *, by_name: bool) -> str | None
             return reason
     try:
         columns_sql(store.schema)
-    except Unfit as error:
+    except UnsupportedType as error:
         return str(error)
     return None
 

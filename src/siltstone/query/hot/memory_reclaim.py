@@ -14,7 +14,7 @@ GONE_SHARE: Final = 4
 """When a quarter of the rows has gone, those that are left are copied, so that memory holds no others."""
 
 
-class Tidier:
+class MemoryReclaimer:
     """Keeps residents small."""
 
     def __init__(self, residents: Residents) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 COLUMNS_HEX_DIGITS: Final = 16
 
 
-class Cold(Unavailable):
+class NotResident(Unavailable):
     """A dataset cannot be answered hot now; the message says why. Spark can answer."""
 
 
@@ -121,7 +121,9 @@ class Resident:
         try:
             kept = changes_since(self.store, mine)
         except NotFound as error:
-            raise Cold("Changes were folded and deleted before it saw them, so it has to be filled anew.") from error
+            raise NotResident(
+                "Changes were folded and deleted before it saw them, so it has to be filled anew."
+            ) from error
         self._check(self.store.snapshot())  # these files may be newer than the snapshot; its content must not be
         return kept, max((sequence_of(file) for file in kept.changes.files), default=mine)
 
@@ -129,12 +131,12 @@ class Resident:
         columns = snapshot.base.schema
         if columns is not self._columns:
             if columns_digest(own_columns(columns)) != self.state.columns:
-                raise Cold("Its columns were altered, so it has to be filled anew.")
+                raise NotResident("Its columns were altered, so it has to be filled anew.")
             self._columns = columns
         if snapshot.content != self.state.content:
-            raise Cold("Its content was replaced, so it has to be filled anew.")
+            raise NotResident("Its content was replaced, so it has to be filled anew.")
         if snapshot.sequence < self.state.sequence:
-            raise Cold("It was set back to an earlier state, so it has to be filled anew.")
+            raise NotResident("It was set back to an earlier state, so it has to be filled anew.")
 
     def _apply(self, above: Snapshot, sequence: int) -> Refreshed | None:
         mine = self.state.sequence

@@ -16,7 +16,7 @@ from typing import Final
 from siltstone.query.hot.admission import Held
 from siltstone.query.hot.duckdb_engine import Engine, give_back
 from siltstone.query.hot.read_transactions import Readers
-from siltstone.query.hot.resident import Cold
+from siltstone.query.hot.resident import NotResident
 from siltstone.query.hot.slot import Slot
 
 LOOK_SECONDS: Final = 0.05
@@ -24,7 +24,7 @@ LOOK_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class WaitPolicy:
     """How long somebody waits for the fills of others, and for its own."""
 
     seconds: float = math.inf
@@ -79,7 +79,7 @@ class Residents:
         return True
 
     @contextmanager
-    def turn(self, slot: Slot, patience: Patience) -> Iterator[None]:
+    def turn(self, slot: Slot, patience: WaitPolicy) -> Iterator[None]:
         """Hold `filling` for a slot during a block.
 
         Raises:
@@ -90,7 +90,7 @@ class Residents:
             patience.check()
             waited += LOOK_SECONDS
             if waited >= patience.seconds:
-                raise Cold(f"Dataset {slot.name}: Not resident yet: others are filled before it.")
+                raise NotResident(f"Dataset {slot.name}: Not resident yet: others are filled before it.")
         try:
             yield
         finally:

@@ -7,9 +7,9 @@ import pyarrow as pa
 from sqlglot import exp
 
 from siltstone.query.translate import types
-from siltstone.query.translate.expressions import Expressions, check_args, rule
-from siltstone.query.translate.outside import Outside
-from siltstone.query.translate.typed_sql import Piece, cast_sql, converted, guarded
+from siltstone.query.translate.expressions import ExpressionTranslator, check_args, rule
+from siltstone.query.translate.outside import Unsupported
+from siltstone.query.translate.typed_sql import TypedSql, cast_sql, converted, guarded
 from siltstone.query.translate.types import BOOLEAN, DOUBLE, INT, LONG
 
 SUM_DIGITS: Final = 10
@@ -34,20 +34,20 @@ def _unfiltered(node: exp.Expr) -> exp.Expr:
     return node.parent if isinstance(node.parent, exp.Filter) else node
 
 
-def _argument(to: Expressions, node: exp.Expr) -> tuple[str, Piece]:
+def _argument(to: ExpressionTranslator, node: exp.Expr) -> tuple[str, TypedSql]:
     """Return the word before an aggregate's argument, and the argument."""
     if isinstance(node.this, exp.Distinct):
         check_args(node.this, frozenset({"expressions"}))
         if len(node.this.expressions) != 1:
-            raise Outside("DISTINCT of several values in an aggregate")
+            raise Unsupported("DISTINCT of several values in an aggregate")
         inner = to(node.this.expressions[0])
         if not types.is_grouped(inner.kind):
-            raise Outside(f"DISTINCT of {inner.kind}")
+            raise Unsupported(f"DISTINCT of {inner.kind}")
         return "DISTINCT ", inner
     return "", to(node.this)
 
 
-def _named(node: exp.Expr, piece: Piece, inner: Piece, called: str) -> Piece:
+def _named(node: exp.Expr, piece: TypedSql, inner: TypedSql, called: str) -> TypedSql:
     """Give an aggregate of a plain column the name that Spark gives it."""
     argument = node.this.expressions[0] if isinstance(node.this, exp.Distinct) else node.this
     if isinstance(argument, exp.Column) and inner.name and not inner.sql.startswith("struct_extract"):
@@ -57,24 +57,24 @@ def _named(node: exp.Expr, piece: Piece, inner: Piece, called: str) -> Piece:
 
 
 @rule(exp.Count, args="this expressions")
-def _count(to: Expressions, node: exp.Expr) -> Piece:
+def _count(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     if node.expressions:
-        raise Outside("COUNT of several values")
+        raise Unsupported("COUNT of several values")
     if isinstance(node.this, exp.Star):
         check_args(node.this, frozenset())
-        return Piece(sql="count(*)", kind=LONG, name="count(1)")
+        return TypedSql(sql="count(*)", kind=LONG, name="count(1)")
     distinct, inner = _argument(to, node)
-    return _named(node, Piece(sql=f"count({distinct}{inner.sql})", kind=LONG), inner, "count")
+    return _named(node, TypedSql(sql=f"count({distinct}{inner.sql})", kind=LONG), inner, "count")
 
 
 @rule(exp.CountIf, args="this")
-def _count_if(to: Expressions, node: exp.Expr) -> Piece:
+def _count_if(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     """Count rows: DuckDB's own function returns NULL where no row has a condition that is known."""
-    return Piece(sql=f"count(CASE WHEN {to.boolean(node.this).sql} THEN 1 END)", kind=LONG)
+    return TypedSql(sql=f"count(CASE WHEN {to.boolean(node.this).sql} THEN 1 END)", kind=LONG)
 
 
 @rule(exp.Sum, args="this")
-def _sum(to: Expressions, node: exp.Expr) -> Piece:
+def _sum(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     distinct, inner = _argument(to, node)
     if types.is_integer(inner.kind):
         kind, value = LONG, inner.sql
@@ -84,27 +84,27 @@ def _sum(to: Expressions, node: exp.Expr) -> Piece:
         precision = min(types.MAX_DIGITS, inner.kind.precision + SUM_DIGITS)
         kind, value = pa.decimal128(precision, inner.kind.scale), inner.sql
     else:
-        raise Outside(f"SUM of {inner.kind}")
-    return _named(node, Piece(sql=cast_sql(f"sum({distinct}{value})", kind), kind=kind), inner, "sum")
+        raise Unsupported(f"SUM of {inner.kind}")
+    return _named(node, TypedSql(sql=cast_sql(f"sum({distinct}{value})", kind), kind=kind), inner, "sum")
 
 
 @rule(exp.Avg, args="this")
-def _average(to: Expressions, node: exp.Expr) -> Piece:
+def _average(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     distinct, inner = _argument(to, node)
     if types.is_decimal(inner.kind):
         if distinct or isinstance(node.parent, exp.Window | exp.Filter):
-            raise Outside("this AVG of decimals")
+            raise Unsupported("this AVG of decimals")
         return _named(node, _decimal_average(inner), inner, "avg")
     if not types.is_number(inner.kind):
-        raise Outside(f"AVG of {inner.kind}")
+        raise Unsupported(f"AVG of {inner.kind}")
     value = converted(inner, DOUBLE).sql
-    return _named(node, Piece(sql=f"avg({distinct}{value})", kind=DOUBLE), inner, "avg")
+    return _named(node, TypedSql(sql=f"avg({distinct}{value})", kind=DOUBLE), inner, "avg")
 
 
-def _decimal_average(inner: Piece) -> Piece:
+def _decimal_average(inner: TypedSql) -> TypedSql:
     """Divide in whole numbers, rounding half away from zero: DuckDB itself would take doubles."""
     if inner.kind.precision > MAX_AVERAGE_DIGITS:
-        raise Outside("AVG of decimals with many digits")
+        raise Unsupported("AVG of decimals with many digits")
     scale = inner.kind.scale
     kind = pa.decimal128(inner.kind.precision + AVERAGE_DIGITS, scale + AVERAGE_DIGITS)
     unscaled = f"CAST(sum({inner.sql}) * CAST('1{'0' * scale}' AS DECIMAL({scale + 1},0)) AS HUGEINT)"
@@ -116,32 +116,32 @@ def _decimal_average(inner: Piece) -> Piece:
     )
     whole = types.MAX_DIGITS - scale - AVERAGE_DIGITS
     divided = cast_sql(f"(CAST({rounded} AS DECIMAL({whole},0)) * {step})", kind)
-    return Piece(sql=f"CASE WHEN count({inner.sql}) > 0 THEN {divided} END", kind=kind)
+    return TypedSql(sql=f"CASE WHEN count({inner.sql}) > 0 THEN {divided} END", kind=kind)
 
 
 @rule(exp.Min, exp.Max, args="this")
-def _least(to: Expressions, node: exp.Expr) -> Piece:
+def _least(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     inner = to(node.this)
     if not types.is_ordered(inner.kind) or inner.kind == types.NULL:
-        raise Outside(f"{node.key.upper()} of {inner.kind}")
-    return _named(node, Piece(sql=f"{node.key}({inner.sql})", kind=inner.kind), inner, node.key)
+        raise Unsupported(f"{node.key.upper()} of {inner.kind}")
+    return _named(node, TypedSql(sql=f"{node.key}({inner.sql})", kind=inner.kind), inner, node.key)
 
 
 @rule(exp.LogicalAnd, exp.LogicalOr, args="this")
-def _all(to: Expressions, node: exp.Expr) -> Piece:
+def _all(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     called = "bool_and" if isinstance(node, exp.LogicalAnd) else "bool_or"
-    return Piece(sql=f"{called}({to.boolean(node.this).sql})", kind=BOOLEAN)
+    return TypedSql(sql=f"{called}({to.boolean(node.this).sql})", kind=BOOLEAN)
 
 
 _FILTERED: Final = (exp.Count, exp.Sum, exp.Min, exp.Max)
 
 
 @rule(exp.Filter, args="this expression")
-def _filter(to: Expressions, node: exp.Expr) -> Piece:
+def _filter(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     if not isinstance(node.this, _FILTERED):
-        raise Outside(f"FILTER of {node.this.key.upper()}")
+        raise Unsupported(f"FILTER of {node.this.key.upper()}")
     inner, where = to(node.this), to.boolean(node.expression.this)
-    return Piece(sql=_inserted(inner.sql, f" FILTER (WHERE {where.sql})"), kind=inner.kind)
+    return TypedSql(sql=_inserted(inner.sql, f" FILTER (WHERE {where.sql})"), kind=inner.kind)
 
 
 def _inserted(sql: str, addition: str) -> str:
@@ -163,11 +163,11 @@ _OVER: Final = (exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max)
 
 
 @rule(exp.Window, args="this partition_by order spec alias over")
-def _window(to: Expressions, node: exp.Expr) -> Piece:
+def _window(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     if node.args.get("alias"):
         named = to.windows.get(node.args["alias"].name.lower())
         if named is None or node.args.get("partition_by") or node.args.get("order"):
-            raise Outside("this WINDOW")
+            raise Unsupported("this WINDOW")
         over = _over(to, named)
         ordered = bool(named.args.get("order"))
         framed = bool(named.args.get("spec"))
@@ -178,60 +178,60 @@ def _window(to: Expressions, node: exp.Expr) -> Piece:
     if type(called) in _RANKS:
         check_args(called, frozenset())
         if not ordered or framed:
-            raise Outside(f"{called.key.upper()} without an order, or with a frame")
-        return Piece(sql=cast_sql(f"{_RANKS[type(called)]}() OVER {over}", INT), kind=INT)
+            raise Unsupported(f"{called.key.upper()} without an order, or with a frame")
+        return TypedSql(sql=cast_sql(f"{_RANKS[type(called)]}() OVER {over}", INT), kind=INT)
     if isinstance(called, exp.Lag | exp.Lead):
         return _neighbour(to, called, over, ordered=ordered, framed=framed)
     if isinstance(called, _OVER) and not isinstance(called.this, exp.Distinct):
         inner = to(called)
-        return Piece(sql=_inserted(inner.sql, f" OVER {over}"), kind=inner.kind)
-    raise Outside(f"{called.key.upper()} over a window")
+        return TypedSql(sql=_inserted(inner.sql, f" OVER {over}"), kind=inner.kind)
+    raise Unsupported(f"{called.key.upper()} over a window")
 
 
-def _neighbour(to: Expressions, node: exp.Expr, over: str, *, ordered: bool, framed: bool) -> Piece:
+def _neighbour(to: ExpressionTranslator, node: exp.Expr, over: str, *, ordered: bool, framed: bool) -> TypedSql:
     check_args(node, frozenset({"this", "offset"}))
     if not ordered or framed:
-        raise Outside(f"{node.key.upper()} without an order, or with a frame")
+        raise Unsupported(f"{node.key.upper()} without an order, or with a frame")
     offset = node.args.get("offset")
     count = str(offset.this) if isinstance(offset, exp.Literal) else "1" if offset is None else ""
     if not count.isdigit():
-        raise Outside(f"{node.key.upper()} by what is no plain number")
+        raise Unsupported(f"{node.key.upper()} by what is no plain number")
     inner = to(node.this)
-    return Piece(sql=f"{node.key}({inner.sql}, {count}) OVER {over}", kind=inner.kind)
+    return TypedSql(sql=f"{node.key}({inner.sql}, {count}) OVER {over}", kind=inner.kind)
 
 
-def _over(to: Expressions, node: exp.Expr) -> str:
+def _over(to: ExpressionTranslator, node: exp.Expr) -> str:
     check_args(node, frozenset({"this", "partition_by", "order", "spec", "over", "alias"}))
     parts = []
     if node.args.get("partition_by"):
         pieces = to.each(node.args["partition_by"])
         if not all(types.is_grouped(piece.kind) for piece in pieces):
-            raise Outside("PARTITION BY of such values")
+            raise Unsupported("PARTITION BY of such values")
         parts.append(f"PARTITION BY {', '.join(piece.sql for piece in pieces)}")
     if node.args.get("order"):
         parts.append(f"ORDER BY {', '.join(ordered(to, one) for one in node.args['order'].expressions)}")
     if node.args.get("spec"):
         if not node.args.get("order"):
-            raise Outside("a frame without an order")
+            raise Unsupported("a frame without an order")
         parts.append(_frame(node.args["spec"]))
     return f"({' '.join(parts)})"
 
 
-def ordered(to: Expressions, node: exp.Expr) -> str:
+def ordered(to: ExpressionTranslator, node: exp.Expr) -> str:
     """Translate one term of ORDER BY, with the place of nulls said."""
     check_args(node, frozenset({"this", "desc", "nulls_first"}))
     piece = to(node.this)
     return f"{order_key(piece)} {direction(node)}"
 
 
-def order_key(piece: Piece) -> str:
+def order_key(piece: TypedSql) -> str:
     """Return what rows are ordered by.
 
     Raises:
         Outside: the engines order such values differently.
     """
     if not types.is_ordered(piece.kind) or piece.kind == types.NULL:
-        raise Outside(f"an order by {piece.kind}")
+        raise Unsupported(f"an order by {piece.kind}")
     return piece.sql
 
 
@@ -247,11 +247,11 @@ def _frame(spec: exp.Expr) -> str:
     check_args(spec, frozenset({"kind", "start", "start_side", "end", "end_side"}))
     kind = str(spec.args.get("kind") or "").upper()
     if kind not in ("ROWS", "RANGE"):
-        raise Outside(f"a frame of {kind}")
+        raise Unsupported(f"a frame of {kind}")
     start = _bound(spec.args.get("start"), spec.args.get("start_side"), kind)
     end = _bound(spec.args.get("end"), spec.args.get("end_side"), kind) if spec.args.get("end") else ("CURRENT ROW", 0)
     if start[1] > end[1]:
-        raise Outside("a frame that ends before it starts")
+        raise Unsupported("a frame that ends before it starts")
     return f"{kind} BETWEEN {start[0]} AND {end[0]}"
 
 
@@ -265,7 +265,7 @@ def _bound(value: object, side: object, kind: str) -> tuple[str, float]:
         return f"UNBOUNDED {where}", sign * math.inf
     if isinstance(value, exp.Literal) and kind == "ROWS" and str(value.this).isdigit():
         return f"{value.this} {where}", sign * int(value.this)
-    raise Outside("such a bound of a frame")
+    raise Unsupported("such a bound of a frame")
 
 
 __all__ = ["direction", "guarded", "is_aggregated", "order_key", "ordered"]

@@ -15,9 +15,9 @@ from sqlglot import exp
 
 from siltstone.query.gate.parser import Quantified
 from siltstone.query.translate import types
-from siltstone.query.translate.outside import Outside
+from siltstone.query.translate.outside import Unsupported
 from siltstone.query.translate.typed_sql import (
-    Piece,
+    TypedSql,
     cast_sql,
     converted,
     guarded,
@@ -32,7 +32,7 @@ from siltstone.query.translate.types import BOOLEAN, DATE, DOUBLE, LONG, NULL, S
 if TYPE_CHECKING:
     from siltstone.query.translate.scopes import Scope
 
-Rule = Callable[["Expressions", exp.Expr], Piece]
+Rule = Callable[["ExpressionTranslator", exp.Expr], TypedSql]
 RULES: Final[dict[type[exp.Expr], tuple[Rule, frozenset[str]]]] = {}
 NO_EFFECT: Final = frozenset({"big_int", "safe", "typed", "coalesce", "ignore_nulls", "_type"})
 """Arguments that say how the parser's own dialects differ, and nothing about the question."""
@@ -52,22 +52,22 @@ def rule(*nodes: type[exp.Expr], args: str = "") -> Callable[[Rule], Rule]:
     return take
 
 
-class Surroundings(Protocol):
+class QueryContext(Protocol):
     """What an expression stands in: the values of parameters, and what translates subqueries."""
 
-    def parameter(self, name: str) -> Piece:
+    def parameter(self, name: str) -> TypedSql:
         """Return a placeholder with the type of its value."""
         ...
 
-    def membership(self, value: Piece, node: exp.Expr, scope: "Scope") -> Piece:
+    def membership(self, value: TypedSql, node: exp.Expr, scope: "Scope") -> TypedSql:
         """Translate ``value IN (SELECT ...)``."""
         ...
 
-    def exists(self, node: exp.Expr, scope: "Scope") -> Piece:
+    def exists(self, node: exp.Expr, scope: "Scope") -> TypedSql:
         """Translate ``EXISTS (SELECT ...)``."""
         ...
 
-    def scalar(self, node: exp.Expr, scope: "Scope") -> Piece:
+    def scalar(self, node: exp.Expr, scope: "Scope") -> TypedSql:
         """Translate a subquery that stands for one value."""
         ...
 
@@ -80,7 +80,7 @@ def check_args(node: exp.Expr, known: frozenset[str]) -> None:
     """
     for name, value in node.args.items():
         if value and name not in known and name not in NO_EFFECT:
-            raise Outside(f"{name.strip('_').upper()} in {node.key.upper()}")
+            raise Unsupported(f"{name.strip('_').upper()} in {node.key.upper()}")
 
 
 def _called(node: exp.Expr) -> str:
@@ -89,16 +89,16 @@ def _called(node: exp.Expr) -> str:
     return named[0].upper() if named else node.key.upper()
 
 
-class Expressions:
+class ExpressionTranslator:
     """Translates expressions of one SELECT."""
 
-    def __init__(self, queries: Surroundings, scope: "Scope", windows: Mapping[str, exp.Window] | None = None) -> None:
+    def __init__(self, queries: QueryContext, scope: "Scope", windows: Mapping[str, exp.Window] | None = None) -> None:
         """Take what names mean here, and what subqueries are translated by."""
         self.queries = queries
         self.scope = scope
         self.windows = windows or {}
 
-    def __call__(self, node: exp.Expr) -> Piece:
+    def __call__(self, node: exp.Expr) -> TypedSql:
         """Translate one expression.
 
         Raises:
@@ -106,22 +106,22 @@ class Expressions:
         """
         found = RULES.get(type(node))
         if found is None:
-            raise Outside(_called(node))
+            raise Unsupported(_called(node))
         check_args(node, found[1])
         piece = found[0](self, node)
         if len(piece.sql) > MAX_PIECE_CHARS:
-            raise Outside(f"an expression of more than {MAX_PIECE_CHARS:,} characters once it is translated")
+            raise Unsupported(f"an expression of more than {MAX_PIECE_CHARS:,} characters once it is translated")
         return piece
 
-    def each(self, nodes: Sequence[exp.Expr]) -> list[Piece]:
+    def each(self, nodes: Sequence[exp.Expr]) -> list[TypedSql]:
         """Translate several."""
         return [self(node) for node in nodes]
 
-    def boolean(self, node: exp.Expr) -> Piece:
+    def boolean(self, node: exp.Expr) -> TypedSql:
         """Translate one side of AND, OR or NOT."""
         return implicit(self(node), BOOLEAN)
 
-    def condition(self, node: exp.Expr) -> Piece:
+    def condition(self, node: exp.Expr) -> TypedSql:
         """Translate what rows are chosen by: Spark refuses a bare NULL there.
 
         Raises:
@@ -129,14 +129,14 @@ class Expressions:
         """
         piece = self(node)
         if piece.kind != BOOLEAN:
-            raise Outside(f"{piece.kind} as a condition")
+            raise Unsupported(f"{piece.kind} as a condition")
         return piece
 
 
 # ---- how values come together ---------------------------------------------------------------------------------------
 
 
-def unified(pieces: Sequence[Piece]) -> tuple[list[Piece], pa.DataType]:
+def unified(pieces: Sequence[TypedSql]) -> tuple[list[TypedSql], pa.DataType]:
     """Bring values to one type, as CASE, COALESCE, IN and set operations do."""
     kind: pa.DataType = NULL
     for piece in pieces:
@@ -145,11 +145,11 @@ def unified(pieces: Sequence[Piece]) -> tuple[list[Piece], pa.DataType]:
     if any(piece.text is not None for piece in pieces):
         kind = STRING if kind == NULL else kind
         if kind != STRING and kind not in TEMPORAL:
-            raise Outside(f"text and {kind} in one place")
+            raise Unsupported(f"text and {kind} in one place")
     return [implicit(piece, kind) for piece in pieces], kind
 
 
-def compared(left: Piece, right: Piece) -> tuple[Piece, Piece]:
+def compared(left: TypedSql, right: TypedSql) -> tuple[TypedSql, TypedSql]:
     """Bring two values to the type in which Spark compares or adds them: a literal counts by its own digits."""
     if left.text is not None and right.kind in TEMPORAL:
         return moment(left.text, right.kind), right
@@ -167,37 +167,37 @@ def compared(left: Piece, right: Piece) -> tuple[Piece, Piece]:
 
 
 @rule(exp.Literal, args="this is_string")
-def _literal(_to: Expressions, node: exp.Expr) -> Piece:
+def _literal(_to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     if node.args["is_string"]:
-        return Piece(sql=text_literal(node.this), kind=STRING, text=node.this)
+        return TypedSql(sql=text_literal(node.this), kind=STRING, text=node.this)
     return number(str(node.this))
 
 
 @rule(exp.Null)
-def _null(_to: Expressions, _node: exp.Expr) -> Piece:
-    return Piece(sql="NULL", kind=NULL)
+def _null(_to: ExpressionTranslator, _node: exp.Expr) -> TypedSql:
+    return TypedSql(sql="NULL", kind=NULL)
 
 
 @rule(exp.Boolean, args="this")
-def _boolean(_to: Expressions, node: exp.Expr) -> Piece:
-    return Piece(sql="TRUE" if node.this else "FALSE", kind=BOOLEAN)
+def _boolean(_to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
+    return TypedSql(sql="TRUE" if node.this else "FALSE", kind=BOOLEAN)
 
 
 @rule(exp.Placeholder, args="this")
-def _placeholder(to: Expressions, node: exp.Expr) -> Piece:
+def _placeholder(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     return to.queries.parameter(str(node.this))
 
 
 @rule(exp.Column, args="this table db catalog")
-def _column(to: Expressions, node: exp.Expr) -> Piece:
+def _column(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     if not isinstance(node.this, exp.Identifier):
-        raise Outside("a star in an expression")
+        raise Unsupported("a star in an expression")
     assert isinstance(node, exp.Column)  # noqa: S101  # by the table of rules
     return to.scope.find([part.name for part in node.parts])
 
 
 @rule(exp.Paren, args="this")
-def _paren(to: Expressions, node: exp.Expr) -> Piece:
+def _paren(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     inner = to(node.this)
     return replace(inner, sql=f"({inner.sql})")
 
@@ -206,7 +206,7 @@ def _paren(to: Expressions, node: exp.Expr) -> Piece:
 
 
 @rule(exp.Add, exp.Sub, args="this expression")
-def _add(to: Expressions, node: exp.Expr) -> Piece:
+def _add(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     sign = "+" if isinstance(node, exp.Add) else "-"
     if isinstance(node.expression, exp.Interval):
         return _shifted(to, node, sign)
@@ -215,14 +215,16 @@ def _add(to: Expressions, node: exp.Expr) -> Piece:
         scale = max(left.kind.scale, right.kind.scale)
         whole = max(left.kind.precision - left.kind.scale, right.kind.precision - right.kind.scale)
         kind = types.bounded(whole + scale + 1, scale)
-        return Piece(sql=cast_sql(f"({cast_sql(left.sql, kind)} {sign} {cast_sql(right.sql, kind)})", kind), kind=kind)
-    return Piece(sql=cast_sql(called(sign, left, right), left.kind), kind=left.kind)
+        return TypedSql(
+            sql=cast_sql(f"({cast_sql(left.sql, kind)} {sign} {cast_sql(right.sql, kind)})", kind), kind=kind
+        )
+    return TypedSql(sql=cast_sql(called(sign, left, right), left.kind), kind=left.kind)
 
 
 _CALLED: Final = {"+": "add", "-": "subtract", "*": "multiply"}
 
 
-def called(sign: str, left: Piece, right: Piece) -> str:
+def called(sign: str, left: TypedSql, right: TypedSql) -> str:
     """Return a sum, a difference or a product of values of one type.
 
     Of whole numbers by the function's name: DuckDB makes ``x > -1`` of ``x + 1 > 0``, and the overflow is not seen.
@@ -233,29 +235,29 @@ def called(sign: str, left: Piece, right: Piece) -> str:
 
 
 @rule(exp.Mul, args="this expression")
-def _multiply(to: Expressions, node: exp.Expr) -> Piece:
+def _multiply(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     left, right = _numbers(to, node)
     if not types.is_decimal(left.kind):
-        return Piece(sql=cast_sql(called("*", left, right), left.kind), kind=left.kind)
+        return TypedSql(sql=cast_sql(called("*", left, right), left.kind), kind=left.kind)
     digits = left.kind.precision + right.kind.precision
     kind = types.bounded(digits + 1, left.kind.scale + right.kind.scale)
     one = left.sql
     if digits > types.LONG_DIGITS:  # DuckDB multiplies in 64 bits unless one side is wider than they are
         one = cast_sql(one, pa.decimal128(min(types.MAX_DIGITS, max(digits, left.kind.precision)), left.kind.scale))
-    return Piece(sql=cast_sql(f"({one} * {right.sql})", kind), kind=kind)
+    return TypedSql(sql=cast_sql(f"({one} * {right.sql})", kind), kind=kind)
 
 
-def _numbers(to: Expressions, node: exp.Expr) -> tuple[Piece, Piece]:
+def _numbers(to: ExpressionTranslator, node: exp.Expr) -> tuple[TypedSql, TypedSql]:
     """Return the two sides of a sum, a difference or a product: decimals as they are, others in their common type."""
     left, right = to(node.this), to(node.expression)
     if not (types.is_number(left.kind) and types.is_number(right.kind)):
-        raise Outside(f"{left.kind} {node.key} {right.kind}")
+        raise Unsupported(f"{left.kind} {node.key} {right.kind}")
     if types.is_float(left.kind) or types.is_float(right.kind):
         kind = common(left.kind, right.kind)
         return implicit(left, kind), implicit(right, kind)
     if types.is_decimal(left.kind) or types.is_decimal(right.kind):
         if left.unsure or right.unsure:
-            raise Outside("a parameter or a cast literal with decimals")
+            raise Unsupported("a parameter or a cast literal with decimals")
         return (
             implicit(left, types.as_decimal(left.kind, left.digits)),
             implicit(right, types.as_decimal(right.kind, right.digits)),
@@ -264,39 +266,39 @@ def _numbers(to: Expressions, node: exp.Expr) -> tuple[Piece, Piece]:
 
 
 @rule(exp.Div, args="this expression")
-def _divide(to: Expressions, node: exp.Expr) -> Piece:
+def _divide(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     left, right = to(node.this), to(node.expression)
     if not (types.is_number(left.kind) and types.is_number(right.kind)):
-        raise Outside(f"{left.kind} / {right.kind}")
+        raise Unsupported(f"{left.kind} / {right.kind}")
     decimals = types.is_decimal(left.kind) or types.is_decimal(right.kind)
     if decimals and not (types.is_float(left.kind) or types.is_float(right.kind)):
-        raise Outside("a division of decimals")
+        raise Unsupported("a division of decimals")
     top, bottom = implicit(left, DOUBLE).sql, implicit(right, DOUBLE).sql
-    return Piece(sql=f"({top} / {guarded(f'{bottom} <> 0', bottom, 'a division by zero')})", kind=DOUBLE)
+    return TypedSql(sql=f"({top} / {guarded(f'{bottom} <> 0', bottom, 'a division by zero')})", kind=DOUBLE)
 
 
 @rule(exp.IntDiv, exp.Mod, args="this expression")
-def _whole_division(to: Expressions, node: exp.Expr) -> Piece:
+def _whole_division(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     left, right = compared(to(node.this), to(node.expression))
     if not types.is_integer(left.kind):
-        raise Outside(f"{node.key.upper()} of {left.kind}")
+        raise Unsupported(f"{node.key.upper()} of {left.kind}")
     if isinstance(node, exp.Mod):
-        return Piece(sql=cast_sql(f"({left.sql} % {right.sql})", left.kind), kind=left.kind)
-    return Piece(sql=cast_sql(f"({cast_sql(left.sql, LONG)} // {cast_sql(right.sql, LONG)})", LONG), kind=LONG)
+        return TypedSql(sql=cast_sql(f"({left.sql} % {right.sql})", left.kind), kind=left.kind)
+    return TypedSql(sql=cast_sql(f"({cast_sql(left.sql, LONG)} // {cast_sql(right.sql, LONG)})", LONG), kind=LONG)
 
 
 @rule(exp.Neg, args="this")
-def _negative(to: Expressions, node: exp.Expr) -> Piece:
+def _negative(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     if isinstance(node.this, exp.Literal) and not node.this.args["is_string"]:
         return number(f"-{node.this.this}")
     inner = to(node.this)
     if not types.is_number(inner.kind):
-        raise Outside(f"minus of {inner.kind}")
+        raise Unsupported(f"minus of {inner.kind}")
     check_negated(inner.kind)
     if types.is_integer(inner.kind):
-        zero = Piece(sql=cast_sql("0", inner.kind), kind=inner.kind)
-        return Piece(sql=cast_sql(called("-", zero, inner), inner.kind), kind=inner.kind)
-    return Piece(sql=cast_sql(f"(- {inner.sql})", inner.kind), kind=inner.kind)
+        zero = TypedSql(sql=cast_sql("0", inner.kind), kind=inner.kind)
+        return TypedSql(sql=cast_sql(called("-", zero, inner), inner.kind), kind=inner.kind)
+    return TypedSql(sql=cast_sql(f"(- {inner.sql})", inner.kind), kind=inner.kind)
 
 
 def check_negated(kind: pa.DataType) -> None:
@@ -306,22 +308,22 @@ def check_negated(kind: pa.DataType) -> None:
         Outside: the type may have such values.
     """
     if types.is_decimal(kind) and kind.precision > types.NEGATED_DIGITS:
-        raise Outside("a change of sign of decimals with many digits")
+        raise Unsupported("a change of sign of decimals with many digits")
 
 
 INTERVALS: Final = {"DAY": "DAY", "DAYS": "DAY", "WEEK": "WEEK", "WEEKS": "WEEK", "MONTH": "MONTH", "MONTHS": "MONTH"}
 INTERVALS_YEAR: Final = {"YEAR": "YEAR", "YEARS": "YEAR"}
 
 
-def _shifted(to: Expressions, node: exp.Expr, sign: str) -> Piece:
+def _shifted(to: ExpressionTranslator, node: exp.Expr, sign: str) -> TypedSql:
     """Translate a date plus or minus some days, weeks, months or years; the last day of a shorter month stays in it."""
     day, interval = to(node.this), node.expression
     unit = str(interval.args.get("unit") or "").upper()
     count = interval.this.this if isinstance(interval.this, exp.Literal) else None
     known = (INTERVALS | INTERVALS_YEAR).get(unit)
     if day.kind != DATE or known is None or not str(count).isdigit() or int(str(count)) > 100_000:  # noqa: PLR2004
-        raise Outside("this INTERVAL")
-    return Piece(sql=cast_sql(f"({day.sql} {sign} INTERVAL '{count}' {known})", DATE), kind=DATE)
+        raise Unsupported("this INTERVAL")
+    return TypedSql(sql=cast_sql(f"({day.sql} {sign} INTERVAL '{count}' {known})", DATE), kind=DATE)
 
 
 # ---- comparisons and conditions -------------------------------------------------------------------------------------
@@ -349,7 +351,7 @@ _DIGITS: Final = decimal.Context(prec=2 * types.MAX_DIGITS)
 _LONGEST: Final = 2**63 - 1
 
 
-def nearer(value: Piece, sign: str, literal: Piece) -> Piece:
+def nearer(value: TypedSql, sign: str, literal: TypedSql) -> TypedSql:
     """Return the literal that says the same with no more digits behind the point than the value has.
 
     ``n > 2.5`` is ``n > 2`` for whole numbers, and Spark reads it so, too. So the value is compared as it is, not cast row by
@@ -364,64 +366,64 @@ def nearer(value: Piece, sign: str, literal: Piece) -> Piece:
         return literal
     scale = value.kind.scale if types.is_decimal(value.kind) else 0
     if types.is_integer(value.kind) and abs(literal.exact) > _LONGEST:
-        raise Outside("a comparison with a number beyond all whole ones")
+        raise Unsupported("a comparison with a number beyond all whole ones")
     if literal.kind.scale <= scale:
         return literal
     step = decimal.Decimal(1).scaleb(-scale)
     return number(f"{literal.exact.quantize(step, rounding=_NEARER[sign], context=_DIGITS):f}")
 
 
-def comparison(left: Piece, right: Piece, sign: str) -> Piece:
+def comparison(left: TypedSql, right: TypedSql, sign: str) -> TypedSql:
     """Return a comparison of two values."""
     compared(left, right)  # what Spark would round or refuse is outside
     left, right = compared(nearer(right, _MIRRORED.get(sign, sign), left), nearer(left, sign, right))
     if not types.is_ordered(left.kind) or left.kind == NULL:
-        raise Outside(f"a comparison of {left.kind}")
-    return Piece(sql=f"({left.sql} {sign} {right.sql})", kind=BOOLEAN)
+        raise Unsupported(f"a comparison of {left.kind}")
+    return TypedSql(sql=f"({left.sql} {sign} {right.sql})", kind=BOOLEAN)
 
 
 @rule(*COMPARISONS, args="this expression")
-def _compare(to: Expressions, node: exp.Expr) -> Piece:
+def _compare(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     return comparison(to(node.this), to(node.expression), COMPARISONS[type(node)])
 
 
 @rule(exp.Between, args="this low high")
-def _between(to: Expressions, node: exp.Expr) -> Piece:
+def _between(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     value = to(node.this)
     low, high = comparison(value, to(node.args["low"]), ">="), comparison(value, to(node.args["high"]), "<=")
-    return Piece(sql=f"({low.sql} AND {high.sql})", kind=BOOLEAN)
+    return TypedSql(sql=f"({low.sql} AND {high.sql})", kind=BOOLEAN)
 
 
 @rule(exp.And, exp.Or, args="this expression")
-def _and(to: Expressions, node: exp.Expr) -> Piece:
+def _and(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     sides = [to.boolean(side).sql for side in node.flatten()]  # type: ignore[no-untyped-call, unused-ignore]
-    return Piece(sql=f"({f' {node.key.upper()} '.join(sides)})", kind=BOOLEAN)
+    return TypedSql(sql=f"({f' {node.key.upper()} '.join(sides)})", kind=BOOLEAN)
 
 
 @rule(exp.Not, args="this")
-def _not(to: Expressions, node: exp.Expr) -> Piece:
-    return Piece(sql=f"(NOT {to.boolean(node.this).sql})", kind=BOOLEAN)
+def _not(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
+    return TypedSql(sql=f"(NOT {to.boolean(node.this).sql})", kind=BOOLEAN)
 
 
-def null_test(to: "Expressions", node: exp.Expr) -> Piece:
+def null_test(to: "ExpressionTranslator", node: exp.Expr) -> TypedSql:
     """Return whether a value is NULL; DuckDB knows that of a constant without computing it, and so without its errors.
 
     Raises:
         Outside: it is a constant that has to be computed.
     """
     if not isinstance(node, exp.Literal | exp.Null) and node.find(exp.Column, exp.Placeholder, exp.Query) is None:
-        raise Outside("IS NULL of a constant")
-    return Piece(sql=f"({to(node).sql} IS NULL)", kind=BOOLEAN)
+        raise Unsupported("IS NULL of a constant")
+    return TypedSql(sql=f"({to(node).sql} IS NULL)", kind=BOOLEAN)
 
 
 @rule(exp.Is, args="this expression")
-def _is(to: Expressions, node: exp.Expr) -> Piece:
+def _is(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     if isinstance(node.expression, exp.Null):
         return null_test(to, node.this)
     if isinstance(node.expression, exp.Boolean):
         word = "TRUE" if node.expression.this else "FALSE"
-        return Piece(sql=f"({to.boolean(node.this).sql} IS {word})", kind=BOOLEAN)
-    raise Outside(f"IS {node.expression.key.upper()}")
+        return TypedSql(sql=f"({to.boolean(node.this).sql} IS {word})", kind=BOOLEAN)
+    raise Unsupported(f"IS {node.expression.key.upper()}")
 
 
 MOST_LISTED: Final = 1_000
@@ -429,18 +431,18 @@ MOST_LISTED: Final = 1_000
 
 
 @rule(exp.In, args="this expressions query")
-def _in(to: Expressions, node: exp.Expr) -> Piece:
+def _in(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     value = to(node.this)
     if node.args.get("query"):
         if not _only_decides(node):
-            raise Outside("IN with a subquery as a value")
+            raise Unsupported("IN with a subquery as a value")
         return to.queries.membership(value, node.args["query"], to.scope)
     if len(node.expressions) > MOST_LISTED:
-        raise Outside(f"IN with more than {MOST_LISTED:,} values")
+        raise Unsupported(f"IN with more than {MOST_LISTED:,} values")
     pieces, kind = unified([value, *to.each(node.expressions)])
     if not types.is_ordered(kind) or kind == NULL:
-        raise Outside(f"IN of {kind}")
-    return Piece(sql=f"({pieces[0].sql} IN ({', '.join(p.sql for p in pieces[1:])}))", kind=BOOLEAN)
+        raise Unsupported(f"IN of {kind}")
+    return TypedSql(sql=f"({pieces[0].sql} IN ({', '.join(p.sql for p in pieces[1:])}))", kind=BOOLEAN)
 
 
 def _only_decides(node: exp.Expr) -> bool:
@@ -458,21 +460,21 @@ def _only_decides(node: exp.Expr) -> bool:
 
 
 @rule(exp.Like, args="this expression negate")
-def _like(to: Expressions, node: exp.Expr) -> Piece:
+def _like(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     value = to(node.this)
     several = isinstance(node.expression, Quantified)
     patterns = to.each(node.expression.expressions if several else [node.expression])
     if value.kind != STRING or any(pattern.text is None or "\\" in pattern.text for pattern in patterns):
-        raise Outside("LIKE with a pattern that is no plain text")
+        raise Unsupported("LIKE with a pattern that is no plain text")
     if len(patterns) > MOST_LISTED:
-        raise Outside(f"LIKE with more than {MOST_LISTED:,} patterns")
+        raise Unsupported(f"LIKE with more than {MOST_LISTED:,} patterns")
     word = "NOT LIKE" if node.args.get("negate") else "LIKE"
     between = " AND " if several and node.expression.this == "ALL" else " OR "
-    return Piece(sql=f"({between.join(f'{value.sql} {word} {pattern.sql}' for pattern in patterns)})", kind=BOOLEAN)
+    return TypedSql(sql=f"({between.join(f'{value.sql} {word} {pattern.sql}' for pattern in patterns)})", kind=BOOLEAN)
 
 
 @rule(exp.Case, args="this ifs default")
-def _case(to: Expressions, node: exp.Expr) -> Piece:
+def _case(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     subject = to(node.this) if node.this else None
     conditions = [
         comparison(subject, to(branch.this), "=").sql if subject is not None else to.condition(branch.this).sql
@@ -480,41 +482,41 @@ def _case(to: Expressions, node: exp.Expr) -> Piece:
     ]
     default = node.args.get("default")
     results = [to(branch.args["true"]) for branch in node.args["ifs"]]
-    results.append(to(default) if default is not None else Piece(sql="NULL", kind=NULL))
+    results.append(to(default) if default is not None else TypedSql(sql="NULL", kind=NULL))
     return chosen(conditions, results)
 
 
 @rule(exp.If, args="this true false")
-def _if(to: Expressions, node: exp.Expr) -> Piece:
+def _if(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     other = node.args.get("false")
-    results = [to(node.args["true"]), to(other) if other is not None else Piece(sql="NULL", kind=NULL)]
+    results = [to(node.args["true"]), to(other) if other is not None else TypedSql(sql="NULL", kind=NULL)]
     return chosen([to.boolean(node.this).sql], results)
 
 
-def chosen(conditions: Sequence[str], results: Sequence[Piece]) -> Piece:
+def chosen(conditions: Sequence[str], results: Sequence[TypedSql]) -> TypedSql:
     """Return the first result whose condition holds, or the last one."""
     pieces, kind = unified(results)
     branches = " ".join(f"WHEN {c} THEN {p.sql}" for c, p in zip(conditions, pieces[:-1], strict=True))
-    return Piece(sql=f"CASE {branches} ELSE {pieces[-1].sql} END", kind=kind)
+    return TypedSql(sql=f"CASE {branches} ELSE {pieces[-1].sql} END", kind=kind)
 
 
 @rule(exp.Coalesce, exp.Greatest, exp.Least, args="this expressions")
-def _coalesce(to: Expressions, node: exp.Expr) -> Piece:
+def _coalesce(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     pieces, kind = unified(to.each([node.this, *node.expressions]))
     if not isinstance(node, exp.Coalesce) and (not types.is_ordered(kind) or kind in (BOOLEAN, types.BINARY)):
-        raise Outside(f"{node.key.upper()} of {kind}")
-    return Piece(sql=f"{node.key.upper()}({', '.join(p.sql for p in pieces)})", kind=kind)
+        raise Unsupported(f"{node.key.upper()} of {kind}")
+    return TypedSql(sql=f"{node.key.upper()}({', '.join(p.sql for p in pieces)})", kind=kind)
 
 
 @rule(exp.Nullif, args="this expression")
-def _nullif(to: Expressions, node: exp.Expr) -> Piece:
+def _nullif(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     value = to(node.this)
     same = comparison(value, to(node.expression), "=")
-    return Piece(sql=f"CASE WHEN {same.sql} THEN NULL ELSE {value.sql} END", kind=value.kind)
+    return TypedSql(sql=f"CASE WHEN {same.sql} THEN NULL ELSE {value.sql} END", kind=value.kind)
 
 
 @rule(exp.Nvl2, args="this true false")
-def _nvl2(to: Expressions, node: exp.Expr) -> Piece:
+def _nvl2(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     return chosen([f"({to(node.this).sql} IS NOT NULL)"], [to(node.args["true"]), to(node.args["false"])])
 
 
@@ -522,14 +524,14 @@ def _nvl2(to: Expressions, node: exp.Expr) -> Piece:
 
 
 @rule(exp.Exists, args="this")
-def _exists(to: Expressions, node: exp.Expr) -> Piece:
+def _exists(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     if isinstance(node.parent, exp.Binary | exp.Between | exp.In) and not isinstance(node.parent, exp.Connector):
-        raise Outside("EXISTS inside of a comparison")  # Spark reads it in parentheses only
+        raise Unsupported("EXISTS inside of a comparison")  # Spark reads it in parentheses only
     return to.queries.exists(node.this, to.scope)
 
 
 @rule(exp.Subquery, args="this")
-def _scalar(to: Expressions, node: exp.Expr) -> Piece:
+def _scalar(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     return to.queries.scalar(node.this, to.scope)
 
 
@@ -562,16 +564,16 @@ def cast_type(node: exp.Expr) -> pa.DataType:
         return pa.decimal128(precision, scale)
     if node.this in _CAST_TYPES and not node.expressions:
         return _CAST_TYPES[node.this]
-    raise Outside(f"the type {node.sql('spark')}")
+    raise Unsupported(f"the type {node.sql('spark')}")
 
 
 @rule(exp.Cast, exp.TryCast, args="this to")
-def _cast(to: Expressions, node: exp.Expr) -> Piece:
+def _cast(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     if node.args.get("safe"):
-        raise Outside("TRY_CAST")
+        raise Unsupported("TRY_CAST")
     kind = cast_type(node.args["to"])
     if isinstance(node.this, exp.Literal) and not node.this.args["is_string"] and kind == DOUBLE:
-        return Piece(sql=cast_sql(text_literal(str(node.this.this)), DOUBLE), kind=DOUBLE)
+        return TypedSql(sql=cast_sql(text_literal(str(node.this.this)), DOUBLE), kind=DOUBLE)
     inner = to(node.this)
     if inner.text is not None and types.is_decimal(kind):  # a suffix (2.5BD) reads as a cast of text
         literal = number(inner.text)
@@ -580,4 +582,4 @@ def _cast(to: Expressions, node: exp.Expr) -> Piece:
     return replace(converted(inner, kind), name=inner.name, unsure=unsure)
 
 
-__all__ = ["Expressions", "check_args", "chosen", "common", "parameter", "rule", "unified"]
+__all__ = ["ExpressionTranslator", "check_args", "chosen", "common", "parameter", "rule", "unified"]

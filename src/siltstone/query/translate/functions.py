@@ -7,9 +7,9 @@ import pyarrow as pa
 from sqlglot import exp
 
 from siltstone.query.translate import types
-from siltstone.query.translate.expressions import Expressions, check_negated, null_test, rule
-from siltstone.query.translate.outside import Outside
-from siltstone.query.translate.typed_sql import Piece, cast_sql, converted, guarded
+from siltstone.query.translate.expressions import ExpressionTranslator, check_negated, null_test, rule
+from siltstone.query.translate.outside import Unsupported
+from siltstone.query.translate.typed_sql import TypedSql, cast_sql, converted, guarded
 from siltstone.query.translate.types import BOOLEAN, DATE, INT, LONG, STRING, TIMESTAMP, TIMESTAMP_NTZ
 
 MAX_INT: Final = 2**31 - 1
@@ -17,10 +17,10 @@ LONGEST_BYTES: Final = 64 * 1024
 """Text that is put together in memory is no longer: rows come by thousands, and DuckDB counts none of it before it is there."""
 
 
-def _text(to: Expressions, node: exp.Expr) -> Piece:
+def _text(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     piece = to(node)
     if piece.kind != STRING:
-        raise Outside(f"{piece.kind} where text is needed")
+        raise Unsupported(f"{piece.kind} where text is needed")
     return piece
 
 
@@ -33,41 +33,43 @@ def _count(node: exp.Expr | None, *, what: str) -> int:
     if isinstance(node, exp.Literal) and not node.args["is_string"] and str(node.this).isdigit():
         if int(node.this) <= MAX_INT:
             return int(node.this)
-        raise Outside(f"{what} beyond 32 bits")
-    raise Outside(f"{what} that is no plain number")
+        raise Unsupported(f"{what} beyond 32 bits")
+    raise Unsupported(f"{what} that is no plain number")
 
 
 @rule(exp.Upper, exp.Lower, args="this")
-def _letters(to: Expressions, node: exp.Expr) -> Piece:
+def _letters(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     """Only plain letters: the two engines have other tables for the rest."""
     inner = _text(to, node.this)
     ascii_only = f"strlen({inner.sql}) = length({inner.sql})"
     why = f"{node.key.upper()} of letters beyond ASCII"
-    return Piece(sql=guarded(ascii_only, f"{node.key}({inner.sql})", why), kind=STRING)
+    return TypedSql(sql=guarded(ascii_only, f"{node.key}({inner.sql})", why), kind=STRING)
 
 
 @rule(exp.Length, args="this")
-def _length(to: Expressions, node: exp.Expr) -> Piece:
-    return Piece(sql=cast_sql(f"length({_text(to, node.this).sql})", INT), kind=INT)
+def _length(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
+    return TypedSql(sql=cast_sql(f"length({_text(to, node.this).sql})", INT), kind=INT)
 
 
 @rule(exp.Trim, args="this position")
-def _trim(to: Expressions, node: exp.Expr) -> Piece:
+def _trim(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     called = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(str(node.args.get("position") or "").upper(), "trim")
-    return Piece(sql=f"{called}({_text(to, node.this).sql}, ' ')", kind=STRING)
+    return TypedSql(sql=f"{called}({_text(to, node.this).sql}, ' ')", kind=STRING)
 
 
 @rule(exp.Substring, args="this start length")
-def _substring(to: Expressions, node: exp.Expr) -> Piece:
+def _substring(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     start = max(1, _count(node.args.get("start"), what="a start"))
     length = node.args.get("length")
     rest = f", {_count(length, what='a length')}" if length is not None else ""
-    return Piece(sql=f"substring({_text(to, node.this).sql}, {start}{rest})", kind=STRING)
+    return TypedSql(sql=f"substring({_text(to, node.this).sql}, {start}{rest})", kind=STRING)
 
 
 @rule(exp.Left, exp.Right, args="this expression")
-def _ends(to: Expressions, node: exp.Expr) -> Piece:
-    return Piece(sql=f"{node.key}({_text(to, node.this).sql}, {_count(node.expression, what='a length')})", kind=STRING)
+def _ends(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
+    return TypedSql(
+        sql=f"{node.key}({_text(to, node.this).sql}, {_count(node.expression, what='a length')})", kind=STRING
+    )
 
 
 _HOLDS: Final[dict[type[exp.Expr], str]] = {
@@ -78,35 +80,35 @@ _HOLDS: Final[dict[type[exp.Expr], str]] = {
 
 
 @rule(exp.StartsWith, exp.EndsWith, exp.Contains, args="this expression")
-def _holds(to: Expressions, node: exp.Expr) -> Piece:
+def _holds(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     called = _HOLDS[type(node)]
-    return Piece(sql=f"{called}({_text(to, node.this).sql}, {_text(to, node.expression).sql})", kind=BOOLEAN)
+    return TypedSql(sql=f"{called}({_text(to, node.this).sql}, {_text(to, node.expression).sql})", kind=BOOLEAN)
 
 
 @rule(exp.Replace, args="this expression replacement")
-def _replace(to: Expressions, node: exp.Expr) -> Piece:
+def _replace(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     search = _text(to, node.expression)
     if not search.text:
-        raise Outside("REPLACE of what is no plain text")
+        raise Unsupported("REPLACE of what is no plain text")
     by = node.args.get("replacement")
     inner, put = _text(to, node.this), _text(to, by) if by is not None else _NOTHING
     sql = f"replace({inner.sql}, {search.sql}, {put.sql})"
     if _replaces_by_less(node):
-        return Piece(sql=sql, kind=STRING)
+        return TypedSql(sql=sql, kind=STRING)
     _check_grows_once(node.this, *([by] if by is not None else []))
-    return Piece(sql=_bounded(f"{_bytes(inner)} * greatest({_bytes(put)}, 1)", sql), kind=STRING)
+    return TypedSql(sql=_bounded(f"{_bytes(inner)} * greatest({_bytes(put)}, 1)", sql), kind=STRING)
 
 
 @rule(exp.Concat, exp.DPipe, args="this expression expressions")
-def _concat(to: Expressions, node: exp.Expr) -> Piece:
+def _concat(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     parts = list(_put_together(node))
     _check_grows_once(*parts)
     pieces = [_text(to, part) for part in parts]
     sql = f"({' || '.join(piece.sql for piece in pieces)})"
-    return Piece(sql=_bounded(" + ".join(map(_bytes, pieces)), sql), kind=STRING)
+    return TypedSql(sql=_bounded(" + ".join(map(_bytes, pieces)), sql), kind=STRING)
 
 
-_NOTHING: Final = Piece(sql="''", kind=STRING, text="")
+_NOTHING: Final = TypedSql(sql="''", kind=STRING, text="")
 _TOGETHER: Final = (exp.Concat, exp.DPipe)
 
 
@@ -121,7 +123,7 @@ def _put_together(node: exp.Expr) -> Iterator[exp.Expr]:
         yield from _put_together(part)
 
 
-def _bytes(piece: Piece) -> str:
+def _bytes(piece: TypedSql) -> str:
     """Return SQL that says how long a text is; of a literal that is known."""
     return f"strlen({piece.sql})" if piece.text is None else str(len(piece.text.encode()))
 
@@ -146,72 +148,72 @@ def _check_grows_once(*nodes: exp.Expr) -> None:
     for node in nodes:
         for inner in node.find_all(*_TOGETHER, exp.Replace):
             if not isinstance(inner, exp.Replace) or not _replaces_by_less(inner):
-                raise Outside("text that is put together from text that was")
+                raise Unsupported("text that is put together from text that was")
 
 
 # ---- numbers --------------------------------------------------------------------------------------------------------
 
 
 @rule(exp.Abs, args="this")
-def _abs(to: Expressions, node: exp.Expr) -> Piece:
+def _abs(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     inner = to(node.this)
     if not types.is_number(inner.kind):
-        raise Outside(f"ABS of {inner.kind}")
+        raise Unsupported(f"ABS of {inner.kind}")
     check_negated(inner.kind)
-    return Piece(sql=cast_sql(f"abs({inner.sql})", inner.kind), kind=inner.kind)
+    return TypedSql(sql=cast_sql(f"abs({inner.sql})", inner.kind), kind=inner.kind)
 
 
 @rule(exp.Round, args="this decimals")
-def _round(to: Expressions, node: exp.Expr) -> Piece:
+def _round(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     inner = to(node.this)
     digits = _count(node.args["decimals"], what="a number of digits") if node.args.get("decimals") is not None else 0
     if not types.is_decimal(inner.kind):
-        raise Outside(f"ROUND of {inner.kind}")
+        raise Unsupported(f"ROUND of {inner.kind}")
     scale = min(inner.kind.scale, digits)
     kind = types.bounded(inner.kind.precision - inner.kind.scale + scale + 1, scale)
-    return Piece(sql=cast_sql(inner.sql, kind), kind=kind)
+    return TypedSql(sql=cast_sql(inner.sql, kind), kind=kind)
 
 
 @rule(exp.Ceil, exp.Floor, args="this")
-def _ceil(to: Expressions, node: exp.Expr) -> Piece:
+def _ceil(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     inner = to(node.this)
     if types.is_float(inner.kind):
-        return Piece(sql=cast_sql(f"{node.key}({inner.sql})", LONG), kind=LONG)
+        return TypedSql(sql=cast_sql(f"{node.key}({inner.sql})", LONG), kind=LONG)
     if not types.is_decimal(inner.kind):
-        raise Outside(f"{node.key.upper()} of {inner.kind}")
+        raise Unsupported(f"{node.key.upper()} of {inner.kind}")
     if inner.kind.scale == 0:
-        return Piece(sql=inner.sql, kind=inner.kind)
+        return TypedSql(sql=inner.sql, kind=inner.kind)
     kind = pa.decimal128(min(types.MAX_DIGITS, inner.kind.precision - inner.kind.scale + 1), 0)
     wide = pa.decimal128(min(types.MAX_DIGITS, inner.kind.precision + 1), inner.kind.scale)
-    return Piece(sql=cast_sql(f"{node.key}({cast_sql(inner.sql, wide)})", kind), kind=kind)
+    return TypedSql(sql=cast_sql(f"{node.key}({cast_sql(inner.sql, wide)})", kind), kind=kind)
 
 
 @rule(exp.Sqrt, args="this")
-def _sqrt(to: Expressions, node: exp.Expr) -> Piece:
+def _sqrt(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     inner = to(node.this)
     if not types.is_number(inner.kind):
-        raise Outside(f"SQRT of {inner.kind}")
-    return Piece(sql=f"sqrt({converted(inner, types.DOUBLE).sql})", kind=types.DOUBLE)
+        raise Unsupported(f"SQRT of {inner.kind}")
+    return TypedSql(sql=f"sqrt({converted(inner, types.DOUBLE).sql})", kind=types.DOUBLE)
 
 
 @rule(exp.IsNan, args="this")
-def _isnan(to: Expressions, node: exp.Expr) -> Piece:
+def _isnan(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     inner = to(node.this)
     if not types.is_float(inner.kind):
-        raise Outside(f"ISNAN of {inner.kind}")
-    return Piece(sql=f"coalesce(isnan({inner.sql}), FALSE)", kind=BOOLEAN)
+        raise Unsupported(f"ISNAN of {inner.kind}")
+    return TypedSql(sql=f"coalesce(isnan({inner.sql}), FALSE)", kind=BOOLEAN)
 
 
 # ---- dates and times ------------------------------------------------------------------------------------------------
 
 
-def _day(to: Expressions, node: exp.Expr) -> Piece:
+def _day(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     """Translate what has a date; the parser wraps it in a conversion of its own."""
     piece = to(node.this if isinstance(node, exp.TsOrDsToDate) else node)
     if piece.kind in (TIMESTAMP, TIMESTAMP_NTZ):
         return converted(piece, DATE)
     if piece.kind != DATE:
-        raise Outside(f"{piece.kind} where a date is needed")
+        raise Unsupported(f"{piece.kind} where a date is needed")
     return piece
 
 
@@ -228,58 +230,58 @@ _EXTRACTED: Final = {"YEAR": exp.Year, "QUARTER": exp.Quarter, "MONTH": exp.Mont
 
 
 @rule(*_PARTS, args="this")
-def _part(to: Expressions, node: exp.Expr) -> Piece:
-    return Piece(sql=cast_sql(_PARTS[type(node)].format(_day(to, node.this).sql), INT), kind=INT)
+def _part(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
+    return TypedSql(sql=cast_sql(_PARTS[type(node)].format(_day(to, node.this).sql), INT), kind=INT)
 
 
 @rule(exp.Extract, args="this expression")
-def _extract(to: Expressions, node: exp.Expr) -> Piece:
+def _extract(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     part = _EXTRACTED.get(node.this.name.upper())
     if part is None:
-        raise Outside(f"EXTRACT of {node.this.name}")
-    return Piece(sql=cast_sql(_PARTS[part].format(_day(to, node.expression).sql), INT), kind=INT)
+        raise Unsupported(f"EXTRACT of {node.this.name}")
+    return TypedSql(sql=cast_sql(_PARTS[part].format(_day(to, node.expression).sql), INT), kind=INT)
 
 
 @rule(exp.Hour, exp.Minute, exp.Second, args="this")
-def _hour(to: Expressions, node: exp.Expr) -> Piece:
+def _hour(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     inner = to(node.this)
     if inner.kind not in (TIMESTAMP, TIMESTAMP_NTZ):
-        raise Outside(f"{node.key.upper()} of {inner.kind}")
-    return Piece(sql=cast_sql(f"{node.key}({inner.sql})", INT), kind=INT)
+        raise Unsupported(f"{node.key.upper()} of {inner.kind}")
+    return TypedSql(sql=cast_sql(f"{node.key}({inner.sql})", INT), kind=INT)
 
 
 @rule(exp.TsOrDsToDate, args="this")
-def _to_date(to: Expressions, node: exp.Expr) -> Piece:
+def _to_date(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     return _day(to, node)
 
 
 @rule(exp.TsOrDsAdd, exp.DateAdd, args="this expression unit")
-def _date_add(to: Expressions, node: exp.Expr) -> Piece:
+def _date_add(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     if str(node.args.get("unit") or "DAY").upper() != "DAY":
-        raise Outside("DATE_ADD of another unit")
+        raise Unsupported("DATE_ADD of another unit")
     days = to(node.expression)
     if days.kind not in (INT, types.SHORT, types.BYTE):
-        raise Outside(f"DATE_ADD of {days.kind}")
-    return Piece(sql=cast_sql(f"({_day(to, node.this).sql} + {cast_sql(days.sql, INT)})", DATE), kind=DATE)
+        raise Unsupported(f"DATE_ADD of {days.kind}")
+    return TypedSql(sql=cast_sql(f"({_day(to, node.this).sql} + {cast_sql(days.sql, INT)})", DATE), kind=DATE)
 
 
 @rule(exp.DateDiff, args="this expression")
-def _date_diff(to: Expressions, node: exp.Expr) -> Piece:
+def _date_diff(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     end, start = _day(to, node.this), _day(to, node.expression)
-    return Piece(sql=cast_sql(f"({end.sql} - {start.sql})", INT), kind=INT)
+    return TypedSql(sql=cast_sql(f"({end.sql} - {start.sql})", INT), kind=INT)
 
 
 @rule(exp.AddMonths, args="this expression")
-def _add_months(to: Expressions, node: exp.Expr) -> Piece:
+def _add_months(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     negative = isinstance(node.expression, exp.Neg)
     count = _count(node.expression.this if negative else node.expression, what="a number of months")
     sign = "-" if negative else "+"
-    return Piece(sql=cast_sql(f"({_day(to, node.this).sql} {sign} INTERVAL '{count}' MONTH)", DATE), kind=DATE)
+    return TypedSql(sql=cast_sql(f"({_day(to, node.this).sql} {sign} INTERVAL '{count}' MONTH)", DATE), kind=DATE)
 
 
 @rule(exp.LastDay, args="this")
-def _last_day(to: Expressions, node: exp.Expr) -> Piece:
-    return Piece(sql=cast_sql(f"last_day({_day(to, node.this).sql})", DATE), kind=DATE)
+def _last_day(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
+    return TypedSql(sql=cast_sql(f"last_day({_day(to, node.this).sql})", DATE), kind=DATE)
 
 
 _TRUNCATED: Final = {
@@ -296,35 +298,35 @@ _OF_DATES: Final = ("YEAR", "QUARTER", "MONTH", "WEEK")
 def _unit(node: exp.Expr) -> str:
     """Return the unit that a literal names, as it is written: Spark knows no other word for it."""
     if not isinstance(node, exp.Literal) or not node.args["is_string"]:
-        raise Outside("a unit that is no plain text")
+        raise Unsupported("a unit that is no plain text")
     return node.name.upper()
 
 
-def _date_trunc(to: Expressions, unit: exp.Expr, value: exp.Expr) -> Piece:
+def _date_trunc(to: ExpressionTranslator, unit: exp.Expr, value: exp.Expr) -> TypedSql:
     wanted = _unit(unit)
     inner = to(value)
     if inner.kind == DATE:
         inner = converted(inner, TIMESTAMP)
     if inner.kind != TIMESTAMP or wanted not in _TRUNCATED:
-        raise Outside(f"DATE_TRUNC of {inner.kind} to {wanted}")
-    return Piece(sql=cast_sql(f"date_trunc('{_TRUNCATED[wanted]}', {inner.sql})", TIMESTAMP), kind=TIMESTAMP)
+        raise Unsupported(f"DATE_TRUNC of {inner.kind} to {wanted}")
+    return TypedSql(sql=cast_sql(f"date_trunc('{_TRUNCATED[wanted]}', {inner.sql})", TIMESTAMP), kind=TIMESTAMP)
 
 
-def _trunc(to: Expressions, value: exp.Expr, unit: exp.Expr) -> Piece:
+def _trunc(to: ExpressionTranslator, value: exp.Expr, unit: exp.Expr) -> TypedSql:
     wanted = _unit(unit)
     if wanted not in _OF_DATES:
-        raise Outside(f"TRUNC to {wanted}")
-    return Piece(sql=cast_sql(f"date_trunc('{_TRUNCATED[wanted]}', {_day(to, value).sql})", DATE), kind=DATE)
+        raise Unsupported(f"TRUNC to {wanted}")
+    return TypedSql(sql=cast_sql(f"date_trunc('{_TRUNCATED[wanted]}', {_day(to, value).sql})", DATE), kind=DATE)
 
 
 # ---- by name --------------------------------------------------------------------------------------------------------
 
 
-def _is_not_null(to: Expressions, node: exp.Expr) -> Piece:
-    return Piece(sql=f"(NOT {null_test(to, node).sql})", kind=BOOLEAN)
+def _is_not_null(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
+    return TypedSql(sql=f"(NOT {null_test(to, node).sql})", kind=BOOLEAN)
 
 
-BY_NAME: Final[dict[str, tuple[int, Callable[..., Piece]]]] = {
+BY_NAME: Final[dict[str, tuple[int, Callable[..., TypedSql]]]] = {
     "isnull": (1, null_test),
     "isnotnull": (1, _is_not_null),
     "date_trunc": (2, _date_trunc),
@@ -334,8 +336,8 @@ BY_NAME: Final[dict[str, tuple[int, Callable[..., Piece]]]] = {
 
 
 @rule(exp.Anonymous, args="this expressions")
-def _by_name(to: Expressions, node: exp.Expr) -> Piece:
+def _by_name(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     count, translated = BY_NAME.get(node.name.lower(), (-1, None))
     if translated is None or len(node.expressions) != count:
-        raise Outside(node.name.upper())
+        raise Unsupported(node.name.upper())
     return translated(to, *node.expressions)

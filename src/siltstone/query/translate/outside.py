@@ -1,5 +1,5 @@
 """What is not in the subset."""
 
 
-class Outside(Exception):  # noqa: N818
+class Unsupported(Exception):  # noqa: N818
     """The question lies outside the subset; the message is a phrase that says what in it does."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from siltstone.query.translate.outside import Outside
-from siltstone.query.translate.typed_sql import Piece, quoted
+from siltstone.query.translate.outside import Unsupported
+from siltstone.query.translate.typed_sql import TypedSql, quoted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,9 +17,9 @@ class ScopeColumn:
     sql: str
     kind: pa.DataType
 
-    def piece(self, name: str) -> Piece:
+    def piece(self, name: str) -> TypedSql:
         """Return it as an expression; Spark gives it the name by which it was asked for."""
-        return Piece(sql=self.sql, kind=self.kind, name=name)
+        return TypedSql(sql=self.sql, kind=self.kind, name=name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Scope:
     outer: "Scope | None" = None
     open: bool = False
     """True while WHERE is translated: only there a subquery names columns of the query around it, and of no further one."""
-    aliases: dict[str, Piece] = field(default_factory=dict)
+    aliases: dict[str, TypedSql] = field(default_factory=dict)
     """Names of the SELECT's own columns, where they come before those of its sources."""
     unclear: frozenset[str] = frozenset()
     """Names that Spark may take for a source's column or for an alias."""
@@ -63,14 +63,14 @@ class Scope:
     merged: bool = False
     """True if USING has merged columns: whose they are then is Spark's to tell."""
 
-    def find(self, parts: Sequence[str]) -> Piece:
+    def find(self, parts: Sequence[str]) -> TypedSql:
         """Return what a name of one or more parts means.
 
         Raises:
             Outside: nothing, or more than one thing, or something that only Spark can tell.
         """
         if len(parts) == 1 and parts[0].lower() in self.unclear:
-            raise Outside(f"the name {parts[0]}, which is a column and an alias")
+            raise Unsupported(f"the name {parts[0]}, which is a column and an alias")
         if len(parts) == 1 and parts[0].lower() in self.aliases:
             return self.aliases[parts[0].lower()]
         found = self._own(parts)
@@ -78,44 +78,44 @@ class Scope:
             return found
         if self.outer is not None:
             if not self.open:
-                raise Outside(f"column {'.'.join(parts)} of an outer query beyond the WHERE of a subquery")
+                raise Unsupported(f"column {'.'.join(parts)} of an outer query beyond the WHERE of a subquery")
             self.used_outer = True
             return replace(self.outer, outer=None).find(parts)
-        raise Outside(f"column {'.'.join(parts)}, which is not found")
+        raise Unsupported(f"column {'.'.join(parts)}, which is not found")
 
-    def _own(self, parts: Sequence[str]) -> Piece | None:
+    def _own(self, parts: Sequence[str]) -> TypedSql | None:
         lowered = [part.lower() for part in parts]
         for depth in reversed(range(len(parts))):  # a source's name comes before a struct's
             qualifier, name, fields = lowered[:depth], lowered[depth], parts[depth + 1 :]
             among = [s for s in self.sources if s.is_named(qualifier)] if depth else self.sources
             matches = [column for s in among for column in s.by_name.get(name, ())]
             if len(matches) > 1:
-                raise Outside(f"column {'.'.join(parts)}, which is ambiguous")
+                raise Unsupported(f"column {'.'.join(parts)}, which is ambiguous")
             if matches:
                 return self._field(matches[0].piece(parts[-1]), fields)
         return None
 
     @staticmethod
-    def _field(piece: Piece, fields: Sequence[str]) -> Piece:
+    def _field(piece: TypedSql, fields: Sequence[str]) -> TypedSql:
         for wanted in fields:
             if not pa.types.is_struct(piece.kind):
-                raise Outside(f"field {wanted} of something that is no struct")
+                raise Unsupported(f"field {wanted} of something that is no struct")
             matches = [f for f in piece.kind.fields if f.name.lower() == wanted.lower()]
             if len(matches) != 1:
-                raise Outside(f"field {wanted}, which is not found")
+                raise Unsupported(f"field {wanted}, which is not found")
             sql = f"struct_extract({piece.sql}, '{matches[0].name.replace(chr(39), chr(39) * 2)}')"
-            piece = Piece(sql=sql, kind=matches[0].type, name=wanted)
+            piece = TypedSql(sql=sql, kind=matches[0].type, name=wanted)
         return piece
 
-    def stars(self, qualifier: Sequence[str]) -> list[Piece]:
+    def stars(self, qualifier: Sequence[str]) -> list[TypedSql]:
         """Return the columns that a star stands for."""
         if qualifier and self.merged:
-            raise Outside(f"{'.'.join(qualifier)}.* beside USING")
+            raise Unsupported(f"{'.'.join(qualifier)}.* beside USING")
         lowered = [part.lower() for part in qualifier]
         among = [s for s in self.sources if s.is_named(lowered)] if qualifier else self.sources
         if not among or (qualifier and len(among) > 1):
-            raise Outside(f"{'.'.join(qualifier)}.*, which is not found")
-        return [Piece(sql=c.sql, kind=c.kind, name=c.name) for s in among for c in s.columns]
+            raise Unsupported(f"{'.'.join(qualifier)}.*, which is not found")
+        return [TypedSql(sql=c.sql, kind=c.kind, name=c.name) for s in among for c in s.columns]
 
 
 def source_of(

@@ -17,10 +17,10 @@ from siltstone.query.gate.admit import expanded_tables
 from siltstone.query.gate.syntax import range_of
 from siltstone.query.translate import types
 from siltstone.query.translate.aggregates import direction, is_aggregated, order_key
-from siltstone.query.translate.expressions import Expressions, check_args, unified
-from siltstone.query.translate.outside import Outside
+from siltstone.query.translate.expressions import ExpressionTranslator, check_args, unified
+from siltstone.query.translate.outside import Unsupported
 from siltstone.query.translate.scopes import Scope, ScopeColumn, ScopeSource, source_of
-from siltstone.query.translate.typed_sql import Piece, cast_sql, parameter, quoted
+from siltstone.query.translate.typed_sql import TypedSql, cast_sql, parameter, quoted
 from siltstone.query.translate.types import BOOLEAN
 
 MAX_LIMIT: Final = 2**31 - 1
@@ -80,14 +80,14 @@ class Columns:
     """A translated query, with what comes out of it: columns c1, c2, ..."""
 
     sql: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TypedSql, ...]
     correlated: bool = False
 
     def source(self, alias: str, parts: tuple[str, ...], names: Sequence[str] = ()) -> ScopeSource:
         """Return it as a source under an alias."""
         shown: list[str | None] = list(names) or [piece.name for piece in self.pieces]
         if len(shown) != len(self.pieces):
-            raise Outside("an alias with another number of columns")
+            raise Unsupported("an alias with another number of columns")
         rows = [(shown[i], f"c{i + 1}", piece.kind) for i, piece in enumerate(self.pieces)]
         return source_of(alias, parts, rows)
 
@@ -110,13 +110,13 @@ def translate(
     Raises:
         Outside: it is not in the subset.
     """
-    queries = Queries(tables, dict(parameters or {}), materialized=expanded_tables(tree) > MAX_INLINED)
+    queries = SelectTranslator(tables, dict(parameters or {}), materialized=expanded_tables(tree) > MAX_INLINED)
     done = queries.query(tree, {}, None, top=True, limit=limit)
     for piece in done.pieces:
         if piece.name is None:
-            raise Outside("a column without a name (give it one with AS)")
+            raise Unsupported("a column without a name (give it one with AS)")
         if piece.kind == types.NULL:
-            raise Outside("a column of nothing but NULL")
+            raise Unsupported("a column of nothing but NULL")
     schema = pa.schema([pa.field(str(piece.name), piece.kind) for piece in done.pieces])
     return Translated(
         sql=done.sql,
@@ -127,7 +127,7 @@ def translate(
 
 
 @dataclass(slots=True)
-class Queries:
+class SelectTranslator:
     """Translates queries; what is in them shares one counter for aliases."""
 
     tables: Tables
@@ -143,10 +143,10 @@ class Queries:
         self.count += 1
         return f"{letter}{self.count}"
 
-    def parameter(self, name: str) -> Piece:
+    def parameter(self, name: str) -> TypedSql:
         """Return a placeholder with the type of its value."""
         if name not in self.parameters:
-            raise Outside(f"the parameter {name}")
+            raise Unsupported(f"the parameter {name}")
         piece = parameter(name, self.parameters[name])
         if "$" in piece.sql:
             self.used.add(name)
@@ -167,9 +167,9 @@ class Queries:
         elif isinstance(node, exp.SetOperation):
             done = self._set_operation(node, known, outer, top=top, limit=limit)
         else:
-            raise Outside(node.key.upper())
+            raise Unsupported(node.key.upper())
         if len(with_sql) + len(done.sql) > MAX_SQL_CHARS:
-            raise Outside(f"a question of more than {MAX_SQL_CHARS:,} characters once it is translated")
+            raise Unsupported(f"a question of more than {MAX_SQL_CHARS:,} characters once it is translated")
         return Columns(sql=f"{with_sql}{done.sql}", pieces=done.pieces, correlated=done.correlated)
 
     def _with(self, node: exp.Expr | None, ctes: Ctes) -> tuple[str, Ctes]:
@@ -185,7 +185,7 @@ class Queries:
             names = [column.name for column in cte.args["alias"].args.get("columns") or ()]
             if names:
                 if len(names) != len(done.pieces):
-                    raise Outside("an alias with another number of columns")
+                    raise Unsupported("an alias with another number of columns")
                 pieces = tuple(piece.named(name) for piece, name in zip(done.pieces, names, strict=True))
                 done = Columns(sql=done.sql, pieces=pieces)
             known[cte.alias.lower()] = (alias, done)
@@ -199,21 +199,21 @@ class Queries:
         del outer
         left, right = self.query(node.this, ctes, None), self.query(node.expression, ctes, None)
         if len(left.pieces) != len(right.pieces):
-            raise Outside("a set operation of other numbers of columns")
+            raise Unsupported("a set operation of other numbers of columns")
         kinds: list[pa.DataType] = []
         for one, other in zip(left.pieces, right.pieces, strict=True):
-            kinds.append(unified([Piece(sql="", kind=one.kind), Piece(sql="", kind=other.kind)])[1])
+            kinds.append(unified([TypedSql(sql="", kind=one.kind), TypedSql(sql="", kind=other.kind)])[1])
         word = node.key.upper()
         if not node.args.get("distinct"):
             word += " ALL"
         elif not all(types.is_grouped(kind) for kind in kinds):
-            raise Outside(f"{word} of such values")
+            raise Unsupported(f"{word} of such values")
         if not isinstance(node, exp.Union) and not all(types.is_grouped(kind) for kind in kinds):
-            raise Outside(f"{word} of such values")
+            raise Unsupported(f"{word} of such values")
         sql = f"{self._with_types(left, kinds)} {word} {self._with_types(right, kinds)}"
-        pieces = tuple(Piece(sql=f"c{i + 1}", kind=kind, name=left.pieces[i].name) for i, kind in enumerate(kinds))
+        pieces = tuple(TypedSql(sql=f"c{i + 1}", kind=kind, name=left.pieces[i].name) for i, kind in enumerate(kinds))
         wrapped = self._wrapped(sql, len(kinds))
-        tail = self._order(node, Expressions(_Within(self, {}), Scope()), pieces, plain=True)
+        tail = self._order(node, ExpressionTranslator(_Within(self, {}), Scope()), pieces, plain=True)
         tail += self._limit(node, top=top, limit=limit)
         return Columns(sql=f"{wrapped}{tail}", pieces=pieces, correlated=left.correlated or right.correlated)
 
@@ -229,7 +229,7 @@ class Queries:
         ]
         for piece, kind in zip(side.pieces, kinds, strict=True):
             if piece.kind not in (kind, types.NULL) and types.is_decimal(piece.kind) and types.is_float(kind):
-                raise Outside("decimals and doubles in a set operation")
+                raise Unsupported("decimals and doubles in a set operation")
         return f"(SELECT {', '.join(shown)} FROM ({side.sql}) AS {alias})"  # noqa: S608
 
     def _select(self, node: exp.Select, ctes: Ctes, outer: Scope | None, *, top: bool, limit: int | None) -> Columns:
@@ -237,12 +237,12 @@ class Queries:
         scope = Scope(outer=outer)
         source = self._from(node, scope, ctes)
         windows = {window.this.name.lower(): window for window in node.args.get("windows") or ()}
-        to = Expressions(_Within(self, ctes), scope, windows)
+        to = ExpressionTranslator(_Within(self, ctes), scope, windows)
         pieces, nodes = self._projections(node, to)
         parts = [f"SELECT {self._distinct(node, pieces)}", self._shown(pieces), source]
         if node.args.get("where"):
             if is_aggregated(node.args["where"].this):
-                raise Outside("an aggregate in WHERE")
+                raise Unsupported("an aggregate in WHERE")
             scope.open = True
             parts.append(f"WHERE {to.condition(node.args['where'].this).sql}")
             scope.open = False
@@ -253,8 +253,8 @@ class Queries:
         sql = " ".join(part for part in parts if part) + tail
         return Columns(sql=sql, pieces=tuple(pieces), correlated=scope.used_outer)
 
-    def _projections(self, node: exp.Select, to: Expressions) -> tuple[list[Piece], list[exp.Expr | None]]:
-        pieces: list[Piece] = []
+    def _projections(self, node: exp.Select, to: ExpressionTranslator) -> tuple[list[TypedSql], list[exp.Expr | None]]:
+        pieces: list[TypedSql] = []
         nodes: list[exp.Expr | None] = []
         for one in node.expressions:
             if isinstance(one, exp.Star):
@@ -278,21 +278,21 @@ class Queries:
                 break
         if len(pieces) > MAX_COLUMNS:
             if not any(map(_multiplies, node.root().find_all(exp.Select))):
-                raise Outside(f"more than {MAX_COLUMNS:,} columns")  # of one dataset: Spark answers
+                raise Unsupported(f"more than {MAX_COLUMNS:,} columns")  # of one dataset: Spark answers
             raise InvalidRequest(
                 f"A SELECT has at most {MAX_COLUMNS:,} columns; a * of this query stands for more. Name the columns."
             )
         return pieces, nodes
 
-    def _distinct(self, node: exp.Select, pieces: Sequence[Piece]) -> str:
+    def _distinct(self, node: exp.Select, pieces: Sequence[TypedSql]) -> str:
         if not node.args.get("distinct"):
             return ""
         check_args(node.args["distinct"], frozenset())
         if not all(types.is_grouped(piece.kind) for piece in pieces):
-            raise Outside("DISTINCT of such values")
+            raise Unsupported("DISTINCT of such values")
         return "DISTINCT"
 
-    def _shown(self, pieces: Sequence[Piece]) -> str:
+    def _shown(self, pieces: Sequence[TypedSql]) -> str:
         return ", ".join(f"{piece.sql} AS c{i + 1}" for i, piece in enumerate(pieces))
 
     # ---- FROM -----------------------------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ class Queries:
     def _from(self, node: exp.Select, scope: Scope, ctes: Ctes) -> str:
         if not node.args.get("from_"):
             if node.args.get("joins"):
-                raise Outside("a join of nothing")
+                raise Unsupported("a join of nothing")
             return ""
         check_args(node.args["from_"], frozenset({"this"}))
         sql, source = self._source(node.args["from_"].this, ctes)
@@ -313,12 +313,12 @@ class Queries:
         alias = self.alias("s")
         self.sources += 1
         if self.sources > MAX_SOURCES:
-            raise Outside(f"more than {MAX_SOURCES} tables and subqueries")
+            raise Unsupported(f"more than {MAX_SOURCES} tables and subqueries")
         if isinstance(node, exp.Table) and (numbers := range_of(node)) is not None:
             check_args(node, frozenset({"this", "alias"}))
             parts, names = _alias_of(node)
             if len(names) > 1:
-                raise Outside("an alias with another number of columns")
+                raise Unsupported("an alias with another number of columns")
             sql = f"(SELECT range AS c1 FROM range({numbers.start}, {numbers.stop}, {numbers.step}))"  # noqa: S608
             return f"{sql} AS {alias}", source_of(alias, parts, [((names or ["id"])[0], "c1", types.LONG)])
         if isinstance(node, exp.Table):
@@ -329,7 +329,7 @@ class Queries:
             done = self.query(node.this, ctes, None)
             parts, names = _alias_of(node)
             return f"({done.sql}) AS {alias}", done.source(alias, parts, names)
-        raise Outside(f"{node.key.upper()} in FROM")
+        raise Unsupported(f"{node.key.upper()} in FROM")
 
     def _table(self, node: exp.Table, alias: str, ctes: Ctes) -> tuple[str, ScopeSource]:
         parts, names = _alias_of(node)
@@ -337,12 +337,12 @@ class Queries:
         if len(own) == 1:
             found = ctes.get(own[0].lower())
             if found is None:
-                raise Outside(f"the table {own[0]}")
+                raise Unsupported(f"the table {own[0]}")
             return f"{found[0]} AS {alias}", found[1].source(alias, parts or own, names)
         relation = self.tables(node)
         shown = names or relation.schema.names
         if len(shown) != len(relation.schema):
-            raise Outside("an alias with another number of columns")
+            raise Unsupported("an alias with another number of columns")
         rows = [(shown[i], one.name, one.type) for i, one in enumerate(relation.schema)]
         return f"{relation.sql} AS {alias}", source_of(alias, parts or own, rows)
 
@@ -351,7 +351,7 @@ class Queries:
         right, source = self._source(node.this, ctes)
         side, kind = str(node.args.get("side") or "").upper(), str(node.args.get("kind") or "").upper()
         if (side, kind) not in _JOINS:
-            raise Outside(f"a {side} {kind} join")
+            raise Unsupported(f"a {side} {kind} join")
         word = _JOINS[side, kind]
         on, using = node.args.get("on"), node.args.get("using")
         before = list(scope.sources)
@@ -359,11 +359,11 @@ class Queries:
         if using:
             condition = self._using([one.name for one in using], before, source, scope, word)
         elif on is not None:
-            condition = Expressions(_Within(self, ctes), scope).condition(on).sql
+            condition = ExpressionTranslator(_Within(self, ctes), scope).condition(on).sql
         elif word in ("JOIN", "CROSS JOIN"):
             return f"{left} CROSS JOIN {right}"
         else:
-            raise Outside(f"a {word} without a condition")
+            raise Unsupported(f"a {word} without a condition")
         if word == "CROSS JOIN":
             word = "JOIN"
         if word in ("SEMI JOIN", "ANTI JOIN"):
@@ -375,13 +375,13 @@ class Queries:
     ) -> str:
         """Join by columns of the same name, which are shown once and first; only where the left one is the one to show."""
         if word not in ("JOIN", "LEFT JOIN") or len(before) != 1:
-            raise Outside(f"USING in such a {word}")
+            raise Unsupported(f"USING in such a {word}")
         lowered = {name.lower() for name in names}
         conditions, shared = [], []
         for name in names:
             one, other = Scope([before[0]]).find([name]), Scope([right]).find([name])
             if one.kind != other.kind or not types.is_ordered(one.kind):
-                raise Outside("USING of columns of different types")
+                raise Unsupported("USING of columns of different types")
             conditions.append(f"{one.sql} = {other.sql}")
             shared.append(ScopeColumn(name=_column_name(before[0], name), sql=one.sql, kind=one.kind))
         rest = [
@@ -395,7 +395,7 @@ class Queries:
     # ---- GROUP BY, HAVING, ORDER BY, LIMIT ------------------------------------------------------------------------
 
     def _group(
-        self, node: exp.Select, to: Expressions, pieces: Sequence[Piece], nodes: Sequence[exp.Expr | None]
+        self, node: exp.Select, to: ExpressionTranslator, pieces: Sequence[TypedSql], nodes: Sequence[exp.Expr | None]
     ) -> list[str]:
         group = node.args.get("group")
         if group is None:
@@ -404,30 +404,30 @@ class Queries:
         names = _by_name(pieces)
         keys = [self._grouped(one, to, pieces, nodes, names) for one in group.expressions]
         if not keys or not all(types.is_grouped(key.kind) and key.kind != types.NULL for key in keys):
-            raise Outside("GROUP BY of such values")
+            raise Unsupported("GROUP BY of such values")
         return [f"GROUP BY {', '.join(key.sql for key in keys)}"]
 
     def _grouped(
         self,
         node: exp.Expr,
-        to: Expressions,
-        pieces: Sequence[Piece],
+        to: ExpressionTranslator,
+        pieces: Sequence[TypedSql],
         nodes: Sequence[exp.Expr | None],
         names: Mapping[str, Sequence[int]],
-    ) -> Piece:
+    ) -> TypedSql:
         """Find out what a term of GROUP BY is: a place, a column of the sources, an alias, or an expression."""
         if isinstance(node, exp.Literal):
             at = _place(node, pieces)
             found = nodes[at]
             if found is not None and is_aggregated(found):
-                raise Outside("GROUP BY of an aggregate")
+                raise Unsupported("GROUP BY of an aggregate")
             return pieces[at]
         if isinstance(node, exp.Placeholder):
-            raise Outside("GROUP BY of a parameter")
+            raise Unsupported("GROUP BY of a parameter")
         if isinstance(node, exp.Column) and len(node.parts) == 1:
             try:
                 return Scope(to.scope.sources).find([node.name])
-            except Outside:
+            except Unsupported:
                 named = names.get(node.name.lower(), ())
                 if len(named) != 1 or to.scope.outer is not None:
                     raise
@@ -435,19 +435,19 @@ class Queries:
         return to(node)
 
     def _having(
-        self, node: exp.Select, to: Expressions, pieces: Sequence[Piece], nodes: Sequence[exp.Expr | None]
+        self, node: exp.Select, to: ExpressionTranslator, pieces: Sequence[TypedSql], nodes: Sequence[exp.Expr | None]
     ) -> list[str]:
         having = node.args.get("having")
         if having is None:
             return []
         if not node.args.get("group") and not any(n is not None and is_aggregated(n) for n in nodes):
-            raise Outside("HAVING without groups")
+            raise Unsupported("HAVING without groups")
         inner = self._aliased(to, pieces)
         return [f"HAVING {inner.condition(having.this).sql}"]
 
-    def _aliased(self, to: Expressions, pieces: Sequence[Piece]) -> Expressions:
+    def _aliased(self, to: ExpressionTranslator, pieces: Sequence[TypedSql]) -> ExpressionTranslator:
         """Let names mean columns of the SELECT, where no source has a column of that name that means something else."""
-        aliases: dict[str, Piece] = {}
+        aliases: dict[str, TypedSql] = {}
         unclear: set[str] = set()
         for piece in pieces:
             name = (piece.name or "").lower()
@@ -455,15 +455,15 @@ class Queries:
                 continue
             try:
                 own = Scope(to.scope.sources).find([name])
-            except Outside:
+            except Unsupported:
                 own = None
             if (own is not None and own.sql != piece.sql) or (name in aliases and aliases[name].sql != piece.sql):
                 unclear.add(name)
             aliases[name] = piece
         scope = Scope(to.scope.sources, outer=to.scope.outer, aliases=aliases, unclear=frozenset(unclear))
-        return Expressions(to.queries, scope, to.windows)
+        return ExpressionTranslator(to.queries, scope, to.windows)
 
-    def _order(self, node: exp.Expr, to: Expressions, pieces: Sequence[Piece], *, plain: bool) -> str:
+    def _order(self, node: exp.Expr, to: ExpressionTranslator, pieces: Sequence[TypedSql], *, plain: bool) -> str:
         order = node.args.get("order")
         if order is None:
             return ""
@@ -473,27 +473,27 @@ class Queries:
         for one in order.expressions:
             check_args(one, frozenset({"this", "desc", "nulls_first"}))
             if isinstance(one.this, exp.Placeholder) or one.this.find(exp.Query):
-                raise Outside("an order by a subquery or a parameter")
+                raise Unsupported("an order by a subquery or a parameter")
             at = _output(one.this, pieces, names)
             if at is not None:
                 order_key(pieces[at])
                 terms.append(f"{at + 1} {direction(one)}")
             elif plain:
-                raise Outside("an order by something that is not selected")
+                raise Unsupported("an order by something that is not selected")
             else:
                 aliased = aliased or self._aliased(to, pieces)
                 key = order_key(aliased(one.this))
                 if key.isdigit():
-                    raise Outside("an order by a constant")
+                    raise Unsupported("an order by a constant")
                 terms.append(f"{key} {direction(one)}")
         return f" ORDER BY {', '.join(terms)}"
 
     def _limit(self, node: exp.Expr, *, top: bool, limit: int | None) -> str:
         own, offset = node.args.get("limit"), node.args.get("offset")
         if (own is not None or offset is not None) and not top and not node.args.get("order"):
-            raise Outside("a LIMIT in a subquery without ORDER BY")
+            raise Unsupported("a LIMIT in a subquery without ORDER BY")
         if offset is not None and not node.args.get("order"):
-            raise Outside("an OFFSET without ORDER BY")
+            raise Unsupported("an OFFSET without ORDER BY")
         least = [_rows(own)] if own is not None else []
         least += [limit] if limit is not None else []
         sql = f" LIMIT {min(least)}" if least else ""
@@ -501,45 +501,45 @@ class Queries:
 
     # ---- subqueries in expressions --------------------------------------------------------------------------------
 
-    def membership(self, value: Piece, node: exp.Expr, scope: Scope, ctes: Ctes) -> Piece:
+    def membership(self, value: TypedSql, node: exp.Expr, scope: Scope, ctes: Ctes) -> TypedSql:
         """Translate ``value IN (SELECT ...)``."""
         done = self.query(node, ctes, scope)
         if len(done.pieces) != 1 or done.pieces[0].kind != value.kind or not types.is_ordered(value.kind):
-            raise Outside("IN with a subquery of another type")
-        return Piece(sql=f"({value.sql} IN ({done.sql}))", kind=BOOLEAN)
+            raise Unsupported("IN with a subquery of another type")
+        return TypedSql(sql=f"({value.sql} IN ({done.sql}))", kind=BOOLEAN)
 
-    def exists(self, node: exp.Expr, scope: Scope, ctes: Ctes) -> Piece:
+    def exists(self, node: exp.Expr, scope: Scope, ctes: Ctes) -> TypedSql:
         """Translate ``EXISTS (SELECT ...)``."""
-        return Piece(sql=f"EXISTS ({self.query(node, ctes, scope).sql})", kind=BOOLEAN)
+        return TypedSql(sql=f"EXISTS ({self.query(node, ctes, scope).sql})", kind=BOOLEAN)
 
-    def scalar(self, node: exp.Expr, scope: Scope, ctes: Ctes) -> Piece:
+    def scalar(self, node: exp.Expr, scope: Scope, ctes: Ctes) -> TypedSql:
         """Translate a subquery that stands for one value: one row by its shape, not by luck."""
         shape = isinstance(node, exp.Select) and not node.args.get("group") and not node.args.get("limit")
         if not shape or not any(is_aggregated(one) for one in node.expressions):
-            raise Outside("a subquery as a value that may have several rows")
+            raise Unsupported("a subquery as a value that may have several rows")
         done = self.query(node, ctes, scope)
         if len(done.pieces) != 1:
-            raise Outside("a subquery as a value with several columns")
-        return Piece(sql=f"({done.sql})", kind=done.pieces[0].kind)
+            raise Unsupported("a subquery as a value with several columns")
+        return TypedSql(sql=f"({done.sql})", kind=done.pieces[0].kind)
 
 
 class _Within:
-    """`Queries` as expressions see it: with the common table expressions that are visible where they stand."""
+    """`SelectTranslator` as expressions see it: with the common table expressions that are visible where they stand."""
 
-    def __init__(self, queries: Queries, ctes: Ctes) -> None:
+    def __init__(self, queries: SelectTranslator, ctes: Ctes) -> None:
         self._queries = queries
         self._ctes = ctes
 
-    def parameter(self, name: str) -> Piece:
+    def parameter(self, name: str) -> TypedSql:
         return self._queries.parameter(name)
 
-    def membership(self, value: Piece, node: exp.Expr, scope: Scope) -> Piece:
+    def membership(self, value: TypedSql, node: exp.Expr, scope: Scope) -> TypedSql:
         return self._queries.membership(value, node, scope, self._ctes)
 
-    def exists(self, node: exp.Expr, scope: Scope) -> Piece:
+    def exists(self, node: exp.Expr, scope: Scope) -> TypedSql:
         return self._queries.exists(node, scope, self._ctes)
 
-    def scalar(self, node: exp.Expr, scope: Scope) -> Piece:
+    def scalar(self, node: exp.Expr, scope: Scope) -> TypedSql:
         return self._queries.scalar(node, scope, self._ctes)
 
 
@@ -575,13 +575,13 @@ def _multiplies(node: exp.Select) -> bool:
     return bare + qualified > 1 or bool(bare and node.args.get("joins"))
 
 
-def _auto_named(node: exp.Expr, piece: Piece) -> Piece:
+def _auto_named(node: exp.Expr, piece: TypedSql) -> TypedSql:
     """Keep the name that Spark gives a column without an alias where it is known: that of a column and of plain aggregates."""
     while isinstance(node, exp.Paren):
         node = node.this
     if isinstance(node, exp.Column | exp.Count | exp.Sum | exp.Avg | exp.Min | exp.Max):
         return piece
-    return Piece(sql=piece.sql, kind=piece.kind, name=_literal_name(node))
+    return TypedSql(sql=piece.sql, kind=piece.kind, name=_literal_name(node))
 
 
 def _literal_name(node: exp.Expr) -> str | None:
@@ -599,14 +599,14 @@ def _column_name(source: ScopeSource, name: str) -> str:
     return next(c.name for c in source.columns if c.name is not None and c.name.lower() == name.lower())
 
 
-def _place(node: exp.Expr, pieces: Sequence[Piece]) -> int:
+def _place(node: exp.Expr, pieces: Sequence[TypedSql]) -> int:
     text = str(node.this)
     if node.args.get("is_string") or not text.isdigit() or not 1 <= int(text) <= len(pieces):
-        raise Outside("a place that is none")
+        raise Unsupported("a place that is none")
     return int(text) - 1
 
 
-def _output(node: exp.Expr, pieces: Sequence[Piece], names: Mapping[str, Sequence[int]]) -> int | None:
+def _output(node: exp.Expr, pieces: Sequence[TypedSql], names: Mapping[str, Sequence[int]]) -> int | None:
     """Return which column of the SELECT a term of ORDER BY names, by its place or its name."""
     if isinstance(node, exp.Literal):
         return _place(node, pieces)
@@ -615,11 +615,11 @@ def _output(node: exp.Expr, pieces: Sequence[Piece], names: Mapping[str, Sequenc
         if len(found) == 1:
             return found[0]
         if found:
-            raise Outside(f"the name {node.name}, which is ambiguous")
+            raise Unsupported(f"the name {node.name}, which is ambiguous")
     return None
 
 
-def _by_name(pieces: Sequence[Piece]) -> dict[str, list[int]]:
+def _by_name(pieces: Sequence[TypedSql]) -> dict[str, list[int]]:
     """Return the places of columns by their names in lower case."""
     found: dict[str, list[int]] = {}
     for at, piece in enumerate(pieces):
@@ -631,7 +631,7 @@ def _rows(node: exp.Expr) -> int:
     value = node.expression
     if isinstance(value, exp.Literal) and not value.args["is_string"] and str(value.this).isdigit():
         return min(int(value.this), MAX_LIMIT)
-    raise Outside("a LIMIT that is no plain number")
+    raise Unsupported("a LIMIT that is no plain number")
 
 
 __all__ = ["Relation", "Translated", "quoted", "translate"]

@@ -10,7 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 from siltstone.query.translate import types
-from siltstone.query.translate.outside import Outside
+from siltstone.query.translate.outside import Unsupported
 from siltstone.query.translate.types import DATE, DOUBLE, FLOAT, INTEGERS, NULL, STRING, TIMESTAMP, TIMESTAMP_NTZ
 
 GUARD: Final = "outside the subset: "
@@ -22,7 +22,7 @@ _YEARS: Final = ("0001-01-01", "9999-12-31")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class TypedSql:
     """An expression in DuckDB's SQL, with the type that it has in Spark."""
 
     sql: str
@@ -38,7 +38,7 @@ class Piece:
     text: str | None = None
     """The characters of a literal string: Spark reads a date or a time from them where one is needed."""
 
-    def named(self, name: str) -> "Piece":
+    def named(self, name: str) -> "TypedSql":
         """Return the same under another name."""
         return replace(self, name=name)
 
@@ -55,7 +55,7 @@ def text_literal(text: str) -> str:
         Outside: it holds a character that ends text elsewhere.
     """
     if "\0" in text:
-        raise Outside("a zero character in text")
+        raise Unsupported("a zero character in text")
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -69,7 +69,7 @@ def cast_sql(sql: str, kind: pa.DataType) -> str:
     return f"CAST({sql} AS {types.duck_type(kind)})"
 
 
-def implicit(piece: Piece, kind: pa.DataType) -> Piece:
+def implicit(piece: TypedSql, kind: pa.DataType) -> TypedSql:
     """Return a value as Spark takes it where it needs another type.
 
     Raises:
@@ -78,16 +78,16 @@ def implicit(piece: Piece, kind: pa.DataType) -> Piece:
     if piece.kind == kind:
         return piece
     if piece.kind == NULL:
-        return Piece(sql="NULL" if pa.types.is_nested(kind) else cast_sql("NULL", kind), kind=kind)
+        return TypedSql(sql="NULL" if pa.types.is_nested(kind) else cast_sql("NULL", kind), kind=kind)
     if piece.text is not None and kind in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
         return moment(piece.text, kind)
     numeric = types.is_number(piece.kind) and types.is_number(kind)
     if numeric or (piece.kind, kind) == (DATE, TIMESTAMP):
         return converted(piece, kind)
-    raise Outside(f"{piece.kind} where {kind} is needed")
+    raise Unsupported(f"{piece.kind} where {kind} is needed")
 
 
-def converted(piece: Piece, kind: pa.DataType) -> Piece:  # noqa: C901, PLR0911, PLR0912  # one branch for each pair of types
+def converted(piece: TypedSql, kind: pa.DataType) -> TypedSql:  # noqa: C901, PLR0911, PLR0912  # one branch for each pair of types
     """Return a cast, as ANSI mode has it.
 
     Raises:
@@ -96,42 +96,42 @@ def converted(piece: Piece, kind: pa.DataType) -> Piece:  # noqa: C901, PLR0911,
     source = piece.kind
     sql = piece.sql
     if source == kind:
-        return Piece(sql=sql, kind=kind)
+        return TypedSql(sql=sql, kind=kind)
     if source == NULL:
         return implicit(piece, kind)
     whole = types.is_integer(kind)
     if types.is_integer(source) and (types.is_number(kind) or kind == STRING):
-        return Piece(sql=cast_sql(sql, kind), kind=kind)
+        return TypedSql(sql=cast_sql(sql, kind), kind=kind)
     if types.is_float(source) and types.is_float(kind):
-        return Piece(sql=_narrowed(sql) if kind == FLOAT else cast_sql(sql, kind), kind=kind)
+        return TypedSql(sql=_narrowed(sql) if kind == FLOAT else cast_sql(sql, kind), kind=kind)
     if (types.is_float(source) or types.is_decimal(source)) and whole:
-        return Piece(sql=cast_sql(f"trunc({sql})", kind), kind=kind)
+        return TypedSql(sql=cast_sql(f"trunc({sql})", kind), kind=kind)
     if types.is_decimal(source):
         if types.is_decimal(kind):
-            return Piece(sql=cast_sql(sql, kind), kind=kind)
+            return TypedSql(sql=cast_sql(sql, kind), kind=kind)
         if kind == STRING:
-            return Piece(sql=_digits(sql, source), kind=kind)
+            return TypedSql(sql=_digits(sql, source), kind=kind)
         if types.is_float(kind):
             exact = source.precision <= types.EXACT_DOUBLE_DIGITS
             wide = cast_sql(sql, DOUBLE) if exact else cast_sql(cast_sql(sql, STRING), DOUBLE)
             if kind == FLOAT:
-                raise Outside("a cast of decimals to float")
-            return Piece(sql=wide, kind=kind)
+                raise Unsupported("a cast of decimals to float")
+            return TypedSql(sql=wide, kind=kind)
     if source == DATE and kind in (TIMESTAMP, TIMESTAMP_NTZ):
-        return Piece(sql=cast_sql(sql, kind), kind=kind)
+        return TypedSql(sql=cast_sql(sql, kind), kind=kind)
     if source == DATE and kind == STRING:
         first, last = _YEARS
         inside = f"{sql} BETWEEN DATE '{first}' AND DATE '{last}'"
-        return Piece(sql=guarded(inside, cast_sql(sql, kind), "a year of more than four digits as text"), kind=kind)
+        return TypedSql(sql=guarded(inside, cast_sql(sql, kind), "a year of more than four digits as text"), kind=kind)
     if source in (TIMESTAMP, TIMESTAMP_NTZ) and kind == DATE:
-        return Piece(sql=cast_sql(sql, kind), kind=kind)
+        return TypedSql(sql=cast_sql(sql, kind), kind=kind)
     if {source, kind} == {TIMESTAMP, TIMESTAMP_NTZ}:
-        return Piece(sql=cast_sql(sql, kind), kind=kind)
+        return TypedSql(sql=cast_sql(sql, kind), kind=kind)
     if source == types.BOOLEAN and (kind in INTEGERS or kind == STRING):
-        return Piece(sql=cast_sql(sql, kind), kind=kind)
+        return TypedSql(sql=cast_sql(sql, kind), kind=kind)
     if piece.text is not None and kind in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
         return moment(piece.text, kind)
-    raise Outside(f"a cast of {source} to {kind}")
+    raise Unsupported(f"a cast of {source} to {kind}")
 
 
 def _digits(sql: str, kind: pa.DataType) -> str:
@@ -145,7 +145,7 @@ def _narrowed(sql: str) -> str:
     return f"CAST({sql} AS FLOAT)"
 
 
-def moment(text: str, kind: pa.DataType) -> Piece:
+def moment(text: str, kind: pa.DataType) -> TypedSql:
     """Return the date or time that text names, read here: only what can be read in one way.
 
     Raises:
@@ -158,14 +158,14 @@ def moment(text: str, kind: pa.DataType) -> Piece:
         elif _MOMENT.fullmatch(text) and kind != DATE:
             shown = datetime.datetime.fromisoformat(text).isoformat(sep=" ")
         else:
-            raise Outside(f"the text {text!r} as a {kind}")
+            raise Unsupported(f"the text {text!r} as a {kind}")
     except ValueError as error:
-        raise Outside(f"the text {text!r} as a {kind}") from error
+        raise Unsupported(f"the text {text!r} as a {kind}") from error
     zone = "+00" if kind == TIMESTAMP else ""
-    return Piece(sql=f"{types.duck_type(kind)} '{shown}{zone}'", kind=kind)
+    return TypedSql(sql=f"{types.duck_type(kind)} '{shown}{zone}'", kind=kind)
 
 
-def number(text: str) -> Piece:
+def number(text: str) -> TypedSql:
     """Return a literal number with the type that Spark reads it as.
 
     Raises:
@@ -176,32 +176,32 @@ def number(text: str) -> Piece:
         for kind in (types.INT, types.LONG):
             if -(2 ** (kind.bit_width - 1)) <= value < 2 ** (kind.bit_width - 1):
                 sql = cast_sql(text, kind)
-                return Piece(sql=sql, kind=kind, name=text, digits=len(str(abs(value))))
-        raise Outside("a whole number with more digits than fit")
+                return TypedSql(sql=sql, kind=kind, name=text, digits=len(str(abs(value))))
+        raise Unsupported("a whole number with more digits than fit")
     if re.fullmatch(r"-?(\d+\.\d*|\.\d+)", text):
         exact = decimal.Decimal(text)
         _, digits, exponent = exact.as_tuple()
         scale = -int(exponent)
         kind = types.bounded(max(len(digits), scale), scale)
-        return Piece(sql=cast_sql(text_literal(text), kind), kind=kind, name=text, exact=exact)
+        return TypedSql(sql=cast_sql(text_literal(text), kind), kind=kind, name=text, exact=exact)
     if re.fullmatch(r"-?(\d+\.?\d*|\.\d+)[eE][+-]?\d+", text):
         if math.isinf(float(text)):
-            raise Outside("a number beyond those of double")
-        return Piece(sql=cast_sql(text_literal(text), DOUBLE), kind=DOUBLE)
-    raise Outside(f"the number {text}")
+            raise Unsupported("a number beyond those of double")
+        return TypedSql(sql=cast_sql(text_literal(text), DOUBLE), kind=DOUBLE)
+    raise Unsupported(f"the number {text}")
 
 
-def parameter(name: str, value: object) -> Piece:  # noqa: C901  # one case for each class
+def parameter(name: str, value: object) -> TypedSql:  # noqa: C901  # one case for each class
     """Return a placeholder with the type that Spark gives its value.
 
     Raises:
         Outside: a value of such a class has no type here.
     """
     if not _PLAIN_NAME.fullmatch(name):
-        raise Outside(f"a parameter of the name {name}")
+        raise Unsupported(f"a parameter of the name {name}")
     match value:
         case None:
-            return Piece(sql="NULL", kind=NULL)
+            return TypedSql(sql="NULL", kind=NULL)
         case bool():
             kind = types.BOOLEAN
         case int():
@@ -219,16 +219,16 @@ def parameter(name: str, value: object) -> Piece:  # noqa: C901  # one case for 
         case decimal.Decimal():
             kind = _decimal_kind(value)
         case _:
-            raise Outside(f"a parameter of class {type(value).__name__}")
-    return Piece(sql=f"CAST(${name} AS {types.duck_type(kind)})", kind=kind, unsure=types.is_integer(kind))
+            raise Unsupported(f"a parameter of class {type(value).__name__}")
+    return TypedSql(sql=f"CAST(${name} AS {types.duck_type(kind)})", kind=kind, unsure=types.is_integer(kind))
 
 
 def _decimal_kind(value: decimal.Decimal) -> pa.DataType:
     _, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
-        raise Outside("a parameter that is no number")
+        raise Unsupported("a parameter that is no number")
     scale = max(0, -exponent)
     precision = max(len(digits) + max(0, exponent), scale, 1)
     if precision > types.MAX_DIGITS or precision - scale > types.LONG_DIGITS:  # see `nearer`: Spark looks at its value
-        raise Outside("a parameter with more digits than fit")
+        raise Unsupported("a parameter with more digits than fit")
     return pa.decimal128(precision, scale)

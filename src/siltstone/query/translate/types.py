@@ -7,7 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from siltstone.query.translate.outside import Outside
+from siltstone.query.translate.outside import Unsupported
 
 BOOLEAN: Final = pa.bool_()
 BYTE: Final = pa.int8()
@@ -58,7 +58,7 @@ def duck_type(kind: pa.DataType) -> str:
         return f"DECIMAL({kind.precision},{kind.scale})"
     if kind in _DUCK:
         return _DUCK[kind]
-    raise Outside(f"a cast to {kind}")
+    raise Unsupported(f"a cast to {kind}")
 
 
 def is_decimal(kind: pa.DataType) -> bool:
@@ -106,7 +106,7 @@ def bounded(precision: int, scale: int) -> pa.DataType:
         return pa.decimal128(precision, scale)
     kept = max(MAX_DIGITS - (precision - scale), min(scale, MIN_LOST_SCALE))
     if kept < scale:
-        raise Outside("decimals with more digits than fit")
+        raise Unsupported("decimals with more digits than fit")
     return pa.decimal128(MAX_DIGITS, scale)
 
 
@@ -115,7 +115,7 @@ def wider_decimal(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     scale = max(one.scale, other.scale)
     whole = max(one.precision - one.scale, other.precision - other.scale)
     if whole + scale > MAX_DIGITS:
-        raise Outside("decimals with more digits than fit")
+        raise Unsupported("decimals with more digits than fit")
     return pa.decimal128(whole + scale, scale)
 
 
@@ -138,4 +138,4 @@ def common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
         return DOUBLE if is_float(one) or is_float(other) else wider_decimal(as_decimal(one), as_decimal(other))
     if {one, other} == {DATE, TIMESTAMP}:
         return TIMESTAMP
-    raise Outside(f"{one} and {other} in one place")
+    raise Unsupported(f"{one} and {other} in one place")
