@@ -25,7 +25,7 @@ from bench.results import Check, Report, Row, Sense, growth
 from siltstone import Dataset, Lake
 from siltstone.delta.parquet import data_file, writer_options
 from siltstone.model.columns import PERIOD
-from siltstone.model.files import Commit, CommitKind
+from siltstone.model.commit import Commit, CommitKind
 
 NAME: Final = "bench.main.events"
 SCHEMA: Final = pa.schema(

@@ -19,8 +19,8 @@ from bench.data import NAME, change_rows, settings
 from bench.measure import Sample, Summary
 from bench.plan import Run, size_text
 from bench.results import Check, Report, Row, Sense
+from siltstone.host.user_cache import cache_folder
 from siltstone.lake import Lake
-from siltstone.spark.jars import cache_folder
 
 LARGEST: Final = 1_000_000
 QUICK_SECONDS: Final = 0.7
@@ -64,7 +64,7 @@ def _environment(lake: Path, cache: Path) -> dict[str, str]:
 
 def _silt(environment: Mapping[str, str], *arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "siltstone.cli.__main__", "--json", *arguments],
+        [sys.executable, "-m", "siltstone.cli", "--json", *arguments],
         env=dict(environment),
         capture_output=True,
         text=True,

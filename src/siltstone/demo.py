@@ -306,7 +306,7 @@ def _compact(guide: _Guide, tour: Tour, people: "Dataset", calls: "Dataset") -> 
 def _reopen(guide: _Guide, tour: Tour, *, expected_calls: int) -> None:
     """Let a process that knows nothing of this one count."""
     with guide.step("open the lake in a new process", "delta-rs") as facts:
-        command = [sys.executable, "-m", "siltstone.cli.__main__", "--lake", str(tour.lake), "--json", "status"]
+        command = [sys.executable, "-m", "siltstone.cli", "--lake", str(tour.lake), "--json", "status"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=REOPEN_SECONDS, check=False)  # noqa: S603
         if done.returncode:
             raise Unavailable(f"A new process could not open the lake: {done.stderr.strip()}")

@@ -25,11 +25,11 @@ from siltstone.delta.layout import Layout
 from siltstone.errors import Corruption, Gone, InvalidRequest, SiltstoneError
 from siltstone.maintenance.background_squash import BackgroundSquash
 from siltstone.maintenance.service import MaintenanceService, Selection
+from siltstone.model.ddl import as_schema
 from siltstone.model.names import DatasetName
 from siltstone.model.preview import html_table
 from siltstone.model.reports import BackupReport, DatasetInfo, RestoreReport
 from siltstone.model.roles import check_may_compact, check_may_write
-from siltstone.model.schema import as_schema
 from siltstone.model.spec import as_names, make_spec
 from siltstone.spark.progress import Show
 from siltstone.spark.sessions import SparkSessions

@@ -17,7 +17,8 @@ from siltstone.delta.table import Table
 from siltstone.errors import Conflict, Corruption, Fenced, Gone, InvalidRequest, NotFound
 from siltstone.lake import Lake
 from siltstone.model.columns import APP_EPOCH, APP_FOLD, SEQ
-from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.model.commit import Commit, CommitKind
+from siltstone.model.files import DataFile
 from siltstone.model.spec import FORMAT_VERSION, PROPERTY_DROPPED, PROPERTY_FORMAT
 from tests.support.refusals import refused
 from tests.support.tables import (

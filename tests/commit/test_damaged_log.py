@@ -20,7 +20,7 @@ from siltstone.errors import Corruption, Reason
 from siltstone.eventlog.log import EventLog
 from siltstone.lake import Lake
 from siltstone.model.columns import APP_SEQ
-from siltstone.model.files import Commit, CommitKind
+from siltstone.model.commit import Commit, CommitKind
 from tests.support.histories import received
 from tests.support.internals import store_of
 from tests.support.leasing import lake_at, leases_of, taken

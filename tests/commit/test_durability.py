@@ -22,7 +22,7 @@ from siltstone.errors import Unavailable
 from siltstone.failpoints import arm
 from siltstone.lake import Lake
 from siltstone.model.columns import APP_FOLD
-from siltstone.model.files import Commit, CommitKind
+from siltstone.model.commit import Commit, CommitKind
 from tests.support.internals import store_of
 from tests.support.refusals import refused
 from tests.support.tables import FAST, append, append_commit, ids, make_table, open_table, stage

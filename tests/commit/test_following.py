@@ -19,7 +19,7 @@ from siltstone.delta.table import ParentVersion, Table
 from siltstone.delta.table_reader import FOLLOW_SECONDS, TableVersion
 from siltstone.errors import Corruption, Reason
 from siltstone.model.columns import APP_EPOCH, APP_FOLD, APP_PRODUCER, APP_SEQ, COMMIT_KIND, SEQ
-from siltstone.model.files import Commit, CommitKind
+from siltstone.model.commit import Commit, CommitKind
 from tests.support.faults import FaultyEntry, overtaken
 from tests.support.internals import replace_log_opening
 from tests.support.refusals import refused

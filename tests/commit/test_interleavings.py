@@ -15,7 +15,8 @@ import pytest
 
 from siltstone.compaction.operations.garbage_collection import vacuum
 from siltstone.coordination.liveness import LivenessLock
-from siltstone.dataset.store import Store, sequence_of
+from siltstone.dataset.snapshot import sequence_of
+from siltstone.dataset.store import Store
 from siltstone.dataset.write.row_conversion import change_rows
 from siltstone.delta.checkpoints import forget_history, write_checkpoint
 from siltstone.delta.parquet import write_file
@@ -23,7 +24,8 @@ from siltstone.delta.table import Table
 from siltstone.errors import Conflict
 from siltstone.lake import Lake
 from siltstone.model.columns import APP_FOLD, APP_PRUNE, SEQ, Op
-from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.model.commit import Commit, CommitKind
+from siltstone.model.files import DataFile
 from tests.support.internals import store_of
 from tests.support.tables import FAST, append_commit, ids, open_table, state
 

@@ -18,7 +18,8 @@ from siltstone.errors import CommitUnknown, Conflict, Gone, Unavailable
 from siltstone.failpoints import arm
 from siltstone.lake import Lake
 from siltstone.model.columns import APP_SEQ
-from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.model.commit import Commit, CommitKind
+from siltstone.model.files import DataFile
 from tests.support.faults import ERRORS, FaultyEntry, lands_then_raises, overtaken, raises
 from tests.support.internals import replace_back_off, replace_entry_writing, replace_refresh, store_of
 from tests.support.tables import (

@@ -17,7 +17,7 @@ from siltstone.delta.table import ParentVersion
 from siltstone.errors import Conflict, InvalidRequest
 from siltstone.lake import Lake
 from siltstone.model.columns import APP_SEQ, Op
-from siltstone.model.files import Commit, Committed
+from siltstone.model.commit import Commit, Committed
 from siltstone.model.reports import Ack
 from tests.support.internals import commit_batches, current_parts, forget_marks, parts_of, staged_batch, store_of
 from tests.support.processes import Pool, upsert_in_process

@@ -19,7 +19,7 @@ from siltstone.dataset.write.row_conversion import change_rows, to_table
 from siltstone.delta.checkpoints import Retention, clean_log, forget_history, write_checkpoint
 from siltstone.errors import Reason
 from siltstone.model.columns import APP_CONTENT, APP_FOLD, Op
-from siltstone.model.files import Commit, CommitKind
+from siltstone.model.commit import Commit, CommitKind
 from siltstone.model.reports import Ack
 from tests.support.folds import fold_by_arrow, squash_here, stage
 from tests.support.internals import commit_batches, staged_file, store_of

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from siltstone.compaction.operations.fold import fold
-from siltstone.dataset.store import Snapshot, Store
+from siltstone.dataset.snapshot import Snapshot
+from siltstone.dataset.store import Store
 from siltstone.errors import Conflict
 from siltstone.spark.connect_server import ConnectServer
 from tests.support.actors import STOP, apply, make, open_dataset, seen_rows, wait_for

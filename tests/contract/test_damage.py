@@ -7,7 +7,7 @@ from pathlib import Path
 from siltstone.errors import Corruption, Reason
 from siltstone.eventlog.events import Event
 from siltstone.eventlog.log import EventLog
-from siltstone.spark.jars import cache_folder
+from siltstone.host.user_cache import cache_folder
 from tests.support.flips import flipped
 from tests.support.histories import history, received
 from tests.support.refusals import refused

@@ -60,10 +60,25 @@ def test_parity_names_only_tests_that_exist() -> None:
         assert f"def {name}(" in source, name
 
 
-def test_every_room_of_the_architecture_exists() -> None:
-    text = (ROOT / "ARCHITECTURE.md").read_text()
-    for room in re.findall(r"^\| `([a-z_]+)/` \|", text, re.MULTILINE):
-        assert (ROOT / "src" / "siltstone" / room).is_dir(), room
+SOURCE = ROOT / "src" / "siltstone"
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
+
+
+def test_the_architecture_names_each_package_once() -> None:
+    packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    named = re.findall(r"^\| `([a-z_]+)/` \|", ARCHITECTURE, re.MULTILINE)
+    assert sorted(named) == sorted(packages)
+
+
+def test_every_file_that_the_architecture_names_exists() -> None:
+    named = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)+/?(?:\.py)?)`", ARCHITECTURE))
+    named |= set(re.findall(r"\]\(([^)]+\.md)\)", ARCHITECTURE))
+    assert len(named) > 40
+    assert [path for path in sorted(named) if not ((SOURCE / path).exists() or (ROOT / path).exists())] == []
+
+
+def test_the_lines_of_the_architecture_are_short() -> None:
+    assert [line for line in ARCHITECTURE.splitlines() if len(line) > 120] == []
 
 
 @pytest.mark.parametrize("tier", DEFAULT_TIERS, ids=lambda tier: tier.name)

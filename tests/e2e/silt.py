@@ -13,7 +13,7 @@ from typing import Any
 
 from siltstone.cli.app import main
 
-COMMAND = (sys.executable, "-m", "siltstone.cli.__main__")
+COMMAND = (sys.executable, "-m", "siltstone.cli")
 TIMEOUT_SECONDS = 300
 
 

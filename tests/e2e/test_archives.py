@@ -6,7 +6,7 @@ import pytest
 
 from siltstone.cli.class_archives import main, missing_kinds
 from siltstone.config import Settings
-from siltstone.spark.jars import cache_folder
+from siltstone.host.user_cache import cache_folder
 from siltstone.spark.jvm import find_java
 
 pytestmark = pytest.mark.spark

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from siltstone.clock import SystemClock
+from siltstone.host.user_cache import cache_folder
 from siltstone.query.spark_executor import SERVER_ENDED
 from siltstone.spark.connect_server import listens
-from siltstone.spark.jars import cache_folder
 from siltstone.spark.python_workers import python_daemons
 from siltstone.spark.shared_server import STATE_FILE, RunningServer, keeper_lives, read_state
 from tests.e2e.silt import Result, process

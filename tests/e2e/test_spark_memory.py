@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.spark.jars import cache_folder
+from siltstone.host.user_cache import cache_folder
 
 CLIENT = """
 import sys

@@ -15,7 +15,7 @@ import pytest
 from siltstone import Dataset, Lake, NotFound, Settings
 from siltstone.compaction.operations.garbage_collection import purge_files
 from siltstone.model.columns import APP_CONTENT
-from siltstone.model.files import Commit, CommitKind
+from siltstone.model.commit import Commit, CommitKind
 from siltstone.query.hot import NotResident
 from siltstone.query.hot import change_set as delta_room
 from siltstone.query.hot import fill as fill_room

@@ -16,7 +16,7 @@ from siltstone.compaction.execution.worker_main import session_members
 from siltstone.compaction.operations.cluster import whole_base
 from siltstone.compaction.planning.model import Plan
 from siltstone.model.columns import PERIOD
-from siltstone.model.files import Commit, CommitKind
+from siltstone.model.commit import Commit, CommitKind
 from tests.jobs.conftest import OpenLake
 from tests.support.children import Child, children_of
 from tests.support.faulty_worker import arrange, spark_is_writing

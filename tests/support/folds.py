@@ -13,11 +13,13 @@ import pyarrow.parquet as pq
 from siltstone import Dataset
 from siltstone.clock import SystemClock
 from siltstone.compaction.operations.commit import fold_info, job_info, prune
-from siltstone.dataset.store import Snapshot, Store
+from siltstone.dataset.snapshot import Snapshot
+from siltstone.dataset.store import Store
 from siltstone.delta.parquet import write_file
 from siltstone.delta.table import Table
 from siltstone.model.columns import APP_FOLD
-from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.model.commit import Commit, CommitKind
+from siltstone.model.files import DataFile
 from tests.support.internals import store_of
 
 

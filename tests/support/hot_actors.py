@@ -17,7 +17,7 @@ from siltstone.compaction.operations.garbage_collection import purge_files
 from siltstone.config import Settings
 from siltstone.delta.log_replay import LogChanged
 from siltstone.errors import Conflict, Gone
-from siltstone.model.files import Commit, CommitKind
+from siltstone.model.commit import Commit, CommitKind
 from tests.support import clicks, people
 from tests.support.folds import fold_by_arrow, stage
 from tests.support.hot import fold_log

@@ -13,7 +13,7 @@ from siltstone.delta.layout import Layout
 from siltstone.delta.table import Table
 from siltstone.errors import Fenced, SiltstoneError
 from siltstone.lake import Lake
-from siltstone.model.files import Commit, CommitKind
+from siltstone.model.commit import Commit, CommitKind
 from tests.support.tables import FAST, open_table
 
 ELSEWHERE: Final = "another machine"

@@ -16,7 +16,7 @@ from siltstone.delta.table import Table
 from siltstone.errors import Conflict, SiltstoneError
 from siltstone.lake import Lake
 from siltstone.model.columns import APP_SEQ, SEQ
-from siltstone.model.files import CommitKind
+from siltstone.model.commit import CommitKind
 from siltstone.model.reports import Ack
 from tests.support.tables import FAST, TABLE_SCHEMA, append, move, open_table
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from siltstone import Dataset, Lake, Settings
 from siltstone.config import JobPlace
 from siltstone.model.columns import APP_FOLD, PERIOD
-from siltstone.model.files import Commit, CommitKind
+from siltstone.model.commit import Commit, CommitKind
 from tests.support.folds import stage
 from tests.support.internals import store_of
 

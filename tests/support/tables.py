@@ -17,7 +17,8 @@ from siltstone.delta.layout import LOG
 from siltstone.delta.parquet import write_file
 from siltstone.delta.table import ParentVersion, Table
 from siltstone.model.columns import APP_EPOCH, APP_FOLD, APP_PRUNE, APP_SEQ, SEQ
-from siltstone.model.files import Commit, CommitKind, Committed, DataFile
+from siltstone.model.commit import Commit, CommitKind, Committed
+from siltstone.model.files import DataFile
 
 FILE_SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("note", pa.string())])
 TABLE_SCHEMA = pa.schema([pa.field(SEQ, pa.int64()), *FILE_SCHEMA])

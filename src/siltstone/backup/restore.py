@@ -39,7 +39,7 @@ from siltstone.errors import Corruption, InvalidRequest, Reason, SiltstoneError,
 from siltstone.failpoints import reach
 from siltstone.host.private_folders import OWNER_ONLY
 from siltstone.model.columns import APP_CONTENT, APP_EPOCH
-from siltstone.model.files import Commit, CommitKind
+from siltstone.model.commit import Commit, CommitKind
 from siltstone.model.names import DatasetName
 from siltstone.model.reports import RestoreReport
 

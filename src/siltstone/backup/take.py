@@ -39,7 +39,8 @@ from siltstone.coordination.leases import Leases
 from siltstone.dataset.dataset_folder import MARKER
 from siltstone.dataset.orphan_folders import unregistered
 from siltstone.dataset.registry import Registration, Registry
-from siltstone.dataset.store import Snapshot, Store, files_vanished
+from siltstone.dataset.snapshot import Snapshot, files_vanished
+from siltstone.dataset.store import Store
 from siltstone.delta.layout import LOG, SYSTEM, Layout, entry_name, has_versions, local_folder
 from siltstone.delta.log_reader import LAST_CHECKPOINT, list_log, since_own
 from siltstone.delta.table_reader import TableReader, TableVersion

@@ -75,7 +75,7 @@ RECORDED_BY: Final[dict[str, Callable[[Settings, Java], None]]] = {"connect": _b
 
 def _take_the_tour(**given: str) -> None:
     done = subprocess.run(  # noqa: S603
-        [sys.executable, "-m", "siltstone.cli.__main__", *TOUR],
+        [sys.executable, "-m", "siltstone.cli", *TOUR],
         env=os.environ | given,
         capture_output=True,
         text=True,

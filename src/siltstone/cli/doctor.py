@@ -108,7 +108,8 @@ def _java() -> Check:
 def _jars() -> Check:
     """Look where the jars would come from; fetching them is for the first command that needs Spark."""
     from siltstone.config import Settings
-    from siltstone.spark.jars import DELTA_VERSION, cache_folder, delta_jars, spark_home
+    from siltstone.host.user_cache import cache_folder
+    from siltstone.spark.jars import DELTA_VERSION, delta_jars, spark_home
 
     folder = cache_folder() / "jars" / f"delta-{DELTA_VERSION}-spark-{version('pyspark')}"
     settings = Settings.load()

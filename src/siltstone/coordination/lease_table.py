@@ -22,7 +22,8 @@ from siltstone.delta.named_rows import NamedRowTable
 from siltstone.errors import CommitUnknown, Conflict, Corruption, Gone, NotFound, Reason, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
 from siltstone.host import fork_safety
-from siltstone.model.files import CommitKind, DataFile
+from siltstone.model.commit import CommitKind
+from siltstone.model.files import DataFile
 from siltstone.model.lease import LeaseRow
 from siltstone.spark_tasks.parquet_checksums import open_parquet
 

@@ -25,7 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from siltstone.clock import utc_text
-from siltstone.dataset.store import Snapshot, Store, sequence_of
+from siltstone.dataset.snapshot import Snapshot, sequence_of
+from siltstone.dataset.store import Store
 from siltstone.delta.fsync import sync_directory
 from siltstone.delta.parquet import key_ranges
 from siltstone.delta.row_group_reader import readable

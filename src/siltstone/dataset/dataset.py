@@ -25,13 +25,15 @@ from siltstone.dataset.read.merged_view import view_count, view_frame, view_head
 from siltstone.dataset.read.python_rows import python_rows
 from siltstone.dataset.read.retry import SNAPSHOT_TRIES, damaged_file, with_snapshot
 from siltstone.dataset.registry import Registration
-from siltstone.dataset.store import Snapshot, Store, files_vanished
+from siltstone.dataset.snapshot import Snapshot, files_vanished
+from siltstone.dataset.store import Store
 from siltstone.dataset.write.change_writer import ChangedMeanwhile, ChangeWriter, check_producer
 from siltstone.dataset.write.keys import key_table
 from siltstone.dataset.write.row_conversion import check_keys, to_table
 from siltstone.dataset.write.tombstones import TombstoneRequest, record_tombstone, tombstone_ack
 from siltstone.errors import Conflict, Corruption, Gone, InvalidRequest, SiltstoneError, Unavailable
 from siltstone.model.columns import ACTOR, OP, REASON, SEQ, WRITTEN_AT, Op
+from siltstone.model.ddl import as_schema, as_type
 from siltstone.model.frames import polars_frame
 from siltstone.model.names import DatasetName
 from siltstone.model.preview import cell, html_table
@@ -54,7 +56,7 @@ from siltstone.model.reports import (
     VacuumReport,
 )
 from siltstone.model.roles import check_may_compact, check_may_write
-from siltstone.model.schema import as_schema, as_type, describe, fingerprint, type_name
+from siltstone.model.schema import describe, fingerprint, type_name
 from siltstone.model.spec import Kind, Spec, as_names
 from siltstone.spark.errors import (
     damage,

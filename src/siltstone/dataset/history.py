@@ -18,7 +18,7 @@ from siltstone.delta.log_reader import LogEntry, list_log, read_entry
 from siltstone.delta.table import Table
 from siltstone.errors import Corruption, InvalidRequest
 from siltstone.model.columns import APP_FOLD, COMMIT_KIND, COMMIT_PID, ROWS_REMOVED, SEQ, TOMBSTONES
-from siltstone.model.files import CommitKind
+from siltstone.model.commit import CommitKind
 from siltstone.model.reports import AuditRecord, HistoryEntry
 from siltstone.model.spec import Kind
 

@@ -48,7 +48,8 @@ from siltstone.errors import Conflict, Corruption, Gone, InvalidRequest, NotFoun
 from siltstone.failpoints import reach
 from siltstone.host.system_errors import read_failure
 from siltstone.model.columns import PERIOD, SEQ
-from siltstone.model.files import CommitKind, DataFile
+from siltstone.model.commit import CommitKind
+from siltstone.model.files import DataFile
 from siltstone.model.names import DatasetName
 from siltstone.model.schema import (
     base_schema,

@@ -1,8 +1,6 @@
-"""One incarnation of a dataset on disk: its two tables, its specification, its snapshots.
+"""One incarnation of a dataset on disk: its two tables, its specification, and how a snapshot of both is taken.
 
-A *snapshot* is (changes version c, base version v, watermark w), taken in this order: open `changes` at c, *then* `base`
-at v, then the watermark of that same v. Changes are pruned only after the fold that holds them has committed, so this
-order can never miss a change; the other order can. Tables that are not of one history are refused (`table_invariants`).
+Tables that are not of one history are refused (`table_invariants`).
 """
 
 import contextlib
@@ -21,16 +19,17 @@ from siltstone.clock import Clock
 from siltstone.config import Settings
 from siltstone.coordination.liveness import LivenessLock
 from siltstone.dataset.purge_listeners import PurgeListeners
+from siltstone.dataset.snapshot import Snapshot
 from siltstone.dataset.table_invariants import check_gapless, check_pruned, check_watermark
 from siltstone.delta.checkpoints import Retention
 from siltstone.delta.layout import BASE, CHANGES, Layout
 from siltstone.delta.parquet import ROW_GROUP_ROWS, stat_columns, writer_options
 from siltstone.delta.read_cache import ReadCache
 from siltstone.delta.row_group_reader import readable
-from siltstone.delta.table import Table, TableVersion
+from siltstone.delta.table import Table
 from siltstone.delta.table_reader import LogChanged
-from siltstone.errors import Conflict, Corruption, Reason, SiltstoneError, Unavailable
-from siltstone.model.columns import APP_CONTENT, APP_EPOCH, APP_FOLD, APP_PRUNE, APP_SEQ, SEQ
+from siltstone.errors import SiltstoneError, Unavailable
+from siltstone.model.columns import APP_CONTENT, APP_EPOCH, APP_FOLD, APP_PRUNE, APP_SEQ
 from siltstone.model.files import DataFile
 from siltstone.model.names import DatasetName
 from siltstone.model.schema import base_schema, change_schema, own_columns
@@ -53,100 +52,6 @@ CHANGES_LOG_ENTRIES: Final = 100
 
 CHECKED_FILES: Final = 10_000
 """Names of verified files that a process remembers; past this number those that were not asked for last are dropped."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """What a reader sees: both tables pinned, and the watermark up to which changes are in base."""
-
-    changes: TableVersion
-    base: TableVersion
-    watermark: int
-    past: bool = False
-    """True if it is not of now: what is worked out for it is of no use to later reads."""
-
-    @property
-    def sequence(self) -> int:
-        """The highest sequence that this snapshot contains."""
-        return max(self.watermark, self.changes.transactions.get(APP_SEQ, 0))
-
-    @property
-    def unfolded(self) -> tuple[DataFile, ...]:
-        """The change files that can hold rows above the watermark, oldest first."""
-        live = [file for file in self.changes.files if sequence_of(file) > self.watermark]
-        return tuple(sorted(live, key=lambda file: (sequence_of(file), file.path)))
-
-    @property
-    def unfolded_rows(self) -> int:
-        """How many change rows those files hold."""
-        return sum(file.rows for file in self.unfolded)
-
-    def until(self, sequence: int) -> "Snapshot":
-        """Return what was there after a sequence, or after the last one before it at which a change file ends."""
-        files = tuple(file for file in self.changes.files if sequence_of(file) <= sequence)
-        last = max((sequence_of(file) for file in files), default=0)
-        return replace(self, changes=replace(self.changes, files=files, transactions={APP_SEQ: last}), past=True)
-
-    @property
-    def changed_ms(self) -> tuple[int, int] | None:
-        """When the first and the last unfolded change were committed; None if a squash has hidden the first one's time."""
-        times = [file.modified_ms for file in self.unfolded]
-        first = [file.modified_ms for file in self.unfolded if sequence_of(file) == self.watermark + 1]
-        return (min(first), max(times)) if first and all(times) else None
-
-    @property
-    def epoch(self) -> int:
-        """The highest epoch that has committed to base."""
-        return self.base.transactions.get(APP_EPOCH, 0)
-
-    @property
-    def content(self) -> int:
-        """The content version: it grows when rows appear or go without a change row."""
-        return self.base.transactions.get(APP_CONTENT, 0)
-
-
-def check_columns(store: "Store", snapshot: Snapshot) -> None:
-    """Refuse to rewrite rows in columns that the dataset does not have any more.
-
-    Raises:
-        Conflict: somebody has altered the dataset; plan anew.
-    """
-    tables = (snapshot.base, snapshot.changes)
-    if not all(_same_columns(own_columns(table.schema), store.schema) for table in tables):
-        raise Conflict(
-            f"Dataset {store.name}: its columns were altered meanwhile. Plan anew.", reason=Reason.SCHEMA_CHANGED
-        )
-
-
-def _same_columns(found: pa.Schema, known: pa.Schema) -> bool:
-    return {f.name: f.type for f in found} == {f.name: f.type for f in known}
-
-
-def files_vanished(store: "Store") -> SiltstoneError:
-    """Return why files were not there on every look: one that is live is lost, or each time others were removed."""
-    lost = _not_there(store) & _not_there(store)  # twice: a compaction may remove one between the list and the look
-    if lost:
-        return Corruption(
-            f"Dataset {store.name}: live file {min(lost)} is missing from {store.path}. Restore it from a copy.",
-            reason=Reason.MISSING_FILE,
-            paths=sorted(lost),
-        )
-    return Unavailable(f"Dataset {store.name}: files kept disappearing while it was read. Try again.")
-
-
-def _not_there(store: "Store") -> set[str]:
-    snapshot = store.snapshot()
-    live = (
-        (table.path, file.path)
-        for table, files in ((store.base, snapshot.base.files), (store.changes, snapshot.changes.files))
-        for file in files
-    )
-    return {f"{folder.name}/{path}" for folder, path in live if not (folder / path).exists()}
-
-
-def sequence_of(file: DataFile) -> int:
-    """Return the sequence of a change file: its partition value."""
-    return int(file.partition[SEQ] or 0)
 
 
 class FrameCache:

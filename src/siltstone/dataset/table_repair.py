@@ -17,7 +17,7 @@ from siltstone.delta.foreign_commits import plan_undo
 from siltstone.delta.table import ParentVersion, Table
 from siltstone.errors import Conflict, Corruption
 from siltstone.model.columns import APP_FOLD, APP_PRUNE, APP_SEQ
-from siltstone.model.files import Commit, CommitKind
+from siltstone.model.commit import Commit, CommitKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

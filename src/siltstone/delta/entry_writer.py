@@ -36,7 +36,8 @@ from siltstone.model.columns import (
     FORGOTTEN_MS,
     ROWS_REMOVED,
 )
-from siltstone.model.files import Commit, DataFile
+from siltstone.model.commit import Commit
+from siltstone.model.files import DataFile
 
 ENGINE: Final = "siltstone"
 

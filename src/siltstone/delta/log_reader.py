@@ -25,7 +25,8 @@ from siltstone.delta.path_checks import checked
 from siltstone.errors import Corruption, Reason
 from siltstone.host.system_errors import read_failure
 from siltstone.model.columns import APP_COMMITTED, COMMIT_CRC, COMMIT_ID, COMMIT_KIND, COMMIT_UNDONE, FORGOTTEN_MS
-from siltstone.model.files import CommitKind, DataFile
+from siltstone.model.commit import CommitKind
+from siltstone.model.files import DataFile
 
 LAST_CHECKPOINT: Final = "_last_checkpoint"
 NS_PER_MS: Final = 1_000_000

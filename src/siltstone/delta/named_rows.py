@@ -19,7 +19,8 @@ from siltstone.delta.layout import DATA
 from siltstone.delta.parquet import small_file
 from siltstone.delta.table import ParentVersion, Table
 from siltstone.errors import Conflict, Corruption
-from siltstone.model.files import Commit, CommitKind, Committed, DataFile
+from siltstone.model.commit import Commit, CommitKind, Committed
+from siltstone.model.files import DataFile
 from siltstone.model.spec import FIRST_FORMAT, PROPERTY_FORMAT
 
 

@@ -45,7 +45,8 @@ from siltstone.failpoints import reach
 from siltstone.host import fork_safety
 from siltstone.host.system_errors import read_failure
 from siltstone.model.columns import COMMIT_KIND
-from siltstone.model.files import Added, Commit, CommitKind, Committed, Live
+from siltstone.model.commit import Commit, CommitKind, Committed
+from siltstone.model.files import Added, Live
 from siltstone.spark_tasks.parquet_checksums import parse_file
 
 CHECKPOINT_COMMITS: Final = 100

@@ -49,7 +49,8 @@ from siltstone.errors import CommitUnknown, Conflict, Corruption, Fenced, Reason
 from siltstone.failpoints import reach
 from siltstone.host.deferred_interrupts import Uninterrupted, raise_noted
 from siltstone.model.columns import APP_EPOCH, COMMIT_KIND, COMMIT_UNDONE
-from siltstone.model.files import Commit, CommitKind, Committed, DataFile
+from siltstone.model.commit import Commit, CommitKind, Committed
+from siltstone.model.files import DataFile
 from siltstone.model.schema import to_struct_json, type_name
 
 __all__ = ["TURN", "ParentVersion", "Table", "TableVersion"]

@@ -22,7 +22,8 @@ from siltstone.delta.table import Table
 from siltstone.errors import Conflict, Corruption, Gone, Unavailable
 from siltstone.eventlog.arrow_rows import DAY, FIRST_INDEX, IDX, with_indexes
 from siltstone.failpoints import reach
-from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.model.commit import Commit, CommitKind
+from siltstone.model.files import DataFile
 from siltstone.model.small_runs import small_event_files
 from siltstone.spark_tasks.parquet_checksums import open_parquet
 

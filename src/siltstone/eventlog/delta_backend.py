@@ -40,8 +40,9 @@ from siltstone.eventlog.local_table import open_local
 from siltstone.eventlog.pending_commits import Backlog
 from siltstone.eventlog.projection import Projection
 from siltstone.failpoints import reach
-from siltstone.model.files import Commit, CommitKind, Committed, DataFile
-from siltstone.spark.jars import private_cache
+from siltstone.host.user_cache import private_cache
+from siltstone.model.commit import Commit, CommitKind, Committed
+from siltstone.model.files import DataFile
 
 APP_INDEX: Final = "siltstone.index"
 """The transaction that holds the index of the last event."""

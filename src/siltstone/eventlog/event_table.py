@@ -11,7 +11,8 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from siltstone.eventlog.events import SCHEMA_VERSION
-from siltstone.model.files import Added, Commit, Committed, Live
+from siltstone.model.commit import Commit, Committed
+from siltstone.model.files import Added, Live
 from siltstone.model.spec import FIRST_FORMAT, PROPERTY_FORMAT
 
 PROPERTY_VERSION: Final = "siltstone.eventlog.version"

@@ -21,7 +21,8 @@ from siltstone.eventlog.address import Address
 from siltstone.eventlog.arrow_rows import DAY, FIRST_INDEX, TABLE_SCHEMA
 from siltstone.eventlog.compaction import squash
 from siltstone.eventlog.event_table import NEW_PROPERTIES
-from siltstone.model.files import Added, Commit, Committed, DataFile, Live
+from siltstone.model.commit import Commit, Committed
+from siltstone.model.files import Added, DataFile, Live
 from siltstone.spark_tasks.parquet_checksums import open_parquet
 
 KEPT_ENTRIES: Final = 100

@@ -11,14 +11,15 @@ The text is read by this grammar and nothing else. A word that is not in it (DEF
 a dataset does not store it.
 """
 
+import json
 import re
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
 from siltstone.errors import InvalidRequest
-from siltstone.model.schema import COMMENT, MAX_DECIMAL_DIGITS
+from siltstone.model.schema import COMMENT, MAX_DECIMAL_DIGITS, canonical_type, from_struct_json
 
 _UTC: Final = pa.timestamp("us", tz="UTC")
 _TYPES: Final[dict[str, pa.DataType]] = {
@@ -255,3 +256,30 @@ def _unescaped(text: str) -> str:
         return _ESCAPED.get(match[1], match[1]) if match[1] else match[0][0]
 
     return _ESCAPE.sub(plain, text[1:-1])
+
+
+def as_schema(schema: "pa.Schema | str | Any") -> pa.Schema:  # noqa: ANN401
+    """Return a schema that a user gave as Arrow's, as Spark's or as DDL text.
+
+    Raises:
+        InvalidRequest: it has another type, or cannot be parsed.
+    """
+    if isinstance(schema, pa.Schema):
+        return schema
+    if isinstance(schema, str):
+        return parse_ddl(schema)
+    if hasattr(schema, "jsonValue"):
+        given = schema.jsonValue()
+        if re.search(r'"(var)?char\(', json.dumps(given)):
+            raise InvalidRequest(
+                "A schema has a column of type CHAR or VARCHAR; the length is not supported. Use StringType."
+            )
+        return from_struct_json(given)
+    raise InvalidRequest(f"A schema is a pyarrow.Schema, a Spark StructType or DDL text, not {type(schema).__name__}.")
+
+
+def as_type(kind: pa.DataType | str, *, column: str) -> pa.DataType:
+    """Return a type that a user gave as Arrow's or as DDL text."""
+    if isinstance(kind, str):
+        kind = as_schema(f"`{column}` {kind}").field(0).type
+    return canonical_type(kind, column=column)

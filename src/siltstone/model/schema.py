@@ -9,7 +9,6 @@ import datetime
 import decimal
 import hashlib
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -445,32 +444,3 @@ def _from_json_type(kind: str | dict[str, Any], column: str) -> pa.DataType:
             return pa.struct(list(from_struct_json(kind)))
         case other:
             raise InvalidRequest(f"Column {column!r}: type {other} cannot be stored.")
-
-
-def as_schema(schema: "pa.Schema | str | Any") -> pa.Schema:  # noqa: ANN401
-    """Take a schema in any of the forms that a user may give it in.
-
-    Raises:
-        InvalidRequest: it is none of them.
-    """
-    if isinstance(schema, pa.Schema):
-        return schema
-    if isinstance(schema, str):
-        from siltstone.model.ddl import parse_ddl
-
-        return parse_ddl(schema)
-    if hasattr(schema, "jsonValue"):
-        given = schema.jsonValue()
-        if re.search(r'"(var)?char\(', json.dumps(given)):
-            raise InvalidRequest(
-                "A schema has a column of type CHAR or VARCHAR; the length is not supported. Use StringType."
-            )
-        return from_struct_json(given)
-    raise InvalidRequest(f"A schema is a pyarrow.Schema, a Spark StructType or DDL text, not {type(schema).__name__}.")
-
-
-def as_type(kind: pa.DataType | str, *, column: str) -> pa.DataType:
-    """Take a type as Arrow's or in Spark's words."""
-    if isinstance(kind, str):
-        kind = as_schema(f"`{column}` {kind}").field(0).type
-    return canonical_type(kind, column=column)

@@ -25,7 +25,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -34,7 +34,7 @@ from typing import Final
 
 from siltstone.config import Settings
 from siltstone.errors import Unavailable
-from siltstone.host.private_folders import private_folder
+from siltstone.host.user_cache import cache_folder
 from siltstone.spark.jvm import find_java
 
 DELTA_VERSION: Final = "4.4.0"
@@ -47,22 +47,6 @@ SHIPPED_BY_SPARK: Final = ("org.apache.hadoop:hadoop-client-api", "org.apache.ha
 FETCH_TIMEOUT_SECONDS: Final = 600.0
 RESOLVER_SETTINGS: Final = ("spark.jars.repositories", "spark.jars.ivySettings")
 """Settings with which a user names a mirror. They are passed to the resolver from the setting `spark`."""
-
-
-def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
-    """Return the folder for everything that can be rebuilt."""
-    environment = os.environ if environment is None else environment
-    root = environment.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "siltstone"
-
-
-def private_cache(name: str) -> Path:
-    """Return a folder of the cache that only its owner can enter, for files with user data.
-
-    Raises:
-        Unavailable: the folder belongs to another user, or cannot be created.
-    """
-    return private_folder(cache_folder() / name, remedy="Set XDG_CACHE_HOME to a folder of your own.")
 
 
 def spark_home() -> Path:

@@ -30,7 +30,6 @@ from typing import Final
 
 from siltstone.clock import Clock, SystemClock
 from siltstone.errors import Unavailable
-from siltstone.model.units import BYTES_PER_MB
 
 OLDEST_JAVA: Final = 17
 PREFERRED_JAVA: Final = (17, 21)
@@ -121,14 +120,6 @@ def _java_at(home: Path) -> Java | None:
         return None
     version = version_line[1].removeprefix("1.")
     return Java(home=home, version=version) if version[:1].isdigit() else None
-
-
-def machine_memory_mb() -> int:
-    """Return the memory that this process may use: the machine's, or its control group's if that is smaller."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with suppress(OSError, ValueError):
-        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return total // BYTES_PER_MB
 
 
 def fitted_memory_mb(machine_mb: int) -> int:

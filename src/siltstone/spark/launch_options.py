@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from siltstone.config import Settings
-from siltstone.spark.jars import cache_folder, delta_jars, driver_jars, spark_home
-from siltstone.spark.jvm import Java, archive_key, archive_options, fitted_memory_mb, machine_memory_mb
+from siltstone.host.memory import machine_memory_mb
+from siltstone.host.user_cache import cache_folder
+from siltstone.spark.jars import delta_jars, driver_jars, spark_home
+from siltstone.spark.jvm import Java, archive_key, archive_options, fitted_memory_mb
 
 APP_NAME: Final = "siltstone"
 

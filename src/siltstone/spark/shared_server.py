@@ -61,6 +61,7 @@ from siltstone.coordination.liveness import is_locked
 from siltstone.errors import Conflict, Reason, Unavailable
 from siltstone.host.fork_safety import close, own
 from siltstone.host.private_folders import OTHERS, private_folder
+from siltstone.host.user_cache import cache_folder
 from siltstone.spark.connect_server import (
     SERVER_START_SECONDS,
     SERVER_STOP_SECONDS,
@@ -68,7 +69,7 @@ from siltstone.spark.connect_server import (
     last_lines,
     listens,
 )
-from siltstone.spark.jars import DELTA_VERSION, cache_folder
+from siltstone.spark.jars import DELTA_VERSION
 
 FORMAT: Final = 1
 """Part of a place's name. A version that writes other files uses other places."""

@@ -24,7 +24,7 @@ from siltstone.errors import Conflict, Corruption, Fenced, InvalidRequest, NotFo
 from siltstone.failpoints import arm
 from siltstone.lake import Lake
 from siltstone.model.columns import APP_FOLD, APP_SEQ
-from siltstone.model.files import Commit, CommitKind
+from siltstone.model.commit import Commit, CommitKind
 from tests.support.backups import NAME, SCHEMA, expected, fill, held
 from tests.support.folds import fold_by_arrow
 from tests.support.hot import fold_log

@@ -7,7 +7,8 @@ from siltstone.compaction.operations.fold_plan import (
     Matched,
     touched_files,
 )
-from siltstone.model.files import CommitKind, DataFile, KeyRange, may_contain
+from siltstone.model.commit import CommitKind
+from siltstone.model.files import DataFile, KeyRange, may_contain
 
 TARGET = 800
 LARGE, SMALL = TARGET // SMALL_FILE_SHARE, TARGET // SMALL_FILE_SHARE - 1

@@ -25,7 +25,7 @@ from siltstone.delta.table import ParentVersion
 from siltstone.errors import Corruption, InvalidRequest
 from siltstone.eventlog.events import BuildRequestEvent, BuildStatus, JobEvent, JobStatus, PartitionStatus
 from siltstone.model.columns import APP_FOLD, FOLDED_BYTES, FOLDED_FILES
-from siltstone.model.files import Commit, CommitKind
+from siltstone.model.commit import Commit, CommitKind
 from tests.support.clocks import FakeClock
 from tests.support.folds import stage
 from tests.support.internals import (

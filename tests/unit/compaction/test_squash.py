@@ -11,7 +11,7 @@ import pytest
 from siltstone import Conflict, Dataset, Lake
 from siltstone.config import Settings
 from siltstone.dataset.read.arrow_view import latest_per_key, unfolded_rows
-from siltstone.dataset.store import Snapshot
+from siltstone.dataset.snapshot import Snapshot
 from siltstone.failpoints import arm
 from siltstone.model.columns import OP, SEQ
 from tests.support.internals import store_of

@@ -14,7 +14,8 @@ import pytest
 from siltstone.clock import SystemClock
 from siltstone.delta.entry_writer import entry_content, put_entry
 from siltstone.delta.layout import LOG, entry_name
-from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.model.commit import Commit, CommitKind
+from siltstone.model.files import DataFile
 
 FILE = DataFile(path="data/a.parquet", size_bytes=7, rows=2, partition={"_seq": "3"}, stats='{"numRecords": 2}')
 

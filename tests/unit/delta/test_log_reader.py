@@ -19,7 +19,8 @@ from siltstone.delta.log_reader import (
     readable_versions,
 )
 from siltstone.errors import Corruption, Reason
-from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.model.commit import Commit, CommitKind
+from siltstone.model.files import DataFile
 from tests.support.refusals import refused
 
 

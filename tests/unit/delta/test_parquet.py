@@ -25,7 +25,7 @@ from siltstone.delta.parquet import (
 )
 from siltstone.delta.table import Table
 from siltstone.errors import Corruption, Reason
-from siltstone.model.files import Commit, CommitKind
+from siltstone.model.commit import Commit, CommitKind
 from tests.support.refusals import refused
 from tests.support.tables import open_table
 

@@ -2,8 +2,8 @@ import pyarrow as pa
 import pytest
 
 from siltstone.errors import InvalidRequest
-from siltstone.model.ddl import parse_ddl
-from siltstone.model.schema import as_schema, canonical, comment_of
+from siltstone.model.ddl import as_schema, parse_ddl
+from siltstone.model.schema import canonical, comment_of
 from tests.support.refusals import refused as refuses
 
 UTC = pa.timestamp("us", tz="UTC")

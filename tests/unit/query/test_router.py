@@ -17,7 +17,7 @@ import pytest
 from siltstone import Lake
 from siltstone.config import Settings
 from siltstone.errors import Conflict, InvalidRequest, NotFound, Reason, Unavailable
-from siltstone.model.files import Commit, CommitKind
+from siltstone.model.commit import Commit, CommitKind
 from siltstone.query import cancellation
 from siltstone.query import hot_executor as hot_query
 from siltstone.query import result_cache as kept

@@ -7,8 +7,9 @@ import pytest
 from siltstone.clock import SystemClock
 from siltstone.config import Settings
 from siltstone.errors import Unavailable
+from siltstone.host.user_cache import cache_folder
 from siltstone.spark import jvm
-from siltstone.spark.jars import cache_folder, coordinate, delta_jars
+from siltstone.spark.jars import coordinate, delta_jars
 from siltstone.spark.launch_options import local_cores, options
 from tests.support.internals import tidy_archives
 from tests.support.refusals import refused

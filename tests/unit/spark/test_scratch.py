@@ -12,9 +12,9 @@ import pytest
 from siltstone.cli.doctor import run_checks
 from siltstone.config import Settings
 from siltstone.errors import InvalidRequest, Unavailable
+from siltstone.host.user_cache import private_cache
 from siltstone.lake import Lake
 from siltstone.spark.connect_server import properties
-from siltstone.spark.jars import private_cache
 from siltstone.spark.scratch import Scratch, dead_folders, scratch_root, sweep, sweep_all
 from tests.support.refusals import refused
 from tests.support.tables import FAST

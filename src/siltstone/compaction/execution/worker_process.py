@@ -25,8 +25,9 @@ from siltstone.compaction.execution.worker_main import session_members, settings
 from siltstone.compaction.failures import WorkerLost, exit_text
 from siltstone.config import Settings
 from siltstone.errors import Unavailable
+from siltstone.host.memory import machine_memory_mb
 from siltstone.model.units import BYTES_PER_MB
-from siltstone.spark.jvm import MEMORY_FLOOR_MB, fitted_memory_mb, machine_memory_mb
+from siltstone.spark.jvm import MEMORY_FLOOR_MB, fitted_memory_mb
 from siltstone.spark.scratch import Scratch
 
 COMMAND: Final = (sys.executable, "-m", "siltstone.compaction.execution.worker_main")

@@ -7,7 +7,7 @@ from siltstone.dataset.store import Store
 from siltstone.delta.log_reader import LogEntry, list_log, read_entry
 from siltstone.delta.table import Table
 from siltstone.model.columns import COMMIT_KIND, JOB
-from siltstone.model.files import CommitKind
+from siltstone.model.commit import CommitKind
 
 _ASIDE: Final = frozenset(
     {CommitKind.PRUNE.value, CommitKind.EPOCH.value, CommitKind.METADATA.value, CommitKind.RESTORE.value}

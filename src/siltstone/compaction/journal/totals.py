@@ -37,7 +37,7 @@ from siltstone.eventlog.events import (
 )
 from siltstone.eventlog.log import EventLog
 from siltstone.eventlog.transitions import ENDED_BUILDS, ENDED_JOBS
-from siltstone.spark.jars import private_cache
+from siltstone.host.user_cache import private_cache
 
 LAYOUT: Final = 3
 AT_ONCE: Final = 10_000

@@ -10,7 +10,8 @@ watermark, whether it was pruned or not.
 """
 
 from siltstone.compaction.operations.fold_plan import FoldPlan
-from siltstone.dataset.store import Store, sequence_of
+from siltstone.dataset.snapshot import sequence_of
+from siltstone.dataset.store import Store
 from siltstone.delta.table import ParentVersion
 from siltstone.errors import Conflict, Corruption
 from siltstone.failpoints import reach
@@ -24,7 +25,8 @@ from siltstone.model.columns import (
     FOLDED_FILES,
     JOB,
 )
-from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.model.commit import Commit, CommitKind
+from siltstone.model.files import DataFile
 
 
 class _NothingToPrune(Exception):  # noqa: N818

@@ -15,7 +15,8 @@ from siltstone.compaction.operations.fold_log import estimate_log
 from siltstone.compaction.operations.garbage_collection import Disk, scan_files
 from siltstone.compaction.operations.unreadable_files import unreadable_files
 from siltstone.dataset.read.arrow_view import read_file
-from siltstone.dataset.store import Snapshot, Store
+from siltstone.dataset.snapshot import Snapshot
+from siltstone.dataset.store import Store
 from siltstone.errors import Corruption, SiltstoneError, Unavailable
 from siltstone.model.columns import WRITTEN_AT
 from siltstone.model.reports import FoldEstimate, Status

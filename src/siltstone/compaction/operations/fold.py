@@ -25,7 +25,8 @@ from siltstone.compaction.operations.fold_shuffle import Shuffled
 from siltstone.compaction.operations.rewrite_errors import discarding, disk_failures, spark_failures
 from siltstone.dataset.audit import append_missing
 from siltstone.dataset.read.arrow_view import latest_per_key, unfolded_rows
-from siltstone.dataset.store import Snapshot, Store, check_columns
+from siltstone.dataset.snapshot import Snapshot, check_columns
+from siltstone.dataset.store import Store
 from siltstone.delta.parquet import key_ranges
 from siltstone.delta.row_group_reader import readable
 from siltstone.errors import Conflict, Corruption, Fenced, Reason

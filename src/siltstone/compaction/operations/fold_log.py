@@ -51,7 +51,8 @@ from siltstone.dataset.read.log_view import (
     without_hidden,
 )
 from siltstone.dataset.read.spark_frames import changes_frame, scan
-from siltstone.dataset.store import Snapshot, Store
+from siltstone.dataset.snapshot import Snapshot
+from siltstone.dataset.store import Store
 from siltstone.delta.layout import is_squashed
 from siltstone.delta.parquet import key_ranges
 from siltstone.delta.row_group_reader import readable

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from siltstone.compaction.operations.fold_plan import FoldPlan, Matched
 from siltstone.dataset.read.spark_frames import changes_frame, files_frame, join_side, latest_of
-from siltstone.dataset.store import Snapshot, Store
+from siltstone.dataset.snapshot import Snapshot
+from siltstone.dataset.store import Store
 from siltstone.delta.layout import is_squashed
 from siltstone.errors import Corruption
 from siltstone.model.columns import OP, Op

@@ -20,11 +20,13 @@ from siltstone.compaction.operations.commit import job_info
 from siltstone.compaction.operations.rewrite_errors import discarding, disk_failures, spark_failures
 from siltstone.compaction.operations.unreadable_files import check_readable
 from siltstone.compaction.planning.model import CLUSTERED, JobKind, JobSpec
-from siltstone.dataset.store import Snapshot, Store, check_columns
+from siltstone.dataset.snapshot import Snapshot, check_columns
+from siltstone.dataset.store import Store
 from siltstone.errors import Conflict, Corruption, Fenced
 from siltstone.failpoints import reach
 from siltstone.model.columns import PERIOD
-from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.model.commit import Commit, CommitKind
+from siltstone.model.files import DataFile
 from siltstone.model.reports import RollUpReport
 from siltstone.spark.output_files import attempt_folder, collect_files, house_settings, manifest
 

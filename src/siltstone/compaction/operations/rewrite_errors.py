@@ -5,7 +5,8 @@ from contextlib import contextmanager
 
 from siltstone.compaction.failures import UnreadableFiles, names_file
 from siltstone.compaction.operations.unreadable_files import check_readable
-from siltstone.dataset.store import Snapshot, Store
+from siltstone.dataset.snapshot import Snapshot
+from siltstone.dataset.store import Store
 from siltstone.delta.layout import DATA
 from siltstone.errors import Conflict, Corruption, Reason, Unavailable
 from siltstone.model.files import DataFile

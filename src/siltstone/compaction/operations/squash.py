@@ -23,13 +23,15 @@ import pyarrow.compute as pc
 from siltstone.compaction.operations.commit import job_info
 from siltstone.dataset.audit import append_missing
 from siltstone.dataset.read.arrow_view import change_rows_in, latest_per_key, sorted_rows
-from siltstone.dataset.store import Snapshot, Store, check_columns, sequence_of
+from siltstone.dataset.snapshot import Snapshot, check_columns, sequence_of
+from siltstone.dataset.store import Store
 from siltstone.delta.layout import squashed_file
 from siltstone.delta.parquet import write_file
 from siltstone.errors import Conflict, Corruption, Fenced, Gone, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.columns import OP, ROW_SEQ, SEQ, Op
-from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.model.commit import Commit, CommitKind
+from siltstone.model.files import DataFile
 from siltstone.model.reports import OutputFile, SquashReport
 from siltstone.model.small_runs import small_change_files
 from siltstone.spark.output_files import manifest

@@ -9,7 +9,8 @@ from siltstone.clock import Clock
 from siltstone.compaction.operations.rewrite import tier_of
 from siltstone.compaction.planning.model import CLUSTERED, Backlog, FileEntry, Shape, TableState
 from siltstone.config import Settings
-from siltstone.dataset.store import Snapshot, Store, sequence_of
+from siltstone.dataset.snapshot import Snapshot, sequence_of
+from siltstone.dataset.store import Store
 from siltstone.delta.layout import JOURNAL, Layout, has_versions
 from siltstone.delta.table import Table
 from siltstone.errors import Gone, SiltstoneError

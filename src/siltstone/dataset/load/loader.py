@@ -60,7 +60,8 @@ from siltstone.dataset.load.sorted_write import (
 from siltstone.dataset.read.dedup import RANK, ranked
 from siltstone.dataset.read.spark_frames import kept_on_disk
 from siltstone.dataset.schema_compat import fitted
-from siltstone.dataset.store import Snapshot, Store, check_columns
+from siltstone.dataset.snapshot import Snapshot, check_columns
+from siltstone.dataset.store import Store
 from siltstone.dataset.write.change_writer import Batch, ChangeWriter, check_producer
 from siltstone.dataset.write.idempotency_marks import loaded_marks
 from siltstone.delta.table import ParentVersion, Table
@@ -80,7 +81,8 @@ from siltstone.model.columns import (
     WRITTEN_AT,
     Op,
 )
-from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.model.commit import Commit, CommitKind
+from siltstone.model.files import DataFile
 from siltstone.model.reports import Ack, LoadReport
 from siltstone.spark.errors import away, error_line, is_away, is_missing_file, spark_errors
 from siltstone.spark.output_files import attempt_folder, collect_files, discard, house_settings, write_frame

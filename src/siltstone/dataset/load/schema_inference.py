@@ -20,7 +20,7 @@ import pyarrow as pa
 from siltstone.dataset.load.file_formats import BadContent, csv_header
 from siltstone.dataset.load.source_files import Format, format_of, open_text
 from siltstone.errors import InvalidRequest, NotFound
-from siltstone.model.schema import as_schema
+from siltstone.model.ddl import as_schema
 from siltstone.spark_tasks.csv_rows import PLAIN
 from siltstone.spark_tasks.values import MISFITS, read_json, reader, shown, text_reader
 

@@ -19,13 +19,15 @@ import pyarrow.compute as pc
 from siltstone.dataset.read.arrow_view import unfolded_rows
 from siltstone.dataset.read.spark_frames import arrow_frame, changes_frame
 from siltstone.dataset.read.time_travel import LOOKS, all_there
-from siltstone.dataset.store import Snapshot, Store, sequence_of
+from siltstone.dataset.snapshot import Snapshot, sequence_of
+from siltstone.dataset.store import Store
 from siltstone.delta.log_reader import readable_entries
 from siltstone.delta.table_reader import LogChanged
 from siltstone.errors import InvalidRequest, NotFound, Unavailable
 from siltstone.model.as_of import as_sequence
 from siltstone.model.columns import APP_PRUNE, COMMIT_KIND, SEQ
-from siltstone.model.files import CommitKind, DataFile
+from siltstone.model.commit import CommitKind
+from siltstone.model.files import DataFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from siltstone.dataset.read.arrow_view import read_file
-from siltstone.dataset.store import Snapshot, Store
+from siltstone.dataset.snapshot import Snapshot
+from siltstone.dataset.store import Store
 from siltstone.delta.parquet import key_ranges
 from siltstone.delta.row_group_reader import readable
 from siltstone.errors import InvalidRequest

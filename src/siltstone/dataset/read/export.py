@@ -29,7 +29,8 @@ import pyarrow as pa
 
 from siltstone.coordination.liveness import LivenessLock, is_live, remove_dead
 from siltstone.dataset.read.merged_view import view_frame
-from siltstone.dataset.store import Snapshot, Store
+from siltstone.dataset.snapshot import Snapshot
+from siltstone.dataset.store import Store
 from siltstone.delta.checkpoints import Retention
 from siltstone.delta.fsync import sync_directory, sync_file
 from siltstone.delta.layout import DATA, local_folder
@@ -37,7 +38,8 @@ from siltstone.delta.parquet import data_file
 from siltstone.delta.table import TURN, Table
 from siltstone.errors import Conflict, Corruption, InvalidRequest, Unavailable
 from siltstone.failpoints import reach
-from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.model.commit import Commit, CommitKind
+from siltstone.model.files import DataFile
 from siltstone.model.reports import ExportReport
 from siltstone.model.schema import type_name
 from siltstone.spark.errors import damage, error_line, is_missing_file, spark_errors

@@ -38,7 +38,8 @@ from siltstone.dataset.read.dedup import (
     with_equal,
     without_equal,
 )
-from siltstone.dataset.store import Snapshot, Store, sequence_of
+from siltstone.dataset.snapshot import Snapshot, sequence_of
+from siltstone.dataset.store import Store
 from siltstone.delta.parquet import key_ranges
 from siltstone.delta.row_group_reader import readable
 from siltstone.model.arrays import Numbers

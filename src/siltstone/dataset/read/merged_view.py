@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from siltstone.dataset.read.arrow_view import head_table, merged_table
-from siltstone.dataset.store import Snapshot, Store
+from siltstone.dataset.snapshot import Snapshot
+from siltstone.dataset.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -23,7 +23,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.dataset.store import Snapshot, Store, sequence_of
+from siltstone.dataset.snapshot import Snapshot, sequence_of
+from siltstone.dataset.store import Store
 from siltstone.delta.layout import BASE, CHANGES
 from siltstone.delta.read_cache import CacheReader
 from siltstone.delta.row_group_reader import FileReader, GroupedFile

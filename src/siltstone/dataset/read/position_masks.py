@@ -24,7 +24,8 @@ import pyarrow.compute as pc
 
 from siltstone.dataset.read.arrow_view import FILE, ROW, base_places, has_key_of
 from siltstone.dataset.read.spark_frames import LISTED_FILES, arrow_frame, by_hash, scan
-from siltstone.dataset.store import Snapshot, Store
+from siltstone.dataset.snapshot import Snapshot
+from siltstone.dataset.store import Store
 from siltstone.model.arrays import Numbers
 from siltstone.model.columns import OP, Op
 from siltstone.model.files import DataFile

@@ -6,7 +6,8 @@ from typing import Final, TypeVar
 import pyarrow as pa
 
 from siltstone.dataset.read.arrow_view import HEAD_BATCH_ROWS
-from siltstone.dataset.store import Snapshot, Store, files_vanished
+from siltstone.dataset.snapshot import Snapshot, files_vanished
+from siltstone.dataset.store import Store
 from siltstone.spark.errors import is_missing_file, spark_errors
 from siltstone.spark_tasks.parquet_checksums import batches
 

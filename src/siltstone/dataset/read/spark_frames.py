@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from siltstone.dataset.store import Snapshot, Store, sequence_of
+from siltstone.dataset.snapshot import Snapshot, sequence_of
+from siltstone.dataset.store import Store
 from siltstone.delta.parquet import PAGE_CHECKSUMS
 from siltstone.model.columns import POS, ROW_SEQ, SEQ
 from siltstone.model.files import DataFile

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from siltstone.dataset.read.arrow_view import latest_per_key, unfolded_rows
 from siltstone.dataset.read.position_masks import can_hide, hidden_rows, visible_frame
 from siltstone.dataset.read.spark_frames import arrow_frame, base_frame, by_hash, changes_frame, join_side, latest_of
-from siltstone.dataset.store import Snapshot, Store
+from siltstone.dataset.snapshot import Snapshot
+from siltstone.dataset.store import Store
 from siltstone.model.columns import OP, Op
 
 if TYPE_CHECKING:

@@ -27,7 +27,8 @@ from functools import cached_property
 from typing import Final
 
 from siltstone.clock import epoch_ms
-from siltstone.dataset.store import Snapshot, Store, sequence_of
+from siltstone.dataset.snapshot import Snapshot, sequence_of
+from siltstone.dataset.store import Store
 from siltstone.delta.log_reader import LogEntry, readable_entries
 from siltstone.delta.table import Table, TableVersion
 from siltstone.delta.table_reader import LogChanged

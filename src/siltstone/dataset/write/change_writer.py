@@ -23,7 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from siltstone.dataset.read.arrow_view import read_file
-from siltstone.dataset.store import Store, sequence_of
+from siltstone.dataset.snapshot import sequence_of
+from siltstone.dataset.store import Store
 from siltstone.dataset.table_invariants import check_pruned, check_watermark
 from siltstone.dataset.write.idempotency_marks import ACK as _ACK
 from siltstone.dataset.write.idempotency_marks import loaded_marks
@@ -35,7 +36,8 @@ from siltstone.delta.table import ParentVersion
 from siltstone.errors import Conflict, Corruption, Gone, InvalidRequest, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.columns import APP_FOLD, APP_PRODUCER, APP_PRUNE, APP_SEQ, OP, SEQ, TOMBSTONES, Op
-from siltstone.model.files import Commit, CommitKind, DataFile
+from siltstone.model.commit import Commit, CommitKind
+from siltstone.model.files import DataFile
 from siltstone.model.reports import Ack
 
 MAX_SEQUENCE: Final = 2**63 - 1

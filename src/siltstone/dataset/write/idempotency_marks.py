@@ -16,7 +16,7 @@ from typing import Final
 from siltstone.delta.table import Table
 from siltstone.errors import Conflict
 from siltstone.model.columns import APP_LOADED, APP_PRODUCER
-from siltstone.model.files import Commit, CommitKind
+from siltstone.model.commit import Commit, CommitKind
 
 ACK: Final = "/ack"
 """Suffix of a producer's second mark: the sequence of its last write."""

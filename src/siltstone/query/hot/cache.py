@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from siltstone.clock import Clock
 from siltstone.config import Settings
-from siltstone.dataset.store import Store, files_vanished
+from siltstone.dataset.snapshot import files_vanished
+from siltstone.dataset.store import Store
 from siltstone.errors import Gone, Unavailable
 from siltstone.model.units import BYTES_PER_MB
 from siltstone.query.hot.admission import Decision

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from siltstone.dataset.read.arrow_view import latest_per_key, unfolded_rows
-from siltstone.dataset.store import Snapshot, Store, sequence_of
+from siltstone.dataset.snapshot import Snapshot, sequence_of
+from siltstone.dataset.store import Store
 from siltstone.model.columns import OP, Op
 from siltstone.model.files import DataFile
 from siltstone.model.spec import Survivor

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from siltstone.host.memory import machine_memory_mb
 from siltstone.model.units import BYTES_PER_MB
-from siltstone.spark.jvm import machine_memory_mb
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

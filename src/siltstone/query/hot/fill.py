@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from siltstone.dataset.store import Snapshot, Store
+from siltstone.dataset.snapshot import Snapshot
+from siltstone.dataset.store import Store
 from siltstone.delta.row_group_reader import readable
 from siltstone.model.schema import filled
 from siltstone.query.hot.applied import GIVEN, apply, gone_tables, handed, insert, not_gone_sql, put

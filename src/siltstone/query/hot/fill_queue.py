@@ -6,7 +6,8 @@ from typing import Final
 import pyarrow as pa
 
 from siltstone.clock import Clock
-from siltstone.dataset.store import Snapshot, Store, files_vanished
+from siltstone.dataset.snapshot import Snapshot, files_vanished
+from siltstone.dataset.store import Store
 from siltstone.errors import SiltstoneError
 from siltstone.model.units import size_text
 from siltstone.query.hot.admission import Candidate, Decision, admit

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from siltstone.dataset.store import Snapshot, Store, sequence_of
+from siltstone.dataset.snapshot import Snapshot, sequence_of
+from siltstone.dataset.store import Store
 from siltstone.errors import NotFound, Unavailable
 from siltstone.model.columns import APP_PRUNE, APP_SEQ
 from siltstone.model.schema import own_columns, to_struct_json
