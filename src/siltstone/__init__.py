@@ -172,7 +172,7 @@ _HOMES: Final = {
     "siltstone.model.names": "DatasetName",
     "siltstone.model.reports": (
         "Ack AlterReport AppendAck AuditRecord BackupReport ClusterEstimate CompactReport DatasetInfo "
-        "ExportReport FoldEstimate HistoryEntry LoadReport RefusedRow RestoreReport RollUpReport SquashReport "
+        "ExportReport FoldEstimate HistoryEntry JobResult LoadReport RefusedRow RestoreReport RollUpReport SquashReport "
         "Status TombstoneAck VacuumReport "
     ),
     "siltstone.model.spec": "Spec",

@@ -17,11 +17,11 @@ SOURCE = ROOT / "src" / "siltstone"
 PROJECT = (ROOT / "pyproject.toml").read_text()
 INTERNAL = {
     "Answer": "what the compactor of a lake sends back to another process of ours",
-    "Inline": "how the compactor runs jobs",
-    "Pool": "how the compactor runs jobs",
+    "InlineRunner": "how the compactor runs jobs",
+    "WorkerPool": "how the compactor runs jobs",
     "Registration": "a record of the registry, for our own modules",
     "Snapshot": "a view of the log, for our own modules",
-    "Wishes": "files by which processes of a lake address each other",
+    "DirectiveStore": "files by which processes of a lake address each other",
 }
 """Values of methods that are public only for other modules of ours."""
 

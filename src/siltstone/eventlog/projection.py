@@ -256,7 +256,7 @@ class Projection:
         """Check appends against a version of the table.
 
         Raises:
-            LogMoved: the projection is further already; nobody can land a commit on this version any more.
+            LogChanged: the projection is further already; nobody can land a commit on this version any more.
         """
         try:
             return self._check(batches, version=version, at=at)

@@ -146,7 +146,7 @@ def answer(plan: HotPlan, parameters: Mapping[str, object], view: "HotSnapshot",
     """Run a translated question in a reader's transaction.
 
     Raises:
-        HotFailed: the engine, or a guard against what the engines treat differently, refused.
+        HotExecutionFailed: the engine, or a guard against what the engines treat differently, refused.
         Unavailable: its time was up, or it was cancelled.
     """
     import duckdb
@@ -199,7 +199,7 @@ def registered(view: "HotSnapshot", tables: Mapping[str, pa.Table]) -> Iterator[
     """Give a view that reads datasets from Arrow tables, for the length of a block: raw rows are never resident.
 
     Raises:
-        HotFailed: a column has values that DuckDB does not hold exactly.
+        HotExecutionFailed: a column has values that DuckDB does not hold exactly.
     """
     import duckdb
 

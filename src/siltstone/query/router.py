@@ -317,8 +317,8 @@ class Router:
 
         Raises:
             _Miss: Spark was asked for, it lies outside the subset, or a dataset is not resident and not filled at once.
-            Cold: a fill was refused.
-            HotFailed: the engine could not answer.
+            NotResident: a fill was refused.
+            HotExecutionFailed: the engine could not answer.
             Unavailable: hot was asked for, and others evict what is filled before it is read.
         """
         self._check_asked(question, admitted)
@@ -374,7 +374,7 @@ class Router:
 
         Raises:
             _Miss: there are too many raw rows.
-            Cold: a dataset is not resident.
+            NotResident: a dataset is not resident.
         """
         names = _names(admitted)
         if not _is_raw(admitted):

@@ -12,8 +12,8 @@ from siltstone.coordination.liveness import LivenessLock, is_live, sweep_dead
 CHILD = """
 import sys
 from pathlib import Path
-from siltstone.coordination.liveness import Presence
-owner = Presence(Path(sys.argv[1]), "child")
+from siltstone.coordination.liveness import LivenessLock
+owner = LivenessLock(Path(sys.argv[1]), "child")
 print("here", flush=True)
 sys.stdin.read()
 """

@@ -24,8 +24,8 @@ REFUSED, DONE, FAILED, NAME = 10, 11, 12, "a.b.c"
 HOLDER = """
 import os, sys, time
 from pathlib import Path
-from siltstone.coordination.liveness import Presence
-held = Presence(Path(sys.argv[1]), "holder")
+from siltstone.coordination.liveness import LivenessLock
+held = LivenessLock(Path(sys.argv[1]), "holder")
 child = os.fork()
 if child == 0:
     time.sleep(600)

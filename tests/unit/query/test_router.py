@@ -18,8 +18,7 @@ from siltstone import Lake
 from siltstone.config import Settings
 from siltstone.errors import Conflict, InvalidRequest, NotFound, Reason, Unavailable
 from siltstone.model.commit import Commit, CommitKind
-from siltstone.query import cancellation
-from siltstone.query import hot_executor as hot_query
+from siltstone.query import cancellation, hot_executor
 from siltstone.query import result_cache as kept
 from siltstone.query.hot import fill as fill_room
 from siltstone.query.hot.duckdb_types import check_values
@@ -376,7 +375,7 @@ def test_the_time_limit_covers_the_start_of_spark(lake: Lake, stuck: threading.E
     assert lake.queries.running() == []
 
 
-@pytest.mark.parametrize("step", ["admit", "hot_query.translate"])
+@pytest.mark.parametrize("step", ["admit", "hot_executor.translate"])
 def test_the_time_limit_covers_reading_and_translating(lake: Lake, monkeypatch: pytest.MonkeyPatch, step: str):
     goes_on = threading.Event()
     monkeypatch.setattr(
@@ -626,15 +625,15 @@ def test_the_query_that_notices_a_purge_keeps_its_own_answer_and_pages(lake: Lak
 
 
 def test_a_query_that_began_before_a_purge_keeps_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch):
-    answer = hot_query.answer
+    answer = hot_executor.answer
 
     def purged_meanwhile(*given: Any, **named: Any) -> pa.Table:  # noqa: ANN401
         parts_of(lake.dataset(PEOPLE)).store.forget()
         return answer(*given, **named)
 
-    monkeypatch.setattr(hot_query, "answer", purged_meanwhile)
+    monkeypatch.setattr(hot_executor, "answer", purged_meanwhile)
     assert lake.sql(GROUPED, query_id="during").row_count == 3
-    monkeypatch.setattr(hot_query, "answer", answer)
+    monkeypatch.setattr(hot_executor, "answer", answer)
     with pytest.raises(NotFound):
         lake.queries.page("during", 1)
     assert not lake.sql(GROUPED).cached
