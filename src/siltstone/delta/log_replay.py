@@ -66,7 +66,7 @@ class ReplayedTable:
         does not exist yet.
 
         Raises:
-            LogMoved: an entry cannot be applied, or was cleaned meanwhile. Open the table again.
+            LogChanged: an entry cannot be applied, or was cleaned meanwhile. Open the table again.
             Corruption: an entry is empty or damaged.
         """
         while True:
@@ -110,7 +110,7 @@ class ReplayedTable:
         """Return an app transaction of the followed version.
 
         Raises:
-            LogMoved: it must be read from entries that were cleaned meanwhile. Open the table again.
+            LogChanged: it must be read from entries that were cleaned meanwhile. Open the table again.
         """
         if app not in self._transactions:
             with late_reads():

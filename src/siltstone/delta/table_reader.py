@@ -122,7 +122,7 @@ class TableReader:
         """Return an older version: the files that were live then (they may be deleted) and the named app transactions.
 
         Raises:
-            LogMoved: the log no longer reaches back to that version.
+            LogChanged: the log no longer reaches back to that version.
         """
         with late_reads(), log_errors(self.path / LOG):
             opened = DeltaTable(self.path, version=version)

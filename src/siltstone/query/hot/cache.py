@@ -108,7 +108,7 @@ class HotCache:
         """Give a cursor in a transaction that sees each of these datasets with every write that was acknowledged before.
 
         Raises:
-            Cold: one is not resident; the message says which and why.
+            NotResident: one is not resident; the message says which and why.
             NotFound: there is no such dataset.
         """
         self._check_open()
@@ -156,7 +156,7 @@ class HotCache:
         With `by_name` false only such go for it as are asked for less. `patience` says how long others are waited for.
 
         Raises:
-            Cold: it does not fit, or cannot be hot; nothing was changed, or it was stopped when it had outgrown its room. Or
+            NotResident: it does not fit, or cannot be hot; nothing was changed, or it was stopped when it had outgrown its room. Or
                 others are still filled when the patience is at its end.
             NotFound: there is no such dataset.
             Unavailable: the lake was closed.
@@ -169,7 +169,7 @@ class HotCache:
         """Fill a dataset if it is not resident, and never let it go for another one.
 
         Raises:
-            Cold: see `fill`.
+            NotResident: see `fill`.
             NotFound: there is no such dataset.
         """
         self.fill(name, progress=progress)

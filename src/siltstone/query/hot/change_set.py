@@ -52,7 +52,7 @@ def deltas_above(store: Store, snapshot: Snapshot, sequence: int) -> Iterator[Ch
 
     Raises:
         FileNotFoundError: a file was removed since the snapshot; take a new one.
-        Unfit: a row holds a value that DuckDB does not take.
+        UnsupportedType: a row holds a value that DuckDB does not take.
     """
     for group in _groups(replace(snapshot, watermark=sequence)):
         delta = _log_delta(store, group) if store.spec.is_log else _keyed_delta(store, group)

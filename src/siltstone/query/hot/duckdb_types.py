@@ -50,7 +50,7 @@ def duck_type(kind: pa.DataType, *, column: str) -> str:
     'DECIMAL(10,2)[]'
 
     Raises:
-        Unfit: it has none that holds the same values.
+        UnsupportedType: it has none that holds the same values.
     """
     if kind in _SIMPLE:
         return _SIMPLE[kind]
@@ -73,7 +73,7 @@ def columns_sql(schema: pa.Schema) -> str:
     """Return the columns as CREATE TABLE takes them.
 
     Raises:
-        Unfit: a column cannot be held as it is.
+        UnsupportedType: a column cannot be held as it is.
     """
     return ", ".join(f"{quoted(f.name)} {duck_type(f.type, column=f.name)}" for f in schema)
 
@@ -82,7 +82,7 @@ def check_values(rows: pa.Table) -> None:
     """Refuse dates and times that DuckDB takes for something else.
 
     Raises:
-        Unfit: the message names the column.
+        UnsupportedType: the message names the column.
     """
     for field in rows.schema:
         for array in _times(rows.column(field.name).chunks):

@@ -94,8 +94,8 @@ def fill(engine: Engine, database: str, store: Store, snapshot: Snapshot, allowe
     """Make the table of a dataset in its database, and return its rows.
 
     Raises:
-        Unfit: DuckDB cannot hold a column or a value.
-        Outgrown: it takes more than it may.
+        UnsupportedType: DuckDB cannot hold a column or a value.
+        FillTooLarge: it takes more than it may.
         FileNotFoundError: a file was removed since the snapshot.
     """
     import duckdb

@@ -74,7 +74,7 @@ class Filler:
         """Fill a slot, unless it is resident.
 
         Raises:
-            Cold: the dataset is not admitted, cannot be hot, has outgrown its room, or its turn did not come in time.
+            NotResident: the dataset is not admitted, cannot be hot, has outgrown its room, or its turn did not come in time.
             NotFound: there is no such dataset.
         """
         with self._residents.turn(slot, patience):
@@ -165,7 +165,7 @@ def _blame(slot: Slot, store: Store, error: BaseException, room: int) -> None:
     """Remember why a fill failed.
 
     Raises:
-        Cold: if that is a reason for which a dataset is not resident.
+        NotResident: if that is a reason for which a dataset is not resident.
     """
     match error:
         case UnsupportedType():

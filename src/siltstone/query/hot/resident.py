@@ -98,7 +98,7 @@ class Resident:
         """Bring the rows to what the lake says now; None if nothing has changed.
 
         Raises:
-            Cold: they have to be filled anew, or the dataset was altered.
+            NotResident: they have to be filled anew, or the dataset was altered.
             FileNotFoundError: a file was removed meanwhile; look again.
             Gone: the dataset was dropped.
         """

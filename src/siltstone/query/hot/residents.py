@@ -83,7 +83,7 @@ class Residents:
         """Hold `filling` for a slot during a block.
 
         Raises:
-            Cold: others are still filled when the patience is at its end.
+            NotResident: others are still filled when the patience is at its end.
         """
         waited = 0.0
         while not self.filling.acquire(timeout=LOOK_SECONDS):

@@ -228,7 +228,7 @@ def order_key(piece: TypedSql) -> str:
     """Return what rows are ordered by.
 
     Raises:
-        Outside: the engines order such values differently.
+        Unsupported: the engines order such values differently.
     """
     if not types.is_ordered(piece.kind) or piece.kind == types.NULL:
         raise Unsupported(f"an order by {piece.kind}")

@@ -76,7 +76,7 @@ def check_args(node: exp.Expr, known: frozenset[str]) -> None:
     """Refuse a node with an argument that its rule does not know.
 
     Raises:
-        Outside: it has one.
+        Unsupported: it has one.
     """
     for name, value in node.args.items():
         if value and name not in known and name not in NO_EFFECT:
@@ -102,7 +102,7 @@ class ExpressionTranslator:
         """Translate one expression.
 
         Raises:
-            Outside: it is not in the subset.
+            Unsupported: it is not in the subset.
         """
         found = RULES.get(type(node))
         if found is None:
@@ -125,7 +125,7 @@ class ExpressionTranslator:
         """Translate what rows are chosen by: Spark refuses a bare NULL there.
 
         Raises:
-            Outside: it is no boolean.
+            Unsupported: it is no boolean.
         """
         piece = self(node)
         if piece.kind != BOOLEAN:
@@ -305,7 +305,7 @@ def check_negated(kind: pa.DataType) -> None:
     """Refuse decimals that Spark rounds when it changes their sign.
 
     Raises:
-        Outside: the type may have such values.
+        Unsupported: the type may have such values.
     """
     if types.is_decimal(kind) and kind.precision > types.NEGATED_DIGITS:
         raise Unsupported("a change of sign of decimals with many digits")
@@ -358,7 +358,7 @@ def nearer(value: TypedSql, sign: str, literal: TypedSql) -> TypedSql:
     row, and DuckDB passes over what its least and greatest values rule out.
 
     Raises:
-        Outside: no whole number is so large: then Spark does not look at the value, not even whether it is null.
+        Unsupported: no whole number is so large: then Spark does not look at the value, not even whether it is null.
     """
     if literal.exact is None or value.exact is not None or sign not in _NEARER:
         return literal
@@ -409,7 +409,7 @@ def null_test(to: "ExpressionTranslator", node: exp.Expr) -> TypedSql:
     """Return whether a value is NULL; DuckDB knows that of a constant without computing it, and so without its errors.
 
     Raises:
-        Outside: it is a constant that has to be computed.
+        Unsupported: it is a constant that has to be computed.
     """
     if not isinstance(node, exp.Literal | exp.Null) and node.find(exp.Column, exp.Placeholder, exp.Query) is None:
         raise Unsupported("IS NULL of a constant")
@@ -556,7 +556,7 @@ def cast_type(node: exp.Expr) -> pa.DataType:
     """Return the type that a CAST names.
 
     Raises:
-        Outside: it is not in the subset.
+        Unsupported: it is not in the subset.
     """
     if node.this is exp.DType.DECIMAL:
         sizes = [int(size.this.this) for size in node.expressions]

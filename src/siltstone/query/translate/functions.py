@@ -28,7 +28,7 @@ def _count(node: exp.Expr | None, *, what: str) -> int:
     """Return a literal whole number that is not negative.
 
     Raises:
-        Outside: it is something else, or Spark refuses it.
+        Unsupported: it is something else, or Spark refuses it.
     """
     if isinstance(node, exp.Literal) and not node.args["is_string"] and str(node.this).isdigit():
         if int(node.this) <= MAX_INT:
@@ -143,7 +143,7 @@ def _check_grows_once(*nodes: exp.Expr) -> None:
     """Refuse text that is put together from text that was: its size would be known only when it is there.
 
     Raises:
-        Outside: that is so.
+        Unsupported: that is so.
     """
     for node in nodes:
         for inner in node.find_all(*_TOGETHER, exp.Replace):

@@ -67,7 +67,7 @@ class Scope:
         """Return what a name of one or more parts means.
 
         Raises:
-            Outside: nothing, or more than one thing, or something that only Spark can tell.
+            Unsupported: nothing, or more than one thing, or something that only Spark can tell.
         """
         if len(parts) == 1 and parts[0].lower() in self.unclear:
             raise Unsupported(f"the name {parts[0]}, which is a column and an alias")

@@ -108,7 +108,7 @@ def translate(
         limit: return no more rows than these.
 
     Raises:
-        Outside: it is not in the subset.
+        Unsupported: it is not in the subset.
     """
     queries = SelectTranslator(tables, dict(parameters or {}), materialized=expanded_tables(tree) > MAX_INLINED)
     done = queries.query(tree, {}, None, top=True, limit=limit)

@@ -52,7 +52,7 @@ def text_literal(text: str) -> str:
     """Return text as a literal.
 
     Raises:
-        Outside: it holds a character that ends text elsewhere.
+        Unsupported: it holds a character that ends text elsewhere.
     """
     if "\0" in text:
         raise Unsupported("a zero character in text")
@@ -73,7 +73,7 @@ def implicit(piece: TypedSql, kind: pa.DataType) -> TypedSql:
     """Return a value as Spark takes it where it needs another type.
 
     Raises:
-        Outside: Spark would read text, or refuse.
+        Unsupported: Spark would read text, or refuse.
     """
     if piece.kind == kind:
         return piece
@@ -91,7 +91,7 @@ def converted(piece: TypedSql, kind: pa.DataType) -> TypedSql:  # noqa: C901, PL
     """Return a cast, as ANSI mode has it.
 
     Raises:
-        Outside: the two engines write or read such values differently.
+        Unsupported: the two engines write or read such values differently.
     """
     source = piece.kind
     sql = piece.sql
@@ -149,7 +149,7 @@ def moment(text: str, kind: pa.DataType) -> TypedSql:
     """Return the date or time that text names, read here: only what can be read in one way.
 
     Raises:
-        Outside: it is written in another form.
+        Unsupported: it is written in another form.
     """
     try:
         if _DAY.fullmatch(text):
@@ -169,7 +169,7 @@ def number(text: str) -> TypedSql:
     """Return a literal number with the type that Spark reads it as.
 
     Raises:
-        Outside: it is a double, or has too many digits.
+        Unsupported: it is a double, or has too many digits.
     """
     if re.fullmatch(r"-?\d+", text):
         value = int(text)
@@ -195,7 +195,7 @@ def parameter(name: str, value: object) -> TypedSql:  # noqa: C901  # one case f
     """Return a placeholder with the type that Spark gives its value.
 
     Raises:
-        Outside: a value of such a class has no type here.
+        Unsupported: a value of such a class has no type here.
     """
     if not _PLAIN_NAME.fullmatch(name):
         raise Unsupported(f"a parameter of the name {name}")

@@ -100,7 +100,7 @@ def bounded(precision: int, scale: int) -> pa.DataType:
     """Return a decimal of that many digits, or the one that Spark makes of it.
 
     Raises:
-        Outside: digits behind the point are lost: the two engines round at other moments.
+        Unsupported: digits behind the point are lost: the two engines round at other moments.
     """
     if precision <= MAX_DIGITS:
         return pa.decimal128(precision, scale)
@@ -126,7 +126,7 @@ def common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     (DataType(double), Decimal128Type(decimal128(12, 2)))
 
     Raises:
-        Outside: there is none, or it comes about by reading text.
+        Unsupported: there is none, or it comes about by reading text.
     """
     if other in (one, NULL):
         return one
