@@ -393,7 +393,7 @@ class Router:
         try:
             return self._translations.plan(admitted, schemas, max_rows=question.max_rows)
         except Unsupported as outside:
-            raise _NotHot(f"Unsupported the hot subset: {outside}.") from outside
+            raise _NotHot(f"Outside the hot subset: {outside}.") from outside
 
     def _fill_cold(self, question: QueryRequest, admitted: CheckedQuery, query: ActiveQuery) -> None:
         """Fill what is not resident, if that helps: a question inside the subset, and datasets that are small, or must be hot.
