@@ -113,8 +113,8 @@ def test_a_write_without_rows_takes_its_place_in_the_order_of_its_producer(tmp_p
         log = lake.create("a.b.events", "at TIMESTAMP NOT NULL, n BIGINT", time="at")
         good = {"at": "2026-11-15T10:00:00Z", "n": 1}
         assert log.append([good], producer="p", sequence=1).sequence == 1
-        assert log.append([{"at": None}], producer="p", sequence=2, refuse="row").rows == 0
-        assert not log.append([{"at": None}], producer="p", sequence=2, refuse="row").applied
+        assert log.append([{"at": None}], producer="p", sequence=2, on_bad_row="skip").rows == 0
+        assert not log.append([{"at": None}], producer="p", sequence=2, on_bad_row="skip").applied
         assert log.append([good], producer="p", sequence=3).sequence == 2
         assert log.to_arrow().num_rows == 2
 

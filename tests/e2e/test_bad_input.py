@@ -343,7 +343,7 @@ def test_files_to_load_that_are_not_there_or_not_known(untouched: Path, tmp_path
         (["x.csv", "--jdbc", "jdbc:postgresql://host/db"], "one of the two"),
         (["x.csv", "--table", "t"], "--table goes with --jdbc"),
         (["x.csv", "--partition-column", "n"], "--partition-column goes with --jdbc"),
-        (["--jdbc", "jdbc:postgresql://host/db", "--table", "t", "--again"], "--again goes with files"),
+        (["--jdbc", "jdbc:postgresql://host/db", "--table", "t", "--reload"], "--reload goes with files"),
         (["--jdbc", "jdbc:postgresql://host/db"], "Name a table or a query"),
         (["--jdbc", "postgresql://host/db", "--table", "t"], "starts with jdbc:"),
         (["--jdbc", "jdbc:postgresql://host/db?password=x", "--table", "t"], "Leave user and password out"),

@@ -53,11 +53,11 @@ def test_a_bad_row_refuses_the_batch_or_itself(lake: Path):
     refused = silt("--lake", lake, "--json", "append", CLICKS, *rows)
     assert (refused.code, refused.error["kind"]) == (2, "invalid_request")
     assert visitors_of(lake) == []
-    done = silt("--lake", lake, "--json", "append", CLICKS, *rows, "--refuse", "row").data
+    done = silt("--lake", lake, "--json", "append", CLICKS, *rows, "--on-bad-row", "skip").data
     [bad] = done.pop("refused")
     assert done == {"sequence": 1, "rows": 1, "applied": True}
     assert (bad["row"], "'at'" in bad["reason"]) == (1, True)
-    shown = silt("--lake", lake, "append", CLICKS, *rows[2:], "--refuse", "row")
+    shown = silt("--lake", lake, "append", CLICKS, *rows[2:], "--on-bad-row", "skip")
     assert [fact for fact in ("Row 0", "'at'") if fact not in shown.out + shown.err] == []
     assert visitors_of(lake) == ["V-1"], "nothing was written"
 
@@ -91,7 +91,7 @@ def test_one_subject_column_takes_plain_values(lake: Path):
         (("tombstone", CLICKS, "V-1"), "not a JSON object that names some of visitor, account"),
         (("tombstone", CLICKS, '{"page": "/"}'), "not a JSON object that names some of visitor, account"),
         (("tombstone", CLICKS, '{"account": "x"}'), "'x' is not a long"),
-        (("append", CLICKS, "--row", "{}", "--refuse", "all"), "batch, row"),
+        (("append", CLICKS, "--row", "{}", "--on-bad-row", "all"), "reject-batch, skip"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_a_reason(lake: Path, arguments: tuple[str, ...], message: str):

@@ -167,7 +167,7 @@ def test_a_process_that_ends_at_once_fills_nothing_behind_answers(tmp_path: Path
 
 
 def test_a_damaged_wish_is_no_trouble_for_answers(lake: Lake, dataset: Dataset) -> None:
-    folder = dataset.path.parents[3] / "_system" / "hot" / "wishes"
+    folder = dataset.path.parents[3] / "_system" / "hot" / "directives"
     folder.mkdir(parents=True)
     (folder / f"{NAME}.json").write_text("{")
     lake.hot.fill(NAME)

@@ -65,7 +65,7 @@ def test_a_file_is_remembered_after_its_rows_are_tombstoned_folded_and_purged(da
     dataset.compact(purge=True)
     assert dataset.ingest([first, second]).files_skipped == 2
     assert len(ids(dataset)) == 13
-    assert dataset.ingest([first, second], again=True).rows == 15
+    assert dataset.ingest([first, second], reload=True).rows == 15
     assert len(ids(dataset)) == 15
 
 
@@ -151,7 +151,7 @@ def test_bad_files_and_rows_are_put_aside_with_their_reasons(dataset: Dataset, t
 def test_each_load_gets_a_folder_of_its_own_and_a_good_one_none(dataset: Dataset, tmp_path: Path) -> None:
     mixed = write_mixed(tmp_path / "in")
     dataset.ingest(mixed, quarantine=tmp_path / "bad")
-    dataset.ingest(mixed, quarantine=tmp_path / "bad", again=True)
+    dataset.ingest(mixed, quarantine=tmp_path / "bad", reload=True)
     assert len(list((tmp_path / "bad").iterdir())) == 2
     report = dataset.ingest(write_people(tmp_path / "good.parquet", 3), quarantine=tmp_path / "none")
     assert (report.rows, report.quarantine) == (3, None)

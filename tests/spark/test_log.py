@@ -328,7 +328,7 @@ def test_files_are_loaded_as_one_batch_of_appends_once_a_log_has_rows(log: Datas
     log.compact()
     assert as_counter(log.to_arrow()) == expected
     with pytest.raises(InvalidRequest, match="order_by"):
-        log.ingest(tmp_path / "in.parquet", order_by="at", again=True)
+        log.ingest(tmp_path / "in.parquet", order_by="at", reload=True)
 
 
 def test_bad_rows_of_a_load_are_refused_or_put_aside(log: Dataset, tmp_path: Path) -> None:
@@ -349,4 +349,4 @@ def test_a_spark_frame_is_appended(log: Dataset, spark: "SparkSession") -> None:
     assert not log.append(frame, producer="spark", sequence=1).applied
     assert as_counter(log.to_arrow()) == as_counter(clicks(10))
     with pytest.raises(InvalidRequest):
-        log.append(frame, refuse="row")
+        log.append(frame, on_bad_row="skip")

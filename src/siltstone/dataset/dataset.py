@@ -398,7 +398,7 @@ class Dataset:
         *,
         producer: str | None = None,
         sequence: int | None = None,
-        refuse: str = "batch",
+        on_bad_row: str = "reject-batch",
     ) -> AppendAck:
         """Append rows to a log, and return when they are durable.
 
@@ -406,25 +406,25 @@ class Dataset:
             rows: a list of dicts, an Arrow table, a pandas or a Spark frame. Columns that are left out become null.
             producer: see `upsert`.
             sequence: see `upsert`.
-            refuse: what a bad row refuses: the whole ``batch``, or with ``row`` itself alone. The acknowledgement then names
-                the rows that were refused; the others are written. Not for Spark frames.
+            on_bad_row: ``reject-batch`` rejects the whole batch, ``skip`` only the bad row. The acknowledgement then names
+                the rejected rows; the others are written. Not for Spark frames.
 
         Raises:
             InvalidRequest: the rows do not fit the dataset. Nothing is written.
             Gone: the dataset was dropped.
         """
-        from siltstone.dataset.write.log_rows import MAX_REFUSED_ROWS, Refuse
+        from siltstone.dataset.write.log_rows import MAX_REFUSED_ROWS, OnBadRow
 
         self._may_write("append to")
         self._require(Kind.LOG, "append", "Upsert into it (upsert, silt upsert).")
-        if refuse not in tuple(Refuse):
-            raise InvalidRequest(f"refuse is one of {', '.join(Refuse)}, not {refuse!r}.")
+        if on_bad_row not in tuple(OnBadRow):
+            raise InvalidRequest(f"on_bad_row is one of {', '.join(OnBadRow)}, not {on_bad_row!r}.")
         check_producer(producer, sequence)
         parts = self._now()
         if not _is_spark_frame(rows):
-            at_most = MAX_REFUSED_ROWS if refuse == Refuse.ROW else 0
+            at_most = MAX_REFUSED_ROWS if on_bad_row == OnBadRow.SKIP else 0
             return self._append(parts, rows, at_most=at_most, producer=producer, sequence=sequence)
-        if refuse == Refuse.ROW:
+        if on_bad_row == OnBadRow.SKIP:
             raise InvalidRequest(f"Dataset {self.name}: a Spark frame is appended whole. Use ingest with a quarantine.")
         return _appended(self._write_frame(parts, rows, producer=producer, sequence=sequence))
 
@@ -578,7 +578,7 @@ class Dataset:
         format: str | None = None,  # noqa: A002
         order_by: str | Sequence[str] | None = None,
         quarantine: str | Path | None = None,
-        again: bool = False,
+        reload: bool = False,
         delimiter: str | None = None,
         quote: str | None = None,
         encoding: str | None = None,
@@ -599,7 +599,7 @@ class Dataset:
             order_by: which of several rows with one key wins: the last by these columns. Without it such a load is
                 refused. Not for logs, which keep them all.
             quarantine: a folder for files and rows that are bad; the good ones are loaded. Without it they refuse the load.
-            again: load files that were loaded before too; nothing is hashed then.
+            reload: load files that were loaded before too; nothing is hashed then.
             delimiter: of CSV files, the character between fields; default: a comma.
             quote: the character around fields; default: the double quote. Empty: quotes mean nothing.
             encoding: how text is encoded, by Python's name; default: ``utf-8``.
@@ -635,7 +635,7 @@ class Dataset:
             format_name=format,
             order_by=as_names(order_by),
             quarantine=quarantine,
-            again=again,
+            reload=reload,
             form=form,
         )
         with noticing_absence():

@@ -161,7 +161,7 @@ def test_a_time_that_no_period_can_name_is_refused(log: Dataset):
 
 def test_bad_rows_can_be_refused_one_by_one(log: Dataset):
     rows = [click(0), click(1, n="x"), click(2), click(3, at=None), "no row", click(5), click(6, color="red")]
-    ack = log.append(rows, refuse="row")
+    ack = log.append(rows, on_bad_row="skip")
     assert [found.row for found in ack.refused] == [1, 3, 4, 6]
     reason = "column 'n': 'x' is not a long. Accepted: a whole number from -9223372036854775808 to 9223372036854775807."
     assert ack.refused[0].reason == reason
@@ -173,20 +173,20 @@ def test_bad_rows_can_be_refused_one_by_one(log: Dataset):
 
 
 def test_if_every_row_is_refused_nothing_is_written(log: Dataset):
-    ack = log.append([click(0, n="x")], refuse="row")
+    ack = log.append([click(0, n="x")], on_bad_row="skip")
     assert (ack.applied, ack.sequence, ack.rows, len(ack.refused)) == (False, None, 0, 1)
     assert log.status().sequence == 0
 
 
 def test_more_bad_rows_than_are_worth_naming_refuse_the_batch(log: Dataset):
     with refused(InvalidRequest, None, "1000 rows", "row 0"):
-        log.append([click(n, n="x") for n in range(MAX_REFUSED_ROWS + 1)], refuse="row")
+        log.append([click(n, n="x") for n in range(MAX_REFUSED_ROWS + 1)], on_bad_row="skip")
 
 
 def test_rows_of_arrow_are_refused_one_by_one_too(log: Dataset):
     nullable = pa.schema([f.with_nullable(True) for f in SCHEMA])  # noqa: FBT003
     table = pa.Table.from_pylist([click(0), click(1, at=None), click(2)], nullable)
-    assert [found.row for found in log.append(table, refuse="row").refused] == [1]
+    assert [found.row for found in log.append(table, on_bad_row="skip").refused] == [1]
     assert log.to_arrow().num_rows == 2
 
 
@@ -197,7 +197,7 @@ def test_what_belongs_to_the_other_kind_is_refused(lake: Lake, log: Dataset):
         (lambda: keyed.append([{"id": "a"}]), ("keyed", "append")),
         (lambda: log.get(["V-1"]), ()),
         (lambda: log.tombstone(where="n > 1"), ()),
-        (lambda: log.append(clicks(1), refuse="none"), ("'none'", "refuse")),
+        (lambda: log.append(clicks(1), on_bad_row="none"), ("'none'", "on_bad_row")),
         (lambda: log.append([]), ()),
     ):
         with refused(InvalidRequest, None, *facts):

@@ -114,7 +114,9 @@ def create(  # noqa: PLR0913  # one parameter for each option
         if report is not None:
             render.write_table(["column", "type", "nullable"], [_column(one) for one in info.columns])
             if report.files_skipped:
-                render.write_line("The file was loaded before and is left out; silt ingest --again loads it once more.")
+                render.write_line(
+                    "The file was loaded before and is left out; silt ingest --reload loads it once more."
+                )
             else:
                 render.write_line(f"Loaded {render.counted(report.rows, 'row')}.")
 

@@ -120,19 +120,24 @@ def append(  # one parameter for each option
     row: Annotated[list[str] | None, typer.Option("--row", metavar="JSON", help="A row; may be repeated.")] = None,
     producer: Producer = None,
     sequence: Sequence = None,
-    refuse: Annotated[
-        str, typer.Option("--refuse", metavar="WHAT", help="What a bad row refuses: the batch, or the row alone.")
-    ] = "batch",
+    on_bad_row: Annotated[
+        str,
+        typer.Option(
+            "--on-bad-row",
+            metavar="ACTION",
+            help="On a bad row reject the whole batch (reject-batch), or skip that row (skip).",
+        ),
+    ] = "reject-batch",
 ) -> None:
     r"""Append rows to a log.
 
     The command returns when they are durable.
 
-    With --refuse row, bad rows are named on standard error and the others are written.
+    With --on-bad-row skip, bad rows are named on standard error and the others are written.
 
     \b
     silt append web.eu.clicks --row '{"at": "2026-11-15T14:03:00Z", "visitor": "V-7", "page": "/"}'
-    silt append web.eu.clicks clicks.ndjson --refuse row
+    silt append web.eu.clicks clicks.ndjson --on-bad-row skip
     generate | silt append web.eu.clicks - --producer edge-3 --sequence 17
     """
     from siltstone.cli.input_parsing import read_rows
@@ -141,7 +146,7 @@ def append(  # one parameter for each option
     with call.open() as lake:
         dataset = lake.dataset(name)
         rows = read_rows(file, row or [])
-        ack = dataset.append(rows, producer=producer, sequence=sequence, refuse=refuse)
+        ack = dataset.append(rows, producer=producer, sequence=sequence, on_bad_row=on_bad_row)
 
     def people() -> None:
         if ack.applied:
@@ -291,7 +296,7 @@ def ingest(  # noqa: PLR0913  # one parameter for each option
         str | None,
         typer.Option("--quarantine", metavar="FOLDER", help="Put bad files and rows aside there, and load the rest."),
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Load files that were loaded before, too.")] = False,
+    reload: Annotated[bool, typer.Option("--reload", help="Load files that were loaded before, too.")] = False,
     delimiter: Annotated[
         str | None, typer.Option("--delimiter", metavar="C", help="CSV: between fields, or tab; default: a comma.")
     ] = None,
@@ -372,7 +377,7 @@ def ingest(  # noqa: PLR0913  # one parameter for each option
     options = {
         "--no-header" if name == "header" else f"--{name.replace('_', '-')}": value for name, value in csv.items()
     }
-    files_only = {"--format": file_format, "--again": again or None, **options}
+    files_only = {"--format": file_format, "--reload": reload or None, **options}
     _check_source(paths, jdbc, database=database, files_only=files_only)
     with call.working(f"Loading into {name} on Spark") as lake:
         dataset = lake.dataset(name)
@@ -380,13 +385,13 @@ def ingest(  # noqa: PLR0913  # one parameter for each option
             report = dataset.ingest_jdbc(jdbc, order_by=order, quarantine=quarantine, **database)
         else:
             report = dataset.ingest(
-                paths or [], format=file_format, order_by=order, quarantine=quarantine, again=again, **csv
+                paths or [], format=file_format, order_by=order, quarantine=quarantine, reload=reload, **csv
             )
 
     def people() -> None:
         _show_aside(report)
         if not report.files:
-            render.write_line(f"Nothing new to load into {name}; --again loads the same files once more.")
+            render.write_line(f"Nothing new to load into {name}; --reload loads the same files once more.")
             return
         where = "base" if report.first_load else f"changes, sequence {report.sequence}"
         files = f"{render.counted(report.files, 'file')}, {render.size(report.bytes)}"

@@ -50,7 +50,7 @@ class IngestRequest:
     format_name: str | None = None
     order_by: tuple[str, ...] = ()
     quarantine: str | Path | None = None
-    again: bool = False
+    reload: bool = False
     form: CsvForm | None = None
     """How CSV files are written; None if the caller says nothing about it."""
 
@@ -91,7 +91,7 @@ class FileIngest:
 
     def _take(self, source: Source, wanted: IngestRequest, quarantine: Quarantine | None) -> LoadReport:
         started = self._store.clock.monotonic_seconds()
-        remember = not wanted.again and len(source.files) <= MAX_REMEMBERED_FILES
+        remember = not wanted.reload and len(source.files) <= MAX_REMEMBERED_FILES
         marks = {file: file_mark(file) for file in source.files}
         hashes = hash_files(source.files) if remember else {}
         skipped = loaded_before(self._store, hashes)

@@ -19,11 +19,11 @@ MAX_REFUSED_ROWS: Final = 1000
 """A batch with more bad rows than this is a mistake as a whole, and is refused as one."""
 
 
-class Refuse(StrEnum):
-    """What a bad row refuses."""
+class OnBadRow(StrEnum):
+    """What a bad row rejects: its batch, or only itself."""
 
-    BATCH = "batch"
-    ROW = "row"
+    REJECT_BATCH = "reject-batch"
+    SKIP = "skip"
 
 
 def event_table(rows: Any, schema: pa.Schema, spec: Spec, *, dataset: str) -> pa.Table:  # noqa: ANN401

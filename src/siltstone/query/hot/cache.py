@@ -155,11 +155,9 @@ class HotCache:
 
         With `by_name` false only such go for it as are asked for less. `patience` says how long others are waited for.
 
-        Raises:
-            NotResident: it does not fit, or cannot be hot; nothing was changed, or it was stopped when it had outgrown its room. Or
-                others are still filled when the patience is at its end.
-            NotFound: there is no such dataset.
-            Unavailable: the lake was closed.
+        Raises: NotResident: it does not fit, or cannot be hot; nothing was changed, or it was stopped when it had outgrown
+        its room. Or others are still filled when the patience is at its end. NotFound: there is no such dataset.
+        Unavailable: the lake was closed.
         """
         self._check_open()
         self._sources.store(name)

@@ -5,7 +5,7 @@ them before its next answer: a look at the folder's time, and no more if nothing
 
 | file | says | written by |
 |---|---|---|
-| ``wishes/<dataset>.json`` | whether it is pinned, and the ids of the last warming and eviction that were asked for | commands |
+| ``directives/<dataset>.json`` | whether it is pinned; ids of the last warm and evict requests | commands |
 | ``processes/<id>.json`` | what one process holds, with its figures | that process, every few seconds of use |
 
 A pin lasts until it is taken away, also for processes that start later. A warming and an eviction are for processes that run when
@@ -61,7 +61,7 @@ class DirectiveStore:
         """Remember where they are; nothing is read or written yet."""
         self._layout = layout
         self._role = settings.role
-        self._notes = StateFiles(layout, durable=settings.durable, folder=layout.hot / "wishes")
+        self._notes = StateFiles(layout, durable=settings.durable, folder=layout.hot / "directives")
         self._told = StateFiles(layout, durable=False, folder=layout.hot / "processes")
         self._clock = clock
 
