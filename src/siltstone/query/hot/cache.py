@@ -94,7 +94,7 @@ class HotCache:
         """
         return cls(sources, settings=settings, clock=clock, wishes=wishes)
 
-    # ---- asking --------------------------------------------------------------------------------------------------
+    # ---- queries -------------------------------------------------------------------------------------------------
 
     def decide(self, name: str) -> Decision:
         """Return whether a dataset is resident or may become so, and why, without changing anything.
@@ -148,7 +148,7 @@ class HotCache:
         entries = tuple(slot.entry for slot in self._residents.all())
         return CacheStats(budget_bytes=self._residents.budget_bytes, entries=entries)
 
-    # ---- filling and letting go ----------------------------------------------------------------------------------
+    # ---- fill and evict ------------------------------------------------------------------------------------------
 
     def fill(
         self, name: str, *, by_name: bool = True, progress: Progress | None = None, patience: WaitPolicy = NO_LIMIT
@@ -214,7 +214,7 @@ class HotCache:
         if self._following is not None:
             self._following.look()
 
-    # ---- being fresh ---------------------------------------------------------------------------------------------
+    # ---- refresh -------------------------------------------------------------------------------------------------
 
     def _decide(self, slot: Slot, store: Store) -> Decision:
         if slot.is_resident(store.incarnation):

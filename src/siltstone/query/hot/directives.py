@@ -117,7 +117,7 @@ class DirectiveStore:
         self._notes.write(wish.name + SUFFIX, wish.to_dict() | {"at": self._clock.now().isoformat()})
         return wish
 
-    # ---- what processes say --------------------------------------------------------------------------------------
+    # ---- status of processes -------------------------------------------------------------------------------------
 
     def tell(self, process: str, stats: CacheStats) -> None:
         """Write the status file of a process; do nothing if the process may not write it."""

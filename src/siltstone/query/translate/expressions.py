@@ -133,7 +133,7 @@ class ExpressionTranslator:
         return piece
 
 
-# ---- how values come together ---------------------------------------------------------------------------------------
+# ---- common types ---------------------------------------------------------------------------------------------------
 
 
 def unified(pieces: Sequence[TypedSql]) -> tuple[list[TypedSql], pa.DataType]:
