@@ -261,8 +261,9 @@ class SparkQuery:
     def _interruptible(self, session: "SparkSession") -> Iterator[None]:
         """Run a block whose requests to Spark, on this thread, are interrupted once the query is cancelled.
 
-        Each interrupted operation is reported to the shared server's daemon until it has ended. If its end is unknown, the report
-        stays: a process that ends closes its session, and Spark then answers although the operation may still run.
+        Each interrupted operation is reported to the shared server's daemon until it has ended. If its end is unknown,
+        the report stays. A process that ends closes its session, and Spark then answers although the operation may
+        still run.
         """
         tag = f"silt-query-{uuid.uuid4().hex}"  # noqa: TID251
         reports = ExitStack()

@@ -1,7 +1,7 @@
 """Allowed functions, types and names of a query, as data; `docs/sql.md` is generated from it.
 
-A function is listed if its result depends on its arguments alone (or, if it is in `VOLATILE`, on the clock or on
-chance). It must not access files, the network or the process. `query/gate/syntax.py` lists the syntax.
+The result of a listed function depends on its arguments alone. A function in `VOLATILE` may also depend on the clock or
+on chance. No function accesses files, the network or the process. `query/gate/syntax.py` lists the syntax.
 """
 
 from typing import Final

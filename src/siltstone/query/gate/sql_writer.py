@@ -1,9 +1,12 @@
 """Writes a checked tree as SQL text that can be parsed in one way only.
 
-sqlglot's generator writes the tree. It is overridden where its text depends on a dialect, can be parsed in several
-ways, or differs from the text that `parser` parses. Names are written in backticks, strings with one kind of quote and
-no character that an engine replaces, NULLS FIRST or LAST always, each table with an alias. `syntax` has checked the
-tree before.
+sqlglot's generator writes the tree. It is overridden if its text depends on a dialect, is ambiguous, or differs from
+the syntax of `parser`. `syntax` has checked the tree before.
+
+* Names are written in backticks.
+* Strings have one kind of quote, and no character that an engine replaces.
+* NULLS FIRST or LAST is always written.
+* Each table has an alias.
 """
 
 # ruff: noqa: RUF012, ARG005, D102, FBT001, FBT002 - the table and the methods are those of the generator

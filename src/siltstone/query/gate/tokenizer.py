@@ -1,8 +1,8 @@
 """Splits a query into tokens by Spark's rules.
 
 The parser of `sqlglot` is used, its tokenizer is not. Strings, names, numbers and comments are recognised here as in
-Spark's lexer, so that no text means one thing to the check and another to the engine. Everything outside the lists
-below is rejected with its position.
+Spark's lexer. So no text means one thing to the check and another to the engine. Everything outside the lists below is
+rejected with its position.
 
 1. Comments are removed (also Spark's nested ones), and hints with them.
 2. Strings are unescaped by Spark's rules; adjacent strings are joined, as in Spark.

@@ -3,9 +3,10 @@
 Pure functions: from figures to a decision with its reason.
 
 * A dataset that fits beside the residents is admitted.
-* A dataset that fits only after evictions is admitted if a caller requests it by name (`fill`, `pin`, `warm`), or if it
-  is used more than the residents to evict. Then it was missed before, and after the last use of each of them. So
-  datasets that are queried in turn, and do not fit together, do not evict each other for ever.
+* A dataset that fits only after evictions is admitted if a caller requests it by name (`fill`, `pin`, `warm`).
+* Otherwise it is admitted only if it is used more than the residents to evict. Then it was missed before, and after the
+  last use of each of them. So datasets that are queried in turn, and do not fit together, do not evict each other for
+  ever.
 * The least recently used residents are evicted first, and no more than needed. Pinned residents are never evicted.
 * A dataset that does not fit even then is rejected before anything is read.
 """

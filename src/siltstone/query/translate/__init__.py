@@ -1,7 +1,7 @@
 """Translates a checked query from Spark's dialect to DuckDB's SQL with the same meaning, or raises the reason why not.
 
-Nothing is passed through unchecked. Each node of the tree has its own rule, which knows the node's type in Spark and
-writes SQL with that type and those values. A node, an argument or a type without a rule raises `Unsupported`. Then
+Nothing is passed through unchecked. Each node of the tree has its own rule. The rule knows the node's type in Spark,
+and writes SQL with that type and those values. A node, an argument or a type without a rule raises `Unsupported`. Then
 Spark answers.
 """
 
