@@ -518,7 +518,7 @@ def _names(admitted: CheckedQuery) -> tuple[str, ...]:
 def _is_kept(admitted: CheckedQuery) -> bool:
     """True if the result can be cached: the same query on the same data has the same answer.
 
-    Raw rows change with a fold.
+    Raw rows are excluded, because a fold changes them.
     """
     return not admitted.volatile and not any(source.raw for source in admitted.references)
 

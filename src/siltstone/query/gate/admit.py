@@ -236,7 +236,7 @@ _HALF: Final = re.compile("[\ud800-\udfff]")
 
 
 def _names(sources: list[Source]) -> frozenset[str]:
-    """Return the names of catalogs, schemas and tables: the only words that the rewrite may repeat less often."""
+    """Return the names of catalogs, schemas and tables: the only words that may occur less often in the rewrite."""
     return frozenset(name for source in sources for name in (source.name.catalog, source.name.schema, source.table))
 
 

@@ -278,7 +278,7 @@ class HotCache:
     def _refill(self, stale: "_Stale") -> None:
         """Fill a dataset again: here if it is small, otherwise in the background.
 
-        Then the query is not answered hot.
+        In the second case the query is not answered hot.
         """
         filling = self._residents.filling
         if stale.rows <= REFILL_ROWS and filling.acquire(timeout=REFILL_WAIT_SECONDS):

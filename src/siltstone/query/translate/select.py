@@ -29,7 +29,7 @@ MAX_COLUMNS: Final = 4_096
 MAX_SOURCES: Final = 100
 """Most tables, subqueries and common table expressions in a query. DuckDB plans joins in more than quadratic time."""
 MAX_INLINED: Final = 16
-"""Most tables of a query after DuckDB inlines its common table expressions, as it does by default."""
+"""Most tables of a query after inlining. Above it, common table expressions are computed once instead of inlined."""
 MAX_SQL_CHARS: Final = 2_000_000
 """Longest translation of a query."""
 _SELECT_ARGS: Final = frozenset(
