@@ -1,4 +1,4 @@
-"""Questions in SQL: what is allowed, who answers, what comes back."""
+"""SQL queries: the gate checks them, the router chooses an engine, Spark or the hot cache answers."""
 
 from siltstone.query.sqlglot_loader import prefer_source
 

@@ -7,10 +7,12 @@
        ▼                                                  ▼
     ActiveQuery.cancel ◄── DeadlineMonitor ──► interrupter thread: interrupt() until the engine returns
 
-1. `ActiveQuery` is made when a call begins. Its time limit covers everything until the last row.
-2. A worker thread runs the query. The caller's thread only waits, because Python runs signal handlers there, between its steps.
-3. `CancelToken` says that a query is to end: by Ctrl-C, by its id, by its time limit, or because its lake is closed.
-4. `DeadlineMonitor`, one thread, then has the engine interrupted, repeatedly: engines forget an interrupt between two steps.
+1. `ActiveQuery` is created when a call begins. Its time limit covers everything until the last row.
+2. A worker thread runs the query. The caller's thread only waits, because Python runs signal handlers there,
+   between two steps.
+3. `CancelToken` ends a query: after Ctrl-C, by its id, at its time limit, or because its lake is closed.
+4. `DeadlineMonitor`, one thread, then interrupts the engine repeatedly, because engines forget an interrupt between two
+   steps.
 5. The caller waits `GRACE_SECONDS` more and gets the error. An engine that does not stop is left behind on its thread.
 """
 
@@ -29,11 +31,14 @@ from siltstone.errors import Conflict, NotFound, Reason, Unavailable
 TICK_SECONDS: Final = 0.05
 """Interval at which deadlines are checked and engines are interrupted."""
 IDLE_TICKS: Final = 100
-"""Ticks without a query after which the monitor thread ends. Starting it for each query would take longer than most of them."""
+"""Ticks without a query after which the monitor thread ends.
+
+Starting it for each query would take longer than most queries.
+"""
 GRACE_SECONDS: Final = 0.5
 """Time for an engine to end a cancelled query; then the caller gets the error."""
 CLOSING_SECONDS: Final = 10.0
-"""Longest wait of a lake that is closed for the queries that it has cancelled."""
+"""Longest wait for cancelled queries when a lake is closed."""
 IDLE_SECONDS: Final = 5.0
 """Time after which an idle worker thread ends."""
 SIGNAL_SECONDS: Final = 0.1
@@ -41,7 +46,7 @@ SIGNAL_SECONDS: Final = 0.1
 UNHEARD_SECONDS: Final = 5.0
 """Longest wait after Ctrl-C for work that does not end."""
 AHEAD: Final = 2
-"""Items of a stream that are made before the caller reads them."""
+"""Items of a stream that are produced before the caller reads them."""
 
 _T = TypeVar("_T")
 GiveUp = Callable[[], BaseException | None]
@@ -102,7 +107,7 @@ class ActiveQuery:
         self._is_abandoned = False
 
     def cancel(self) -> None:
-        """Cancel it."""
+        """Cancel the query."""
         self._token.cancel()
 
     def error(self) -> Unavailable:
@@ -111,13 +116,13 @@ class ActiveQuery:
 
     @property
     def is_cancelled(self) -> bool:
-        """True once it was cancelled or its time is up."""
+        """True once the query was cancelled or its time is up."""
         if time.monotonic() >= self._deadline and not self._token.is_cancelled:
             self._token.expire(self._seconds)
         return self._token.is_cancelled
 
     def check(self) -> None:
-        """Raise Unavailable if it is cancelled."""
+        """Raise Unavailable if the query is cancelled."""
         if self.is_cancelled:
             raise self.error()
 
@@ -129,12 +134,12 @@ class ActiveQuery:
         return None
 
     def abandon(self) -> None:
-        """Note that the caller does not wait for it any more."""
+        """Record that the caller no longer waits for the query."""
         self._is_abandoned = True
 
     @property
     def blocks_close(self) -> bool:
-        """True if its lake must not be closed yet: a caller waits for it, or it reads the lake's memory."""
+        """True if the lake must not be closed yet: a caller waits for the query, or it reads the lake's memory."""
         return not self._is_abandoned or any(one.in_process for one in self._interrupters)
 
     @contextmanager
@@ -143,12 +148,13 @@ class ActiveQuery:
     ) -> Iterator[None]:
         """Run a block on an engine that `interrupt` stops.
 
-        Once the query is cancelled, another thread calls `interrupt` repeatedly until the block is left, and never after.
+        Once the query is cancelled, another thread calls `interrupt` repeatedly until the block is left, and never
+        after.
 
         Args:
             interrupt: stops the engine, or does nothing if the engine has not started yet.
             every: seconds between two calls.
-            in_process: the engine reads memory of this process, so that a lake waits for it when it is closed.
+            in_process: True if the engine reads memory of this process, so that the lake waits for it on close.
 
         Raises:
             Unavailable: the query is cancelled already.
@@ -163,7 +169,7 @@ class ActiveQuery:
             interrupter.stop()
 
     def enforce(self) -> None:
-        """Start interrupting its engine if it is cancelled. The monitor calls this at each tick."""
+        """Start interrupting the engine if the query is cancelled. The monitor calls this at each tick."""
         if self.is_cancelled:
             for interrupter in list(self._interrupters):
                 interrupter.start()
@@ -186,7 +192,7 @@ class _Interrupter:
                 self._thread.start()
 
     def stop(self) -> None:
-        """Return when no call is under way: the next query may use the same engine."""
+        """Return when no call is running, because the next query may use the same engine."""
         with self._mutex:
             self._stopped.set()
         if self._thread is not None:
@@ -207,7 +213,7 @@ class DeadlineMonitor:
         self._mutex = threading.Lock()
 
     def ensure_running(self) -> None:
-        """Start the thread if it is not running; a fork has none of its parent's threads."""
+        """Start the thread if it is not running. A forked process has none of its parent's threads."""
         with self._mutex:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._watch, name="silt-queries", daemon=True)
@@ -224,7 +230,7 @@ class DeadlineMonitor:
                     return
 
     def _enforce(self) -> bool:
-        """Enforce all of them, and return whether there are any. The sleeping thread holds no reference to a query."""
+        """Enforce all queries, and return whether there are any. The sleeping thread holds no reference to a query."""
         queries = list(self._queries())
         for one in queries:
             one.enforce()
@@ -293,8 +299,8 @@ class ActiveQueries:
 class InterruptibleExecutor:
     """Runs calls on worker threads while their callers wait for signals and time limits. Thread-safe.
 
-    Starting a thread takes as long as a small answer, so an idle one waits for the next call. An exception between the claim of a
-    thread and the hand-over of its job leaves a thread that ends by itself.
+    Starting a thread takes as long as a small answer, so an idle one waits for the next call. An exception between the
+    claim of a thread and the hand-over of its job leaves a thread that ends by itself.
     """
 
     def __init__(self) -> None:
@@ -312,7 +318,7 @@ class InterruptibleExecutor:
             self._claim().jobs.put(lambda done: _complete(future, work, done=done))
             return _wait_for(future, give_up)
         except _GaveUpError as error:
-            future.cancel()  # work that has not begun does not begin
+            future.cancel()  # work that has not started does not start
             raise error.cause from None
         except BaseException:
             until = time.monotonic() + UNHEARD_SECONDS
@@ -322,7 +328,10 @@ class InterruptibleExecutor:
             raise
 
     def _claim(self) -> "_WorkerThread":
-        """Return a thread for one job: the one that became idle last, or a new one. A fork has none of its parent's threads."""
+        """Return a thread for one job: the one that became idle last, or a new one.
+
+        A forked process has none of its parent's threads.
+        """
         while True:
             try:
                 thread = self._idle.pop()
@@ -371,7 +380,7 @@ class _WorkerThread(threading.Thread):
     def __init__(self, idle: "list[_WorkerThread]") -> None:
         super().__init__(name="silt-query-worker", daemon=True)
         self.jobs: queue.SimpleQueue[Callable[[Callable[[], None]], None]] = queue.SimpleQueue()
-        """Each job is given the function to call when it is done."""
+        """Jobs. Each is called with the function that it must call at its end."""
         self._idle = idle
         self.start()
 
@@ -398,10 +407,10 @@ class _WorkerThread(threading.Thread):
 
 
 def stream_from_thread(make: Callable[[], Iterator[_T]], *, end: Callable[[], object], give_up: GiveUp) -> Iterator[_T]:
-    """Yield the items of an iterator that runs on one thread of its own, a few items ahead of the caller.
+    """Yield the items of an iterator that runs on a thread of its own, a few items ahead of the caller.
 
-    `end` makes the iterator end early. It is called when the caller reads no further. The error of `give_up` is raised, and ends
-    the iterator also while the caller reads nothing.
+    `end` makes the iterator end early. It is called when the caller reads no further. The error of `give_up` is raised,
+    and ends the iterator also while the caller reads nothing.
     """
     items: queue.Queue[tuple[str, _T | BaseException | None]] = queue.Queue(AHEAD)
     closed = threading.Event()
@@ -447,4 +456,4 @@ def _read(items: "queue.Queue[tuple[str, _T | BaseException | None]]", give_up: 
         if kind == "error":
             assert isinstance(item, BaseException)  # noqa: S101
             raise item
-        yield item  # type: ignore[misc]  # an item that was made
+        yield item  # type: ignore[misc]  # an item of the iterator

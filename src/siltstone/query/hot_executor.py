@@ -1,7 +1,7 @@
-"""Answering a query on the hot engine: translated once, run inside a reader's transaction, in Spark's types.
+"""Answers a query on the hot engine: translated once, run inside a reader's transaction, with Spark's types.
 
-What rows raise while it runs (an overflow, a division by zero, letters that the engines treat differently) is no answer:
-`HotExecutionFailed` says so, and whoever asked of either engine gets Spark's word instead.
+A row can raise an error while the query runs: an overflow, a division by zero, or letters that the engines treat
+differently. Then `HotExecutionFailed` is raised, and Spark answers a query for which either engine is allowed.
 """
 
 import datetime
@@ -30,13 +30,16 @@ if TYPE_CHECKING:
 
 KEPT_TRANSLATIONS: Final = 256
 _MARK: Final = f"silt_{secrets.token_hex(8)}_"
-"""Stands for a table's name in a translation, which outlives the names; nobody can write it into a text by chance."""
+"""Prefix of table placeholders in a translation, which outlives table names.
+
+It is random, so that no text contains it by chance.
+"""
 _ODD_TREES: Final = (AttributeError, KeyError, IndexError, TypeError, ValueError, RecursionError)
-"""What a rule stumbles over in a tree of a form that it was not made for."""
+"""Errors of a translation rule on a tree of an unexpected form."""
 
 
 class HotExecutionFailed(Exception):  # noqa: N818
-    """The hot engine began and could not answer; the message is a phrase that says why."""
+    """The hot engine started and could not answer; the message is a phrase with the reason."""
 
     def __init__(self, message: str, *, reason: Reason | None = None) -> None:
         super().__init__(message)
@@ -45,15 +48,15 @@ class HotExecutionFailed(Exception):  # noqa: N818
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotPlan:
-    """A translated question, before it is known where its tables are."""
+    """A translated query. Its table names are filled in later."""
 
     translated: Translated
     sources: tuple[Source, ...]
     schema: pa.Schema
-    """The columns of the answer, in the form that answers have."""
+    """Columns of the result, in the form of results."""
 
     def sql(self, tables: Mapping[str, str]) -> str:
-        """Return the SQL with the names that the tables have now."""
+        """Return the SQL with the current table names."""
         text = self.translated.sql
         for number, source in enumerate(self.sources):
             text = text.replace(f"{_MARK}{number}_", tables[str(source.name)])
@@ -61,15 +64,14 @@ class HotPlan:
 
 
 class Translations:
-    """Translated questions, kept by what they depend on. Safe to share between threads."""
+    """Cache of translated queries, the oldest evicted first. Thread-safe."""
 
     def __init__(self) -> None:
-        """Nothing was translated yet."""
         self._kept: OrderedDict[tuple[object, ...], HotPlan | str] = OrderedDict()
         self._mutex = threading.Lock()
 
     def plan(self, admitted: CheckedQuery, schemas: Mapping[str, pa.Schema], *, max_rows: int) -> HotPlan:
-        """Translate a question over datasets with these columns.
+        """Translate a query over datasets with these columns.
 
         Raises:
             Unsupported: it is not in the subset.
@@ -111,7 +113,10 @@ def _key(*parts: str) -> tuple[str, ...]:
 
 
 def _kinds(parameters: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
-    """Return what a translation depends on of its parameters: their types, and of a whole number or decimal its size."""
+    """Return the properties of parameters that a translation depends on.
+
+    These are their types, and the size of a whole number or decimal.
+    """
     return tuple((name, _kind(value)) for name, value in sorted(parameters.items()))
 
 
@@ -130,7 +135,7 @@ def _kind(value: object) -> object:
 
 
 def bound(value: object) -> object:
-    """Return what is bound for a value; times and decimals travel as text that the SQL casts."""
+    """Return the value to bind for a parameter. Times and decimals are passed as text that the SQL casts."""
     match value:
         case datetime.datetime():
             return (value.astimezone(datetime.UTC) if value.tzinfo else value).isoformat(sep=" ")
@@ -143,11 +148,11 @@ def bound(value: object) -> object:
 
 
 def answer(plan: HotPlan, parameters: Mapping[str, object], view: "HotSnapshot", query: "ActiveQuery") -> pa.Table:
-    """Run a translated question in a reader's transaction.
+    """Run a translated query in a reader's transaction.
 
     Raises:
-        HotExecutionFailed: the engine, or a guard against what the engines treat differently, refused.
-        Unavailable: its time was up, or it was cancelled.
+        HotExecutionFailed: the engine raised an error, or a guard found a value that the engines treat differently.
+        Unavailable: its time is up, or it was cancelled.
     """
     import duckdb
 
@@ -177,7 +182,7 @@ def _fetched(reader: "Reader", sql: str, values: Mapping[str, object]) -> pa.Tab
 
 
 def explained(plan: HotPlan, parameters: Mapping[str, object], view: "HotSnapshot") -> str:
-    """Return the engine's plan, with the datasets by their own names."""
+    """Return the engine's plan with the names of the datasets."""
     import duckdb
 
     values = {name: bound(parameters[name]) for name in plan.translated.parameters}
@@ -196,17 +201,17 @@ def explained(plan: HotPlan, parameters: Mapping[str, object], view: "HotSnapsho
 
 @contextmanager
 def registered(view: "HotSnapshot", tables: Mapping[str, pa.Table]) -> Iterator["HotSnapshot"]:
-    """Give a view that reads datasets from Arrow tables, for the length of a block: raw rows are never resident.
+    """Give a view that reads datasets from Arrow tables for a block, because raw rows are never resident.
 
     Raises:
-        HotExecutionFailed: a column has values that DuckDB does not hold exactly.
+        HotExecutionFailed: a column has values that DuckDB does not store exactly.
     """
     import duckdb
 
     from siltstone.query.hot.duckdb_types import UnsupportedType, check_values, duck_type
     from siltstone.query.hot.read_transactions import Reader
 
-    reader = Reader(view.cursor.cursor())  # of its own: what it prepares holds the rows
+    reader = Reader(view.cursor.cursor())  # a separate cursor, because its prepared queries keep the rows in memory
     names = {name: f"silt_raw_{number}" for number, name in enumerate(tables)}
     try:
         for name, table in tables.items():

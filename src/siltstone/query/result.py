@@ -1,7 +1,8 @@
-"""What a query returns.
+"""The result of a query.
 
-A result can be cut: ``max_rows`` bounds it, and ``truncated`` says that there are more rows. A cut that the caller chose, by
-``max_rows=``, is an answer like any other. A cut by the setting is not: frames of it are refused, and ``rows`` warns.
+A result can be cut: ``max_rows`` bounds it, and ``truncated`` is true if there are more rows. A cut that the caller
+chose, by ``max_rows=``, is a normal result. A cut by the setting is not: conversions to frames are rejected, and
+``rows`` warns.
 """
 
 import warnings
@@ -21,32 +22,32 @@ if TYPE_CHECKING:
 
 
 class TruncatedWarning(UserWarning):
-    """Rows of a result are read that the setting `max_rows` has cut."""
+    """The setting `max_rows` has cut the rows that are read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class QueryResult:
-    """The rows of one query, which engine answered, and why that one."""
+    """The rows of one query, the engine that answered, and the reason for that engine."""
 
     table: pa.Table
-    """The rows that came back, whether they are all or not."""
+    """The returned rows, all or cut."""
     engine: str
     """``hot`` or ``spark``."""
     truncated: bool
-    """True if the query has more rows than came back."""
+    """True if the query has more rows than were returned."""
     seconds: float
     reason: str = ""
-    """Why this engine: a phrase."""
+    """Reason for the engine, as a phrase."""
     query_id: str = ""
-    """By which the query can be cancelled while it runs, and its pages asked for afterwards."""
+    """Id by which the running query can be cancelled, and by which its pages can be read afterwards."""
     cached: bool = False
-    """True if the same question had been answered before, on the same data."""
+    """True if the result is from the cache: the same query was answered before on the same data."""
     limit_given: bool = True
-    """True if the caller chose the row limit (``max_rows=``); False if it is that of the setting."""
+    """True if the caller chose the row limit (``max_rows=``); False if it is the limit of the setting."""
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns."""
+        """Column names."""
         return list(self.table.column_names)
 
     @property
@@ -59,7 +60,7 @@ class QueryResult:
 
     @property
     def row_count(self) -> int:
-        """How many rows came back."""
+        """Number of returned rows."""
         return int(self.table.num_rows)
 
     def to_arrow(self, *, allow_truncated: bool = False) -> pa.Table:
@@ -118,17 +119,17 @@ class QueryResult:
 
 
 def as_answered(table: pa.Table, schema: pa.Schema | None = None) -> pa.Table:
-    """Return rows of either engine in the one form that answers have: Spark's names and types, any column may be null.
+    """Convert rows of either engine to the common form of results: Spark's names and types, every column nullable.
 
     Args:
-        table: what the engine returned.
-        schema: the names and types, where the engine has others of its own; those of the table unless told.
+        table: rows of the engine.
+        schema: names and types, if those of the engine differ; default: those of the table.
     """
     return in_form(table, answered_schema(schema or table.schema))
 
 
 def in_form(table: pa.Table, wanted: pa.Schema) -> pa.Table:
-    """Return rows with these columns, which have the form that answers have."""
+    """Convert rows to a schema that has the form of results."""
     columns = [
         column if column.type.equals(kind) else column.cast(kind)
         for column, kind in zip(table.columns, wanted.types, strict=True)
@@ -137,19 +138,19 @@ def in_form(table: pa.Table, wanted: pa.Schema) -> pa.Table:
 
 
 def as_answered_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return some rows of a stream in the form that answers have."""
+    """Convert one batch of a stream to the form of results."""
     wanted = answered_schema(batch.schema)
     columns = [column.cast(kind) for column, kind in zip(batch.columns, wanted.types, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=wanted) if columns else batch
 
 
 def answered_schema(schema: pa.Schema) -> pa.Schema:
-    """Return columns in the form that answers have."""
+    """Return a schema in the form of results."""
     return pa.schema([pa.field(field.name, _plain_type(field.type)) for field in schema])
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return a type as datasets hold it, with everything in it nullable: whether a result can be null is nobody's promise."""
+    """Return a type as datasets store it, all parts nullable, because neither engine guarantees non-null results."""
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", tz="UTC" if kind.tz else None)
     if pa.types.is_large_string(kind) or pa.types.is_string(kind):

@@ -1,11 +1,12 @@
-"""Answers that are kept: by what was asked of which state of the data, and by the id of the query, for its pages.
+"""Cache of results: by query and state of the data, and by query id for pages.
 
-A key holds the state of every dataset (incarnation, sequence, content version, columns), so an answer of another state is never
-found: nothing has to be thrown away when data changes. What is not asked for again goes by age when the bytes run out.
+A key contains the state of every dataset (incarnation, sequence, content version, columns). So a result of another
+state is never found, and nothing has to be invalidated when data changes. The least recently used results are evicted
+when the memory limit is reached.
 
-What a purge takes from disk must not stay here: everything is forgotten then, and a query that began before keeps nothing. The
-purge of another process is seen by the epoch of a dataset. That rises with the first fold or roll-up under a new lease, too, so
-a compactor that was started anew costs the kept answers once.
+Purged data must not stay here. A purge clears the whole cache, and queries that started before it add nothing. The
+purge of another process is detected by the epoch of a dataset. The first fold or roll-up under a new lease raises the
+epoch, too. So a restarted compactor clears the cache once.
 """
 
 import threading
@@ -18,19 +19,19 @@ from siltstone.errors import InvalidRequest, NotFound
 from siltstone.query.result import QueryResult
 
 KEPT_PAGES: Final = 50
-"""So many of the last results can be read page by page."""
+"""Number of recent results that can be read page by page."""
 KEPT_PAGES_BYTES: Final = 512 * 1024 * 1024
-"""They take no more than this together, unless the last one alone does."""
+"""Memory limit of all paged results; the newest is kept even if it alone is larger."""
 MAX_PAGE_ROWS: Final = 10_000
 LARGEST_SHARE: Final = 4
-"""One answer takes at most this part of the room, or it is not kept for a repeat: it would drive all others out."""
+"""Divisor: a result above this share of the memory limit is not cached, because it would evict all others."""
 
 
 class ResultCache:
-    """Answers in memory, least recently used first to go. Safe to share between threads."""
+    """Results in memory, evicted in LRU order. Thread-safe."""
 
     def __init__(self, budget_bytes: int) -> None:
-        """Keep no more than so many bytes for repeats; 0 keeps none."""
+        """Set the memory limit for repeated queries; 0 disables the cache."""
         self._budget = budget_bytes
         self._bytes = 0
         self._answers: OrderedDict[Hashable, QueryResult] = OrderedDict()
@@ -42,11 +43,11 @@ class ResultCache:
 
     @property
     def forgets(self) -> int:
-        """How often everything was forgotten; a query takes note of it before it looks at any data."""
+        """Number of times that the cache was cleared. A query records it before it reads data."""
         return self._forgets
 
     def find(self, key: Hashable) -> QueryResult | None:
-        """Return the answer to the same question on the same data."""
+        """Return the cached result of the same query on the same data."""
         with self._mutex:
             found = self._answers.get(key)
             if found is not None:
@@ -54,7 +55,7 @@ class ResultCache:
             return found
 
     def keep(self, key: Hashable, result: QueryResult, *, since: int) -> None:
-        """Keep an answer for a repeat, if it is not too large and nothing was forgotten since its query began."""
+        """Cache a result, if it is not too large and the cache was not cleared since its query began."""
         size = result.table.nbytes
         if size * LARGEST_SHARE > self._budget:
             return
@@ -69,7 +70,10 @@ class ResultCache:
                 self._bytes -= gone.table.nbytes
 
     def keep_pages(self, result: QueryResult, names: tuple[str, ...], *, since: int) -> None:
-        """Keep an answer over these datasets by the id of its query, unless something was forgotten; the oldest one goes."""
+        """Store a result by its query id for pages, unless the cache was cleared since its query began.
+
+        The oldest is evicted.
+        """
         with self._mutex:
             if since != self._forgets:
                 return
@@ -81,11 +85,11 @@ class ResultCache:
                 self._page_bytes -= gone.table.nbytes
 
     def page(self, query_id: str, number: int, *, size: int) -> QueryResult:
-        """Return one page of an answer, counted from 1; one after the last page has no rows.
+        """Return one page of a result, counted from 1; a page after the last one has no rows.
 
         Raises:
-            InvalidRequest: there is no such page or size.
-            NotFound: the answer is not kept, or not any more.
+            InvalidRequest: the page number or the page size is out of bounds.
+            NotFound: the result is not in the cache, or not any more.
         """
         if not (_is_count(number) and _is_count(size) and size <= MAX_PAGE_ROWS):
             raise InvalidRequest(
@@ -101,12 +105,15 @@ class ResultCache:
         return replace(result, table=result.table.slice(start, size), truncated=more, limit_given=True)
 
     def datasets(self, query_id: str) -> tuple[str, ...]:
-        """Return what an answer that is kept by page was about."""
+        """Return the datasets of a paged result."""
         with self._mutex:
             return self._pages[query_id][1] if query_id in self._pages else ()
 
     def notice(self, name: str, purges: Hashable) -> bool:
-        """Let go of everything if a dataset may have been purged or dropped since the last look, by whomever; return whether."""
+        """Clear the cache if any process may have purged or dropped a dataset since the last call.
+
+        Return whether the cache was cleared.
+        """
         changed = self._seen.get(name, purges) != purges
         if changed:
             self.forget()
@@ -114,7 +121,7 @@ class ResultCache:
         return changed
 
     def forget(self) -> None:
-        """Let go of everything."""
+        """Clear the cache."""
         with self._mutex:
             self._forgets += 1
             self._answers.clear()

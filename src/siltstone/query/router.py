@@ -1,14 +1,16 @@
-"""The router: one question, two engines, and who answers.
+"""The router: chooses the engine that answers a query.
 
-0. A worker thread answers a question. Its caller waits no longer than the time limit (`cancellation.py`).
-1. The gate admits the text, from its cache if it was admitted before.
-2. The question is translated for the hot engine, or a phrase says why it lies outside the subset.
-3. If it can be hot and every dataset is resident, each is pinned once and the hot engine answers. Small datasets that are not
-   resident are filled at once: that is quicker than Spark's first answer.
-4. Otherwise Spark answers, and what was missed is filled behind it.
-5. An answer is kept by the question, its values and the state of every dataset, and given again while these are the same.
+0. A worker thread runs the query. Its caller waits no longer than the time limit (`cancellation.py`).
+1. The gate admits the text, or returns it from its cache.
+2. The query is translated for the hot engine, or rejected with the reason why it is outside the subset.
+3. If every dataset is resident, each is pinned once and the hot engine answers. Small cold datasets are filled first,
+   because that is quicker than Spark's first answer.
+4. Otherwise Spark answers, and the missed datasets are filled in the background.
+5. Results are cached by query, parameter values and the state of every dataset. They are reused while these are the
+   same.
 
-Whatever the hot engine cannot do exactly as Spark does, Spark does. The result names the engine and the reason.
+Spark answers every query that the hot engine cannot answer exactly as Spark does. The result has the engine and the
+reason.
 """
 
 import math
@@ -53,16 +55,16 @@ if TYPE_CHECKING:
 
 MAX_ID_CHARS: Final = 128
 FILLS: Final = 4
-"""How often what is not resident is filled for one question: somebody may evict it before it is read."""
+"""Most fills of cold datasets for one query. Another process or thread may evict them before they are read."""
 AT_ONCE_WAIT_SECONDS: Final = 2.0
-"""So long a question that Spark can answer waits until what it reads at once has its turn."""
+"""Longest wait for other fills before a small fill, if Spark can answer as well."""
 
 
 _T = TypeVar("_T")
 
 
 class Engine(StrEnum):
-    """Who is to answer."""
+    """The engine that is to answer."""
 
     AUTO = "auto"
     HOT = "hot"
@@ -73,7 +75,7 @@ def engine_of(name: str) -> Engine:
     """Return the engine of a name.
 
     Raises:
-        InvalidRequest: there is none.
+        InvalidRequest: the name is not an engine.
     """
     try:
         return Engine(name)
@@ -83,7 +85,7 @@ def engine_of(name: str) -> Engine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryRequest:
-    """What is asked, and how."""
+    """A query and its options."""
 
     text: str
     params: Mapping[str, object] = field(default_factory=dict)
@@ -99,17 +101,17 @@ class QueryRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryPlanInfo:
-    """Who would answer a question, and how."""
+    """The engine that would answer a query, and its plan."""
 
     engine: str
     reason: str
     datasets: Mapping[str, str]
-    """Of each dataset, whether it is resident, or may become so."""
+    """For each dataset, whether it is resident or may become so."""
     plan: str
 
 
 class _NotHot(Exception):  # noqa: N818
-    """The hot engine does not answer; the message says why."""
+    """The hot engine does not answer; the message has the reason."""
 
     def __init__(self, reason: str, *, names: tuple[str, ...] = ()) -> None:
         super().__init__(reason)
@@ -118,7 +120,7 @@ class _NotHot(Exception):  # noqa: N818
 
 
 class Router:
-    """Answers questions about one lake. Safe to share between threads."""
+    """Answers queries of one lake. Thread-safe."""
 
     def __init__(
         self,
@@ -131,9 +133,9 @@ class Router:
         clock: Clock,
         has_spark: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Take what answers; neither engine is started before it is needed."""
+        """Create a router. Neither engine is started before it is needed."""
         self.fill_behind = True
-        """False where the process ends with its answer."""
+        """True if missed datasets are filled after the answer; False in a process that ends with its answer."""
         self._hot = hot
         self._sources = sources
         self._spark = spark
@@ -146,16 +148,17 @@ class Router:
         self._kept = ResultCache(settings.result_cache_mb * BYTES_PER_MB)
         self._translations = Translations()
 
-    # ---- asking --------------------------------------------------------------------------------------------------
+    # ---- queries -------------------------------------------------------------------------------------------------
 
     def ask(self, question: QueryRequest) -> QueryResult:
-        """Answer a question.
+        """Answer a query.
 
         Raises:
-            InvalidRequest: it is not allowed, an engine refuses it, or the hot one was asked for and cannot answer.
+            InvalidRequest: the query is not allowed, an engine rejects it, or the hot engine was requested and cannot
+                answer.
             NotFound: it names a dataset that does not exist.
             Conflict: a query with that id is running.
-            Unavailable: the time is up, it was cancelled, or Spark went away.
+            Unavailable: the time is up, the query was cancelled, or Spark was lost.
         """
         started = time.monotonic()
         check_max_rows(question.max_rows)
@@ -167,7 +170,7 @@ class Router:
         return result
 
     def stream(self, question: QueryRequest, *, cancellation: CancelToken | None = None) -> pa.RecordBatchReader:
-        """Answer a question on Spark with all its rows, which come as they are read.
+        """Answer a query on Spark with all its rows, as a stream.
 
         Raises:
             InvalidRequest, NotFound, Corruption, Unavailable: see `ask`; also while the rows are read.
@@ -180,58 +183,58 @@ class Router:
         return pa.RecordBatchReader.from_batches(schema, made)
 
     def cancel(self, query_id: str) -> None:
-        """End a query that runs; its caller gets Unavailable.
+        """Cancel a running query; its caller gets Unavailable.
 
         Raises:
-            NotFound: none with that id runs here.
+            NotFound: no query with that id is running in this process.
         """
         self._active.cancel(query_id)
 
     def close(self) -> None:
-        """End the queries that run; whoever waits for one gets Unavailable."""
+        """Cancel all running queries; their callers get Unavailable."""
         self._active.cancel_all()
 
     def running(self) -> list[str]:
-        """Return the ids of the queries that run now."""
+        """Return the ids of the running queries."""
         return self._active.ids()
 
     def page(self, query_id: str, number: int, *, size: int = 100) -> QueryResult:
-        """Return one page, counted from 1, of one of the last 50 answers.
+        """Return one page, counted from 1, of one of the last 50 results.
 
         Raises:
-            InvalidRequest: there is no such page or size.
-            NotFound: that answer is not kept.
+            InvalidRequest: the page number or the page size is out of bounds.
+            NotFound: that result is not in the cache.
         """
         for name in self._kept.datasets(query_id):
             self._notice_purges(name)
         return self._kept.page(query_id, number, size=size)
 
     def forget(self) -> None:
-        """Let go of every answer: what a purge or an erasure takes from disk must not stay in memory."""
+        """Clear the result cache, because purged or erased data must not stay in memory."""
         self._kept.forget()
 
     def explain(self, question: QueryRequest) -> QueryPlanInfo:
-        """Say who would answer, why, and by which plan; what the question would fill at once is filled, but it is not asked.
+        """Return the engine that would answer, the reason and the plan, without running the query.
 
-        Spark is started only for the engine ``spark``.
+        Small cold datasets that the query would fill are filled. Spark is started only for the engine ``spark``.
 
         Raises:
             InvalidRequest: see `ask`.
-            Unavailable: the time is up, or Spark went away.
+            Unavailable: the time is up, or Spark was lost.
         """
         query = self._begin(question)
         return self._beside(query, lambda: self._explained(question, query))
 
-    # ---- beside the caller ---------------------------------------------------------------------------------------
+    # ---- worker thread -------------------------------------------------------------------------------------------
 
     def _begin(self, question: QueryRequest, cancellation: CancelToken | None = None) -> ActiveQuery:
-        """Start the time of a question."""
+        """Start the time limit of a query."""
         check_seconds(question.seconds)
         query_id = checked_id(question.query_id) if question.query_id else self._clock.new_id()
         return ActiveQuery(query_id, question.seconds, token=cancellation)
 
     def _beside(self, query: ActiveQuery, work: Callable[[], _T]) -> _T:
-        """Do work for a question on another thread; the caller waits no longer than the time limit."""
+        """Run work for a query on another thread. The caller waits no longer than the time limit."""
 
         def listed() -> _T:
             with self._active.listed(query):
@@ -240,7 +243,7 @@ class Router:
         try:
             return self._executor.run(listed, interrupt=query.cancel, give_up=query.give_up)
         except BaseException:
-            query.abandon()  # after Ctrl-C it may still run: a Spark that starts hears nothing
+            query.abandon()  # after Ctrl-C it may still run, because a starting Spark receives no interrupt
             raise
 
     def _answered(self, question: QueryRequest, query: ActiveQuery) -> tuple[QueryResult, CheckedQuery]:
@@ -283,7 +286,7 @@ class Router:
         text = self._spark_query(admitted, query).explain(start=start)
         return QueryPlanInfo(engine=Engine.SPARK, reason=reason, datasets=resident, plan=text)
 
-    # ---- whose turn it is ----------------------------------------------------------------------------------------
+    # ---- routing -------------------------------------------------------------------------------------------------
 
     def _routed(self, question: QueryRequest, admitted: CheckedQuery, query: ActiveQuery) -> QueryResult:
         missed: tuple[str, ...] = ()
@@ -310,16 +313,17 @@ class Router:
                 self._hot().want(name)
         return result
 
-    # ---- hot -----------------------------------------------------------------------------------------------------
+    # ---- hot engine ----------------------------------------------------------------------------------------------
 
     def _hot_answer(self, question: QueryRequest, admitted: CheckedQuery, query: ActiveQuery) -> QueryResult:
         """Answer from memory.
 
         Raises:
-            _Miss: Spark was asked for, it lies outside the subset, or a dataset is not resident and not filled at once.
-            NotResident: a fill was refused.
+            _NotHot: Spark was requested, the query is outside the subset, or a dataset is neither resident nor filled
+                first.
+            NotResident: a fill was rejected.
             HotExecutionFailed: the engine could not answer.
-            Unavailable: hot was asked for, and others evict what is filled before it is read.
+            Unavailable: the hot engine was requested, and filled datasets are evicted again before they are read.
         """
         self._check_asked(question, admitted)
         for _ in range(FILLS):
@@ -353,7 +357,7 @@ class Router:
             plan = self._plan(view.schemas, question, admitted)
             key = self._key(question, admitted, view.states)
             for name, purges in view.purges.items():
-                query.cache_generation += self._kept.notice(name, purges)  # what is read now is of after that
+                query.cache_generation += self._kept.notice(name, purges)  # the query reads after the purge
             found = self._found(key, admitted)
             if found is not None and (found.engine == Engine.HOT or question.engine is not Engine.HOT):
                 return replace(found, cached=True)
@@ -370,10 +374,10 @@ class Router:
 
     @contextmanager
     def _pinned(self, question: QueryRequest, admitted: CheckedQuery) -> "Iterator[HotSnapshot]":
-        """Give the resident datasets of a question, or the raw rows of small ones, which are read for it alone.
+        """Give the resident datasets of a query, or the raw rows of small datasets, which are read for this query only.
 
         Raises:
-            _Miss: there are too many raw rows.
+            _NotHot: there are too many raw rows.
             NotResident: a dataset is not resident.
         """
         names = _names(admitted)
@@ -396,9 +400,10 @@ class Router:
             raise _NotHot(f"Outside the hot subset: {outside}.") from outside
 
     def _fill_cold(self, question: QueryRequest, admitted: CheckedQuery, query: ActiveQuery) -> None:
-        """Fill what is not resident, if that helps: a question inside the subset, and datasets that are small, or must be hot.
+        """Fill the cold datasets of a query inside the subset, if they are small or the hot engine was requested.
 
-        Who asks for hot waits for the fills of others as long as its time lasts, others a moment: Spark is quicker then.
+        If the hot engine was requested, the query waits for other fills until its time limit. Otherwise it waits
+        `AT_ONCE_WAIT_SECONDS`, because Spark is quicker then.
         """
         if _is_raw(admitted):
             return
@@ -431,14 +436,18 @@ class Router:
             return replace(found, cached=True)
         result = self._spark_query(admitted, query).answer(question.max_rows)
         result = replace(result, table=as_answered(result.table), reason=reason, engine=Engine.SPARK)
-        if before == self._states(admitted):  # what was pinned in between is of this state
+        if before == self._states(admitted):  # unchanged states mean that the query has read this state
             self._keep(key, admitted, result, query)
         return result
 
-    # ---- keeping -------------------------------------------------------------------------------------------------
+    # ---- result cache --------------------------------------------------------------------------------------------
 
     def _states(self, admitted: CheckedQuery, query: ActiveQuery | None = None) -> dict[str, State]:
-        """Return what the datasets are; a query that has not read yet outlives what is forgotten because of that look."""
+        """Return the states of the datasets.
+
+        This may detect a purge and clear the result cache. The generation of `query` follows, because the query has
+        read nothing yet.
+        """
         found = {}
         for name in _names(admitted):
             store = self._store(name).current()
@@ -450,7 +459,7 @@ class Router:
         return found
 
     def _notice_purges(self, name: str) -> None:
-        """Look whether another process has purged or dropped a dataset: what is kept of it goes."""
+        """Clear the result cache if another process has purged or dropped a dataset."""
         try:
             store = self._store(name).current()
             self._kept.notice(name, (store.incarnation, store.snapshot().epoch))
@@ -475,10 +484,10 @@ class Router:
 
 
 def checked_id(query_id: object) -> str:
-    """Return the id that a caller has chosen for a query.
+    """Validate the id that a caller has chosen for a query, and return it.
 
     Raises:
-        InvalidRequest: it is no id.
+        InvalidRequest: it is not a valid id.
     """
     if not isinstance(query_id, str) or len(query_id) > MAX_ID_CHARS or not query_id.isprintable():
         raise InvalidRequest(f"The id of a query is text of at most {MAX_ID_CHARS} characters that can be printed.")
@@ -486,10 +495,10 @@ def checked_id(query_id: object) -> str:
 
 
 def check_seconds(seconds: object) -> None:
-    """Refuse a time limit that is none.
+    """Validate a time limit in seconds (0 = no limit).
 
     Raises:
-        InvalidRequest: it is negative, or no number.
+        InvalidRequest: it is negative, or not a number.
     """
     if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
         raise InvalidRequest(
@@ -502,12 +511,15 @@ def _admit(question: QueryRequest) -> CheckedQuery:
 
 
 def _names(admitted: CheckedQuery) -> tuple[str, ...]:
-    """Return the datasets of a question, each once."""
+    """Return the datasets of a query, each once."""
     return tuple(dict.fromkeys(str(source.name) for source in admitted.references))
 
 
 def _is_kept(admitted: CheckedQuery) -> bool:
-    """True if the same question has the same answer as long as the data stays; raw rows change with a fold."""
+    """True if the result can be cached: the same query on the same data has the same answer.
+
+    Raw rows are excluded, because a fold changes them.
+    """
     return not admitted.volatile and not any(source.raw for source in admitted.references)
 
 

@@ -1,7 +1,7 @@
-"""Rows in memory for which a condition holds, without Spark.
+"""Finds the rows in memory that meet a condition, without Spark.
 
-The condition takes the way of a query: the gate, the translation to DuckDB's SQL with Spark's meaning, a DuckDB that can
-reach nothing outside. It only finds the numbers of the rows, so the rows themselves stay as they are.
+The condition is processed like a query: the gate, the translation to DuckDB's SQL with Spark's meaning, a DuckDB
+without access to files or network. DuckDB only finds the row numbers, so the rows themselves stay unchanged.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ def matching_columns(where: str, schema: pa.Schema) -> list[str]:
     """Return the columns that a condition names.
 
     Raises:
-        InvalidRequest: it cannot be read, or names a column that is not there.
+        InvalidRequest: it cannot be parsed, or names a column that does not exist.
     """
     condition_of(where, schema.names)
     named = {name.lower() for name in named_columns(where)}
@@ -32,10 +32,10 @@ def matching_columns(where: str, schema: pa.Schema) -> list[str]:
 
 
 def matching_rows(table: pa.Table, where: str) -> pa.Table:
-    """Return the rows for which the condition holds, in their order.
+    """Return the rows that meet the condition, in their order.
 
     Raises:
-        InvalidRequest: the condition cannot be read, or only Spark can answer it.
+        InvalidRequest: the condition cannot be parsed, or only Spark can answer it.
     """
     condition = condition_of(where, table.schema.names)
     numbered = table.select(_distinct(matching_columns(where, table.schema)))

@@ -1,13 +1,14 @@
-"""Answering a query on Spark.
+"""Answers a query on Spark.
 
-1. Every dataset is pinned once; its frame becomes a view with a name that nobody can guess, for the duration of the query.
-2. The text that the gate wrote is sent.
-3. At most `max_rows` rows come back at once, or all of them as a stream, a few thousand at a time.
+1. Every dataset is pinned once. Its frame becomes a view with an unguessable name for the duration of the query.
+2. The text that the gate has written is sent.
+3. At most `max_rows` rows are returned at once, or all rows as a stream of a few thousand at a time.
 
-A query carries a tag. `cancellation.py` interrupts Spark by that tag once the query is cancelled or its time is up.
+A query has a tag. `cancellation.py` interrupts Spark by that tag once the query is cancelled or its time is up.
 
-Streams: Spark's public API fetches a frame as one Arrow table, or as Python rows one by one. So the tasks pack each Arrow batch
-into *one* row of bytes, and an iterator over rows brings it. The driver holds the batches of one partition, never all rows.
+Streams: Spark's public API fetches a frame as one Arrow table, or as single Python rows. So the tasks pack each Arrow
+batch into *one* row of bytes, and an iterator over rows fetches it. The driver holds the batches of one partition,
+never all rows.
 """
 
 import re
@@ -51,9 +52,9 @@ if TYPE_CHECKING:
 
 MAX_ROWS: Final = 100_000
 NO_PLAN: Final = "Error occurred during query planning"
-"""How Spark's plan of a query begins that it cannot plan."""
+"""Prefix of EXPLAIN output for a query that Spark cannot plan."""
 _PLACE: Final = re.compile(r"\b(?:file|s3a?|abfss?|gs|hdfs|dbfs|wasbs?):/[^\s,\]\)]*|(?<![\w.])/(?:[\w.=-]+/)+[\w.=-]*")
-"""Addresses and paths, as plans show them."""
+"""Addresses and paths in a plan."""
 INTERRUPT_SECONDS: Final = 0.5
 """Interval between interrupts of a cancelled query. Spark forgets an interrupt between two jobs."""
 SERVER_ENDED: Final = (
@@ -64,7 +65,7 @@ _T = TypeVar("_T")
 
 
 class _ServerEndedError(Unavailable):
-    """The server was ended because of another query."""
+    """The shared server was ended because of another query."""
 
 
 class SparkQuery:
@@ -79,19 +80,19 @@ class SparkQuery:
         query: ActiveQuery,
         most_pairs: int = 0,
     ) -> None:
-        """Say what is asked of whom; `most_pairs` is the limit of `query/gate/cross_join_guard.py`, 0 for none."""
+        """Prepare a query. `most_pairs` is the limit of `query/gate/cross_join_guard.py`; 0 means no limit."""
         self._admitted, self._spark, self._dataset = admitted, spark, dataset
         self._most_pairs, self._query = most_pairs, query
         self._session_used: SparkSession | None = None
 
     def answer(self, max_rows: int) -> QueryResult:
-        """Return at most so many rows.
+        """Return at most `max_rows` rows.
 
         Raises:
-            InvalidRequest: Spark refuses the query, or `max_rows` is out of bounds.
+            InvalidRequest: Spark rejects the query, or `max_rows` is out of bounds.
             NotFound: it names a dataset that does not exist.
             Corruption: a live file is lost; the message names it.
-            Unavailable: Spark went away, the time is up, or the query was cancelled.
+            Unavailable: Spark was lost, the time is up, or the query was cancelled.
         """
         check_max_rows(max_rows)
         return self._asked_again(lambda: self._answer(max_rows))
@@ -118,30 +119,31 @@ class SparkQuery:
         raise _vanished(opened, "Files kept disappearing while the query ran. Try again.") from failure
 
     def batches(self) -> Iterator[pa.Schema | pa.RecordBatch]:
-        """Yield the schema, then all rows as record batches as they are read; memory holds a few of them at a time.
+        """Yield the schema, then all rows as record batches as they are read. Memory holds a few batches at a time.
 
-        All of it belongs on one thread: the tag of a query is that of its thread.
+        One thread must read all of it, because the tag of a query belongs to its thread.
 
         Raises:
-            InvalidRequest: Spark refuses the query.
+            InvalidRequest: Spark rejects the query.
             NotFound: it names a dataset that does not exist.
             Corruption: a live file is lost; the message names it.
-            Unavailable: Spark went away, the time is up, the query was cancelled, or a file disappeared: ask again.
+            Unavailable: Spark was lost, the time is up, the query was cancelled, or a file disappeared. Run the query
+                again.
         """
         opened = self._opened()
         self._check_product(opened)
         yield from self._batches(self._session(), opened)
 
     def explain(self, *, start: bool = True) -> str:
-        """Return Spark's plan of the query, without the places of files; no rows are read.
+        """Return Spark's plan of the query, without file paths; no rows are read.
 
-        Without `start`, it is checked and returned as Spark would get it, and Spark is not asked.
+        Without `start`, check the query and return the text for Spark, without starting Spark.
 
         Raises:
-            InvalidRequest: Spark refuses the query, or it would be refused as a product of too many rows.
+            InvalidRequest: Spark rejects the query, or it is rejected as a product of too many rows.
             NotFound: it names a dataset that does not exist.
             Corruption: a live file is lost; the message names it.
-            Unavailable: Spark went away, the time is up, or the query was cancelled.
+            Unavailable: Spark was lost, the time is up, or the query was cancelled.
         """
         return self._asked_again(lambda: self._explain(start=start))
 
@@ -154,7 +156,7 @@ class SparkQuery:
         try:
             with self._interruptible(session), self._asked(session, opened, before="EXPLAIN FORMATTED ") as frame:
                 plan = str(_rows(frame, 1).column(0)[0])
-            if plan.startswith(NO_PLAN):  # what is wrong is said only to who asks the query itself
+            if plan.startswith(NO_PLAN):  # EXPLAIN hides the error, running the query raises it
                 with self._interruptible(session), self._asked(session, opened) as frame:
                     _rows(frame, 0)
             return _without_places(plan)
@@ -164,7 +166,7 @@ class SparkQuery:
 
     @staticmethod
     def _asked_again(ask: Callable[[], _T]) -> _T:
-        """Ask, and once more if the server was ended because of another query: a read changes nothing."""
+        """Run the query, and once more if the server was ended because of another query. A read changes nothing."""
         try:
             return ask()
         except _ServerEndedError:
@@ -200,7 +202,7 @@ class SparkQuery:
         return {str(source.name): self._dataset(str(source.name)) for source in self._admitted.references}
 
     def _check_product(self, opened: Mapping[str, Dataset]) -> None:
-        """Reject, before Spark is started, what Spark could not plan or interrupt, and misspelt columns."""
+        """Reject, before Spark is started, misspelt columns and queries that Spark could not plan or interrupt."""
         check_expansion(self._admitted.checked)
         check_names(self._admitted.checked, lambda table: self._columns(opened, table))
 
@@ -213,14 +215,14 @@ class SparkQuery:
         return tuple(opened[str(source_of(self._admitted, table).name)].schema.names)
 
     def _located(self, damaged: Corruption) -> Corruption:
-        """Name the damaged file: Spark names none where several tasks fail at once."""
+        """Find the damaged file and name it, because Spark names none if several tasks fail at once."""
         for name, dataset in self._opened().items():
             if file := dataset.damaged_file():
                 return Corruption(f"Dataset {name}, file {file}: {damaged}", reason=Reason.DAMAGED_FILE)
         return damaged
 
     def _missing_file(self, error: Exception) -> Exception:
-        """Return the error if it means that a file is gone; raise what any other one means."""
+        """Return the error if it means that a file is gone; otherwise raise the error that it means."""
         if self._query.is_cancelled:
             raise self._query.error() from error
         if isinstance(error, FileNotFoundError) or is_missing_file(error):
@@ -240,7 +242,7 @@ class SparkQuery:
     def _asked(
         self, session: "SparkSession", opened: Mapping[str, Dataset], *, before: str = ""
     ) -> Iterator["DataFrame"]:
-        """Give the frame of the query, over views that are there as long as it is; `before` is put before its text."""
+        """Give the frame of the query over views that exist for the block; `before` is put before its text."""
         pinned = {name: found.snapshot() for name, found in opened.items()}
         views: dict[Source, str] = {}
         mark = uuid.uuid4().hex  # noqa: TID251
@@ -259,8 +261,9 @@ class SparkQuery:
     def _interruptible(self, session: "SparkSession") -> Iterator[None]:
         """Run a block whose requests to Spark, on this thread, are interrupted once the query is cancelled.
 
-        Each interrupted operation is reported to the shared server's daemon until it has ended. If its end is unknown, the report
-        stays: a process that ends closes its session, and Spark then answers although the operation may still run.
+        Each interrupted operation is reported to the shared server's daemon until it has ended. If its end is unknown,
+        the report stays. A process that ends closes its session, and Spark then answers although the operation may
+        still run.
         """
         tag = f"silt-query-{uuid.uuid4().hex}"  # noqa: TID251
         reports = ExitStack()
@@ -286,10 +289,10 @@ class SparkQuery:
 
 
 def check_max_rows(max_rows: object) -> None:
-    """Refuse a number of rows that is out of bounds.
+    """Validate a number of rows.
 
     Raises:
-        InvalidRequest: it is.
+        InvalidRequest: it is out of bounds.
     """
     if not isinstance(max_rows, int) or isinstance(max_rows, bool) or not 1 <= max_rows <= MAX_ROWS:
         raise InvalidRequest(
@@ -298,7 +301,7 @@ def check_max_rows(max_rows: object) -> None:
 
 
 def _has_subqueries(query: exp.Query) -> bool:
-    """True if a subquery stands in an expression: EXISTS, IN or a value."""
+    """True if an expression contains a subquery: EXISTS, IN or a scalar subquery."""
     return any(
         isinstance(node, exp.Exists)
         or (isinstance(node, exp.In) and node.args.get("query"))
@@ -308,7 +311,7 @@ def _has_subqueries(query: exp.Query) -> bool:
 
 
 _RELATIONS: Final = (exp.From, exp.Join, exp.Lateral, exp.Query, exp.CTE)
-"""What reads a subquery as a table, or puts it into parentheses."""
+"""Nodes that read a subquery as a table, or put it into parentheses."""
 
 
 def _size(dataset: Dataset) -> DatasetSize:
@@ -318,13 +321,13 @@ def _size(dataset: Dataset) -> DatasetSize:
 
 
 def _vanished(opened: Mapping[str, Dataset], otherwise: str) -> SiltstoneError:
-    """Return what names a live file that is lost; Unavailable with these words if none is."""
+    """Return the error that names a lost live file; Unavailable with the text `otherwise` if no live file is lost."""
     found = [dataset.files_vanished() for dataset in opened.values()]
     return next((error for error in found if isinstance(error, Corruption)), Unavailable(otherwise))
 
 
 def _without_places(plan: str) -> str:
-    """Hide where files lie: a plan is for whoever may ask, the place of a lake is not."""
+    """Hide file paths. A plan is visible to everyone who may query, the location of a lake is not."""
     return _PLACE.sub("<files>", plan)
 
 
@@ -347,7 +350,7 @@ def _batches(frame: "DataFrame", schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 def _drop(session: "SparkSession", views: Mapping[Source, str]) -> None:
-    """Drop the query's views; where Spark is gone, so are they."""
+    """Drop the query's views. If Spark is lost, its views are gone, too."""
     for view in views.values():
         with suppress(*spark_errors()):
             session.catalog.dropTempView(view)

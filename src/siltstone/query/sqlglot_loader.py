@@ -1,10 +1,11 @@
-"""Loads sqlglot from its Python source, also where its compiled form (``sqlglot[c]``) is installed.
+"""Loads sqlglot from its Python source, also if its compiled form (``sqlglot[c]``) is installed.
 
-The gate's parser is a subclass of sqlglot's, and compiled classes cannot have Python subclasses. The package ``sqlglotc`` puts
-compiled modules beside the source of the same names, and Python prefers them. The finder here prefers the source. It is
-installed when `siltstone.query` is imported, and only if there are compiled modules.
+The gate's parser is a subclass of sqlglot's, and compiled classes cannot have Python subclasses. The package
+``sqlglotc`` puts compiled modules beside the source of the same names, and Python prefers them. The finder here prefers
+the source. It is installed when `siltstone.query` is imported, and only if there are compiled modules.
 
-A process that has imported the compiled modules before keeps them: `check_source` then refuses SQL, and names the remedy.
+A process that has imported the compiled modules before keeps them. `check_source` then rejects SQL, and names the
+remedy.
 """
 
 import sys
@@ -25,7 +26,7 @@ from siltstone.errors import Unavailable
 
 PACKAGE: Final = "sqlglot"
 _COMPILED: Final = "parser"
-"""The module whose file tells whether the package is compiled."""
+"""The module whose file shows whether the package is compiled."""
 
 
 class SourceFinder:
@@ -33,7 +34,7 @@ class SourceFinder:
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return where the source of a module is; None leaves the module to other finders."""
+        """Return the location of a module's source; None leaves the module to other finders."""
         if path is None or not name.startswith(f"{PACKAGE}."):
             return None
         finders = (FileFinder(folder, (SourceFileLoader, SOURCE_SUFFIXES)) for folder in path)
@@ -51,7 +52,7 @@ def prefer_source() -> None:
 
 
 def check_source() -> None:
-    """Refuse to read SQL with a compiled parser.
+    """Reject SQL if the parser is compiled.
 
     Raises:
         Unavailable: this process imported the compiled sqlglot before Siltstone's queries.

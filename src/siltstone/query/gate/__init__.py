@@ -1,6 +1,17 @@
-"""The gate: a user's SQL is read, checked against lists and written anew; engines get only that text.
+"""The gate: parses a user's SQL, checks it against allow lists and rewrites it. Engines get only the rewritten text.
 
-`admit` (entry point): `tokenizer` → `parser` → `sql_writer` (by `allowlist`) → `round_trip` (no token lost) → `tree_comparison`
-(same tree) → `parameters` → `checked_query`. `column_check` (misspelt columns), `row_condition` (a condition on one row),
-`cross_join_guard`.
+::
+
+    user's text    -- tokenizer --> tokens -- parser --> tree -- syntax, sql_writer --> rewritten text
+                                      |                   |
+                                  round_trip       tree_comparison
+                                      |                   |
+    rewritten text -- tokenizer --> tokens -- parser --> tree
+
+* `admit` runs these steps and caches their result. `tokenizer` and `parser` follow Spark's rules.
+* `syntax` and `allowlist` have the allowed nodes, arguments, functions and types.
+* `round_trip` rejects a rewrite that lost a token, `tree_comparison` one with another tree.
+* `parameters` checks the values of placeholders, `checked_query` is the result.
+* `column_check` finds misspelt columns, `cross_join_guard` rejects joins that Spark cannot interrupt.
+* `row_condition` admits a condition on one row.
 """

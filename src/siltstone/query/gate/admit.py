@@ -1,14 +1,12 @@
-"""The gate: exactly one SELECT, made of what is on the lists, and every table in it a dataset of the lake.
+"""Entry point of the gate: admits exactly one SELECT, made of allowed syntax, over datasets of the lake.
 
-1. `words.py` cuts the text into tokens by Spark's rules, `grammar.py` makes a tree of them.
-2. `syntax.py` checks every node and argument of the tree against its list, `written.py` writes the tree as text.
-3. `lost.py` and `same.py` compare the rewrite with the original, token by token and tree by tree.
-4. Every table is found to be a common table expression that is visible there, or the name of a dataset; nothing else.
-5. Every parameter gets a value of a type that can be bound.
+`siltstone.query.gate` shows the steps. Two more rules hold:
 
-Spark gets the text that was written in step 2, never the user's characters: what was checked is what runs. In it a dataset
-is the name of a view that nobody can guess, and so is every common table expression: a name that the engine would look up
-elsewhere is found nowhere.
+* Every table is a common table expression that is visible there, or the name of a dataset.
+* Every parameter has a value of a type that can be bound.
+
+Spark gets the rewritten text, never the user's characters, so the checked query is the one that runs. In that text,
+datasets and common table expressions have unguessable names. So no name in it means anything else to the engine.
 """
 
 import re
@@ -35,17 +33,17 @@ from siltstone.query.gate.tree_comparison import check_same, decides_alike
 
 MAX_QUERY_CHARS: Final = 100_000
 MAX_QUERY_TOKENS: Final = 25_000
-"""Most words, names, values and signs of a query. Reading takes a time in proportion to them, about 0.1 ms each."""
+"""Most words, names, values and signs of a query. Parsing takes about 0.1 ms for each."""
 CACHED_CHARS: Final = 2_000_000
 """Bound on the admission cache, in characters of its query texts. Their trees take some hundred times as many bytes."""
 _BEGINS: Final = (TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.L_PAREN)
 PARSER_ERRORS: Final = (SqlglotError, AttributeError, AssertionError, IndexError, KeyError, TypeError, ValueError)
-"""What the parser raises for a text that it cannot read: its own errors, and slips of its own for odd ones."""
+"""Errors of the parser for a text that it cannot parse: its own error classes, and its internal errors on odd texts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Read:
-    """What a text says, whatever its parameters are."""
+    """A parsed and checked text, independent of its parameters."""
 
     normalised: str
     tree: exp.Query
@@ -68,11 +66,11 @@ def admit(
     Args:
         text: one SELECT in Spark's dialect.
         parameters: the value of each ``:name`` in it.
-        catalog: the catalog of tables that are named without one.
-        schema: the schema of tables that are named without one.
+        catalog: the default catalog of tables.
+        schema: the default schema of tables.
 
     Raises:
-        InvalidRequest: it may not run; the message says what and where.
+        InvalidRequest: it may not run; the message has the reason and the position.
     """
     if not isinstance(text, str):
         raise InvalidRequest(f"A query is text, not {type(text).__name__}.")
@@ -98,7 +96,7 @@ def spark_text(admitted: CheckedQuery, views: Mapping[Source, str], *, common: C
     Args:
         admitted: the query.
         views: the view of each of its references.
-        common: the name of its n-th common table expression.
+        common: returns the name of its n-th common table expression.
     """
     names: dict[int, str] = {}
 
@@ -142,7 +140,7 @@ class _AdmissionCache:
         self._mutex = threading.Lock()
 
     def read(self, text: str, catalog: str | None, schema: str | None) -> _Read:
-        """Return what a text says; parse and check it if it is not in the cache."""
+        """Return a parsed and checked text; parse and check it if it is not in the cache."""
         key = (text, catalog, schema)
         with self._mutex:
             cached = self._reads.get(key)
@@ -216,7 +214,7 @@ def _one_select(text: str) -> tuple[list[Token], exp.Query]:
 
 
 def _known(tokens: list[Token], text: str, plain: exp.Query) -> exp.Query:
-    """Return the tree with what the parser knows of functions; the plain one, where it knows one otherwise than Spark does."""
+    """Return the typed tree, or the plain tree if the parser's meaning of a function differs from Spark's."""
     try:
         known = _query_of(parse_typed, tokens, text)
     except InvalidRequest:
@@ -238,12 +236,12 @@ _HALF: Final = re.compile("[\ud800-\udfff]")
 
 
 def _names(sources: list[Source]) -> frozenset[str]:
-    """Return the names of catalogs, schemas and tables: the only words that are written less often than they were given."""
+    """Return the names of catalogs, schemas and tables: the only words that may occur less often in the rewrite."""
     return frozenset(name for source in sources for name in (source.name.catalog, source.name.schema, source.table))
 
 
 def _place(error: Exception) -> str:
-    """Say where the parser stopped; its own words are about its classes."""
+    """Return the position where the parser stopped. Its messages are about its own classes, so they are not used."""
     if not isinstance(error, ParseError) or not error.errors:
         return ": it has words in an order that no SELECT has"
     where = error.errors[0]
@@ -252,7 +250,7 @@ def _place(error: Exception) -> str:
 
 
 def _source(table: exp.Table, catalog: str | None, schema: str | None) -> Source:
-    """Return the dataset that a table names, with the defaults for what its name leaves out."""
+    """Return the dataset of a table, with the default catalog and schema."""
     names = [part.name for part in table.parts]
     if len(names) == PARTS - 1 and catalog is not None:
         names = [catalog, *names]
@@ -279,7 +277,7 @@ def _path(source: Source) -> tuple[str, str, str]:
 
 
 def _common_name(cte: exp.CTE) -> str:
-    """Return the name of a common table expression, if it is one that every engine compares alike."""
+    """Return the name of a common table expression, if all engines compare that name in the same way."""
     name = cte.alias
     if not name.isascii():
         raise InvalidRequest(f"The name {name!r}{located(cte)} of a common table expression has letters beyond ASCII.")
@@ -287,9 +285,10 @@ def _common_name(cte: exp.CTE) -> str:
 
 
 def common_table(table: exp.Table) -> exp.CTE | None:
-    """Return the common table expression that a table's name means where it stands, if there is one.
+    """Return the common table expression that a table's name means in its place, if there is one.
 
-    One is visible in the query that its WITH belongs to and in the expressions after it; in itself only if recursive.
+    It is visible in the query of its WITH and in the expressions after it. In itself it is visible only if it is
+    recursive.
     """
     if len(table.parts) != 1 or not table.name.isascii():
         return None
@@ -318,10 +317,10 @@ _POSITIONS: Final = "siltstone_positions"
 
 
 def _positions(with_: exp.With) -> dict[str, int]:
-    """Return where each common table expression of a WITH stands, by its name in lower case; worked out once.
+    """Return the position of each common table expression of a WITH, by its name in lower case. The result is cached.
 
     Raises:
-        InvalidRequest: two have the same name, or one has a name that engines compare in different ways.
+        InvalidRequest: two have the same name, or engines compare a name in different ways.
     """
     known: dict[str, int] | None = with_.meta.get(_POSITIONS)
     if known is None:
@@ -336,14 +335,14 @@ def _positions(with_: exp.With) -> dict[str, int]:
 
 
 def expanded_tables(query: exp.Query) -> int:
-    """Return how many tables a query reads once each common table expression is put in the place of its name.
+    """Return the number of tables that a query reads after each common table expression is inlined.
 
-    An engine that plans a query in that form works in proportion to this number, which may double with every expression.
+    An engine that inlines them plans in time proportional to this number, which may double with every expression.
     """
     reads: dict[int, list[exp.Query | None]] = {}
     counted: dict[int, int] = {}
     waiting: list[exp.Query] = [query]
-    while waiting:  # a chain of expressions may be longer than calls can nest
+    while waiting:  # a loop, because a chain of expressions may exceed the recursion limit
         node = waiting[-1]
         if id(node) not in reads:
             reads[id(node)] = [None if cte is None else cte.this for cte in map(common_table, _tables_of(node))]
@@ -356,7 +355,7 @@ def expanded_tables(query: exp.Query) -> int:
 
 
 def _tables_of(query: exp.Query) -> Iterator[exp.Table]:
-    """Yield the tables that a query names itself, outside of its common table expressions."""
+    """Yield the tables that a query names outside of its common table expressions."""
     for node in query.walk(prune=lambda one: isinstance(one, exp.With)):
         if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
             yield node

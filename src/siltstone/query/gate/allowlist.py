@@ -1,7 +1,7 @@
-"""What a query may consist of, as data; `docs/sql.md` is made from it.
+"""Allowed functions, types and names of a query, as data; `docs/sql.md` is generated from it.
 
-A function is here if its answer follows from its arguments alone (or, if it is in `VOLATILE`, from the clock or from chance),
-and if it touches no file, no network and nothing of the process. `query/gate/syntax.py` lists the syntax.
+The result of a listed function depends on its arguments alone. A function in `VOLATILE` may also depend on the clock or
+on chance. No function accesses files, the network or the process. `query/gate/syntax.py` lists the syntax.
 """
 
 from typing import Final
@@ -62,7 +62,7 @@ FUNCTIONS_BY_GROUP: Final[dict[str, str]] = {
 
 FUNCTIONS: Final = frozenset(name for names in FUNCTIONS_BY_GROUP.values() for name in names.split())
 GENERATORS: Final = frozenset({*FUNCTIONS_BY_GROUP["Rows out of values"].split(), "json_tuple"})
-"""Those that make rows: in the list of a SELECT, after LATERAL VIEW or after LATERAL."""
+"""Functions that generate rows: in the list of a SELECT, after LATERAL VIEW or after LATERAL."""
 VOLATILE: Final = frozenset(
     {
         *FUNCTIONS_BY_GROUP["Chance"].split(),
@@ -75,15 +75,15 @@ VOLATILE: Final = frozenset(
         "to_unix_timestamp",
     }
 )
-"""Functions whose answer is another one each time; `unix_timestamp` without an argument is the time now."""
+"""Functions with a different result each time; `unix_timestamp` without an argument is the current time."""
 
 SESSION_NAMES: Final = frozenset(
     {"current_catalog", "current_database", "current_schema", "current_user", "session_user", "user"}
 )
-"""Names that Spark answers itself, from its own process, where no column has them; they need a table's name before them."""
+"""Names that Spark resolves from its own process if no column has them. They need a table name before them."""
 VOLATILE_NAMES: Final = frozenset({"current_date", "current_timestamp", "current_time", "localtimestamp"})
 HIDDEN_COLUMNS: Final = frozenset({"_metadata"})
-"""Columns that Spark adds to files, with their paths."""
+"""Columns that Spark adds to files. They contain file paths."""
 
 TYPES: Final[dict[str, str]] = {
     "BIGINT": "BIGINT",
@@ -101,11 +101,11 @@ TYPES: Final[dict[str, str]] = {
     "TIMESTAMPTZ": "TIMESTAMP",
     "TINYINT": "TINYINT",
 }
-"""Types that a query may cast to, from the parser's name to Spark's; besides them ARRAY, MAP and STRUCT of these."""
+"""Types that a query may cast to, from sqlglot's name to Spark's. ARRAY, MAP and STRUCT of these are allowed, too."""
 
 _FIELDS_OF_TIME: Final = """
     YEAR YEARS YR YRS YEAROFWEEK QUARTER QTR MONTH MON MONS MONTHS WEEK W WEEKS DAY D DAYS DAYOFWEEK DOW DAYOFWEEK_ISO
     DOW_ISO DOY HOUR H HOURS HR HRS MINUTE M MIN MINS MINUTES SECOND S SEC SECONDS SECS
 """
 FIELDS_OF_TIME: Final = frozenset(_FIELDS_OF_TIME.split())
-"""What EXTRACT can take out of a time."""
+"""Fields that EXTRACT accepts."""

@@ -1,4 +1,4 @@
-"""A query that the gate has let through: what it asks, of which datasets, with which values."""
+"""A query that the gate has admitted: its tree, datasets and parameters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from siltstone.model.names import RAW_PREFIX, DatasetName
 
 @dataclass(frozen=True, slots=True, order=True)
 class Source:
-    """What a query reads: a dataset's merged view, or its raw rows.
+    """A table of a query: a dataset's merged view, or its raw rows.
 
     >>> str(Source(DatasetName.parse("crm.sales.calls"), raw=True))
     'crm.sales.__raw__calls'
@@ -21,17 +21,17 @@ class Source:
 
     @classmethod
     def parse(cls, catalog: str, schema: str, table: str) -> "Source":
-        """Read a name; the prefix of its table asks for the raw rows.
+        """Parse a name; a prefix of its table requests the raw rows.
 
         Raises:
-            InvalidRequest: a part cannot be that of a dataset.
+            InvalidRequest: a part is not a valid dataset name part.
         """
         raw = table.startswith(RAW_PREFIX)
         return cls(DatasetName.parse(".".join([catalog, schema, table.removeprefix(RAW_PREFIX)])), raw)
 
     @property
     def table(self) -> str:
-        """The name of its table in a query."""
+        """Table name in a query."""
         return f"{RAW_PREFIX if self.raw else ''}{self.name.table}"
 
     def __str__(self) -> str:
@@ -42,26 +42,31 @@ class Source:
 class CheckedQuery:
     """One SELECT that may run.
 
-    Whoever changes a tree copies it first: an admitted query is kept and given out again.
+    Copy a tree before changing it, because admitted queries are cached and shared.
     """
 
     text: str
-    """The characters that were asked."""
+    """The user's text."""
     normalised: str
-    """The same question in one form: the same for any spacing, comments, letter case of keywords and default schema."""
+    """The query in a normal form, independent of spacing, comments, letter case of keywords and default schema."""
     tree: exp.Query
-    """The question in Spark's dialect, read from `normalised`. A table of three parts is a dataset, one of one part a common
-    table expression; every table has an alias. Where the parser knows a function otherwise than Spark does, all functions are
-    `exp.Anonymous`."""
+    """The query in Spark's dialect, parsed from `normalised`.
+
+    A table of three parts is a dataset, a table of one part is a common table expression. Every table has an alias. If
+    sqlglot's meaning of a function differs from Spark's, all functions are `exp.Anonymous`.
+    """
     checked: exp.Query
-    """The tree that was checked, in which functions are names with arguments; `gate.spark_text` writes it for Spark."""
+    """The checked tree, in which functions are names with arguments; `spark_text` writes it for Spark."""
     references: tuple[Source, ...]
-    """The datasets it names, each once, in the order of the text."""
+    """The datasets that it names, each once, in the order of the text."""
     parameters: Mapping[str, object]
     """The values of its placeholders (``exp.Placeholder`` in the tree), by name."""
     functions: frozenset[str]
-    """The functions it calls, by Spark's names in lower case."""
+    """The functions that it calls, by Spark's names in lower case."""
     volatile: frozenset[str]
-    """What in it has another answer each time (``rand``, ``now``): if there is any, a result is not kept."""
+    """Its functions and names with a different result each time (``rand``, ``now``).
+
+    If there are any, the result is not cached.
+    """
     catalog: str | None = None
     schema: str | None = None

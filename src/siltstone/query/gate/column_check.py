@@ -1,7 +1,7 @@
-"""Misspelt columns, found from the schemas of the datasets alone: such a query is refused before Spark is started.
+"""Finds misspelt columns from the schemas of the datasets, so that the query is rejected before Spark is started.
 
-A name is refused only if nothing that it could mean is unknown. Columns are unknown of LATERAL, PIVOT, VALUES without column
-names, and of a subquery with an expression that has no alias. Everything else is left to the engine.
+A name is rejected only if the columns of all its possible sources are known. They are unknown for LATERAL, PIVOT,
+VALUES without column names, and a subquery with an expression that has no alias. Everything else is left to the engine.
 """
 
 import difflib
@@ -24,35 +24,35 @@ MAX_SHOWN: Final = 20
 """Most columns that an error lists."""
 _OF_THE_ENGINE: Final = SESSION_NAMES | VOLATILE_NAMES | {"grouping__id"}
 _Known = tuple[str, ...] | None
-"""Names of columns; None if they are not known."""
+"""Column names; None if they are not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What a FROM reads, with the last part of its name."""
+    """An item of a FROM, with the last part of its name."""
 
     name: str
     columns: _Known
 
 
 def check_names(query: exp.Query, columns: Columns) -> None:
-    """Refuse a query that names a column which no table has.
+    """Reject a query that names a column which no table has.
 
     Args:
         query: the tree that the gate has checked.
-        columns: the columns of the dataset that a table names.
+        columns: returns the columns of the dataset that a table names.
 
     Raises:
-        InvalidRequest: it does; the message says where, and which columns have a similar name.
+        InvalidRequest: it does; the message has the position and columns with a similar name.
     """
     names = _Names(columns)
-    with suppress(RecursionError):  # a chain of expressions that is longer than calls can nest is left to the engine
+    with suppress(RecursionError):  # a chain of expressions above the recursion limit is left to the engine
         for select in query.find_all(exp.Select):
             names.check(select)
 
 
 class _Names:
-    """The columns of everything in one query, each worked out once."""
+    """The columns of all sources of one query, each computed once."""
 
     def __init__(self, dataset: Columns) -> None:
         self._dataset = dataset
@@ -60,7 +60,7 @@ class _Names:
         self._sources: dict[int, list[_Source] | None] = {}
 
     def check(self, select: exp.Select) -> None:
-        """Refuse a column of this SELECT, not of the queries inside of it, that is found nowhere."""
+        """Reject an unknown column of this SELECT; the queries inside it are not checked."""
         sources, outputs = self._visible(select), _outputs(select)
         if sources is None or outputs is None:
             return
@@ -74,7 +74,7 @@ class _Names:
                 raise _unknown(column, sources)
 
     def _visible(self, select: exp.Select) -> list[_Source] | None:
-        """Return the sources of a SELECT and of all around it; None if the columns of one are not known."""
+        """Return the sources of a SELECT and of all queries around it; None if the columns of one are not known."""
         found: list[_Source] = []
         node: exp.Expr | None = select
         while node is not None:
@@ -119,13 +119,13 @@ class _Names:
         return tuple(cte.alias_column_names) or self._of(cte.this)
 
     def _of(self, query: exp.Expr) -> _Known:
-        """Return the columns that come out of a query; None if one of them has no name of its own."""
+        """Return the result columns of a query; None if one of them has no name."""
         while isinstance(query, exp.SetOperation | exp.Subquery):
             query = query.this
         if not isinstance(query, exp.Select):
             return None
         if id(query) not in self._seen:
-            self._seen[id(query)] = None  # for a recursive expression, which is read in itself
+            self._seen[id(query)] = None  # for a recursive expression, which reads itself
             self._seen[id(query)] = self._selected(query)
         return self._seen[id(query)]
 
@@ -145,9 +145,9 @@ class _Names:
 
 
 def _outputs(select: exp.Select) -> set[str] | None:
-    """Return the names of the columns that a SELECT and all around it show, in lower case; None if one is not known.
+    """Return the result columns of a SELECT and of all around it, in lower case; None if one is not known.
 
-    A name of an engine's own making, as ``count(1)``, is no identifier and is not looked for.
+    A name that an engine generates, as ``count(1)``, is not an identifier and is ignored.
     """
     found: set[str] = set()
     node: exp.Expr | None = select
@@ -156,7 +156,7 @@ def _outputs(select: exp.Select) -> set[str] | None:
             if isinstance(one, exp.Aliases):
                 found |= {name.name.lower() for name in one.expressions}
             elif isinstance(one, exp.Column) and len(one.parts) == 1:
-                continue  # it is to be found itself
+                continue  # the column itself is to be found
             elif isinstance(one, exp.Alias | exp.Column | exp.Dot | exp.Literal):
                 found.add((one.expression.name if isinstance(one, exp.Dot) else one.alias_or_name).lower())
             elif any(isinstance(part, exp.Anonymous) and part.name.lower() in GENERATORS for part in one.walk()):
@@ -166,14 +166,14 @@ def _outputs(select: exp.Select) -> set[str] | None:
 
 
 def _columns_of(select: exp.Select) -> Iterator[exp.Column]:
-    """Yield the columns that stand in a SELECT itself."""
+    """Yield the columns of a SELECT itself, without those of its subqueries."""
     for node in select.walk(prune=lambda one: isinstance(one, exp.Query) and one is not select):
         if isinstance(node, exp.Column):
             yield node
 
 
 def _is_local(column: exp.Column, select: exp.Select) -> bool:
-    """True for the variable of a lambda, the name of a field of time, or a name that a join gives by USING."""
+    """True for the variable of a lambda, a field of time, or a name from USING in a join."""
     node: exp.Expr = column
     while node is not select and node.parent is not None:
         parent = node.parent

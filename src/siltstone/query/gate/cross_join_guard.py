@@ -1,10 +1,11 @@
 """Rejects joins that Spark cannot interrupt, and queries that Spark's planner cannot expand.
 
-A Spark task checks for an interrupt after each batch of a file, not between the rows that a join makes of one batch. With two
+A Spark task checks for an interrupt after each batch of a file, not between the rows that a join makes of it. With two
 tables that takes a moment. Three datasets without an equality between them can take hours, so such a query is rejected.
 
-The check is an estimate: subqueries, common table expressions, filters and repeated keys are not counted. The time limit is the
-promise to the caller. A shared server whose query does not end after its interrupt is replaced (`spark/server_daemon.py`).
+The check is an estimate: subqueries, common table expressions, filters and repeated keys are not counted. The time
+limit is the promise to the caller. A shared server whose query does not end after its interrupt is replaced
+(`spark/server_daemon.py`).
 """
 
 import math
@@ -54,7 +55,7 @@ class _Item:
 
 
 def check_expansion(query: exp.Query) -> None:
-    """Reject a query that reads too many tables after its common table expressions are expanded, as Spark's planner does it.
+    """Reject a query with too many tables after Spark's planner has expanded its common table expressions.
 
     Raises:
         InvalidRequest: it does; the message has the number.
@@ -165,7 +166,7 @@ def _is_dataset(item: exp.Expr) -> bool:
 
 
 def _items(node: exp.Expr) -> Iterator[tuple[exp.Join | None, exp.Expr]]:
-    """Yield the items of a FROM, each with its join; joins in parentheses are joins like others."""
+    """Yield the items of a FROM, each with its join, also those of joins in parentheses."""
     start = node.args.get("from_")
     if start is not None:
         yield from _flat(None, start.this)

@@ -1,8 +1,8 @@
-"""Values of a query's parameters: which Python values there are, and that each placeholder has one.
+"""Checks the values of a query's parameters: their Python types, and that each placeholder has a value.
 
-A value never becomes part of the text that is read: the text is read and checked first, and only in the tree does each
-placeholder get its value, as a literal of the value's own type. Spark's own way (``sql(text, args=)``) does the same, but
-Delta's parser loses the values on the way: on Connect sessions they do not arrive.
+A value never becomes part of the text that is parsed. The text is parsed and checked first. Only in the tree does each
+placeholder get its value, as a literal of the value's own type. Spark's own way (``sql(text, args=)``) does the same,
+but Delta's parser loses the values on Connect sessions.
 """
 
 from collections.abc import Mapping
@@ -18,19 +18,19 @@ MAX_DIGITS: Final = 38
 _SMALLEST: Final = -(2**63)
 _LARGEST: Final = 2**63 - 1
 _SMALL: Final = 2**31
-"""Below this a whole number is an INT, as it is where it is written in a query."""
+"""Bound below which a whole number is an INT, as for a literal in a query."""
 _FLOATS: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 MAX_LIST: Final = 10_000
-"""The longest list that is bound as one value."""
+"""Most items of a list that is bound as one value."""
 
 
 def check_parameters(named: Mapping[str, TextPosition], given: Mapping[str, object]) -> dict[str, object]:
-    """Return the values of a query's placeholders, each in its plain class; refuse what does not fit them.
+    """Return the values of a query's placeholders, each in its plain class; reject values that do not fit.
 
-    A class that is derived from another one may have a text of its own: only the value counts, never what it says of itself.
+    A subclass may have its own text form. Only the value counts, never that text.
 
     Raises:
-        InvalidRequest: a value is missing, is for no placeholder, or is of a type that cannot be bound.
+        InvalidRequest: a value is missing, has no placeholder, or is of a type that cannot be bound.
     """
     missing = [f":{name} at {place}" for name, place in named.items() if name not in given]
     if missing:
@@ -76,7 +76,7 @@ def _plain(name: str, value: object) -> object:  # noqa: C901  # one for each cl
 
 
 def _plain_time(name: str, value: date) -> date:
-    """Return a date or a time; one with a zone in UTC, since a zone is no part of its value."""
+    """Return a date or a time. A time with a zone is converted to UTC, because the zone is not part of its value."""
     try:
         if not isinstance(value, datetime):
             return date(value.year, value.month, value.day)
@@ -113,7 +113,7 @@ def _plain_list(name: str, values: list[object]) -> list[object]:
 
 
 def decimal_size(value: Decimal) -> tuple[int, int]:
-    """Return the digits of a decimal: all of them, and those after the point.
+    """Return the digits of a decimal: in total, and after the point.
 
     >>> decimal_size(Decimal("12.50")), decimal_size(Decimal("1E+3")), decimal_size(Decimal("0.001"))
     ((4, 2), (4, 0), (3, 3))
@@ -124,7 +124,7 @@ def decimal_size(value: Decimal) -> tuple[int, int]:
 
 
 def literal(value: object) -> str:
-    r"""Return a value as Spark's literal of its type; it is made by type, and read in one way only.
+    r"""Return a value as Spark's literal of its type, which can be parsed in one way only.
 
     >>> literal(5), literal(2**40), literal("it's"), literal(None), literal([True, False])
     ('5', "CAST('1099511627776' AS BIGINT)", "'it\\'s'", 'NULL', 'array(TRUE, FALSE)')

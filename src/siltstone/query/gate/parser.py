@@ -1,10 +1,10 @@
-"""Tokens to a tree, with nothing interpreted: a function stays a name with arguments, a literal stays as it was written.
+"""Parses tokens into a tree without interpretation: a function stays a name with arguments, a literal stays as written.
 
-`sqlglot` usually reads a query in order to say it in another dialect, and knows what each function means there. Here the
-tree is a picture of the text, so that printing it gives Spark the same question again.
+`sqlglot` usually parses a query to translate it, and knows the meaning of each function in each dialect. Here the tree
+mirrors the text, so that writing it gives Spark the same query again.
 
-Operators bind as in Spark's grammar, not as in the parser's: one predicate (IN, LIKE, BETWEEN, IS) follows a value, and a value
-is made of comparisons, `|`, `^`, `&`, shifts, `+ - ||` and `* / % DIV`, from the weakest to the strongest.
+Operators bind as in Spark's grammar, not as in sqlglot's. One predicate (IN, LIKE, BETWEEN, IS) follows a value. A
+value is made of comparisons, `|`, `^`, `&`, shifts, `+ - ||` and `* / % DIV`, from the weakest to the strongest.
 """
 
 # ruff: noqa: RUF012, FBT001, FBT002, FBT003 - the tables and signatures are those of the parser that is narrowed here
@@ -23,9 +23,9 @@ from siltstone.model.sql_parsing import quiet
 from siltstone.query.sqlglot_loader import check_source
 
 COMMA_JOIN: Final = ","
-"""The kind of a join that is written as a comma: the same as CROSS JOIN, from left to right."""
+"""Kind of a join that is written as a comma: the same as CROSS JOIN, from left to right."""
 MAX_READ_AGAIN: Final = 100
-"""How often the parser may read a token again, on average; ordinary queries stay below 5."""
+"""Bound on backtracking: how often the parser may read a token again, on average. Ordinary queries stay below 5."""
 INTERVAL_UNITS: Final = frozenset(
     f"{unit}{plural}"
     for unit in ("YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND")
@@ -34,7 +34,7 @@ INTERVAL_UNITS: Final = frozenset(
 
 
 AS_WRITTEN: Final = frozenset({"DATE_TRUNC", "RANGE", "TRUNC"})
-"""Functions whose arguments stay as they are: the parser takes 'Y' for YEAR, and Spark does not."""
+"""Functions whose arguments stay as written: sqlglot reads 'Y' as YEAR, and Spark does not."""
 
 
 class Quantified(exp.Expression):
@@ -44,7 +44,7 @@ class Quantified(exp.Expression):
 
 
 class Positive(exp.Unary):
-    """A plus sign before a value: in Spark it makes a number of text."""
+    """A plus sign before a value. In Spark it converts text to a number."""
 
 
 class UnsignedShift(exp.Expression, exp.Binary):
@@ -79,20 +79,20 @@ _OPERATORS: Final[dict[TokenType, tuple[int, type[exp.Binary]]]] = {
     TokenType.DASH: (_SUM, exp.Sub),
     TokenType.DPIPE: (_SUM, exp.DPipe),
 }
-"""Operators between the predicates and the products, with how strongly they bind."""
+"""Operators between predicates and products, with their binding strength."""
 _SHIFTS: Final[dict[tuple[TokenType, int], type[exp.Binary]]] = {
     (TokenType.LT, 2): exp.BitwiseLeftShift,
     (TokenType.GT, 2): exp.BitwiseRightShift,
     (TokenType.GT, 3): UnsignedShift,
 }
-"""Shifts, by the sign that they repeat and how often; its tokens stand side by side."""
+"""Shift operators, by repeated sign and number of repetitions. Their tokens are adjacent."""
 _PREDICATES: Final = (TokenType.BETWEEN, TokenType.IN, TokenType.LIKE, TokenType.ILIKE, TokenType.RLIKE)
 _COMPARISONS: Final = tuple(made for level, made in _OPERATORS.values() if level == _COMPARED)
 _QUANTIFIERS: Final = ("ANY", "SOME", "ALL")
 
 
 class _BoundedParser(SparkParser):
-    """Spark's grammar, read in a time that grows with the text and not with the ways to read it."""
+    """Spark's grammar with bounded backtracking. The time grows with the text, not with the possible readings."""
 
     FUNCTIONS = {name: make for name, make in SparkParser.FUNCTIONS.items() if name not in AS_WRITTEN}
     ARRAY_CONSTRUCTORS = {}  # array(1, 2)[0] is an item of an array
@@ -108,13 +108,13 @@ class _BoundedParser(SparkParser):
         self._read_again = 0
 
     def _parse_lambda(self, alias: bool = False) -> exp.Expr | None:
-        """Read an argument; only where names and an arrow follow is it a lambda, so that nothing is read twice."""
+        """Parse an argument. It is a lambda only if names and an arrow follow, so that nothing is parsed twice."""
         if self._curr.token_type is TokenType.L_PAREN and not self._arrow_follows():
             return self._parse_select_or_expression(alias=alias)
         return super()._parse_lambda(alias=alias)
 
     def _parse_unary(self) -> exp.Expr | None:
-        """Read a sign and what it belongs to: before a number that is cast, as in ``-1::string``, to the number."""
+        """Parse a sign and its operand. In ``-1::string`` the sign belongs to the number, not to the cast."""
         if self._curr.token_type is not TokenType.DASH:
             return super()._parse_unary()
         kinds = [token.token_type for token in self._tokens[self._index : self._index + 3]]
@@ -130,7 +130,7 @@ class _BoundedParser(SparkParser):
         return read
 
     def _parse_equality(self, parse_is: bool = True) -> exp.Expr | None:
-        """Read what AND and OR connect: a value, and at most one predicate after it."""
+        """Parse an operand of AND and OR: a value, and at most one predicate after it."""
         del parse_is
         return self._parse_predicate(self._parse_comparison())
 
@@ -148,7 +148,7 @@ class _BoundedParser(SparkParser):
         return self._climb(_SUM) if parse_mod else super()._parse_term(parse_mod=parse_mod)
 
     def _climb(self, weakest: int, this: exp.Expr | None = None) -> exp.Expr | None:
-        """Read values and the operators between them that bind at least as strongly as `weakest`, from the left."""
+        """Parse values and the operators between them that bind at least as strongly as `weakest`, from the left."""
         this = this or self._parse_factor()
         while this is not None and (found := self._operator()) is not None and found[0] >= weakest:
             level, made, width = found
@@ -160,7 +160,7 @@ class _BoundedParser(SparkParser):
         return this
 
     def _operator(self) -> tuple[int, type[exp.Binary], int] | None:
-        """Return the operator that comes next: how strongly it binds, its node, and of how many tokens it is."""
+        """Return the next operator: its binding strength, its node and its number of tokens."""
         kind = self._curr.token_type
         if kind in (TokenType.LT, TokenType.GT):
             width = 1
@@ -173,14 +173,14 @@ class _BoundedParser(SparkParser):
         return None if found is None else (*found, 1)
 
     def _is_joined(self, ahead: int, kind: TokenType) -> bool:
-        """True if the token that far ahead is of this kind and nothing stands before it."""
+        """True if the token at that distance is of this kind and directly follows the one before it."""
         at = self._index + ahead
         if at >= len(self._tokens) or self._tokens[at].token_type is not kind:
             return False
         return self._tokens[at - 1].end + 1 == self._tokens[at].start
 
     def _parse_predicate(self, this: exp.Expr | None) -> exp.Expr | None:
-        """Read IN, LIKE, BETWEEN, IS and what belongs to them, if they follow."""
+        """Parse IN, LIKE, BETWEEN or IS and its operands, if one follows."""
         if this is None:
             return None
         if self._match(TokenType.IS):
@@ -212,7 +212,7 @@ class _BoundedParser(SparkParser):
         return self.expression(exp.Between(this=this, low=low, high=self._parse_comparison()))
 
     def _parse_quantified(self) -> exp.Expr | None:
-        """Read ANY, SOME or ALL and the patterns after it."""
+        """Parse ANY, SOME or ALL and the patterns after it."""
         if self._curr.text.upper() not in _QUANTIFIERS or self._curr.token_type is TokenType.IDENTIFIER:
             return None
         if self._next.token_type is not TokenType.L_PAREN:
@@ -224,7 +224,10 @@ class _BoundedParser(SparkParser):
         )
 
     def _parse_is(self, this: exp.Expr | None) -> exp.Expr | None:
-        """Read what stands after IS. A comparison beside DISTINCT FROM gets parentheses: ``<=>`` is one itself."""
+        """Parse the operand of IS.
+
+        A comparison beside DISTINCT FROM gets parentheses, because ``<=>`` is a comparison itself.
+        """
         negated = self._match(TokenType.NOT)
         if self._match(TokenType.DISTINCT):
             if not self._match(TokenType.FROM):
@@ -240,7 +243,7 @@ class _BoundedParser(SparkParser):
         return self.expression(exp.Not(this=read)) if negated else read
 
     def _parse_group(self, skip_group_by_token: bool = False) -> exp.Group | None:
-        """Read GROUP BY: ALL, or terms and at most one of WITH ROLLUP, WITH CUBE and GROUPING SETS after them."""
+        """Parse GROUP BY: ALL, or terms and at most one of WITH ROLLUP, WITH CUBE and GROUPING SETS after them."""
         if not skip_group_by_token and not self._match(TokenType.GROUP_BY):
             return None
         if self._match(TokenType.ALL):
@@ -260,7 +263,7 @@ class _BoundedParser(SparkParser):
         return self._parse_grouping_sets() or self._parse_cube_or_rollup() or self._parse_disjunction()
 
     def _parse_pivots(self) -> list[Any] | None:
-        """Read PIVOT or UNPIVOT after a table, by Spark's grammar."""
+        """Parse PIVOT or UNPIVOT after a table, by Spark's grammar."""
         if not self._match_set((TokenType.PIVOT, TokenType.UNPIVOT)):
             return None
         unpivot = self._prev.token_type is TokenType.UNPIVOT
@@ -287,7 +290,7 @@ class _BoundedParser(SparkParser):
         return [self.expression(Unpivoted(this=names[0], values=first, expressions=listed, nulls=nulls, alias=alias))]
 
     def _mark_for(self) -> None:
-        """Let the word FOR of a PIVOT be a keyword: elsewhere it is a name, and would be an alias here."""
+        """Make the word FOR of a PIVOT a keyword. Elsewhere it is a name, and here it would be read as an alias."""
         depth = 0
         for at in range(self._index, len(self._tokens)):
             token = self._tokens[at]
@@ -298,7 +301,7 @@ class _BoundedParser(SparkParser):
                 return
 
     def _parse_names(self) -> list[exp.Expr]:
-        """Read a name, or several in parentheses."""
+        """Parse a name, or several in parentheses."""
         wrapped = self._match(TokenType.L_PAREN, advance=False)
         found = self._parse_wrapped_csv(self._parse_id_var) if wrapped else [self._parse_id_var()]
         return [name for name in found if name is not None]
@@ -315,7 +318,7 @@ class _BoundedParser(SparkParser):
         return after == [TokenType.R_PAREN, TokenType.ARROW]
 
     def _parse_placed_parameter(self) -> exp.Expr | None:
-        """Read a parameter, and remember where it stands."""
+        """Parse a parameter, and record its position."""
         colon = self._prev
         read = SparkParser.PLACEHOLDER_PARSERS[TokenType.COLON]
         node: exp.Expr | None = read(self)  # type: ignore[no-untyped-call, unused-ignore]
@@ -329,7 +332,7 @@ class _BoundedParser(SparkParser):
             self._joining = before
 
     def _parse_joins(self, *args: Any, **named: Any) -> Iterator[exp.Join]:  # noqa: ANN401
-        """Read joins; those of a joined table belong into parentheses, or each would be tried in every way there is."""
+        """Parse joins. Joins of a joined table need parentheses, otherwise the parser would try every grouping."""
         return iter(()) if self._joining else super()._parse_joins(*args, **named)
 
     def _parse_table(self, *args: Any, **named: Any) -> exp.Expr | None:  # noqa: ANN401
@@ -340,7 +343,7 @@ class _BoundedParser(SparkParser):
             self._joining = before
 
     def _retreat(self, index: int) -> None:
-        """Go back, but not for ever: some texts could be read in more ways than there is time for."""
+        """Backtrack, with a bound, because some texts have too many possible readings."""
         self._read_again += max(0, self._index - index)
         if self._read_again > MAX_READ_AGAIN * (len(self._tokens) + 100):
             raise InvalidRequest("The query is too complicated to be read. Split it, with WITH or in several queries.")
@@ -348,7 +351,7 @@ class _BoundedParser(SparkParser):
 
 
 class _PlainParser(_BoundedParser):
-    """Spark's grammar for one SELECT, without what it knows of functions, statements and other dialects."""
+    """Spark's grammar for one SELECT, without function signatures, other statements and other dialects."""
 
     ADD_JOIN_ON_TRUE = False
     STRICT_CAST = True
@@ -399,7 +402,7 @@ class _PlainParser(_BoundedParser):
         return join
 
     def _parse_interval(self, require_interval: bool = True, parse_function_unit: bool = True) -> exp.Interval | None:
-        """Read INTERVAL, a string or a number, and units."""
+        """Parse INTERVAL, a string or a number, and units."""
         del parse_function_unit
         index = self._index
         if not self._match(TokenType.INTERVAL) or not require_interval:
@@ -435,7 +438,7 @@ class _PlainParser(_BoundedParser):
         return self._call("position", [first, *self._further_arguments()])
 
     def _parse_worded(self, name: str, *words: str) -> exp.Expr:
-        """Read the arguments of a function that may have words between them instead of commas."""
+        """Parse the arguments of a function that may have words between them instead of commas."""
         found = [self._parse_bitwise()]
         if not self._match(TokenType.COMMA, advance=False):
             found += [self._parse_bitwise() for word in words if self._match_text_seq(word)]
@@ -457,27 +460,27 @@ DIALECT: Final = Spark()
 
 
 def parse_plain(tokens: list[Token], text: str) -> exp.Expr | None:
-    """Return the tree of one statement, as a picture of its text.
+    """Return the tree of one statement, as a mirror of its text.
 
     Raises:
-        sqlglot.errors.ParseError: it cannot be read; the error names the place.
+        sqlglot.errors.ParseError: it cannot be parsed; the error has the position.
         RecursionError: it is nested too deeply.
     """
     return _one(_PlainParser, tokens, text)
 
 
 def parse_typed(tokens: list[Token], text: str) -> exp.Expr | None:
-    """Return the tree of one statement with all that the parser knows of Spark's functions, to be said in another dialect.
+    """Return the tree of one statement with sqlglot's knowledge of Spark's functions, for translation.
 
     Raises:
-        sqlglot.errors.ParseError: it cannot be read.
+        sqlglot.errors.ParseError: it cannot be parsed.
         RecursionError: it is nested too deeply.
     """
     return _one(_BoundedParser, [part for token in tokens for part in _without_suffix(token)], text)
 
 
 def _without_suffix(token: Token) -> list[Token]:
-    """Return a number of a type of its own, as ``3L``, in the way that the parser knows: as a cast."""
+    """Rewrite a number with a type suffix, as ``3L``, as a cast, which sqlglot understands."""
     number = _SUFFIXED.fullmatch(token.text) if token.token_type is TokenType.NUMBER else None
     if number is None:
         return [token]

@@ -1,7 +1,7 @@
-"""Nothing of a question is lost: every word, name and value that was asked is in what was written.
+"""Checks that the rewrite contains every word, name and value of the original text.
 
-The parser forgives much: a comma too many, a clause without its content. What it passes over would be answered as if it
-had not been asked. So the words of the text are counted against the words of the text that was written anew.
+The parser tolerates much: an extra comma, a clause without its content. A token that it skips would be ignored in the
+answer. So the tokens of the original are counted against the tokens of the rewritten text.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ _OTHERWISE: Final = frozenset(
         TokenType.R_PAREN,
     }
 )
-"""Words and signs that may be written otherwise: ALL and ASC go without saying, ``a::INT`` becomes a CAST."""
+"""Words and signs that may be written in another way: ALL and ASC are defaults, ``a::INT`` becomes a CAST."""
 _SET_OPERATIONS: Final = frozenset({TokenType.UNION, TokenType.EXCEPT, TokenType.INTERSECT})
 _WORDED: Final = frozenset({"SUBSTRING", "SUBSTR", "OVERLAY", "POSITION"})
 """Functions with words between their arguments, which become commas."""
@@ -32,16 +32,16 @@ _BETWEEN_ARGUMENTS: Final = frozenset({"FROM", "FOR", "PLACING", "IN"})
 
 
 def check_round_trip(asked: Collection[Token], written: Collection[Token], names: Collection[str]) -> None:
-    """Refuse a text with a word that was passed over; `names` of datasets may be left out before a column.
+    """Reject a text with a token that is missing in the rewrite; `names` of datasets may be left out before a column.
 
     Raises:
-        InvalidRequest: there is one; the message says where.
+        InvalidRequest: a token is missing; the message has its position.
     """
     left = Counter(_said(token) for token in written)
     worded = any(token.text.upper() in _WORDED for token in asked)
     for token in _joined(list(asked)):
         said = _said(token)
-        as_name = ("name", token.text.upper())  # a keyword may have been the name of a column
+        as_name = ("name", token.text.upper())  # a keyword may be the name of a column
         if left[said] > 0:
             left[said] -= 1
         elif left[as_name] > 0:
@@ -54,7 +54,7 @@ def check_round_trip(asked: Collection[Token], written: Collection[Token], names
 
 
 def _joined(asked: list[Token]) -> list[Token]:
-    """Join the words IS NOT DISTINCT FROM to the sign that is written for them; drop DISTINCT after a set operation."""
+    """Replace the words IS NOT DISTINCT FROM by the sign that the rewrite uses; drop DISTINCT after a set operation."""
     kept: list[Token] = []
     for token in asked:
         if token.token_type is TokenType.DISTINCT and kept and kept[-1].token_type in _SET_OPERATIONS:
@@ -77,7 +77,7 @@ _NAMES: Final = frozenset({TokenType.VAR, TokenType.IDENTIFIER})
 
 
 def _said(token: Token) -> tuple[str, str]:
-    """Return what a token says, whatever its letter case and quotes."""
+    """Return a token in a form without letter case and quotes."""
     kind = token.token_type
     if kind in _NAMES:
         upper = token.text.upper()

@@ -1,7 +1,7 @@
-"""Conditions on one row, as after WHERE: the same words, functions and types that a query may have, and no more than a row.
+"""Admits conditions on one row, as after WHERE, with the words, functions and types of a query.
 
-The text takes the way of a query through the gate: tokens by Spark's rules, a tree, and the tree written anew. Spark gets what
-was written.
+The text passes the gate like a query: tokens by Spark's rules, a tree, and the tree rewritten. Spark gets the rewritten
+text.
 """
 
 from collections.abc import Collection, Iterator
@@ -37,14 +37,14 @@ _BEFORE: Final = "SELECT 1 FROM t WHERE ("
 
 
 def condition_of(text: str, columns: Collection[str]) -> str:
-    """Return a condition as Spark is to get it, if it can be answered from one row alone.
+    """Return a condition as Spark is to get it, if one row alone decides it.
 
     >>> condition_of("city = 'Bern' AND n>3", ["city", "n"])
     "`city` = 'Bern' AND `n` > 3"
 
     Raises:
-        InvalidRequest: it cannot be read, has something that no query may have, asks for more than a row, or names a column that
-            is not there.
+        InvalidRequest: it cannot be parsed, is not allowed in a query, needs more than one row, or names a column that
+            does not exist.
     """
     tokens, condition = _read(text)
     for node in condition.walk():
@@ -71,7 +71,7 @@ def _check_columns(condition: exp.Expr, columns: Collection[str]) -> None:
     known = {name.lower() for name in columns}
     named = [
         column.parts[0].name for column in condition.find_all(exp.Column)
-    ]  # after a point comes a field of a struct
+    ]  # a name after a point is a field of a struct
     for first in named:
         if first.lower() not in known:
             raise InvalidRequest(f"There is no column {first!r}; there are {', '.join(columns)}.")
@@ -97,7 +97,7 @@ def _read(text: str) -> tuple[list[Token], exp.Expr]:
 
 
 def _inside(tokens: list[Token], text: str) -> exp.Expr | None:
-    """Return the tree of what stands in the parentheses of a WHERE; nothing, if it reaches out of them."""
+    """Return the tree inside the parentheses of a WHERE; None if the text does not stay inside them."""
     select = parse_plain(list(_within_a_query(tokens)), text)
     parts = {name for name, part in select.args.items() if part} if isinstance(select, exp.Select) else set()
     if parts != {"expressions", "from_", "where"} or not isinstance(select, exp.Select):

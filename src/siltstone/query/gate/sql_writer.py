@@ -1,8 +1,12 @@
-"""Writes a checked tree as SQL text that can be read in one way only.
+"""Writes a checked tree as SQL text that can be parsed in one way only.
 
-sqlglot's generator writes the tree. It is overridden where its text depends on a dialect, can be read in several ways, or differs
-from what `grammar.py` reads. Names are written in backticks, strings with one kind of quote and no character that an engine
-replaces, NULLS FIRST or LAST always, each table with an alias. `syntax.py` has checked the tree before.
+sqlglot's generator writes the tree. It is overridden if its text depends on a dialect, is ambiguous, or differs from
+the syntax of `parser`. `syntax` has checked the tree before.
+
+* Names are written in backticks.
+* Strings have one kind of quote, and no character that an engine replaces.
+* NULLS FIRST or LAST is always written.
+* Each table has an alias.
 """
 
 # ruff: noqa: RUF012, ARG005, D102, FBT001, FBT002 - the table and the methods are those of the generator
@@ -36,7 +40,7 @@ _STRING_CODES: Final = {
 
 
 def string(value: str) -> str:
-    r"""Return a string in the one form that every reader understands alike.
+    r"""Return a string literal in the form that every engine parses in the same way.
 
     >>> string("it's ${x}")
     "'it\\'s \\u0024{x}'"
@@ -92,13 +96,13 @@ class SqlWriter(Generator):
         comma: str = COMMA_JOIN,
         datasets: frozenset[tuple[str, str, str]] = frozenset(),
     ) -> None:
-        """Make a writer of one text.
+        """Prepare to write one text.
 
         Args:
             table: returns the name under which a table is read.
             common_table: returns the name of a common table expression.
-            parameter: returns how a parameter is written.
-            comma: how the comma between two tables is written. Spark has a setting that lets it bind weaker than JOIN.
+            parameter: returns the text of a parameter.
+            comma: the text of the comma between two tables. A setting of Spark lets the comma bind weaker than JOIN.
             datasets: names that are left out before a column, except for their last part.
         """
         super().__init__(dialect=DIALECT, comments=False, unsupported_level=ErrorLevel.IGNORE)
@@ -114,19 +118,19 @@ class SqlWriter(Generator):
         return ", ".join(self.sql(one) for one in node.args.get(part) or [])
 
     def inner(self, query: exp.Expr) -> str:
-        """Return the text of a query without parentheses of its own."""
+        """Return the text of a query without its own parentheses."""
         return self.sql(query.this if isinstance(query, exp.Subquery) else query)
 
     def alias(self, node: exp.Expr) -> str:
-        """Return `` AS name(columns)``, or nothing."""
+        """Return `` AS name(columns)``, or an empty text."""
         return f" AS {self.sql(node, 'alias')}" if node.args.get("alias") else ""
 
     def pivots(self, node: exp.Expr) -> str:
-        """Return what follows a table and its alias, before joins."""
+        """Return PIVOT or UNPIVOT, which follow a table and its alias, before joins."""
         return "".join(f" {self.sql(pivot)}" for pivot in node.args.get("pivots") or [])
 
     def operators(self, node: exp.Expr) -> str:
-        """Write a chain of operators from its left end, without a call for each."""
+        """Write a chain of operators from its left end, without recursion."""
         chain: list[str] = []
         while type(node) in OPERATORS:
             chain.append(f" {OPERATORS[type(node)]} {self.sql(node.expression)}")
@@ -151,15 +155,15 @@ class SqlWriter(Generator):
         return f"{'TRY_CAST' if node.args.get('safe') else 'CAST'}({self.sql(node.this)} AS {self.sql(node, 'to')})"
 
     def not_sql(self, expression: exp.Not) -> str:
-        """Write NOT: inside of a predicate where both positions mean the same, before it where they do not.
+        """Write NOT: inside a predicate if both positions mean the same, otherwise before it.
 
-        ``NOT a LIKE ANY (b, c)`` holds if no pattern fits, ``a NOT LIKE ANY (b, c)`` if one of them does not.
+        ``NOT a LIKE ANY (b, c)`` holds if no pattern matches, ``a NOT LIKE ANY (b, c)`` if one of them does not match.
         """
         inside = isinstance(expression.this, exp.Is | exp.In | exp.Between | exp.RegexpLike)
         return self.predicate(expression.this, "NOT ") if inside else f"NOT {self.sql(expression.this)}"
 
     def anonymous_sql(self, expression: exp.Anonymous) -> str:
-        """Write a function; a unit before its other arguments is no name."""
+        """Write a function. A unit before its other arguments is not quoted as a name."""
         unit = unit_of(expression)
         arguments = [self.sql(argument) for argument in expression.expressions[1 if unit else 0 :]]
         return f"{expression.name.lower()}({', '.join([unit, *arguments] if unit else arguments)})"
@@ -221,7 +225,7 @@ class SqlWriter(Generator):
     def column_sql(self, expression: exp.Column) -> str:
         parts = [expression.args[part] for part in ("catalog", "db", "table", "this") if expression.args.get(part)]
         if tuple(part.name for part in parts[:-1]) in self.datasets:
-            parts = parts[-2:]  # a dataset's columns go by the name of its table
+            parts = parts[-2:]  # a dataset's columns are qualified with the name of its table
         return ".".join(self.sql(part) for part in parts)
 
     def cte_sql(self, expression: exp.CTE) -> str:

@@ -1,7 +1,7 @@
-"""Allow list of SQL syntax: which nodes a query may have, and with which arguments.
+"""Allow list of SQL syntax: the nodes of a query and their arguments.
 
-`ARGUMENTS`, `_VALUES`, `_TEXTS` and `_PARENTS` are data. A node of another kind, or with another argument, is rejected with its
-position. `_CHECKS` has the rules that a list cannot express. `written.py` writes these nodes and arguments.
+`ARGUMENTS`, `_VALUES`, `_TEXTS` and `_PARENTS` are data. A node of another kind, or with another argument, is rejected
+with its position. `_CHECKS` has the rules that a list cannot express. `sql_writer` writes these nodes and arguments.
 """
 
 from collections.abc import Callable, Collection
@@ -26,7 +26,7 @@ from siltstone.query.gate.parser import COMMA_JOIN, Pivoted, Positive, Quantifie
 from siltstone.query.gate.tokenizer import TextPosition
 
 MAX_TERMS: Final = 500
-"""Most operators in a row, and set operations in a row. Each is a level for an engine that reads them by recursion."""
+"""Most operators in a row, and set operations in a row. Each is a level for an engine that parses them by recursion."""
 OPERATORS: Final[dict[type[exp.Expr], str]] = {
     exp.Add: "+",
     exp.And: "AND",
@@ -52,7 +52,7 @@ OPERATORS: Final[dict[type[exp.Expr], str]] = {
     exp.Sub: "-",
     UnsignedShift: ">>>",
 }
-"""Binary operators and how they are written."""
+"""Binary operators and their spelling."""
 LIKES: Final[dict[type[exp.Expr], str]] = {exp.Like: "LIKE", exp.ILike: "ILIKE", exp.RegexpLike: "RLIKE"}
 SET_OPERATIONS: Final = (exp.Union, exp.Intersect, exp.Except)
 _COMPARISONS: Final = (exp.EQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NEQ, exp.NullSafeEQ)
@@ -151,7 +151,7 @@ ARGUMENTS: Final[dict[type[exp.Expr], str]] = {
     **dict.fromkeys(OPERATORS, "this expression safe typed"),
     **dict.fromkeys(SET_OPERATIONS, f"{_CLAUSES} this expression distinct"),
 }
-"""The arguments that each kind of node may have."""
+"""The allowed arguments of each kind of node."""
 _ARGUMENTS: Final = {kind: frozenset(names.split()) for kind, names in ARGUMENTS.items()}
 _REQUIRED: Final = {kind: [name for name, needed in kind.arg_types.items() if needed] for kind in ARGUMENTS}
 _RELATIONS: Final = (exp.Table, exp.Subquery, exp.Values, exp.Lateral)
@@ -167,7 +167,7 @@ _VALUES: Final[dict[tuple[type[exp.Expr], str], tuple[type[exp.Expr], ...]]] = {
     (exp.TableAlias, "columns"): (exp.Identifier,),
     **{(kind, side): (exp.Query,) for kind in SET_OPERATIONS for side in ("this", "expression")},
 }
-"""The kinds of node that an argument may be, where not every kind is allowed."""
+"""The kinds of node that an argument may be, if not every kind is allowed."""
 _TEXTS: Final = frozenset(
     {
         *((exp.Anonymous, "this"), (exp.HexString, "this"), (exp.Identifier, "this"), (exp.Literal, "this")),
@@ -182,14 +182,17 @@ _TEXTS: Final = frozenset(
         *((exp.WindowSpec, name) for name in ARGUMENTS[exp.WindowSpec].split()),
     }
 )
-"""Arguments that may be text. Each is escaped, compared with a list, or limited by the tokenizer: the writer copies it."""
+"""Arguments that may be text.
+
+Each is escaped, compared with a list, or limited by the tokenizer: the writer copies it.
+"""
 _PARENTS: Final[dict[type[exp.Expr], tuple[type[exp.Expr], ...]]] = {
     exp.If: (exp.Case,),
     exp.IntervalSpan: (exp.Interval,),
     exp.Var: (exp.Interval, exp.IntervalSpan, exp.Extract, exp.Ordered),
     Quantified: (exp.Like, exp.ILike),
 }
-"""The kinds of node that a node may be an argument of, where not every kind is allowed."""
+"""The kinds of node that a node may be an argument of, if not every kind is allowed."""
 WITH_UNIT: Final = frozenset({"date_add", "date_diff", "dateadd", "datediff"})
 WITH_UNIT_ARGUMENTS: Final = 3
 UNITS_OF_TIME: Final = frozenset(
@@ -208,13 +211,13 @@ def unit_of(function: exp.Expr) -> str:
 
 @dataclass(slots=True)
 class Syntax:
-    """What a checked tree uses."""
+    """The names and functions that a checked tree uses."""
 
     columns: frozenset[str] = frozenset()
-    """Names, in lower case, that are known to be columns, so that the engine answers none of them itself."""
+    """Names, in lower case, that are known to be columns, so that the engine does not resolve them itself."""
     functions: set[str] = field(default_factory=set)
     volatile: set[str] = field(default_factory=set)
-    """Functions and names with another answer each time."""
+    """Functions and names with a different result each time."""
     parameters: dict[str, TextPosition] = field(default_factory=dict)
 
 
@@ -234,7 +237,7 @@ def check_syntax(tree: exp.Expr, *, columns: frozenset[str] = frozenset()) -> Sy
 
 
 def _check_node(node: exp.Expr) -> None:
-    """Reject a node that is not on the list, has an argument that is not listed, or lacks one that it needs."""
+    """Reject a node that is not on the list, has an argument that is not listed, or lacks a required one."""
     kind = type(node)
     allowed = _ARGUMENTS.get(kind)
     if allowed is None or not isinstance(node.parent, _PARENTS.get(kind, object)):
@@ -259,7 +262,7 @@ def _check_node(node: exp.Expr) -> None:
 
 
 def place_of(node: exp.Expr) -> TextPosition | None:
-    """Return where a node stands: at its own first word, or the first one inside it that is known."""
+    """Return the position of a node: of its own first word, or of the first one inside it that is known."""
     found = [
         (one.meta["line"], one.meta["col"]) for one in node.walk() if one.meta and one.meta.get("line") is not None
     ]
@@ -267,7 +270,7 @@ def place_of(node: exp.Expr) -> TextPosition | None:
 
 
 def located(node: exp.Expr) -> str:
-    """Return ` at line 1, column 8`, or nothing if the place is not known."""
+    """Return ` at line 1, column 8`, or an empty text if the position is not known."""
     place = place_of(node)
     return f" at {place}" if place else ""
 
@@ -321,7 +324,7 @@ def _set_operation(_found: Syntax, node: exp.Expr) -> None:
 
 
 def _chain_length(node: exp.Expr, kinds: Collection[type[exp.Expr]]) -> int:
-    """Return how many operations follow each other from the left, if this is the last of them; 0 for the others."""
+    """Return the length of a left-deep chain of operations, if this is its last one; 0 for the others."""
     if type(node.parent) in kinds and node.arg_key == "this":
         return 0
     length = 0
@@ -349,15 +352,15 @@ def _table(found: Syntax, node: exp.Expr) -> None:
 
 
 MAX_RANGE_ROWS: Final = 10_000_000
-"""Most rows that ``range(...)`` makes."""
+"""Most rows that ``range(...)`` may generate."""
 _LONGEST: Final = 2**63
 
 
 def range_of(node: exp.Expr) -> range | None:
-    """Return the numbers that ``range(...)`` in a FROM makes; None for any other table.
+    """Return the numbers that ``range(...)`` in a FROM generates; None for any other table.
 
     Raises:
-        InvalidRequest: it has other arguments than whole numbers, or too many rows.
+        InvalidRequest: its arguments are not whole numbers, or it has too many rows.
     """
     made = node.this
     if not isinstance(node, exp.Table) or not isinstance(made, exp.Anonymous) or made.name.lower() != "range":
@@ -376,7 +379,7 @@ def range_of(node: exp.Expr) -> range | None:
 
 
 def whole(node: exp.Expr | None) -> int | None:
-    """Return a whole number that is written as one."""
+    """Return the value of a literal whole number."""
     if isinstance(node, exp.Neg):
         inner = whole(node.this)
         return None if inner is None else -inner
@@ -385,7 +388,7 @@ def whole(node: exp.Expr | None) -> int | None:
 
 
 def _pivots(_found: Syntax, node: exp.Expr) -> None:
-    """PIVOT or UNPIVOT belongs to all that stands before it in a FROM, so that must be one table."""
+    """Check PIVOT or UNPIVOT. It applies to everything before it in a FROM, so that must be one table."""
     if not node.args.get("pivots"):
         return
     select = node.parent.parent if isinstance(node.parent, exp.From) else None
@@ -567,14 +570,14 @@ def _binary(_found: Syntax, node: exp.Expr) -> None:
 
 
 def _check_comparison(node: exp.Expr) -> None:
-    """Reject a comparison beside another one where people and engines may differ about which comes first."""
+    """Reject a comparison beside another one, because people and engines may group them differently."""
     mixed = isinstance(node.this, _EQUALITIES) and not isinstance(node, _EQUALITIES)
     if mixed or isinstance(node.this, _PREDICATES) or isinstance(node.expression, (*_PREDICATES, *_COMPARISONS)):
         raise _two_in_a_row(node)
 
 
 def _check_operands(node: exp.Expr, *operands: exp.Expr | None) -> None:
-    """Reject a predicate with a comparison or another predicate beside it: ``a = b IN (c)``."""
+    """Reject a predicate with a comparison or another predicate as operand: ``a = b IN (c)``."""
     if any(isinstance(one, (*_PREDICATES, *_COMPARISONS)) for one in operands):
         raise _two_in_a_row(node)
 
@@ -631,7 +634,7 @@ def _function(found: Syntax, node: exp.Expr) -> None:
 
 
 def _is_range(node: exp.Expr) -> bool:
-    """True for the function of a table, which `range_of` checks."""
+    """True for the table function ``range``, which `range_of` checks."""
     return isinstance(node.parent, exp.Table) and node.arg_key == "this"
 
 

@@ -1,11 +1,11 @@
-"""The characters of a query as tokens, by Spark's own rules.
+"""Splits a query into tokens by Spark's rules.
 
-The parser of `sqlglot` is used, its tokenizer is not: what is a string, a name, a number or a comment is decided here, as Spark's
-lexer decides it, so that no text means one thing to the check and another to the engine. Whatever is not on the lists below
-is refused with its place.
+The parser of `sqlglot` is used, its tokenizer is not. Strings, names, numbers and comments are recognised here as in
+Spark's lexer. So no text means one thing to the check and another to the engine. Everything outside the lists below is
+rejected with its position.
 
-1. Comments go (Spark's nested ones too), hints go with them.
-2. Strings are unescaped by Spark's rules; strings side by side become one, as in Spark.
+1. Comments are removed (also Spark's nested ones), and hints with them.
+2. Strings are unescaped by Spark's rules; adjacent strings are joined, as in Spark.
 3. A word is a keyword only if it is one of `KEYWORDS`; every other word is a name.
 """
 
@@ -93,7 +93,7 @@ KEYWORDS: Final[dict[str, TokenType]] = {
     "WINDOW": TokenType.WINDOW,
     "WITH": TokenType.WITH,
 }
-"""Words with a meaning of their own; those of two words stand side by side in the text."""
+"""Keywords. Those of two words are adjacent in the text."""
 
 TYPE_WORDS: Final[dict[str, TokenType]] = {
     "ARRAY": TokenType.ARRAY,
@@ -121,7 +121,7 @@ TYPE_WORDS: Final[dict[str, TokenType]] = {
     "TIMESTAMP_NTZ": TokenType.TIMESTAMPNTZ,
     "TINYINT": TokenType.TINYINT,
 }
-"""Types, by all their names. One of these words is a type only where a type can stand; elsewhere it is a name."""
+"""Types, by all their names. Such a word is a type only in the place of a type; elsewhere it is a name."""
 
 REFUSED_WORDS: Final = frozenset(
     {
@@ -146,7 +146,7 @@ REFUSED_WORDS: Final = frozenset(
         "UPDATE",
     }
 )
-"""Words of statements and clauses that a query cannot have. As a name, one of them stands in backticks."""
+"""Words of statements and clauses that are not allowed in a query. As a name, such a word needs backticks."""
 
 INSTEAD: Final = {
     "ALTER": "Columns are added with silt alter or Dataset.alter.",
@@ -164,7 +164,7 @@ INSTEAD: Final = {
     "TRUNCATE": "Hide rows with silt tombstone, or drop the dataset with silt drop.",
     "UPDATE": "Write rows with silt upsert or Dataset.upsert, which replaces those with the same key.",
 }
-"""What to do or write instead of some of them."""
+"""Advice for some of the refused words."""
 
 OPERATORS: Final[dict[str, TokenType]] = {
     "(": TokenType.L_PAREN,
@@ -224,7 +224,7 @@ _ESCAPES: Final = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "
 
 @dataclass(frozen=True, slots=True)
 class TextPosition:
-    """Where something stands in a text; lines and columns count from 1."""
+    """Position in a text; lines and columns count from 1."""
 
     line: int
     column: int
@@ -234,7 +234,7 @@ class TextPosition:
 
 
 def place_at(text: str, index: int) -> TextPosition:
-    r"""Return where a character stands.
+    r"""Return the position of a character.
 
     >>> str(place_at("SELECT 1\nFROM x", 9))
     'line 2, column 1'
@@ -247,7 +247,8 @@ def tokenize(text: str) -> list[Token]:
     """Return the tokens of one statement; a semicolon may end it.
 
     Raises:
-        InvalidRequest: a character, a word or a number that no query may have, something not closed, a second statement.
+        InvalidRequest: there is a forbidden character, word or number, an unclosed string, name or comment, or a second
+            statement.
     """
     found: list[Token] = []
     index, ended, lines = 0, None, _Lines(text)
@@ -278,7 +279,7 @@ def tokenize(text: str) -> list[Token]:
 
 
 class _Lines:
-    """Line and column of places that are asked for in the order of the text."""
+    """Computes line and column of positions in ascending order."""
 
     def __init__(self, text: str) -> None:
         self._text, self._line, self._at, self._begin = text, 1, 0, 0
@@ -323,7 +324,7 @@ def _word(text: str, start: int, word: str) -> tuple[TokenType, str]:
 
 
 def _joined(found: list[Token], token_type: TokenType, value: str) -> bool:
-    """Join a token to the one before it, where the two are one: strings side by side, keywords of two words."""
+    """Join a token to the one before it, if both are one: adjacent strings, keywords of two words."""
     last = found[-1]
     if token_type is TokenType.STRING and last.token_type is TokenType.STRING:
         last.text += value
@@ -337,7 +338,7 @@ def _joined(found: list[Token], token_type: TokenType, value: str) -> bool:
 
 
 def _with_parameters(found: list[Token]) -> list[Token]:
-    """Let the word after a colon be a name, also if it is a keyword; after a name the colon is that of a struct's type."""
+    """Make the word after a colon a name, also if it is a keyword. After a name, the colon belongs to a struct type."""
     names = (TokenType.VAR, TokenType.IDENTIFIER)
     for number, token in enumerate(found[:-1]):
         if token.token_type is TokenType.COLON and (number == 0 or found[number - 1].token_type not in names):
@@ -348,7 +349,7 @@ def _with_parameters(found: list[Token]) -> list[Token]:
 
 
 def _with_types(found: list[Token]) -> list[Token]:
-    """Let words be types where types stand: after AS, two colons, inside angle brackets, before the string of a literal."""
+    """Make words types in the places of types: after AS or ``::``, inside ``<>``, before the string of a literal."""
     inside = 0
     for number, token in enumerate(found):
         before = found[number - 1].token_type if number else None
@@ -366,7 +367,7 @@ def _with_types(found: list[Token]) -> list[Token]:
 
 
 def _end_of_comment(text: str, start: int) -> int:
-    """Return where the comment ends that begins here; comments nest, as in Spark."""
+    """Return the end of the comment that begins here. Comments nest, as in Spark."""
     depth, index = 0, start
     while part := _COMMENT_PART.search(text, index):
         depth += 1 if part[0] == "/*" else -1
@@ -402,7 +403,7 @@ def _unescaped(lexeme: str) -> str:
 
 
 def _paired(value: str) -> str:
-    """Bring two halves of one character together, as Java does; a half alone is a question mark."""
+    """Join surrogate pairs, as Java does; an unpaired surrogate becomes a question mark."""
     if not any("\ud800" <= letter <= "\udfff" for letter in value):
         return value
     return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").replace("\ufffd", "?")
@@ -415,7 +416,7 @@ def _hex(text: str, start: int, digits: str) -> str:
 
 
 def _name(text: str, start: int, name: str) -> str:
-    if name.isascii() and name.isidentifier():  # most are, and hold nothing that is looked for below
+    if name.isascii() and name.isidentifier():  # most names are, and need none of the checks below
         return name
     if not name or "${" in name or any(unicodedata.category(letter) in ("Cc", "Cf", "Cs") for letter in name):
         raise InvalidRequest(

@@ -1,7 +1,8 @@
-"""A rewritten query means what was read: its tree is compared with the tree of the original text.
+"""Checks that the rewrite means the same: compares its tree with the tree of the original text.
 
-The rewrite may change the spelling of keywords, functions and units, the qualification of tables and columns, and parentheses
-that do not group. Every other difference is a defect of the writer, for example a NOT in another place. Such a query is refused.
+The rewrite may change the spelling of keywords, functions and units, the qualification of tables and columns, and
+parentheses that do not group. Every other difference is a defect of the writer, for example a NOT in another place.
+Such a query is rejected.
 """
 
 from collections import Counter
@@ -21,7 +22,7 @@ Resolve = Callable[[exp.Table], Path]
 _EXACT: Final = (exp.Identifier, exp.Literal, exp.HexString, exp.Placeholder)
 """Nodes whose text keeps its letter case."""
 _IGNORED: Final = frozenset({"quoted", "_type", "typed", "safe", "nested"})
-"""Arguments that say how the parser got to a node, and nothing about the query. `safe` of a cast is compared."""
+"""Arguments that describe the path of the parser, not the query. `safe` of a cast is compared."""
 _COUNTED: Final = (
     exp.Not,
     exp.Connector,
@@ -50,18 +51,18 @@ _COUNTED: Final = (
     exp.Offset,
     Quantified,
 )
-"""What decides which rows are in a result; no function reads as one of these."""
+"""Nodes that decide which rows are in a result. No function is read as one of these."""
 
 
 def check_same(
     read: exp.Expr, written: exp.Expr | None, *, table: Resolve, datasets: frozenset[Path] = frozenset()
 ) -> None:
-    """Refuse a rewrite whose tree differs from the tree of the original.
+    """Reject a rewrite whose tree differs from the tree of the original.
 
     Args:
         read: the tree of the original text.
-        written: the tree of the rewritten text, None if it cannot be read.
-        table: the name under which the rewrite reads a table of the original.
+        written: the tree of the rewritten text, None if it cannot be parsed.
+        table: returns the name under which the rewrite reads a table of the original.
         datasets: names that the rewrite leaves out before a column, except for their last part.
 
     Raises:
@@ -83,7 +84,7 @@ def check_same(
 
 
 def decides_alike(one: exp.Expr, other: exp.Expr) -> bool:
-    """True if two readings of one text have the same conditions, negations, joins and clauses, whatever their functions."""
+    """True if two trees of one text have the same conditions, negations, joins and clauses. Functions may differ."""
     return Counter(_deciding(one)) == Counter(_deciding(other))
 
 
@@ -101,7 +102,7 @@ def _changed() -> InvalidRequest:
 
 
 def _bare(node: object) -> object:
-    """Return what stands inside of parentheses that only group."""
+    """Return the content of parentheses that only group."""
     while isinstance(node, exp.Paren) or (isinstance(node, exp.Subquery) and not _beside(node)):
         node = node.this
     return node
@@ -115,7 +116,7 @@ def _beside(node: exp.Subquery) -> bool:
 def _parts(
     one: exp.Expr, other: exp.Expr, table: Resolve, datasets: frozenset[Path]
 ) -> list[tuple[object, object]] | None:
-    """Return what is to be compared of two nodes; None if they differ."""
+    """Return the parts of two nodes that are to be compared; None if the nodes differ."""
     if (path := _path(one)) is not None:
         same = _shortened(path, datasets) == _path(other) or _is_unit(one, other)
         return _stars(one, other) if same else None
@@ -156,7 +157,7 @@ def _path(node: exp.Expr) -> Path | None:
 
 
 def _stars(one: exp.Expr, other: exp.Expr) -> list[tuple[object, object]]:
-    """Return the stars of two columns, which may leave columns out."""
+    """Return the stars of two columns. A star may exclude columns."""
     return [(one.this, other.this)] if isinstance(one.this, exp.Star) else []
 
 

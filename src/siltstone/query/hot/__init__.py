@@ -1,22 +1,23 @@
-"""The hot cache: whole datasets as merged rows in memory, fresh before each answer.
+"""The hot cache: whole datasets as merged rows in memory, refreshed before each answer.
 
-Terms. A *resident* is one dataset in memory. A *fill* reads all of it, a *refresh* applies what is new. *Cold* is a dataset that
-is not resident, *unfit* one that never can be. The *state* of a resident is what its rows are a view of: incarnation, sequence,
-content version and columns; it is the key for whoever keeps answers.
+Terms. A *resident* is one dataset in memory. A *fill* reads the whole dataset, a *refresh* applies new changes. A
+*cold* dataset is not resident. An *unfit* dataset can never be resident. The *state* of a resident is the incarnation,
+sequence, content version and columns that its rows show. It is part of the result-cache key.
 
-1. `dataset_resolver` finds the dataset behind a name, which costs one look at the registry.
-2. `admission` (pure) says whether a dataset is admitted and who has to go for it.
-3. `fill` streams base into a table of its own, a piece at a time, without Spark.
-4. `change_set` says what changes above a sequence do to the rows; `resident` applies it, in a fill and before each answer.
-5. `duckdb_engine` is DuckDB: no files, no network, no settings; each dataset is an in-memory database of its own, so that it
-   goes whole.
-6. `residents` knows who is there, `fill_queue` brings them in, `memory_reclaim` keeps them small behind answers,
-   `read_transactions` have transactions.
-7. `directives` brings what commands ask of every process that lasts, and says what each holds.
-8. `cache` is what others hold; `stats` counts.
+1. `dataset_resolver` finds the dataset of a name. This costs one look at the registry.
+2. `admission` (pure) decides whether a dataset is admitted and which residents are evicted for it.
+3. `fill` streams base into a new table, one piece at a time, without Spark.
+4. `change_set` computes the effect of the changes above a sequence. `applied` applies it, in a fill and in a refresh.
+5. `resident` is one dataset in memory. `slot` has its lock and its counters, also while it is not resident.
+6. `duckdb_engine` is DuckDB without files, network or changeable settings. Each dataset has an in-memory database of
+   its own, so that an eviction frees all of it. `duckdb_types` maps the types.
+7. `residents` has all slots, `fill_queue` fills them, `memory_reclaim` shrinks them after answers. `read_transactions`
+   manages the readers' transactions.
+8. `directives` passes requests of commands to every long-running process, and reports what each process holds.
+9. `cache` is the interface of the package, `stats` has the counters.
 
-Invariant: whoever asks sees every write that was acknowledged before. Followers go by sequence and content version, never by the
-version of base: a fold, a squash, a roll-up or a clustering changes nothing here.
+Invariant: a query sees every write that was acknowledged before it. A refresh compares sequence and content version,
+never the version of base. So a fold, a squash, a roll-up or a clustering changes nothing here.
 """
 
 from siltstone.query.hot.admission import Decision

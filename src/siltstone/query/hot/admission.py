@@ -1,11 +1,14 @@
-"""Whether a dataset is admitted to the hot cache, and who has to go for it. Pure: from figures to a decision with its reason.
+"""Decides whether a dataset is admitted to the hot cache, and which residents are evicted for it.
 
-* What fits beside the residents is admitted.
-* What fits only if others go is admitted if somebody asks for it by name (`fill`, `pin`, `warm`), or if it is asked for more
-  than those: it must have been missed before, and since the last use of each one that would go. So datasets that are asked in
-  turn, and do not fit together, do not drive each other out for ever.
-* The least recently used go first, and no more than needed; those that are pinned never go.
-* What does not fit even then is refused before anything is read.
+Pure functions: from figures to a decision with its reason.
+
+* A dataset that fits beside the residents is admitted.
+* A dataset that fits only after evictions is admitted if a caller requests it by name (`fill`, `pin`, `warm`).
+* Otherwise it is admitted only if it is used more than the residents to evict. Then it was missed before, and after the
+  last use of each of them. So datasets that are queried in turn, and do not fit together, do not evict each other for
+  ever.
+* The least recently used residents are evicted first, and no more than needed. Pinned residents are never evicted.
+* A dataset that does not fit even then is rejected before anything is read.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,29 +19,29 @@ from siltstone.model.units import size_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Whether a dataset is, or may become, resident, and the sentence that says why."""
+    """Whether a dataset is, or may become, resident, and a sentence with the reason."""
 
     resident: bool
     reason: str
     admitted: bool = False
     """True if a fill may start."""
     filling: bool = False
-    """True if somebody fills it now, or is about to."""
+    """True if a fill is running or scheduled."""
     evict: tuple[str, ...] = ()
-    """Who goes first."""
+    """Residents to evict before the fill."""
     estimate_bytes: int = 0
-    """About how much memory it would take; 0 if it is resident or cannot be."""
+    """Approximate memory that it would take; 0 if it is resident or cannot be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A resident as the policy sees it."""
+    """A resident as the admission policy sees it."""
 
     name: str
     size_bytes: int
     pinned: bool
     used_seconds: float
-    """When it was last asked, by a clock that never runs backwards."""
+    """Time of its last use, by the monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +51,13 @@ class Candidate:
     name: str
     estimate_bytes: int
     missed_seconds: float | None = None
-    """When it was missed the time before this one; None if this is the first."""
+    """Time of the miss before the current one; None if this is the first."""
     by_name: bool = False
-    """True if somebody asked for it to be filled, not only for an answer."""
+    """True if a caller requested the fill itself, not only an answer."""
 
 
 def admit(candidate: Candidate, held: Iterable[Held], *, budget_bytes: int) -> Decision:
-    """Decide about a fill."""
+    """Decide whether a fill may start."""
     return replace(_admit(candidate, held, budget_bytes), estimate_bytes=candidate.estimate_bytes)
 
 
@@ -78,7 +81,7 @@ def _admit(candidate: Candidate, held: Iterable[Held], budget_bytes: int) -> Dec
 
 
 def _going(others: Iterable[Held], missing: int) -> list[Held]:
-    """Return the least recently used that make so much room."""
+    """Return the least recently used residents that together free this many bytes."""
     going: list[Held] = []
     for one in sorted((one for one in others if not one.pinned), key=lambda one: (one.used_seconds, one.name)):
         if missing <= 0:

@@ -1,4 +1,4 @@
-"""Applying a delta to a table, in one transaction: whoever reads sees all of it or nothing."""
+"""Applies a change set to a table in one transaction. A reader sees all of it or nothing."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 GIVEN: Final = "given"
-"""Under this name a cursor sees the rows that it is handed."""
+"""Name under which a cursor sees the Arrow rows that are passed to it."""
 
 
 def gone_name(number: int) -> str:
-    """Return the name under which a cursor sees the rows of the n-th `Gone`."""
+    """Return the name under which a cursor sees the rows of the n-th `Deletes`."""
     return f"gone_{number}"
 
 
 def equal_sql(columns: Sequence[str], *, left: str, right: str) -> str:
-    """Say when two rows are equal in the columns; null equals null."""
+    """Return the SQL condition that two rows are equal in the columns. Null equals null."""
     return " AND ".join(f"{left}.{quoted(name)} IS NOT DISTINCT FROM {right}.{quoted(name)}" for name in columns)
 
 
 @contextmanager
 def handed(cursor: "DuckDBPyConnection", tables: dict[str, pa.Table]) -> Iterator[None]:
-    """Let a cursor see Arrow tables by name inside the block."""
+    """Register Arrow tables by name on a cursor for a block."""
     for name, table in tables.items():
         cursor.register(name, table)
     try:
@@ -39,7 +39,7 @@ def handed(cursor: "DuckDBPyConnection", tables: dict[str, pa.Table]) -> Iterato
 
 
 def not_gone_sql(delta: ChangeSet, *, of: str) -> str:
-    """Return the condition that a row is in none of what is gone."""
+    """Return the SQL condition that a row is not deleted by a change set."""
     tests = [
         f"NOT EXISTS (SELECT 1 FROM {gone_name(n)} AS g WHERE {equal_sql(gone.columns, left='g', right=of)})"  # noqa: S608
         for n, gone in enumerate(delta.gone)
@@ -48,12 +48,12 @@ def not_gone_sql(delta: ChangeSet, *, of: str) -> str:
 
 
 def gone_tables(delta: ChangeSet) -> dict[str, pa.Table]:
-    """Return what a cursor has to be handed for `not_gone_sql`."""
+    """Return the tables to register on a cursor for `not_gone_sql`."""
     return {gone_name(n): gone.rows for n, gone in enumerate(delta.gone)}
 
 
 def apply(cursor: "DuckDBPyConnection", table: str, delta: ChangeSet) -> tuple[int, int]:
-    """Apply a delta, and return how many rows went and how many came."""
+    """Apply a change set, and return the numbers of deleted and inserted rows."""
     cursor.execute("BEGIN")
     try:
         went = _delete(cursor, table, delta)
@@ -76,7 +76,7 @@ def _delete(cursor: "DuckDBPyConnection", table: str, delta: ChangeSet) -> int:
 
 
 def put(cursor: "DuckDBPyConnection", table: str, delta: ChangeSet) -> int:
-    """Insert the new rows of a delta, and return how many came."""
+    """Insert the new rows of a change set, and return their number."""
     if not delta.put.num_rows:
         return 0
     condition = "true"
@@ -88,7 +88,7 @@ def put(cursor: "DuckDBPyConnection", table: str, delta: ChangeSet) -> int:
 
 
 def insert(cursor: "DuckDBPyConnection", table: str, names: Sequence[str], condition: str) -> int:
-    """Insert those of the handed rows, alias ``n``, that meet a condition; return how many."""
+    """Insert those registered rows, alias ``n``, that meet a condition; return their number."""
     columns = names_sql(list(names), of="n")
     return _count(cursor, f"INSERT INTO {table} SELECT {columns} FROM {GIVEN} AS n WHERE {condition}")  # noqa: S608
 

@@ -1,4 +1,4 @@
-"""The hot cache of one process: who is resident, fresh before each answer, within its budget."""
+"""The hot cache of one process: its residents are refreshed before each answer and stay within a memory budget."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -32,31 +32,32 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 REFILL_ROWS: Final = 500_000
-"""Up to this many rows a dataset that has to be filled anew is filled while the question waits; more is done behind it."""
+"""Most rows of a dataset that is filled again while the query waits. A larger one is filled in the background."""
 
 REFILL_WAIT_SECONDS: Final = 10.0
-"""How long a question waits for the fill of another dataset to end before that."""
+"""Longest wait of a query for the fill of another dataset before such a fill."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotSnapshot:
-    """Some datasets as one reader sees them, for the length of a block.
+    """The datasets of one reader, for the length of a block.
 
-    `cursor` is inside a transaction, which may have begun earlier: what SQL calls the current time is of no use in it. It is the
-    block's alone; what it has returned is read before the block ends.
+    `cursor` is inside a transaction that may have started earlier, so SQL's current time is wrong in it. The block has
+    exclusive use of it, and must read all results before it ends.
     """
 
     reader: Reader
     tables: Mapping[str, str]
-    """The name of each dataset's table in SQL."""
+    """SQL table name of each dataset."""
     schemas: Mapping[str, pa.Schema]
-    """Its columns in the lake's own types, which results are to have."""
+    """Columns of each dataset, in the types of the lake. Results have these types."""
     states: Mapping[str, State]
-    """What its rows are a view of: the key of whatever is kept of an answer."""
+    """State of each dataset (incarnation, sequence, content version, columns); part of the result-cache key."""
     purges: Mapping[str, tuple[str, int]]
-    """Its incarnation and epoch: another one means that it may have been purged or dropped, and nothing older may be kept.
+    """Incarnation and epoch of each dataset.
 
-    No purge leaves the epoch as it was; the first fold or roll-up under a new lease raises it, too.
+    A different value means that the dataset may have been purged or dropped, so nothing older may stay in a cache.
+    Every purge raises the epoch. The first fold or roll-up under a new lease raises it, too.
     """
 
     @property
@@ -66,7 +67,7 @@ class HotSnapshot:
 
 
 class HotCache:
-    """Merged rows in memory. Safe to share between threads."""
+    """Merged rows in memory. Thread-safe."""
 
     def __init__(self, sources: Sources, *, settings: Settings, clock: Clock, wishes: DirectiveStore | None) -> None:
         """Use `HotCache.open`."""
@@ -87,15 +88,16 @@ class HotCache:
     ) -> "HotCache":
         """Open an empty cache over the datasets of a lake.
 
-        With `wishes` it does what is wished for that lake, fills what is missed in the background, and says of itself what it
-        holds: a process that lasts. Without, it fills what it is told to: a process that ends at once.
+        A long-running process passes `wishes`. Then the cache follows the directives of the lake, fills missed datasets
+        in the background, and reports what it holds. Without `wishes` it fills only on request, for a process that ends
+        at once.
         """
         return cls(sources, settings=settings, clock=clock, wishes=wishes)
 
-    # ---- asking --------------------------------------------------------------------------------------------------
+    # ---- queries -------------------------------------------------------------------------------------------------
 
     def decide(self, name: str) -> Decision:
-        """Say whether a dataset is resident, or whether it may become so, and why; nothing is changed.
+        """Return whether a dataset is resident or may become so, and why, without changing anything.
 
         Raises:
             NotFound: there is no such dataset.
@@ -105,10 +107,10 @@ class HotCache:
 
     @contextmanager
     def pinned(self, names: Sequence[str]) -> Iterator[HotSnapshot]:
-        """Give a cursor in a transaction that sees each of these datasets with every write that was acknowledged before.
+        """Give a cursor in a transaction that sees every acknowledged write to these datasets.
 
         Raises:
-            NotResident: one is not resident; the message says which and why.
+            NotResident: a dataset is not resident; the message has its name and the reason.
             NotFound: there is no such dataset.
         """
         self._check_open()
@@ -122,7 +124,7 @@ class HotCache:
         self._residents.readers.give(view.reader, moment, current=lambda: self._is_current(moment))
 
     def want(self, name: str) -> Decision:
-        """Take note that a dataset was missed, and, in a process that lasts, have it filled behind the answer if admitted.
+        """Record a miss of a dataset. In a long-running process, fill it after the answer if it is admitted.
 
         Raises:
             NotFound: there is no such dataset.
@@ -142,29 +144,31 @@ class HotCache:
         return decision
 
     def stats(self) -> CacheStats:
-        """Return the figures of every dataset that was asked for."""
+        """Return the statistics of every dataset that was queried."""
         entries = tuple(slot.entry for slot in self._residents.all())
         return CacheStats(budget_bytes=self._residents.budget_bytes, entries=entries)
 
-    # ---- filling and letting go ----------------------------------------------------------------------------------
+    # ---- fill and evict ------------------------------------------------------------------------------------------
 
     def fill(
         self, name: str, *, by_name: bool = True, progress: Progress | None = None, patience: WaitPolicy = NO_LIMIT
     ) -> Entry:
-        """Fill a dataset now, unless it is resident, and return its figures; others go for it if they must.
+        """Fill a dataset now if it is not resident, evicting others if necessary, and return its statistics.
 
-        With `by_name` false only such go for it as are asked for less. `patience` says how long others are waited for.
+        With `by_name` false, only less used datasets are evicted. `patience` bounds the wait for other fills.
 
-        Raises: NotResident: it does not fit, or cannot be hot; nothing was changed, or it was stopped when it had outgrown
-        its room. Or others are still filled when the patience is at its end. NotFound: there is no such dataset.
-        Unavailable: the lake was closed.
+        Raises:
+            NotResident: it does not fit or cannot be hot, and nothing was changed. Or the fill exceeded its memory
+                limit and was stopped. Or other datasets were still being filled when the wait ended.
+            NotFound: there is no such dataset.
+            Unavailable: the lake was closed.
         """
         self._check_open()
         self._sources.store(name)
         return self._filler.fill(self._residents.slot(name), by_name=by_name, progress=progress, patience=patience)
 
     def pin(self, name: str, *, progress: Progress | None = None) -> Entry:
-        """Fill a dataset if it is not resident, and never let it go for another one.
+        """Fill a dataset if it is not resident, and never evict it for another one.
 
         Raises:
             NotResident: see `fill`.
@@ -176,20 +180,20 @@ class HotCache:
             return slot.note(pinned=True)
 
     def unpin(self, name: str) -> Entry:
-        """Let a dataset go when its turn comes."""
+        """Allow the eviction of a dataset again."""
         slot = self._residents.slot(name)
         with slot.lock:
             return slot.note(pinned=False)
 
     def evict(self, name: str) -> bool:
-        """Let a dataset go now, also one that is pinned; return whether it was resident. Who reads it finishes reading."""
+        """Evict a dataset now, also a pinned one; return whether it was resident. Running readers can finish."""
         slot = self._residents.slot(name)
         with slot.lock:
             slot.note(pinned=False)
             return self._residents.drop(slot, "Not resident: it was evicted.")
 
     def forget(self, folder: Path) -> None:
-        """Let go of whatever lies in this folder: what a purge or a drop takes from disk must not stay in memory."""
+        """Evict the dataset of this folder, because purged or dropped data must not stay in memory."""
         for slot in self._residents.all():
             if slot.folder == folder:
                 with slot.lock:
@@ -197,7 +201,7 @@ class HotCache:
                     self._residents.drop(slot, "Not resident: it was purged or dropped.")
 
     def close(self) -> None:
-        """Stop what is filled in the background, and let go of everything."""
+        """Stop background fills, and release all residents."""
         self._residents.close()
         if self._following is not None:
             self._following.close()
@@ -210,7 +214,7 @@ class HotCache:
         if self._following is not None:
             self._following.look()
 
-    # ---- being fresh ---------------------------------------------------------------------------------------------
+    # ---- refresh -------------------------------------------------------------------------------------------------
 
     def _decide(self, slot: Slot, store: Store) -> Decision:
         if slot.is_resident(store.incarnation):
@@ -241,7 +245,7 @@ class HotCache:
             return moment_of(residents), view
 
     def _fresh(self, name: str, locks: ExitStack) -> Resident:
-        """Return a resident that is fresh, with its lock held by `locks`."""
+        """Return a refreshed resident. `locks` holds its lock."""
         store = self._sources.store(name)
         slot = self._residents.slot(name)
         locks.enter_context(slot.lock)
@@ -272,7 +276,10 @@ class HotCache:
             self._tidier.refreshed(slot, resident, done, purged=purged)
 
     def _refill(self, stale: "_Stale") -> None:
-        """Fill a dataset anew, here if that is quick, else behind the question, which then is not answered hot."""
+        """Fill a dataset again: here if it is small, otherwise in the background.
+
+        In the second case the query is not answered hot.
+        """
         filling = self._residents.filling
         if stale.rows <= REFILL_ROWS and filling.acquire(timeout=REFILL_WAIT_SECONDS):
             try:
@@ -291,7 +298,7 @@ class HotCache:
 
 
 def _look(resident: Resident) -> Refreshed | None:
-    """Refresh a resident; a file that was removed on the way means another look."""
+    """Refresh a resident. Retry if a file was removed meanwhile."""
     import duckdb
 
     for _ in range(LOOKS):
@@ -305,7 +312,7 @@ def _look(resident: Resident) -> Refreshed | None:
 
 
 class _Stale(Exception):  # noqa: N818
-    """A resident had to go and is to be filled anew; it had so many rows."""
+    """A resident was evicted and has to be filled again; `rows` is its former number of rows."""
 
     def __init__(self, slot: Slot, *, rows: int) -> None:
         super().__init__(slot.name)

@@ -1,10 +1,12 @@
-"""What the changes above a sequence do to rows that hold everything up to it: the same for a fill and for a refresh.
+"""The effect of the changes above a sequence on rows that contain everything up to it, for fills and refreshes.
 
-1. rows that are *gone*: of these keys, these subjects, or (in a log that keeps the last of duplicates) equal to a new one;
-2. rows that are *put*; of a log that keeps the first of duplicates, only those that no row is equal to.
+1. Rows that are *gone*: rows with these keys or subjects. In a log that keeps the last duplicate, also rows that are
+   equal to a new row.
+2. Rows that are *put*. In a log that keeps the first duplicate, only rows without an equal row in the table.
 
-A fill lays it over base, above the watermark; a refresh over what is resident, above its sequence. Many changes are taken in
-several groups, each of whole sequences, so that memory holds one of them: the rows after each are those of its last sequence.
+A fill applies the changes above the watermark to base. A refresh applies the changes above its sequence to the resident
+rows. Many changes are split into groups of whole sequences, so that memory holds one group at a time. The rows after a
+group are the rows of its last sequence.
 """
 
 from collections.abc import Iterator
@@ -24,12 +26,12 @@ from siltstone.model.spec import Survivor
 from siltstone.query.hot.duckdb_types import check_values
 
 GROUP_ROWS: Final = 500_000
-"""About how many change rows are held at once."""
+"""Approximate number of change rows in memory at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deletes:
-    """Rows that are equal to one of these in its columns go; null equals null."""
+    """Deletes rows that are equal to one of `rows` in `columns`. Null equals null."""
 
     columns: tuple[str, ...]
     rows: pa.Table
@@ -37,22 +39,22 @@ class Deletes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeSet:
-    """What is to be applied, in this order."""
+    """Deletes and inserts, to be applied in this order."""
 
     gone: tuple[Deletes, ...]
     put: pa.Table
     unless_equal: tuple[str, ...] = ()
-    """A row is put only if none is there that is equal to it in these columns."""
+    """A row is inserted only if no row in the table is equal to it in these columns."""
     sequence: int = 0
-    """The last one that it holds."""
+    """Last sequence that it contains."""
 
 
 def deltas_above(store: Store, snapshot: Snapshot, sequence: int) -> Iterator[ChangeSet]:
-    """Yield what the changes of a snapshot above a sequence do, to be applied one after the other.
+    """Yield the effect of the changes above a sequence, to be applied one after the other.
 
     Raises:
-        FileNotFoundError: a file was removed since the snapshot; take a new one.
-        UnsupportedType: a row holds a value that DuckDB does not take.
+        FileNotFoundError: a file was removed since the snapshot. Take a new snapshot.
+        UnsupportedType: a row has a value that DuckDB does not support.
     """
     for group in _groups(replace(snapshot, watermark=sequence)):
         delta = _log_delta(store, group) if store.spec.is_log else _keyed_delta(store, group)
@@ -62,7 +64,10 @@ def deltas_above(store: Store, snapshot: Snapshot, sequence: int) -> Iterator[Ch
 
 
 def _groups(above: Snapshot) -> Iterator[Snapshot]:
-    """Yield snapshots with some of the change files each; the files of a sequence, and a squashed range, stay together."""
+    """Yield snapshots with a part of the change files each.
+
+    Files of one sequence stay together, and so does a squashed range.
+    """
     files: list[DataFile] = []
     for _, batch in groupby(above.unfolded, key=sequence_of):
         if sum(file.rows for file in files) >= GROUP_ROWS:

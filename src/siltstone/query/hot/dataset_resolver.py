@@ -1,4 +1,4 @@
-"""Which dataset a name means now: looked up once, and again only when the registry has moved."""
+"""Resolves dataset names to stores. The lookup is cached until the registry changes."""
 
 import threading
 from dataclasses import dataclass
@@ -15,16 +15,15 @@ class _Found:
 
 
 class Sources:
-    """The stores behind names, with tables that stay open. Safe to share between threads."""
+    """The stores of dataset names, with open tables. Thread-safe."""
 
     def __init__(self, registry: Registry) -> None:
-        """Look up in this registry."""
         self._registry = registry
         self._found: dict[str, _Found] = {}
         self._mutex = threading.Lock()
 
     def store(self, name: str) -> Store:
-        """Return the store that a name means now.
+        """Return the store that a name has now.
 
         Raises:
             NotFound: there is no such dataset.
@@ -41,6 +40,6 @@ class Sources:
             return store
 
     def forget(self, name: str) -> None:
-        """Let go of a dataset's open tables."""
+        """Release the open tables of a dataset."""
         with self._mutex:
             self._found.pop(name, None)

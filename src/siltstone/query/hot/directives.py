@@ -1,15 +1,16 @@
-"""What is wished of the hot caches of a lake, below ``_system/hot``, and what each says of itself.
+"""Requests to the hot caches of a lake, and the status of each cache, stored below ``_system/hot``.
 
-A cache belongs to a process, and a command's process ends at once. So commands leave wishes, and every process that lasts does
-them before its next answer: a look at the folder's time, and no more if nothing has come.
+A cache belongs to a process, and the process of a command ends at once. So commands write directives, and every
+long-running process follows them before its next answer. It compares the folder's modification time first, and reads
+nothing if that is unchanged.
 
-| file | says | written by |
+| file | content | written by |
 |---|---|---|
-| ``directives/<dataset>.json`` | whether it is pinned; ids of the last warm and evict requests | commands |
-| ``processes/<id>.json`` | what one process holds, with its figures | that process, every few seconds of use |
+| ``directives/<dataset>.json`` | whether it is pinned, and the ids of the last requested warming and eviction | commands |
+| ``processes/<id>.json`` | the residents of one process, with their counters | that process, every few seconds of use |
 
-A pin lasts until it is taken away, also for processes that start later. A warming and an eviction are for processes that run when
-they are asked for. No value of a user is in these files. A crash leaves a wish as before or as after.
+A pin lasts until it is removed, also for processes that start later. A warming or an eviction applies to processes that
+run at the time of the request. These files contain no user values. A crash leaves the old or the new directive.
 """
 
 import contextlib
@@ -34,15 +35,15 @@ from siltstone.query.hot.slot import Slot
 from siltstone.query.hot.stats import CacheStats
 
 TELL_SECONDS: Final = 2.0
-"""A process says what it holds at most this often."""
+"""Shortest interval in seconds between two status files of a process."""
 SILENCE: Final = timedelta(days=1)
-"""So long a process is believed to live of which nothing else is known."""
+"""Age of a status file after which its process counts as dead, if nothing else is known about the process."""
 SUFFIX: Final = ".json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheDirective:
-    """What is wished of one dataset."""
+    """The directive for one dataset."""
 
     name: str
     pinned: bool = False
@@ -50,15 +51,14 @@ class CacheDirective:
     evict: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the directive as plain data."""
         return {"dataset": self.name, "pinned": self.pinned, "warm": self.warm, "evict": self.evict}
 
 
 class DirectiveStore:
-    """The wishes of one lake."""
+    """The directives of one lake, and the status files of its processes."""
 
     def __init__(self, layout: Layout, *, settings: Settings, clock: Clock) -> None:
-        """Remember where they are; nothing is read or written yet."""
         self._layout = layout
         self._role = settings.role
         self._notes = StateFiles(layout, durable=settings.durable, folder=layout.hot / "directives")
@@ -66,23 +66,23 @@ class DirectiveStore:
         self._clock = clock
 
     def mark(self) -> Mark:
-        """Return what changes whenever a wish does; wishes that this process may not see are none."""
+        """Return a mark that changes with every directive; empty if this process may not read the folder."""
         try:
             return file_mark(self._notes.folder)
         except OSError:
             return ()
 
     def all(self) -> list[CacheDirective]:
-        """Return every wish, by name.
+        """Return every directive, by name.
 
         Raises:
-            Corruption, Unavailable: one cannot be read.
+            Corruption, Unavailable: a directive cannot be read.
         """
         names = sorted(path.name.removesuffix(SUFFIX) for path in _files(self._notes.folder))
         return [self.of(name) for name in names]
 
     def readable(self) -> list[CacheDirective]:
-        """Return the wishes that can be read; one that is damaged is nobody's trouble but that of whoever asks for it."""
+        """Return all readable directives; skip damaged files."""
         found = []
         for path in _files(self._notes.folder):
             with contextlib.suppress(SiltstoneError):
@@ -90,26 +90,26 @@ class DirectiveStore:
         return found
 
     def of(self, name: str) -> CacheDirective:
-        """Return what is wished of a dataset."""
+        """Return the directive for a dataset."""
         found = self._notes.read(name + SUFFIX) or {}
         return CacheDirective(
             name=name, pinned=bool(found.get("pinned")), warm=found.get("warm"), evict=found.get("evict")
         )
 
     def pin(self, name: str) -> CacheDirective:
-        """Wish that a dataset is always resident."""
+        """Request that a dataset is always resident."""
         before = self.of(name)
         return self._write(CacheDirective(name=name, pinned=True, warm=before.warm, evict=before.evict))
 
     def warm(self, name: str) -> CacheDirective:
-        """Wish that processes that run now fill a dataset."""
+        """Request that running processes fill a dataset."""
         before = self.of(name)
         return self._write(
             CacheDirective(name=name, pinned=before.pinned, warm=self._clock.new_id(), evict=before.evict)
         )
 
     def evict(self, name: str) -> CacheDirective:
-        """Wish that a dataset is not pinned any more, and that processes that run now let it go."""
+        """Unpin a dataset, and request that running processes evict it."""
         return self._write(CacheDirective(name=name, warm=self.of(name).warm, evict=self._clock.new_id()))
 
     def _write(self, wish: CacheDirective) -> CacheDirective:
@@ -117,10 +117,10 @@ class DirectiveStore:
         self._notes.write(wish.name + SUFFIX, wish.to_dict() | {"at": self._clock.now().isoformat()})
         return wish
 
-    # ---- what processes say --------------------------------------------------------------------------------------
+    # ---- status of processes -------------------------------------------------------------------------------------
 
     def tell(self, process: str, stats: CacheStats) -> None:
-        """Say what a process holds; where it may not write, nobody learns it."""
+        """Write the status file of a process; do nothing if the process may not write it."""
         if not may_compact(self._role) or not self._layout.is_lake():
             return
         about = _this_process() | {"at": self._clock.now().isoformat()}
@@ -128,12 +128,12 @@ class DirectiveStore:
             self._told.write(process + SUFFIX, about | stats.to_dict())
 
     def silent(self, process: str) -> None:
-        """Take back what a process said: it ends."""
+        """Delete the status file of a process at its shutdown."""
         with contextlib.suppress(SiltstoneError):
             self._told.remove(process + SUFFIX)
 
     def told(self) -> list[dict[str, Any]]:
-        """Return what the processes that live say; what dead ones of this machine left is removed."""
+        """Return the status of the live processes. Delete the status files of dead processes of this machine."""
         found = []
         for path in _files(self._told.folder):
             with contextlib.suppress(SiltstoneError):
@@ -161,9 +161,10 @@ def _this_process() -> dict[str, Any]:
 
 
 def _is_dead(about: dict[str, Any], now: datetime) -> bool:
-    """Tell whether a process is known to be dead: by its id where that means something, or its machine was started anew.
+    """True if a process is known to be dead: by its id in this process space, or because its machine was restarted.
 
-    An older version did not say where its processes run; they are taken for dead when they have said nothing for long.
+    An older version did not write where its processes run. Such a process counts as dead after `SILENCE` without a
+    status.
     """
     if about.keys().isdisjoint({"space", "machine"}):
         return not isinstance(about.get("at"), str) or now - datetime.fromisoformat(about["at"]) > SILENCE
@@ -181,15 +182,15 @@ def _lives(pid: object) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # it lives, and is somebody else's
+        pass  # the process is alive and belongs to another user
     return True
 
 
 class DirectiveFollower:
-    """Does in one process what is wished, and says what it holds. Everything that takes time is done in the background."""
+    """Follows the directives in one process, and writes its status. Slow work runs on the background thread."""
 
     def __init__(self, wishes: DirectiveStore, residents: Residents, filler: Filler, *, clock: Clock) -> None:
-        """Start with what is pinned; warmings and evictions that were asked for earlier are not for this process."""
+        """Start with the pins. Earlier warmings and evictions do not apply to this process."""
         self._wishes = wishes
         self._residents = residents
         self._filler = filler
@@ -200,7 +201,7 @@ class DirectiveFollower:
         self._told_seconds = -TELL_SECONDS
 
     def look(self) -> None:
-        """Look whether something new is wished; quick if not."""
+        """Check for new directives. This is quick if there are none."""
         mark = self._wishes.mark()
         if mark != self._mark:
             first, self._mark = self._mark is None, mark
@@ -234,5 +235,5 @@ class DirectiveFollower:
         self._wishes.tell(self._process, CacheStats(budget_bytes=self._residents.budget_bytes, entries=entries))
 
     def close(self) -> None:
-        """Say nothing any more."""
+        """Delete the status file of this process."""
         self._wishes.silent(self._process)

@@ -1,8 +1,8 @@
-"""DuckDB as the hot cache holds it: one process-wide database in memory that can reach nothing outside.
+"""DuckDB as the hot cache uses it: one process-wide in-memory database without access to files or network.
 
-Each dataset lies in an in-memory database of its own, attached under a generated name: readers keep a detached one for as long as
-their transaction lasts, and when it goes, it goes whole. DuckDB's allocator returns freed memory to the system by itself, from a
-thread of its own; `give_back` asks the others, Arrow's and that of the C library, to do the same.
+Each dataset is stored in an in-memory database of its own, attached under a generated name. A reader keeps a detached
+database until its transaction ends. Then all its memory is freed at once. DuckDB's allocator returns freed memory to
+the system on a thread of its own. `give_back` makes the allocators of Arrow and of the C library do the same.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 LARGEST_BUDGET_MB: Final = 16 * 1024
-"""What is resident unless told: no more than this, and no more than a quarter of the machine."""
+"""Upper bound of the default memory budget. The other bound is a quarter of the machine's memory."""
 SHARE_OF_MEMORY: Final = 4
 TABLE: Final = "rows"
 _LOCKED: Final = {
@@ -32,21 +32,24 @@ _LOCKED: Final = {
     "python_enable_replacements": "false",
     "temp_directory": "",
 }
-"""No file, no network, no extension, no variable of the process, no spilling to disk."""
+"""Settings that forbid files, network, extensions, access to Python variables and spilling to disk."""
 _RETURNING: Final = {"allocator_background_threads": "true"}
-"""DuckDB's allocator keeps what was freed; with threads of its own it returns it to the system within a second or two."""
+"""DuckDB's allocator keeps freed memory.
+
+With background threads it returns it to the system within one or two seconds.
+"""
 
 
 def budget_bytes(setting_mb: int) -> int:
-    """Return how much may be resident: what is set, or the smaller of 16 GB and a quarter of the machine's memory."""
+    """Return the memory budget of residents. Default: the smaller of 16 GB and a quarter of the machine's memory."""
     return (setting_mb or min(LARGEST_BUDGET_MB, machine_memory_mb() // SHARE_OF_MEMORY)) * BYTES_PER_MB
 
 
 class Engine:
-    """The database. Safe to share between threads: each works on cursors of its own."""
+    """The database. Thread-safe: each thread uses cursors of its own."""
 
     def __init__(self, *, memory_bytes: int) -> None:
-        """Open it with its last settings: nobody can change one later."""
+        """Open the database and lock its settings."""
         import duckdb
 
         config: dict[str, str | bool | int | float | list[str]] = {
@@ -62,24 +65,24 @@ class Engine:
         self._ending = weakref.finalize(self, _end, self._root)
 
     def cursor(self) -> "DuckDBPyConnection":
-        """Return a connection of its own to the same database."""
+        """Return a new connection to the same database."""
         with self._mutex:
             return self._root.cursor()
 
     def attach(self) -> str:
-        """Make a database for one dataset, and return its name."""
+        """Create a database for one dataset, and return its name."""
         with self._mutex:
             name = f"hot_{next(self._numbers)}"
             self._root.execute(f"ATTACH ':memory:' AS {name} (COMPRESS)")
             return name
 
     def detach(self, name: str) -> None:
-        """Let a database go; who reads in it finishes reading."""
+        """Detach a database. Running readers can finish."""
         with self._mutex:
             self._root.execute(f"DETACH {name}")
 
     def table_bytes(self) -> int:
-        """Return what all resident rows take, compressed as they are."""
+        """Return the memory of all resident rows, in their current compression."""
         with self._mutex:
             found = self._root.execute(
                 "SELECT sum(memory_usage_bytes) FROM duckdb_memory() WHERE tag IN ('IN_MEMORY_TABLE', 'BASE_TABLE')"
@@ -87,14 +90,14 @@ class Engine:
         return int(found[0]) if found and found[0] is not None else 0
 
     def close(self) -> None:
-        """Let go of everything; who still reads finishes reading."""
+        """Close the database and free its memory. Running readers can finish."""
         with self._mutex:
             self._ending()
         give_back()
 
 
 def _end(root: "DuckDBPyConnection") -> None:
-    """Close a connection; one that works on something goes with it."""
+    """Close a connection, also while it is in use."""
     import duckdb
 
     with contextlib.suppress(duckdb.Error):
@@ -102,7 +105,7 @@ def _end(root: "DuckDBPyConnection") -> None:
 
 
 def give_back() -> None:
-    """Ask whoever keeps freed memory to return it to the system; where the C library cannot, nothing happens."""
+    """Make allocators return freed memory to the system. Without `malloc_trim` in the C library, only Arrow's does."""
     pa.default_memory_pool().release_unused()
     trim = getattr(_C_LIBRARY, "malloc_trim", None)
     if trim is not None:

@@ -1,6 +1,7 @@
-"""Which columns DuckDB holds exactly as the lake does, and how it names their types.
+"""Maps column types to DuckDB, for columns that DuckDB stores exactly.
 
-Every type of a dataset has one; what DuckDB cannot keep apart makes a dataset unfit, and the reason says which column.
+Every type of a dataset has a DuckDB type. Values that DuckDB cannot distinguish make a dataset unfit. The reason names
+the column.
 """
 
 from collections.abc import Iterator
@@ -27,15 +28,18 @@ _SIMPLE: Final[dict[pa.DataType, str]] = {
 }
 
 _LAST: Final = {32: 2**31 - 2, 64: 9_150_000_000_000_000_000}
-"""Days, and microseconds up to about the year 290,000: DuckDB takes the last ones on both sides for infinity."""
+"""Largest absolute values, in days and in microseconds (about the year 290,000).
+
+DuckDB reads larger ones as infinity.
+"""
 
 
 class UnsupportedType(Exception):  # noqa: N818
-    """A dataset that cannot be hot; the message is a sentence that says why."""
+    """A dataset cannot be hot; the message is a sentence with the reason."""
 
 
 def quoted(name: str) -> str:
-    """Return a name as an identifier of SQL.
+    """Return a name as an SQL identifier.
 
     >>> quoted('a"b')
     '"a""b"'
@@ -50,7 +54,7 @@ def duck_type(kind: pa.DataType, *, column: str) -> str:
     'DECIMAL(10,2)[]'
 
     Raises:
-        UnsupportedType: it has none that holds the same values.
+        UnsupportedType: DuckDB has no type with the same values.
     """
     if kind in _SIMPLE:
         return _SIMPLE[kind]
@@ -70,19 +74,19 @@ def duck_type(kind: pa.DataType, *, column: str) -> str:
 
 
 def columns_sql(schema: pa.Schema) -> str:
-    """Return the columns as CREATE TABLE takes them.
+    """Return the column list of CREATE TABLE.
 
     Raises:
-        UnsupportedType: a column cannot be held as it is.
+        UnsupportedType: DuckDB cannot store a column exactly.
     """
     return ", ".join(f"{quoted(f.name)} {duck_type(f.type, column=f.name)}" for f in schema)
 
 
 def check_values(rows: pa.Table) -> None:
-    """Refuse dates and times that DuckDB takes for something else.
+    """Reject dates and times that DuckDB would change.
 
     Raises:
-        UnsupportedType: the message names the column.
+        UnsupportedType: there is one; the message names the column.
     """
     for field in rows.schema:
         for array in _times(rows.column(field.name).chunks):
@@ -96,7 +100,7 @@ def check_values(rows: pa.Table) -> None:
 
 
 def _times(arrays: "list[pa.Array]") -> Iterator[pa.Array]:
-    """Yield what has dates or times in it, also inside of lists, structs and maps."""
+    """Yield the arrays of dates and times, also inside lists, structs and maps."""
     for array in arrays:
         kind = array.type
         if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
@@ -106,5 +110,5 @@ def _times(arrays: "list[pa.Array]") -> Iterator[pa.Array]:
 
 
 def names_sql(names: "list[str] | tuple[str, ...]", *, of: str = "") -> str:
-    """Return a list of columns, those of an alias if it is given."""
+    """Return a list of columns, qualified with `of` if it is given."""
     return ", ".join(f"{of}.{quoted(name)}" if of else quoted(name) for name in names)

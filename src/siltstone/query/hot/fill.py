@@ -1,7 +1,7 @@
-"""Filling: base streams into a table a piece at a time, what changes hide is left out on the way, then the changes come.
+"""Fills a table: streams base in pieces without the rows that changes hide, then applies the changes.
 
-After each piece DuckDB compresses what came, so a fill holds one piece twice, never the dataset. What it takes is looked at after
-each piece, and a fill that outgrows what it was allowed stops. Nobody sees the table before it is whole.
+DuckDB compresses the new rows after each piece, so a fill holds one piece twice, never the whole dataset. Its memory is
+measured after each piece, and a fill that exceeds its limit stops. Readers cannot see the table before it is complete.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,33 +25,32 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 PIECE_ROWS: Final = 4 * 122_880
-"""Whole row groups of DuckDB; some tens of megabytes."""
+"""Rows of one piece: whole row groups of DuckDB, some tens of megabytes."""
 BATCH_ROWS: Final = 122_880
 SAMPLE_FILES: Final = 16
-"""How many footers an estimate reads; the other files are taken to be like them."""
+"""Most footers that an estimate reads. The other files are assumed to be similar."""
 ESTIMATE_MARGIN: Final = 1.3
-"""Rows in memory take about what they take in our files; this is for those that do a little worse."""
+"""Safety factor of the estimate. Rows in memory take about as much as in our files, some take a little more."""
 ENCODED_SHARE: Final = 4
-"""Text that says the same again and again is much smaller in a file; in memory it is a quarter of its plain size at best."""
+"""Divisor of the uncompressed size: repeated text shrinks to a quarter at best in memory, and far more in a file."""
 BLOCK_BYTES: Final = 256 * 1024
-"""DuckDB takes memory in blocks of this size."""
+"""Size of the blocks in which DuckDB allocates memory."""
 
 Progress = Callable[[int, int], None]
-"""Told the rows that are in, and how many there are about."""
+"""Receives the number of rows read, and the approximate total."""
 
 
 class FillTooLarge(Exception):  # noqa: N818
-    """A fill took more than it was allowed; the number of bytes is what it took so far."""
+    """A fill exceeded its memory limit; `size_bytes` is its memory when it was stopped."""
 
     def __init__(self, size_bytes: int) -> None:
-        """Remember how large it had become."""
         super().__init__(f"a fill had taken {size_bytes} bytes when it was stopped")
         self.size_bytes = size_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FillLimits:
-    """What a fill may take, and where it tells how it comes along."""
+    """Memory limit of a fill, its progress callback and its stop condition."""
 
     size_bytes: int
     progress: Progress | None = None
@@ -59,7 +58,7 @@ class FillLimits:
 
 
 def estimate_bytes(store: Store, snapshot: Snapshot) -> int:
-    """Return about how much memory a dataset would take, from the footers of some of its files.
+    """Estimate the memory of a dataset from the footers of some of its files.
 
     Raises:
         FileNotFoundError: a file was removed since the snapshot.
@@ -78,7 +77,7 @@ def estimate_bytes(store: Store, snapshot: Snapshot) -> int:
 
 
 def _column_bytes(store: Store, path: Path, names: set[str]) -> tuple[int, int]:
-    """Return how many bytes the columns of a file take, as they are stored and before that was compressed."""
+    """Return the size of the columns of a file: compressed as stored, and uncompressed."""
     with readable(path), store.opened(path) as parquet:
         metadata = parquet.metadata
     columns = [
@@ -91,11 +90,11 @@ def _column_bytes(store: Store, path: Path, names: set[str]) -> tuple[int, int]:
 
 
 def fill(engine: Engine, database: str, store: Store, snapshot: Snapshot, allowed: FillLimits) -> int:
-    """Make the table of a dataset in its database, and return its rows.
+    """Create and fill the table of a dataset in its database, and return its number of rows.
 
     Raises:
-        UnsupportedType: DuckDB cannot hold a column or a value.
-        FillTooLarge: it takes more than it may.
+        UnsupportedType: DuckDB cannot store a column or a value.
+        FillTooLarge: it exceeds its memory limit.
         FileNotFoundError: a file was removed since the snapshot.
     """
     import duckdb
@@ -117,7 +116,7 @@ def fill(engine: Engine, database: str, store: Store, snapshot: Snapshot, allowe
 
 
 class _Work:
-    """One fill under way."""
+    """One running fill."""
 
     def __init__(self, engine: Engine, database: str, store: Store, snapshot: Snapshot, allowed: FillLimits) -> None:
         self.cursor: DuckDBPyConnection = engine.cursor()
@@ -129,7 +128,7 @@ class _Work:
         self._read = 0
 
     def base(self, delta: ChangeSet) -> None:
-        """Bring in base, without what the first changes hide, and those."""
+        """Insert base without the rows that the first change set hides, then the rows of that change set."""
         condition = not_gone_sql(delta, of="n")
         with handed(self.cursor, gone_tables(delta)):
             for piece in pieces(self._store, self._snapshot):
@@ -141,13 +140,13 @@ class _Work:
         self._packed(delta.put.num_rows)
 
     def change(self, delta: ChangeSet) -> None:
-        """Apply further changes."""
+        """Apply another change set."""
         went, came = apply(self.cursor, self.table, delta)
         self.rows += came - went
         self._packed(delta.put.num_rows)
 
     def _packed(self, rows: int) -> None:
-        """Compress what came, and look how much it takes."""
+        """Compress the new rows, and check the memory limit."""
         self.cursor.execute(f"CHECKPOINT {self._database}")
         self._read += rows
         taken = self._engine.table_bytes() - self._before
@@ -158,7 +157,7 @@ class _Work:
 
 
 def pieces(store: Store, snapshot: Snapshot) -> Iterator[pa.Table]:
-    """Yield the rows of base, the user's columns, some at a time."""
+    """Yield the user's columns of base in pieces."""
     waiting: list[pa.Table] = []
     count = 0
     for batch in _batches(store, snapshot):

@@ -1,4 +1,4 @@
-"""Bringing datasets in: whether one is admitted, who goes for it, and what is remembered of a fill that failed."""
+"""Fills datasets: checks admission, evicts other residents, and remembers why a fill failed."""
 
 from collections.abc import Callable
 from typing import Final
@@ -20,30 +20,29 @@ from siltstone.query.hot.slot import Slot
 from siltstone.query.hot.stats import Entry
 
 LOOKS: Final = 5
-"""A reader that meets a removed file looks again; five purges during one look mean that something else is wrong."""
+"""Attempts to read when files disappear. Five purges during one read mean that something else is wrong."""
 
 UNFIT_SECONDS: Final = 600.0
-"""So long after a fill met a value that DuckDB does not take, no question makes another try."""
+"""Seconds after a fill met a value that DuckDB does not support, during which no query starts another fill."""
 
 
 NO_LIMIT: Final = WaitPolicy()
 
 
 class DatasetChanged(Exception):  # noqa: N818
-    """A dataset changed under a fill so that it has to begin anew."""
+    """A dataset changed during its fill, so that the fill has to start again."""
 
 
 class Filler:
     """Fills slots, one at a time."""
 
     def __init__(self, residents: Residents, *, store: Callable[[str], Store], clock: Clock) -> None:
-        """Fill these from the stores behind names."""
         self._residents = residents
         self._store = store
         self._clock = clock
 
     def admission(self, slot: Slot, store: Store, *, by_name: bool, snapshot: Snapshot | None = None) -> Decision:
-        """Decide whether a dataset may be filled, before anything but footers is read."""
+        """Decide whether a dataset may be filled. Only footers are read."""
         unfit = _unfit(slot, store, self._clock.monotonic_seconds(), by_name=by_name)
         if unfit is not None:
             return Decision(resident=False, reason=f"Not resident: {unfit}")
@@ -56,7 +55,7 @@ class Filler:
         return admit(candidate, self._residents.held(), budget_bytes=self._residents.budget_bytes)
 
     def behind(self, slot: Slot, *, by_name: bool = False) -> None:
-        """Fill a slot in the background: what goes wrong is the reason why it is not resident."""
+        """Fill a slot in the background. An error becomes the reason why the dataset is not resident."""
         import duckdb
 
         try:
@@ -71,10 +70,11 @@ class Filler:
     def fill(
         self, slot: Slot, *, by_name: bool, progress: Progress | None = None, patience: WaitPolicy = NO_LIMIT
     ) -> Entry:
-        """Fill a slot, unless it is resident.
+        """Fill a slot if it is not resident.
 
         Raises:
-            NotResident: the dataset is not admitted, cannot be hot, has outgrown its room, or its turn did not come in time.
+            NotResident: the dataset is not admitted, cannot be hot, exceeds its memory limit, or the wait for other
+                fills ended.
             NotFound: there is no such dataset.
         """
         with self._residents.turn(slot, patience):
@@ -107,13 +107,13 @@ class Filler:
         finally:
             slot.note(filling=False)
         with slot.lock:
-            if slot.forgets != forgets:  # a purge took from disk what this fill has read
+            if slot.forgets != forgets:  # a purge deleted data that this fill has read
                 resident.close()
                 raise DatasetChanged(f"{slot.name} was purged while it was filled")
             return self._published(slot, resident, size, started)
 
     def _make_room(self, names: tuple[str, ...], slot: Slot) -> None:
-        with slot.lock:  # one of an earlier incarnation
+        with slot.lock:  # a resident of an earlier incarnation
             self._residents.drop(slot, "Not resident: it was dropped and created anew.")
         for name in names:
             going = self._residents.slot(name)
@@ -123,7 +123,7 @@ class Filler:
     def _table(
         self, slot: Slot, store: Store, snapshot: Snapshot, progress: Progress | None, patience: WaitPolicy
     ) -> tuple[Resident, int]:
-        """Fill a table, and return it with the bytes that it takes."""
+        """Fill a table, and return it with its memory in bytes."""
         engine = self._residents.engine
         room = self._residents.budget_bytes - self._residents.size_bytes
         before = engine.table_bytes()
@@ -143,7 +143,7 @@ class Filler:
         return self._residents.closing.is_set()
 
     def _published(self, slot: Slot, resident: Resident, size: int, started: float) -> Entry:
-        """Let others see a resident; the lock of its slot is held."""
+        """Publish a resident. The caller holds the lock of its slot."""
         now = self._clock.monotonic_seconds()
         slot.resident = resident
         slot.used_seconds = now
@@ -162,10 +162,10 @@ class Filler:
 
 
 def _blame(slot: Slot, store: Store, error: BaseException, room: int) -> None:
-    """Remember why a fill failed.
+    """Record why a fill failed.
 
     Raises:
-        NotResident: if that is a reason for which a dataset is not resident.
+        NotResident: the failure is a reason for a dataset not to be resident.
     """
     match error:
         case UnsupportedType():
@@ -181,7 +181,7 @@ def _blame(slot: Slot, store: Store, error: BaseException, room: int) -> None:
 
 
 def _unfit(slot: Slot, store: Store, now: float, *, by_name: bool) -> str | None:
-    """Say why a dataset cannot be hot; None if nothing is known against it. A value that was in the way may have gone."""
+    """Return why a dataset cannot be hot; None if it may be. A value that prevented an earlier fill may be gone."""
     if slot.unfit is not None and not by_name:
         incarnation, reason, seen = slot.unfit
         if incarnation == store.incarnation and now - seen < UNFIT_SECONDS:

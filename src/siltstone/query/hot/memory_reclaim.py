@@ -1,4 +1,4 @@
-"""What is put right behind an answer: rows that went and still take memory, rows that came and are not compressed, the budget."""
+"""Reclaims memory after an answer: frees deleted rows, compresses new rows, and evicts residents above the budget."""
 
 from contextlib import ExitStack
 from typing import Final
@@ -9,20 +9,22 @@ from siltstone.query.hot.residents import Residents
 from siltstone.query.hot.slot import Slot
 
 PACK_ROWS: Final = 50_000
-"""From so many rows that came on they are compressed."""
+"""Number of new rows above which they are compressed."""
 GONE_SHARE: Final = 4
-"""When a quarter of the rows has gone, those that are left are copied, so that memory holds no others."""
+"""Divisor: when more than a quarter of the rows are deleted, the others are copied to free that memory."""
 
 
 class MemoryReclaimer:
-    """Keeps residents small."""
+    """Keeps the memory of residents small."""
 
     def __init__(self, residents: Residents) -> None:
-        """Look after these."""
         self._residents = residents
 
     def refreshed(self, slot: Slot, resident: Resident, done: Refreshed | None, *, purged: bool) -> None:
-        """Take note of a refresh; the lock of the slot is held. After a purge nothing that went may stay in memory."""
+        """Count the effect of a refresh, and schedule background work.
+
+        The caller holds the lock of the slot. After a purge no deleted row may stay in memory.
+        """
         if done is not None:
             self._residents.readers.drop(resident.database)
             _count(slot, resident, done)
@@ -42,7 +44,7 @@ class MemoryReclaimer:
             else:
                 self._compress(slot, resident)
         except duckdb.Error as error:
-            if slot.resident is resident:  # there is no room for a copy; an eviction meanwhile is no trouble
+            if slot.resident is resident:  # no memory for a copy; after an eviction the error does not matter
                 slot.note(reason=f"Its rows could not be packed ({str(error).splitlines()[0]}).")
         finally:
             slot.packing = False
@@ -61,7 +63,10 @@ class MemoryReclaimer:
                 slot.note(size_bytes=max(slot.entry.size_bytes + engine.table_bytes() - before, 0))
 
     def _copy(self, slot: Slot, resident: Resident) -> None:
-        """Copy the rows of one moment, and take the copy: what comes meanwhile it learns at the next refresh."""
+        """Copy the current rows into a new database and publish it.
+
+        The next refresh adds the changes that arrived meanwhile.
+        """
         engine = self._residents.engine
         with self._residents.filling, ExitStack() as undo:
             before = engine.table_bytes()
@@ -96,7 +101,7 @@ class MemoryReclaimer:
         resident.close()
 
     def _shrink(self) -> None:
-        """Let the least recently used go until the rest fits: residents grow by what is applied."""
+        """Evict the least recently used residents until the others fit, because residents grow with each refresh."""
         with self._residents.filling:
             while self._residents.size_bytes > self._residents.budget_bytes:
                 going = [one for one in self._residents.held() if not one.pinned]

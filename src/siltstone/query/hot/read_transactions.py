@@ -1,8 +1,8 @@
-"""Transactions for readers: each sees one state of its datasets, whatever is applied meanwhile.
+"""Transactions of readers. Each sees one state of its datasets, independent of later refreshes.
 
-Beginning one costs about as much as a small answer. So one that has ended well is kept, still open, for the next reader of the
-same states; as soon as one of its datasets moves on or goes, it is rolled back, because an open transaction keeps what is old.
-With it are kept the last questions that were asked in it, as DuckDB has read them.
+Starting a transaction costs about as much as a small answer. So a transaction that ended without an error stays open
+for the next reader of the same states. When one of its datasets changes or is evicted, it is rolled back at once,
+because it keeps old rows in memory. Each transaction also caches its last queries as prepared by DuckDB.
 """
 
 import contextlib
@@ -19,32 +19,32 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
 MOST_IDLE: Final = 16
-"""Transactions that wait for a reader; more threads than this begin their own."""
+"""Most idle transactions. Further threads start new ones."""
 
 MOST_PREPARED: Final = 32
-"""Questions that one transaction remembers."""
+"""Most prepared queries in the cache of one transaction."""
 
 Moment = tuple[tuple[str, int], ...]
 """The databases of a transaction, each with the sequence that it sees."""
 
 
 def moment_of(residents: Sequence[Resident]) -> Moment:
-    """Return what a transaction over these sees now; their locks are held."""
+    """Return the databases and sequences that a new transaction would see. The caller holds the locks of the slots."""
     return tuple((one.database, one.state.sequence) for one in residents)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reader:
-    """One transaction; one thread at a time has it."""
+    """One transaction, used by one thread at a time."""
 
     cursor: "DuckDBPyConnection"
     _prepared: "OrderedDict[str, DuckDBPyRelation]" = field(default_factory=OrderedDict)
 
     def prepared(self, sql: str) -> "DuckDBPyRelation":
-        """Return a question that can be asked; one that was asked before is not read again.
+        """Return a prepared query, from the cache if it was prepared before.
 
         Raises:
-            duckdb.Error: DuckDB cannot read it.
+            duckdb.Error: DuckDB cannot parse it.
         """
         found = self._prepared.pop(sql, None)
         if found is None:
@@ -55,14 +55,14 @@ class Reader:
         return found
 
     def let_go(self) -> None:
-        """Give up an answer that was not read to its end: the next question could not be asked beside it."""
+        """Cancel a partly fetched result. DuckDB cannot start the next query on this cursor otherwise."""
         import duckdb
 
         with contextlib.suppress(duckdb.Error):
             self.cursor.abort()
 
     def end(self) -> None:
-        """Roll the transaction back, if it still is one, and close its cursor."""
+        """Roll back the transaction, if it is still open, and close its cursor."""
         import duckdb
 
         self._prepared.clear()
@@ -72,16 +72,18 @@ class Reader:
 
 
 class Readers:
-    """Open transactions. Safe to share between threads."""
+    """Open transactions. Thread-safe."""
 
     def __init__(self, engine: Engine) -> None:
-        """Start with none."""
         self._engine = engine
         self._idle: dict[Moment, list[Reader]] = {}
         self._mutex = threading.Lock()
 
     def begin(self, residents: Sequence[Resident]) -> Reader:
-        """Return a transaction that sees these as they are now; their locks are held."""
+        """Return a transaction that sees the current rows of these residents.
+
+        The caller holds the locks of their slots.
+        """
         moment = moment_of(residents)
         with self._mutex:
             waiting = self._idle.get(moment)
@@ -94,9 +96,10 @@ class Readers:
         return Reader(cursor)
 
     def give(self, reader: Reader, moment: Moment, *, current: Callable[[], bool]) -> None:
-        """Take one back: for the next reader if what it sees is `current`, else to end it.
+        """Return a transaction to the pool if it sees `current` rows, else end it.
 
-        That is asked under the lock of `drop`, which comes after a dataset has moved on: none that is outdated can stay.
+        `current` is called under the lock of `drop`, which runs after a dataset has changed. So no outdated transaction
+        stays.
         """
         reader.let_go()
         with self._mutex:
@@ -107,7 +110,7 @@ class Readers:
             reader.end()
 
     def drop(self, database: str) -> None:
-        """End the transactions that wait and see a database: it has moved on, or goes."""
+        """End the idle transactions that see a database, because it has changed or is being evicted."""
         with self._mutex:
             moments = [moment for moment in self._idle if any(name == database for name, _ in moment)]
             readers = [reader for moment in moments for reader in self._idle.pop(moment)]
@@ -115,7 +118,7 @@ class Readers:
             reader.end()
 
     def close(self) -> None:
-        """End all that wait."""
+        """End all idle transactions."""
         with self._mutex:
             readers = [reader for waiting in self._idle.values() for reader in waiting]
             self._idle.clear()

@@ -1,12 +1,13 @@
-"""One dataset in memory, and how it stays what the lake says.
+"""One dataset in memory, and its refresh.
 
-A refresh looks at the heads of `changes`, then of `base`, in the order of every snapshot. If neither has moved, nothing was
-acknowledged since. Otherwise it goes by sequence and content version:
+A refresh reads the heads of `changes`, then of `base`, in the same order as a snapshot. If neither has moved, no write
+was acknowledged since the last refresh. Otherwise sequence and content version decide:
 
-* another content version, other columns, or a sequence behind ours: the rows are of no use, and are filled anew;
-* a change above our sequence was pruned: it is read from the files that the log still names, else the rows are filled anew;
-* a higher sequence: only the changes above ours are read and applied, in one transaction;
-* else rows only moved (a fold, a squash, a roll-up, a clustering), and only the heads are taken note of.
+* Another content version, other columns, or a sequence below ours: the rows are invalid and are filled again.
+* A change above our sequence was pruned: it is read from files that the log still names. Without them, the rows are
+  filled again.
+* A higher sequence: only the changes above ours are read, and applied in one transaction.
+* Otherwise rows only moved (a fold, a squash, a roll-up, a clustering), and only the new heads are recorded.
 """
 
 import copy
@@ -33,28 +34,28 @@ COLUMNS_HEX_DIGITS: Final = 16
 
 
 class NotResident(Unavailable):
-    """A dataset cannot be answered hot now; the message says why. Spark can answer."""
+    """The hot engine cannot read a dataset now; the message has the reason. Spark can answer."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class State:
-    """What rows are a view of. Two equal states of a dataset have equal rows, and columns."""
+    """The version of a dataset that its rows in memory show. Equal states have equal rows and columns."""
 
     incarnation: str
     sequence: int
     content: int
     columns: str
-    """A digest of the columns, their types and defaults."""
+    """Digest of the columns, their types and defaults."""
 
 
 def columns_digest(schema: pa.Schema) -> str:
-    """Return a text that two schemas share exactly if they say the same of their columns."""
+    """Return a digest that is equal for two schemas exactly if their columns are equal."""
     said = json.dumps(to_struct_json(schema), sort_keys=True)
     return hashlib.sha256(said.encode()).hexdigest()[:COLUMNS_HEX_DIGITS]
 
 
 def has_columns_of(store: Store, snapshot: Snapshot) -> bool:
-    """True if a snapshot has the columns that the store knows, so that rows can be read in them."""
+    """True if a snapshot has the columns of the store, so that its rows can be read in them."""
     return columns_digest(own_columns(snapshot.base.schema)) == columns_digest(store.schema)
 
 
@@ -65,41 +66,41 @@ def state_of(store: Store, snapshot: Snapshot) -> State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refreshed:
-    """What a refresh has done."""
+    """The effect of a refresh."""
 
     went: int = 0
     came: int = 0
     size_bytes: int = 0
-    """About how much memory the new rows take."""
+    """Approximate memory of the new rows."""
 
 
 class Resident:
-    """The rows of one dataset. Whoever refreshes it holds the lock of its slot; readers have transactions."""
+    """The rows of one dataset. A refresh needs the lock of the slot. Readers use transactions."""
 
     def __init__(self, engine: Engine, database: str, store: Store, snapshot: Snapshot, *, rows: int) -> None:
-        """Take a table that was filled from a snapshot; nobody else knows it yet."""
+        """Adopt a table that was filled from a snapshot and is not published yet."""
         self.engine = engine
         self.database = database
         self.store = store
         self.rows = rows
         self.state = state_of(store, snapshot)
         self.epoch = snapshot.epoch
-        """The highest that has committed to base; a purge raises it."""
+        """Highest epoch that has committed to base. A purge raises it."""
         self._heads = (snapshot.changes.version, snapshot.base.version)
         self._columns = snapshot.base.schema
         self.writer: DuckDBPyConnection = engine.cursor()
 
     @property
     def table(self) -> str:
-        """The table's name in SQL."""
+        """Qualified table name in SQL."""
         return f"{self.database}.main.{TABLE}"
 
     def refresh(self) -> Refreshed | None:
-        """Bring the rows to what the lake says now; None if nothing has changed.
+        """Apply the changes since the last refresh; return None if there are none.
 
         Raises:
-            NotResident: they have to be filled anew, or the dataset was altered.
-            FileNotFoundError: a file was removed meanwhile; look again.
+            NotResident: the rows have to be filled again, or the dataset was altered.
+            FileNotFoundError: a file was removed meanwhile. Refresh again.
             Gone: the dataset was dropped.
         """
         changes = self.store.changes.version()
@@ -113,7 +114,7 @@ class Resident:
         return done
 
     def _above(self, snapshot: Snapshot) -> tuple[Snapshot, int]:
-        """Return where the changes above our sequence are, and up to which one they are all there."""
+        """Return a snapshot that has the changes above our sequence, and its last complete sequence."""
         mine = self.state.sequence
         if snapshot.changes.transactions.get(APP_PRUNE, 0) <= mine:
             return snapshot, max(snapshot.changes.transactions.get(APP_SEQ, 0), mine)
@@ -155,13 +156,16 @@ class Resident:
         return done
 
     def moved(self, database: str) -> "Resident":
-        """Return a resident of another database, to which the rows were copied as they are now; the lock of the slot is held."""
+        """Return a resident for another database with a copy of the current rows.
+
+        The caller holds the lock of the slot.
+        """
         other = copy.copy(self)
         other.database = database
         other.writer = self.engine.cursor()
         return other
 
     def close(self) -> None:
-        """Let the rows go; who reads them finishes reading."""
+        """Release the rows. Running readers can finish."""
         self.writer.close()
         self.engine.detach(self.database)

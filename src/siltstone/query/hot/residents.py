@@ -1,8 +1,13 @@
-"""Who is resident: the slots of all datasets, the database that holds their rows, and the thread for what can wait.
+"""The slots of all datasets, the database that holds their rows, and the background thread.
 
-Locks, in this order and never the other way round: `filling` (one fill at a time, so that two do not take the same room, and two
-threads that ask for one dataset fill it once), then the lock of a slot, several only in the order of their names, then short ones
-inside parts. A reader holds the locks of its datasets while it looks whether they are fresh, not while it reads.
+Locks are acquired in this order:
+
+1. `filling`: one fill at a time. Two fills cannot claim the same memory, and two threads that request one dataset fill
+   it once.
+2. The lock of a slot. Several slots are locked in the order of their names.
+3. Short locks inside components.
+
+A reader holds the locks of its datasets while it checks that they are fresh, not while it reads.
 """
 
 import math
@@ -20,24 +25,23 @@ from siltstone.query.hot.resident import NotResident
 from siltstone.query.hot.slot import Slot
 
 LOOK_SECONDS: Final = 0.05
-"""How often one who waits for its turn looks whether it is to wait on."""
+"""Interval in seconds at which a waiting thread checks whether it may wait longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitPolicy:
-    """How long somebody waits for the fills of others, and for its own."""
+    """How long a thread waits for the fills of other datasets, and when it stops its own."""
 
     seconds: float = math.inf
-    """So long for those of others."""
+    """Longest wait for the fills of other datasets."""
     check: Callable[[], object] = lambda: None
-    """Raises when there is nothing to wait for any more: its time is up, or it was cancelled."""
+    """Raises if the query is cancelled or its time is up."""
 
 
 class Residents:
-    """The slots, by name. Safe to share between threads."""
+    """The slots, by name. Thread-safe."""
 
     def __init__(self, *, budget_bytes: int, query_bytes: int) -> None:
-        """Start with none."""
         self.budget_bytes = budget_bytes
         self.engine = Engine(memory_bytes=budget_bytes + query_bytes)
         self.readers = Readers(self.engine)
@@ -58,16 +62,19 @@ class Residents:
             return [slot for _, slot in sorted(self._slots.items())]
 
     def held(self) -> list[Held]:
-        """Return the residents as the policy sees them."""
+        """Return the residents as the admission policy sees them."""
         return [held for slot in self.all() if (held := slot.held()) is not None]
 
     @property
     def size_bytes(self) -> int:
-        """What all residents take."""
+        """Memory of all residents."""
         return sum(held.size_bytes for held in self.held())
 
     def drop(self, slot: Slot, reason: str) -> bool:
-        """Let a resident go, and return whether there was one; the lock of its slot is held. Who reads it finishes reading."""
+        """Evict a resident, and return whether there was one.
+
+        The caller holds the lock of the slot. Running readers can finish.
+        """
         resident, slot.resident = slot.resident, None
         if resident is None:
             return False
@@ -83,7 +90,7 @@ class Residents:
         """Hold `filling` for a slot during a block.
 
         Raises:
-            NotResident: others are still filled when the patience is at its end.
+            NotResident: other datasets were still being filled when the wait ended.
         """
         waited = 0.0
         while not self.filling.acquire(timeout=LOOK_SECONDS):
@@ -97,13 +104,13 @@ class Residents:
             self.filling.release()
 
     def later(self, work: Callable[[], None]) -> None:
-        """Have something done in the background, one after the other."""
+        """Run a function on the background thread, after all earlier ones."""
         with self._mutex:
             if not self.closing.is_set():
                 self._behind.submit(work)
 
     def close(self) -> None:
-        """Stop what is done in the background, and let go of everything."""
+        """Stop the background thread, and release all residents."""
         with self._mutex:
             self.closing.set()
         self._behind.shutdown(wait=True, cancel_futures=True)

@@ -1,4 +1,7 @@
-"""The place of one dataset in the cache: its resident, if it has one, and what is known of it. Figures go under its lock."""
+"""Entry of one dataset in the cache: its resident, if any, its lock and its counters.
+
+Counters change under the lock.
+"""
 
 import threading
 from dataclasses import dataclass, field
@@ -11,53 +14,52 @@ from siltstone.query.hot.stats import Entry, noted
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """Mutable, and never removed once its dataset was asked for: figures outlive residents."""
+    """Entry of one dataset. It is never removed after the first query, because counters outlive residents."""
 
     name: str
     lock: threading.RLock = field(default_factory=threading.RLock)
-    """Held to look whether the resident is fresh, to refresh it, and to replace it."""
+    """Held to check, refresh or replace the resident."""
     resident: Resident | None = None
     entry: Entry = field(init=False)
     used_seconds: float = 0.0
     missed_seconds: float | None = None
-    """When it was last missed."""
+    """Time of the last miss."""
     missed_before_seconds: float | None = None
-    """And the time before that."""
+    """Time of the miss before that."""
     estimate: tuple[int, int] | None = None
-    """The version of base that an estimate was made for, and its bytes."""
+    """Version of base that was estimated, and the estimate in bytes."""
     least_bytes: int = 0
-    """What a fill that was stopped had shown it to take."""
+    """Memory that a stopped fill had reached: a lower bound for the next estimate."""
     unfit: tuple[str, str, float] | None = None
-    """The incarnation of a dataset that held a value that cannot be hot, why, and when that was seen."""
+    """Incarnation of a dataset with a value that cannot be hot, the reason, and the time of that fill."""
     wanted: bool = False
     """True while a fill waits or runs in the background."""
     went: int = 0
-    """Rows that went since the rows were packed: they still take memory."""
+    """Rows deleted since the last packing. They still take memory."""
     came: int = 0
-    """Rows that came since then: they are not compressed."""
+    """Rows inserted since the last packing. They are not compressed."""
     packing: bool = False
-    """True while that is put right in the background."""
+    """True while the rows are packed in the background."""
     folder: Path | None = None
-    """Where the files lie that a fill has read last."""
+    """Folder of the files that the last fill has read."""
     forgets: int = 0
-    """How often its rows had to go; a fill that began before the last time is of no use."""
+    """Number of purges and drops. A fill that started before the last one is invalid."""
 
     def __post_init__(self) -> None:
-        """Start with nothing counted."""
         self.entry = Entry(name=self.name)
 
     def note(self, **changed: object) -> Entry:
-        """Change some figures."""
+        """Change some counters."""
         self.entry = noted(self.entry, **changed)
         return self.entry
 
     def is_resident(self, incarnation: str) -> bool:
-        """True if the rows of this incarnation are here."""
+        """True if the rows of this incarnation are resident."""
         resident = self.resident
         return resident is not None and resident.state.incarnation == incarnation
 
     def held(self) -> Held | None:
-        """Return it as the policy sees it; None if nothing is resident."""
+        """Return the resident as the admission policy sees it; None if there is no resident."""
         if self.resident is None:
             return None
         return Held(

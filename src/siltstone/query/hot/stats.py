@@ -1,4 +1,4 @@
-"""What the cache counts of each dataset, for people and for the policy."""
+"""Counters of each dataset in the hot cache, for users and for the admission policy."""
 
 import datetime
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ from siltstone.model.units import size_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """The statistics of one dataset that was asked for."""
+    """Statistics of one dataset that was queried."""
 
     name: str
     resident: bool = False
@@ -17,21 +17,21 @@ class Entry:
     filling: bool = False
     rows: int = 0
     size_bytes: int = 0
-    """What its rows take in memory."""
+    """Memory of its rows."""
     hits: int = 0
     misses: int = 0
     fills: int = 0
     fill_seconds: float = 0.0
-    """How long the last fill took."""
+    """Duration of the last fill."""
     refreshes: int = 0
-    """How often changes were applied before an answer."""
+    """Number of times that changes were applied before an answer."""
     applied_rows: int = 0
-    """How many rows came or went by that."""
+    """Rows that refreshes have inserted or deleted."""
     evictions: int = 0
     sequence: int | None = None
-    """Up to which one all changes are in its rows."""
+    """Sequence up to which its rows have all changes."""
     checked_at: datetime.datetime | None = None
-    """When that was last seen to be all there is."""
+    """Last time at which there were no changes above `sequence`."""
     last_use: datetime.datetime | None = None
     reason: str = ""
     """Why it is resident, or not."""
@@ -42,7 +42,7 @@ class Entry:
         return self.size_bytes / self.rows if self.rows else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the entry as plain data."""
         return {
             "dataset": self.name,
             "resident": self.resident,
@@ -71,23 +71,23 @@ def _text(moment: datetime.datetime | None) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheStats:
-    """The whole cache."""
+    """Statistics of the whole cache."""
 
     budget_bytes: int
     entries: tuple[Entry, ...] = field(default_factory=tuple)
 
     @property
     def size_bytes(self) -> int:
-        """What all resident rows take."""
+        """Memory of all resident rows."""
         return sum(entry.size_bytes for entry in self.entries)
 
     def summary(self) -> str:
-        """Say how full it is."""
+        """Return a sentence about memory use."""
         resident = sum(entry.resident for entry in self.entries)
         return f"{resident} resident, {size_text(self.size_bytes)} of {size_text(self.budget_bytes)}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the statistics as plain data."""
         return {
             "budget_bytes": self.budget_bytes,
             "bytes": self.size_bytes,
@@ -96,5 +96,5 @@ class CacheStats:
 
 
 def noted(entry: Entry, **changed: Any) -> Entry:  # noqa: ANN401
-    """Return an entry with some figures changed."""
+    """Return a copy of an entry with some counters changed."""
     return replace(entry, **changed)

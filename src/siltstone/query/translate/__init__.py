@@ -1,8 +1,8 @@
-"""From a checked question in Spark's dialect to DuckDB's SQL with the same meaning, or the reason why not.
+"""Translates a checked query from Spark's dialect to DuckDB's SQL with the same meaning, or raises the reason why not.
 
-Nothing is passed through: each node of the tree has a rule of its own here, which knows the type that Spark gives it and writes
-SQL that yields that type and those values. A node, an argument or a type without a rule raises `Unsupported`:
-Spark answers then.
+Nothing is passed through unchecked. Each node of the tree has its own rule. The rule knows the node's type in Spark,
+and writes SQL with that type and those values. A node, an argument or a type without a rule raises `Unsupported`. Then
+Spark answers.
 """
 
 from siltstone.query.translate.outside import Unsupported

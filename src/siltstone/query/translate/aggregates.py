@@ -1,4 +1,4 @@
-"""Functions over many rows: aggregates, and functions over windows."""
+"""Translation of functions over many rows: aggregates and window functions."""
 
 import math
 from typing import Final
@@ -13,16 +13,16 @@ from siltstone.query.translate.typed_sql import TypedSql, cast_sql, converted, g
 from siltstone.query.translate.types import BOOLEAN, DOUBLE, INT, LONG
 
 SUM_DIGITS: Final = 10
-"""A sum of decimals has so many digits more than its values."""
+"""Additional digits of a sum of decimals."""
 AVERAGE_DIGITS: Final = 4
-"""An average of decimals has so many digits more than its values, all behind the point."""
+"""Additional digits of an average of decimals, all behind the point."""
 MAX_AVERAGE_DIGITS: Final = 18
-"""Averages of decimals with more digits are Spark's: their sums might not fit what they are divided in."""
+"""Decimals with more digits are left to Spark: DuckDB's intermediate sum could overflow."""
 AGGREGATES: Final = (exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max, exp.CountIf, exp.LogicalAnd, exp.LogicalOr)
 
 
 def is_aggregated(node: exp.Expr) -> bool:
-    """True if an aggregate stands in an expression, outside of windows and subqueries."""
+    """True if an expression contains an aggregate, outside of windows and subqueries."""
     if isinstance(node, exp.Query):
         return False
     if isinstance(node, AGGREGATES) and not isinstance(_unfiltered(node).parent, exp.Window):
@@ -69,7 +69,7 @@ def _count(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
 
 @rule(exp.CountIf, args="this")
 def _count_if(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
-    """Count rows: DuckDB's own function returns NULL where no row has a condition that is known."""
+    """Count rows. DuckDB's own function returns NULL if the condition is unknown for every row."""
     return TypedSql(sql=f"count(CASE WHEN {to.boolean(node.this).sql} THEN 1 END)", kind=LONG)
 
 
@@ -102,7 +102,7 @@ def _average(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
 
 
 def _decimal_average(inner: TypedSql) -> TypedSql:
-    """Divide in whole numbers, rounding half away from zero: DuckDB itself would take doubles."""
+    """Divide whole numbers, rounding half away from zero, because DuckDB itself would use doubles."""
     if inner.kind.precision > MAX_AVERAGE_DIGITS:
         raise Unsupported("AVG of decimals with many digits")
     scale = inner.kind.scale
@@ -145,7 +145,7 @@ def _filter(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
 
 
 def _inserted(sql: str, addition: str) -> str:
-    """Put an addition behind a call that may stand in a cast: ``CAST(sum(x) AS T)`` becomes ``CAST(sum(x) + addition AS T)``."""
+    """Insert text after a call, also inside a cast: ``CAST(sum(x) AS T)`` becomes ``CAST(sum(x) + addition AS T)``."""
     if not sql.startswith("CAST("):
         return f"{sql}{addition}"
     inner, _, kind = sql.removeprefix("CAST(").rpartition(" AS ")
@@ -218,14 +218,14 @@ def _over(to: ExpressionTranslator, node: exp.Expr) -> str:
 
 
 def ordered(to: ExpressionTranslator, node: exp.Expr) -> str:
-    """Translate one term of ORDER BY, with the place of nulls said."""
+    """Translate one term of ORDER BY, with an explicit position of nulls."""
     check_args(node, frozenset({"this", "desc", "nulls_first"}))
     piece = to(node.this)
     return f"{order_key(piece)} {direction(node)}"
 
 
 def order_key(piece: TypedSql) -> str:
-    """Return what rows are ordered by.
+    """Return the SQL of the value that rows are ordered by.
 
     Raises:
         Unsupported: the engines order such values differently.
@@ -236,7 +236,7 @@ def order_key(piece: TypedSql) -> str:
 
 
 def direction(node: exp.Expr) -> str:
-    """Return which way a term is ordered, and where nulls stand: the parser has filled in Spark's default."""
+    """Return the sort direction of a term and the position of nulls. sqlglot has filled in Spark's default."""
     down = bool(node.args.get("desc"))
     first = node.args.get("nulls_first")
     nulls_first = (not down) if first is None else bool(first)
@@ -256,7 +256,7 @@ def _frame(spec: exp.Expr) -> str:
 
 
 def _bound(value: object, side: object, kind: str) -> tuple[str, float]:
-    """Return a bound of a frame, and how many rows behind the current one it lies."""
+    """Return a bound of a frame, and its distance after the current row (negative: before it)."""
     where = str(side or "").upper()
     sign = -1 if where == "PRECEDING" else 1
     if isinstance(value, str) and value.upper() == "CURRENT ROW":

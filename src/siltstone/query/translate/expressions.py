@@ -1,7 +1,7 @@
-"""Expressions: one rule for each kind of node, found by its class; what has none is outside.
+"""Translation of expressions: one rule for each kind of node, by its class. A node without a rule is unsupported.
 
-Each rule names the arguments that it knows. One that carries any other is outside too: an option that nobody thought of would
-otherwise be lost without a sound.
+Each rule lists the arguments that it handles. A node with any other argument is unsupported, too. Otherwise an unknown
+option would be dropped silently.
 """
 
 import decimal
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 Rule = Callable[["ExpressionTranslator", exp.Expr], TypedSql]
 RULES: Final[dict[type[exp.Expr], tuple[Rule, frozenset[str]]]] = {}
 NO_EFFECT: Final = frozenset({"big_int", "safe", "typed", "coalesce", "ignore_nulls", "_type"})
-"""Arguments that say how the parser's own dialects differ, and nothing about the question."""
+"""Arguments that describe differences of sqlglot's dialects, not the query."""
 MAX_PIECE_CHARS: Final = 100_000
-"""Longest translation of one expression. Some rules write an operand twice, so that a nested one doubles at every level."""
+"""Longest translation of one expression. Some rules write an operand twice, so a nested one doubles at every level."""
 TEMPORAL: Final = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
 
 
 def rule(*nodes: type[exp.Expr], args: str = "") -> Callable[[Rule], Rule]:
-    """Take a function as the rule of some nodes, which may carry these arguments and no others."""
+    """Register a function as the rule of some nodes, which may have these arguments and no others."""
 
     def take(function: Rule) -> Rule:
         for node in nodes:
@@ -53,7 +53,7 @@ def rule(*nodes: type[exp.Expr], args: str = "") -> Callable[[Rule], Rule]:
 
 
 class QueryContext(Protocol):
-    """What an expression stands in: the values of parameters, and what translates subqueries."""
+    """The query around an expression: it has the parameter values, and translates subqueries."""
 
     def parameter(self, name: str) -> TypedSql:
         """Return a placeholder with the type of its value."""
@@ -68,12 +68,12 @@ class QueryContext(Protocol):
         ...
 
     def scalar(self, node: exp.Expr, scope: "Scope") -> TypedSql:
-        """Translate a subquery that stands for one value."""
+        """Translate a scalar subquery."""
         ...
 
 
 def check_args(node: exp.Expr, known: frozenset[str]) -> None:
-    """Refuse a node with an argument that its rule does not know.
+    """Reject a node with an argument that its rule does not handle.
 
     Raises:
         Unsupported: it has one.
@@ -84,7 +84,7 @@ def check_args(node: exp.Expr, known: frozenset[str]) -> None:
 
 
 def _called(node: exp.Expr) -> str:
-    """Return what a question calls a node: the parser has names of its own for many of Spark's functions."""
+    """Return a node's name in the query, because sqlglot has names of its own for many of Spark's functions."""
     named = re.match(r"\w+(?=\()", node.sql(dialect="spark")) if isinstance(node, exp.Func) else None
     return named[0].upper() if named else node.key.upper()
 
@@ -93,7 +93,7 @@ class ExpressionTranslator:
     """Translates expressions of one SELECT."""
 
     def __init__(self, queries: QueryContext, scope: "Scope", windows: Mapping[str, exp.Window] | None = None) -> None:
-        """Take what names mean here, and what subqueries are translated by."""
+        """Set the scope of names, and the translator of subqueries."""
         self.queries = queries
         self.scope = scope
         self.windows = windows or {}
@@ -114,18 +114,18 @@ class ExpressionTranslator:
         return piece
 
     def each(self, nodes: Sequence[exp.Expr]) -> list[TypedSql]:
-        """Translate several."""
+        """Translate several expressions."""
         return [self(node) for node in nodes]
 
     def boolean(self, node: exp.Expr) -> TypedSql:
-        """Translate one side of AND, OR or NOT."""
+        """Translate one operand of AND, OR or NOT."""
         return implicit(self(node), BOOLEAN)
 
     def condition(self, node: exp.Expr) -> TypedSql:
-        """Translate what rows are chosen by: Spark refuses a bare NULL there.
+        """Translate a condition that selects rows. Spark rejects a bare NULL there.
 
         Raises:
-            Unsupported: it is no boolean.
+            Unsupported: it is not a boolean.
         """
         piece = self(node)
         if piece.kind != BOOLEAN:
@@ -133,11 +133,11 @@ class ExpressionTranslator:
         return piece
 
 
-# ---- how values come together ---------------------------------------------------------------------------------------
+# ---- common types ---------------------------------------------------------------------------------------------------
 
 
 def unified(pieces: Sequence[TypedSql]) -> tuple[list[TypedSql], pa.DataType]:
-    """Bring values to one type, as CASE, COALESCE, IN and set operations do."""
+    """Convert values to one type, as CASE, COALESCE, IN and set operations do."""
     kind: pa.DataType = NULL
     for piece in pieces:
         if piece.text is None:
@@ -150,7 +150,7 @@ def unified(pieces: Sequence[TypedSql]) -> tuple[list[TypedSql], pa.DataType]:
 
 
 def compared(left: TypedSql, right: TypedSql) -> tuple[TypedSql, TypedSql]:
-    """Bring two values to the type in which Spark compares or adds them: a literal counts by its own digits."""
+    """Convert two values to the type in which Spark compares or adds them. A literal counts by its own digits."""
     if left.text is not None and right.kind in TEMPORAL:
         return moment(left.text, right.kind), right
     if right.text is not None and left.kind in TEMPORAL:
@@ -227,7 +227,8 @@ _CALLED: Final = {"+": "add", "-": "subtract", "*": "multiply"}
 def called(sign: str, left: TypedSql, right: TypedSql) -> str:
     """Return a sum, a difference or a product of values of one type.
 
-    Of whole numbers by the function's name: DuckDB makes ``x > -1`` of ``x + 1 > 0``, and the overflow is not seen.
+    For whole numbers it calls the function by name. DuckDB rewrites ``x + 1 > 0`` to ``x > -1``, which hides the
+    overflow.
     """
     if types.is_integer(left.kind):
         return f"{_CALLED[sign]}({left.sql}, {right.sql})"
@@ -242,13 +243,13 @@ def _multiply(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     digits = left.kind.precision + right.kind.precision
     kind = types.bounded(digits + 1, left.kind.scale + right.kind.scale)
     one = left.sql
-    if digits > types.LONG_DIGITS:  # DuckDB multiplies in 64 bits unless one side is wider than they are
+    if digits > types.LONG_DIGITS:  # DuckDB multiplies in 64 bits, except if one side is wider
         one = cast_sql(one, pa.decimal128(min(types.MAX_DIGITS, max(digits, left.kind.precision)), left.kind.scale))
     return TypedSql(sql=cast_sql(f"({one} * {right.sql})", kind), kind=kind)
 
 
 def _numbers(to: ExpressionTranslator, node: exp.Expr) -> tuple[TypedSql, TypedSql]:
-    """Return the two sides of a sum, a difference or a product: decimals as they are, others in their common type."""
+    """Return the operands of a sum, a difference or a product: decimals unchanged, others in their common type."""
     left, right = to(node.this), to(node.expression)
     if not (types.is_number(left.kind) and types.is_number(right.kind)):
         raise Unsupported(f"{left.kind} {node.key} {right.kind}")
@@ -302,7 +303,7 @@ def _negative(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
 
 
 def check_negated(kind: pa.DataType) -> None:
-    """Refuse decimals that Spark rounds when it changes their sign.
+    """Reject decimals that Spark rounds when it changes their sign.
 
     Raises:
         Unsupported: the type may have such values.
@@ -316,7 +317,10 @@ INTERVALS_YEAR: Final = {"YEAR": "YEAR", "YEARS": "YEAR"}
 
 
 def _shifted(to: ExpressionTranslator, node: exp.Expr, sign: str) -> TypedSql:
-    """Translate a date plus or minus some days, weeks, months or years; the last day of a shorter month stays in it."""
+    """Translate a date plus or minus days, weeks, months or years.
+
+    A day beyond the end of the month becomes its last day.
+    """
     day, interval = to(node.this), node.expression
     unit = str(interval.args.get("unit") or "").upper()
     count = interval.this.this if isinstance(interval.this, exp.Literal) else None
@@ -352,13 +356,14 @@ _LONGEST: Final = 2**63 - 1
 
 
 def nearer(value: TypedSql, sign: str, literal: TypedSql) -> TypedSql:
-    """Return the literal that says the same with no more digits behind the point than the value has.
+    """Return an equivalent literal with no more digits behind the point than the value has.
 
-    ``n > 2.5`` is ``n > 2`` for whole numbers, and Spark reads it so, too. So the value is compared as it is, not cast row by
-    row, and DuckDB passes over what its least and greatest values rule out.
+    ``n > 2.5`` is ``n > 2`` for whole numbers, and Spark reads it so, too. So the value is compared without a cast for
+    each row, and DuckDB skips data that its minimum and maximum rule out.
 
     Raises:
-        Unsupported: no whole number is so large: then Spark does not look at the value, not even whether it is null.
+        Unsupported: the literal is beyond all whole numbers. Then Spark does not look at the value, not even whether it
+            is null.
     """
     if literal.exact is None or value.exact is not None or sign not in _NEARER:
         return literal
@@ -375,7 +380,7 @@ def nearer(value: TypedSql, sign: str, literal: TypedSql) -> TypedSql:
 
 def comparison(left: TypedSql, right: TypedSql, sign: str) -> TypedSql:
     """Return a comparison of two values."""
-    compared(left, right)  # what Spark would round or refuse is outside
+    compared(left, right)  # raises if Spark would round or reject the values
     left, right = compared(nearer(right, _MIRRORED.get(sign, sign), left), nearer(left, sign, right))
     if not types.is_ordered(left.kind) or left.kind == NULL:
         raise Unsupported(f"a comparison of {left.kind}")
@@ -406,7 +411,7 @@ def _not(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
 
 
 def null_test(to: "ExpressionTranslator", node: exp.Expr) -> TypedSql:
-    """Return whether a value is NULL; DuckDB knows that of a constant without computing it, and so without its errors.
+    """Return a NULL test. DuckDB answers it for a constant without computing it, and so without its errors.
 
     Raises:
         Unsupported: it is a constant that has to be computed.
@@ -427,7 +432,7 @@ def _is(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
 
 
 MOST_LISTED: Final = 1_000
-"""Values of one IN; DuckDB takes seconds to read many more."""
+"""Most values of one IN. DuckDB takes seconds to parse many more."""
 
 
 @rule(exp.In, args="this expressions query")
@@ -446,7 +451,10 @@ def _in(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
 
 
 def _only_decides(node: exp.Expr) -> bool:
-    """True if NULL and false are the same where a condition stands: Spark makes false of NULL in IN with a subquery elsewhere."""
+    """True if NULL and false mean the same for a condition in this place.
+
+    In other places, Spark converts NULL to false in IN with a subquery.
+    """
     at = node
     while isinstance(at.parent, exp.Paren):
         at = at.parent
@@ -526,7 +534,7 @@ def _nvl2(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
 @rule(exp.Exists, args="this")
 def _exists(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     if isinstance(node.parent, exp.Binary | exp.Between | exp.In) and not isinstance(node.parent, exp.Connector):
-        raise Unsupported("EXISTS inside of a comparison")  # Spark reads it in parentheses only
+        raise Unsupported("EXISTS inside of a comparison")  # Spark accepts it only in parentheses
     return to.queries.exists(node.this, to.scope)
 
 
@@ -575,10 +583,10 @@ def _cast(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     if isinstance(node.this, exp.Literal) and not node.this.args["is_string"] and kind == DOUBLE:
         return TypedSql(sql=cast_sql(text_literal(str(node.this.this)), DOUBLE), kind=DOUBLE)
     inner = to(node.this)
-    if inner.text is not None and types.is_decimal(kind):  # a suffix (2.5BD) reads as a cast of text
+    if inner.text is not None and types.is_decimal(kind):  # a suffix (2.5BD) is parsed as a cast of text
         literal = number(inner.text)
         return literal if literal.kind == kind else converted(literal, kind)
-    unsure = inner.digits is not None and types.is_integer(kind)  # a suffix (1L) reads as a cast, too
+    unsure = inner.digits is not None and types.is_integer(kind)  # a suffix (1L) is parsed as a cast, too
     return replace(converted(inner, kind), name=inner.name, unsure=unsure)
 
 

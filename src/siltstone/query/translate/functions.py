@@ -1,4 +1,4 @@
-"""Functions that work on one row."""
+"""Translation of functions on one row."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -14,7 +14,10 @@ from siltstone.query.translate.types import BOOLEAN, DATE, INT, LONG, STRING, TI
 
 MAX_INT: Final = 2**31 - 1
 LONGEST_BYTES: Final = 64 * 1024
-"""Text that is put together in memory is no longer: rows come by thousands, and DuckDB counts none of it before it is there."""
+"""Longest text that a function builds.
+
+DuckDB builds it for thousands of rows at once, and counts its memory only afterwards.
+"""
 
 
 def _text(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
@@ -28,7 +31,7 @@ def _count(node: exp.Expr | None, *, what: str) -> int:
     """Return a literal whole number that is not negative.
 
     Raises:
-        Unsupported: it is something else, or Spark refuses it.
+        Unsupported: it is something else, or Spark rejects it.
     """
     if isinstance(node, exp.Literal) and not node.args["is_string"] and str(node.this).isdigit():
         if int(node.this) <= MAX_INT:
@@ -39,7 +42,7 @@ def _count(node: exp.Expr | None, *, what: str) -> int:
 
 @rule(exp.Upper, exp.Lower, args="this")
 def _letters(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
-    """Only plain letters: the two engines have other tables for the rest."""
+    """Translate UPPER and LOWER of ASCII letters only, because the engines have different tables for the others."""
     inner = _text(to, node.this)
     ascii_only = f"strlen({inner.sql}) = length({inner.sql})"
     why = f"{node.key.upper()} of letters beyond ASCII"
@@ -113,7 +116,7 @@ _TOGETHER: Final = (exp.Concat, exp.DPipe)
 
 
 def _put_together(node: exp.Expr) -> Iterator[exp.Expr]:
-    """Yield what is put together, one after the other: `a || b || c` is three, however it is nested."""
+    """Yield the operands of a concatenation: `a || b || c` has three, however it is nested."""
     node = node.unnest()
     if not isinstance(node, _TOGETHER):
         yield node
@@ -124,7 +127,7 @@ def _put_together(node: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def _bytes(piece: TypedSql) -> str:
-    """Return SQL that says how long a text is; of a literal that is known."""
+    """Return SQL for the length of a text in bytes; a number for a literal."""
     return f"strlen({piece.sql})" if piece.text is None else str(len(piece.text.encode()))
 
 
@@ -133,17 +136,17 @@ def _bounded(size: str, sql: str) -> str:
 
 
 def _replaces_by_less(node: exp.Expr) -> bool:
-    """True if a REPLACE puts no more than it takes away: what comes of it is as long as before, or shorter."""
+    """True if the replacement of a REPLACE is not longer than the search text. Then the result does not grow."""
     search, by = node.expression, node.args.get("replacement")
     known = all(isinstance(part, exp.Literal) for part in (search, by) if part is not None)
     return known and len(by.name.encode() if by is not None else b"") <= len(search.name.encode())
 
 
 def _check_grows_once(*nodes: exp.Expr) -> None:
-    """Refuse text that is put together from text that was: its size would be known only when it is there.
+    """Reject text that is built from built text, because its size would be known only after it was built.
 
     Raises:
-        Unsupported: that is so.
+        Unsupported: the text is built from built text.
     """
     for node in nodes:
         for inner in node.find_all(*_TOGETHER, exp.Replace):
@@ -208,7 +211,7 @@ def _isnan(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
 
 
 def _day(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
-    """Translate what has a date; the parser wraps it in a conversion of its own."""
+    """Translate a date operand. sqlglot wraps it in a conversion of its own."""
     piece = to(node.this if isinstance(node, exp.TsOrDsToDate) else node)
     if piece.kind in (TIMESTAMP, TIMESTAMP_NTZ):
         return converted(piece, DATE)
@@ -296,7 +299,7 @@ _OF_DATES: Final = ("YEAR", "QUARTER", "MONTH", "WEEK")
 
 
 def _unit(node: exp.Expr) -> str:
-    """Return the unit that a literal names, as it is written: Spark knows no other word for it."""
+    """Return the unit that a literal names, in its spelling: Spark accepts no other word for it."""
     if not isinstance(node, exp.Literal) or not node.args["is_string"]:
         raise Unsupported("a unit that is no plain text")
     return node.name.upper()
@@ -332,7 +335,7 @@ BY_NAME: Final[dict[str, tuple[int, Callable[..., TypedSql]]]] = {
     "date_trunc": (2, _date_trunc),
     "trunc": (2, _trunc),
 }
-"""By name, how many arguments a function has, and who translates it."""
+"""For each function name, the number of arguments and the translation."""
 
 
 @rule(exp.Anonymous, args="this expressions")

@@ -1,5 +1,5 @@
-"""What is not in the subset."""
+"""The error for queries outside the hot subset."""
 
 
 class Unsupported(Exception):  # noqa: N818
-    """The question lies outside the subset; the message is a phrase that says what in it does."""
+    """The query is outside the subset; the message is a phrase that names the unsupported part."""

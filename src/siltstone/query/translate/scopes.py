@@ -1,4 +1,4 @@
-"""What names mean where an expression stands: the sources of a SELECT and their columns, without regard to letter case."""
+"""Name resolution for an expression: the sources of a SELECT and their columns, independent of letter case."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +18,7 @@ class ScopeColumn:
     kind: pa.DataType
 
     def piece(self, name: str) -> TypedSql:
-        """Return it as an expression; Spark gives it the name by which it was asked for."""
+        """Return the column as an expression. Spark names it as it is written in the query."""
         return TypedSql(sql=self.sql, kind=self.kind, name=name)
 
 
@@ -27,14 +27,14 @@ class ScopeSource:
     """A table, a subquery or a common table expression in FROM."""
 
     parts: tuple[str, ...]
-    """By which it is named, from the outermost; empty if it has no name."""
+    """The parts of its name, from the outermost; empty if it has no name."""
     columns: tuple[ScopeColumn, ...]
     lowered: tuple[str, ...] = field(init=False, compare=False)
     by_name: dict[str, list[ScopeColumn]] = field(init=False, compare=False)
     """Its columns, by their names in lower case."""
 
     def __post_init__(self) -> None:
-        """Index names and columns: a query may name each of thousands."""
+        """Index names and columns, because a query may name each of thousands."""
         by_name: dict[str, list[ScopeColumn]] = {}
         for column in self.columns:
             if column.name is not None:
@@ -43,7 +43,7 @@ class ScopeSource:
         object.__setattr__(self, "by_name", by_name)
 
     def is_named(self, parts: Sequence[str]) -> bool:
-        """True if these, in lower case, are its last parts."""
+        """True if these parts, in lower case, are the last parts of its name."""
         return bool(parts) and self.lowered[-len(parts) :] == tuple(parts)
 
 
@@ -54,20 +54,23 @@ class Scope:
     sources: list[ScopeSource] = field(default_factory=list)
     outer: "Scope | None" = None
     open: bool = False
-    """True while WHERE is translated: only there a subquery names columns of the query around it, and of no further one."""
+    """True while WHERE is translated.
+
+    Only there may a subquery name columns of the query around it, and of no further one.
+    """
     aliases: dict[str, TypedSql] = field(default_factory=dict)
-    """Names of the SELECT's own columns, where they come before those of its sources."""
+    """Names of the SELECT's own columns, where they have precedence over those of its sources."""
     unclear: frozenset[str] = frozenset()
-    """Names that Spark may take for a source's column or for an alias."""
+    """Names that Spark may resolve to a source's column or to an alias."""
     used_outer: bool = False
     merged: bool = False
-    """True if USING has merged columns: whose they are then is Spark's to tell."""
+    """True if USING has merged columns. Then only Spark knows which source they belong to."""
 
     def find(self, parts: Sequence[str]) -> TypedSql:
-        """Return what a name of one or more parts means.
+        """Resolve a name of one or more parts.
 
         Raises:
-            Unsupported: nothing, or more than one thing, or something that only Spark can tell.
+            Unsupported: it is unknown or ambiguous, or only Spark can resolve it.
         """
         if len(parts) == 1 and parts[0].lower() in self.unclear:
             raise Unsupported(f"the name {parts[0]}, which is a column and an alias")
@@ -85,7 +88,7 @@ class Scope:
 
     def _own(self, parts: Sequence[str]) -> TypedSql | None:
         lowered = [part.lower() for part in parts]
-        for depth in reversed(range(len(parts))):  # a source's name comes before a struct's
+        for depth in reversed(range(len(parts))):  # a source's name has precedence over a struct's
             qualifier, name, fields = lowered[:depth], lowered[depth], parts[depth + 1 :]
             among = [s for s in self.sources if s.is_named(qualifier)] if depth else self.sources
             matches = [column for s in among for column in s.by_name.get(name, ())]
@@ -108,7 +111,7 @@ class Scope:
         return piece
 
     def stars(self, qualifier: Sequence[str]) -> list[TypedSql]:
-        """Return the columns that a star stands for."""
+        """Return the columns of a star."""
         if qualifier and self.merged:
             raise Unsupported(f"{'.'.join(qualifier)}.* beside USING")
         lowered = [part.lower() for part in qualifier]
@@ -121,7 +124,7 @@ class Scope:
 def source_of(
     alias: str, parts: tuple[str, ...], columns: Sequence[tuple[str | None, str, pa.DataType]]
 ) -> ScopeSource:
-    """Make a source: each column with its name for people, its name in DuckDB and its type."""
+    """Create a source: each column with its visible name, its name in DuckDB and its type."""
     return ScopeSource(
         parts=parts,
         columns=tuple(

@@ -1,7 +1,7 @@
-"""Queries: SELECT with all its clauses, set operations, common table expressions, subqueries.
+"""Translation of queries: SELECT with all its clauses, set operations, common table expressions, subqueries.
 
-Inside, every source has an alias of ours (``s1``) and every column of a subquery a name of ours (``c1``), so that no name of a
-user is ever resolved by DuckDB: what a name means is decided here, as Spark does it.
+In the translation, every source has a generated alias (``s1``) and every column of a subquery a generated name
+(``c1``). So DuckDB never resolves a user's name. Names are resolved here, by Spark's rules.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,11 +27,11 @@ MAX_LIMIT: Final = 2**31 - 1
 MAX_COLUMNS: Final = 4_096
 """Most columns of one SELECT. With ``*`` of a self join they double with every common table expression."""
 MAX_SOURCES: Final = 100
-"""Most tables, subqueries and common table expressions in a question: DuckDB plans joins in more than quadratic time."""
+"""Most tables, subqueries and common table expressions in a query. DuckDB plans joins in more than quadratic time."""
 MAX_INLINED: Final = 16
-"""Most tables of a question whose common table expressions DuckDB may put in the places of their names, as it does by itself."""
+"""Most tables of a query after inlining. Above it, common table expressions are computed once instead of inlined."""
 MAX_SQL_CHARS: Final = 2_000_000
-"""Longest translation of a question."""
+"""Longest translation of a query."""
 _SELECT_ARGS: Final = frozenset(
     {
         "expressions",
@@ -54,37 +54,37 @@ _TABLE_ARGS: Final = frozenset({"this", "db", "catalog", "alias"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relation:
-    """A dataset as DuckDB holds it."""
+    """A dataset as DuckDB stores it."""
 
     sql: str
-    """What stands in FROM."""
+    """Its text in FROM."""
     schema: pa.Schema
-    """Its columns; each has the same name there."""
+    """Its columns; each has the same name in DuckDB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translated:
-    """A question in DuckDB's SQL."""
+    """A query in DuckDB's SQL."""
 
     sql: str
     schema: pa.Schema
-    """The columns of the answer, with the names and types that Spark gives them. A name may stand twice."""
+    """The columns of the result, with Spark's names and types. A name may occur twice."""
     parameters: tuple[str, ...]
-    """Placeholders that stand in the SQL."""
+    """Placeholders in the SQL."""
     ordered: bool
-    """True if the question says in which order the rows come."""
+    """True if the query defines the order of its rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """A translated query, with what comes out of it: columns c1, c2, ..."""
+    """A translated query, with its result columns c1, c2, ..."""
 
     sql: str
     pieces: tuple[TypedSql, ...]
     correlated: bool = False
 
     def source(self, alias: str, parts: tuple[str, ...], names: Sequence[str] = ()) -> ScopeSource:
-        """Return it as a source under an alias."""
+        """Return the query as a source under an alias."""
         shown: list[str | None] = list(names) or [piece.name for piece in self.pieces]
         if len(shown) != len(self.pieces):
             raise Unsupported("an alias with another number of columns")
@@ -99,13 +99,13 @@ Ctes = Mapping[str, tuple[str, Columns]]
 def translate(
     tree: exp.Query, *, tables: Tables, parameters: Mapping[str, object] | None = None, limit: int | None = None
 ) -> Translated:
-    """Translate a whole question.
+    """Translate a whole query.
 
     Args:
-        tree: what the gate let through.
+        tree: the tree that the gate has admitted.
         tables: returns the dataset that a table of three parts names.
         parameters: the values of the placeholders.
-        limit: return no more rows than these.
+        limit: most rows to return.
 
     Raises:
         Unsupported: it is not in the subset.
@@ -128,18 +128,18 @@ def translate(
 
 @dataclass(slots=True)
 class SelectTranslator:
-    """Translates queries; what is in them shares one counter for aliases."""
+    """Translates queries. A query and its subqueries share one counter for aliases."""
 
     tables: Tables
     parameters: Mapping[str, object]
     materialized: bool = False
-    """True if common table expressions are computed once instead of in each place of their name."""
+    """True if common table expressions are computed once instead of inlined."""
     used: set[str] = field(default_factory=set)
     count: int = 0
     sources: int = 0
 
     def alias(self, letter: str) -> str:
-        """Return an alias that nobody else has."""
+        """Return an unused alias."""
         self.count += 1
         return f"{letter}{self.count}"
 
@@ -278,7 +278,7 @@ class SelectTranslator:
                 break
         if len(pieces) > MAX_COLUMNS:
             if not any(map(_multiplies, node.root().find_all(exp.Select))):
-                raise Unsupported(f"more than {MAX_COLUMNS:,} columns")  # of one dataset: Spark answers
+                raise Unsupported(f"more than {MAX_COLUMNS:,} columns")  # the columns of one dataset: Spark answers
             raise InvalidRequest(
                 f"A SELECT has at most {MAX_COLUMNS:,} columns; a * of this query stands for more. Name the columns."
             )
@@ -373,7 +373,10 @@ class SelectTranslator:
     def _using(
         self, names: Sequence[str], before: Sequence[ScopeSource], right: ScopeSource, scope: Scope, word: str
     ) -> str:
-        """Join by columns of the same name, which are shown once and first; only where the left one is the one to show."""
+        """Join by columns of the same name, which appear once and first.
+
+        Supported only if the left column is the visible one.
+        """
         if word not in ("JOIN", "LEFT JOIN") or len(before) != 1:
             raise Unsupported(f"USING in such a {word}")
         lowered = {name.lower() for name in names}
@@ -415,7 +418,7 @@ class SelectTranslator:
         nodes: Sequence[exp.Expr | None],
         names: Mapping[str, Sequence[int]],
     ) -> TypedSql:
-        """Find out what a term of GROUP BY is: a place, a column of the sources, an alias, or an expression."""
+        """Resolve a term of GROUP BY: a position, a column of the sources, an alias, or an expression."""
         if isinstance(node, exp.Literal):
             at = _place(node, pieces)
             found = nodes[at]
@@ -446,7 +449,7 @@ class SelectTranslator:
         return [f"HAVING {inner.condition(having.this).sql}"]
 
     def _aliased(self, to: ExpressionTranslator, pieces: Sequence[TypedSql]) -> ExpressionTranslator:
-        """Let names mean columns of the SELECT, where no source has a column of that name that means something else."""
+        """Let names refer to columns of the SELECT, unless a source has a different column of that name."""
         aliases: dict[str, TypedSql] = {}
         unclear: set[str] = set()
         for piece in pieces:
@@ -513,7 +516,7 @@ class SelectTranslator:
         return TypedSql(sql=f"EXISTS ({self.query(node, ctes, scope).sql})", kind=BOOLEAN)
 
     def scalar(self, node: exp.Expr, scope: Scope, ctes: Ctes) -> TypedSql:
-        """Translate a subquery that stands for one value: one row by its shape, not by luck."""
+        """Translate a scalar subquery. Its form must guarantee one row."""
         shape = isinstance(node, exp.Select) and not node.args.get("group") and not node.args.get("limit")
         if not shape or not any(is_aggregated(one) for one in node.expressions):
             raise Unsupported("a subquery as a value that may have several rows")
@@ -524,7 +527,7 @@ class SelectTranslator:
 
 
 class _Within:
-    """`SelectTranslator` as expressions see it: with the common table expressions that are visible where they stand."""
+    """`SelectTranslator` for expressions, with the common table expressions that are visible to them."""
 
     def __init__(self, queries: SelectTranslator, ctes: Ctes) -> None:
         self._queries = queries
@@ -569,14 +572,14 @@ def _alias_of(node: exp.Expr) -> tuple[tuple[str, ...], list[str]]:
 
 
 def _multiplies(node: exp.Select) -> bool:
-    """Return whether stars of a SELECT may stand for more columns than its widest source has."""
+    """True if the stars of a SELECT may expand to more columns than its widest source has."""
     bare = sum(isinstance(one, exp.Star) for one in node.expressions)
     qualified = sum(isinstance(one, exp.Column) and isinstance(one.this, exp.Star) for one in node.expressions)
     return bare + qualified > 1 or bool(bare and node.args.get("joins"))
 
 
 def _auto_named(node: exp.Expr, piece: TypedSql) -> TypedSql:
-    """Keep the name that Spark gives a column without an alias where it is known: that of a column and of plain aggregates."""
+    """Keep Spark's name of a column without an alias if it is known: for a column and for plain aggregates."""
     while isinstance(node, exp.Paren):
         node = node.this
     if isinstance(node, exp.Column | exp.Count | exp.Sum | exp.Avg | exp.Min | exp.Max):
@@ -607,7 +610,7 @@ def _place(node: exp.Expr, pieces: Sequence[TypedSql]) -> int:
 
 
 def _output(node: exp.Expr, pieces: Sequence[TypedSql], names: Mapping[str, Sequence[int]]) -> int | None:
-    """Return which column of the SELECT a term of ORDER BY names, by its place or its name."""
+    """Return the column of the SELECT that a term of ORDER BY names, by its position or its name."""
     if isinstance(node, exp.Literal):
         return _place(node, pieces)
     if isinstance(node, exp.Column) and len(node.parts) == 1:
@@ -620,7 +623,7 @@ def _output(node: exp.Expr, pieces: Sequence[TypedSql], names: Mapping[str, Sequ
 
 
 def _by_name(pieces: Sequence[TypedSql]) -> dict[str, list[int]]:
-    """Return the places of columns by their names in lower case."""
+    """Return the positions of columns by their names in lower case."""
     found: dict[str, list[int]] = {}
     for at, piece in enumerate(pieces):
         found.setdefault((piece.name or "").lower(), []).append(at)

@@ -1,4 +1,4 @@
-"""Pieces of DuckDB's SQL that know their type, and how they become another type as Spark would have it."""
+"""Fragments of DuckDB's SQL with a type, and their conversion to other types by Spark's rules."""
 
 import datetime
 import decimal
@@ -14,7 +14,7 @@ from siltstone.query.translate.outside import Unsupported
 from siltstone.query.translate.types import DATE, DOUBLE, FLOAT, INTEGERS, NULL, STRING, TIMESTAMP, TIMESTAMP_NTZ
 
 GUARD: Final = "outside the subset: "
-"""How the message of an error begins that rows have raised which the engines may treat differently."""
+"""Prefix of error messages for rows that the engines may treat differently."""
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 _MOMENT: Final = re.compile(r"\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}:\d{2}(\.\d{1,6})?")
@@ -23,23 +23,23 @@ _YEARS: Final = ("0001-01-01", "9999-12-31")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypedSql:
-    """An expression in DuckDB's SQL, with the type that it has in Spark."""
+    """An expression in DuckDB's SQL, with its type in Spark."""
 
     sql: str
     kind: pa.DataType
     name: str | None = None
-    """What Spark calls a column of it that has no alias, if that is known."""
+    """Spark's name of its column without an alias, if it is known."""
     digits: int | None = None
-    """How many digits a literal whole number has: Spark gives it as small a decimal as it fits in."""
+    """Number of digits of a literal whole number. Spark gives it the smallest decimal type that fits."""
     unsure: bool = False
-    """True if Spark may or may not take a whole number for a literal: its result with decimals has an unknown type."""
+    """True if Spark may or may not treat a whole number as a literal. Its result type with decimals is then unknown."""
     exact: decimal.Decimal | None = None
-    """The value of a literal number that has a point."""
+    """Value of a literal number with a point."""
     text: str | None = None
-    """The characters of a literal string: Spark reads a date or a time from them where one is needed."""
+    """Characters of a literal string. Spark parses a date or a time from them if one is needed."""
 
     def named(self, name: str) -> "TypedSql":
-        """Return the same under another name."""
+        """Return the same expression under another name."""
         return replace(self, name=name)
 
 
@@ -52,7 +52,7 @@ def text_literal(text: str) -> str:
     """Return text as a literal.
 
     Raises:
-        Unsupported: it holds a character that ends text elsewhere.
+        Unsupported: it contains a character that ends text elsewhere.
     """
     if "\0" in text:
         raise Unsupported("a zero character in text")
@@ -60,20 +60,20 @@ def text_literal(text: str) -> str:
 
 
 def guarded(condition: str, sql: str, why: str) -> str:
-    """Return SQL that stops the query where the condition does not hold: then Spark answers."""
+    """Return SQL that stops the query if the condition does not hold. Then Spark answers."""
     return f"CASE WHEN ({condition}) IS NOT FALSE THEN {sql} ELSE error({text_literal(GUARD + why)}) END"
 
 
 def cast_sql(sql: str, kind: pa.DataType) -> str:
-    """Return SQL whose type is exactly that."""
+    """Return SQL with exactly this type."""
     return f"CAST({sql} AS {types.duck_type(kind)})"
 
 
 def implicit(piece: TypedSql, kind: pa.DataType) -> TypedSql:
-    """Return a value as Spark takes it where it needs another type.
+    """Convert a value implicitly, as Spark does if it needs another type.
 
     Raises:
-        Unsupported: Spark would read text, or refuse.
+        Unsupported: Spark would parse text, or reject the value.
     """
     if piece.kind == kind:
         return piece
@@ -88,10 +88,10 @@ def implicit(piece: TypedSql, kind: pa.DataType) -> TypedSql:
 
 
 def converted(piece: TypedSql, kind: pa.DataType) -> TypedSql:  # noqa: C901, PLR0911, PLR0912  # one branch for each pair of types
-    """Return a cast, as ANSI mode has it.
+    """Return a cast, by the rules of ANSI mode.
 
     Raises:
-        Unsupported: the two engines write or read such values differently.
+        Unsupported: the two engines format or parse such values differently.
     """
     source = piece.kind
     sql = piece.sql
@@ -135,21 +135,21 @@ def converted(piece: TypedSql, kind: pa.DataType) -> TypedSql:  # noqa: C901, PL
 
 
 def _digits(sql: str, kind: pa.DataType) -> str:
-    """Return a decimal as text; DuckDB writes no zero before the point where a type has no digits there."""
+    """Return a decimal as text. DuckDB writes no zero before the point if a type has no digits there."""
     text = cast_sql(sql, STRING)
     return f"replace({text}, '.', '0.')" if kind.scale == kind.precision else text
 
 
 def _narrowed(sql: str) -> str:
-    """Return a double as a float; DuckDB refuses what is too large, and Spark makes infinity of it."""
+    """Return a double as a float. DuckDB rejects values that are too large, and Spark converts them to infinity."""
     return f"CAST({sql} AS FLOAT)"
 
 
 def moment(text: str, kind: pa.DataType) -> TypedSql:
-    """Return the date or time that text names, read here: only what can be read in one way.
+    """Parse the date or time in a text, if it can be parsed in one way only.
 
     Raises:
-        Unsupported: it is written in another form.
+        Unsupported: it has another form.
     """
     try:
         if _DAY.fullmatch(text):
@@ -166,7 +166,7 @@ def moment(text: str, kind: pa.DataType) -> TypedSql:
 
 
 def number(text: str) -> TypedSql:
-    """Return a literal number with the type that Spark reads it as.
+    """Return a literal number with its type in Spark.
 
     Raises:
         Unsupported: it is a double, or has too many digits.
@@ -195,7 +195,7 @@ def parameter(name: str, value: object) -> TypedSql:  # noqa: C901  # one case f
     """Return a placeholder with the type that Spark gives its value.
 
     Raises:
-        Unsupported: a value of such a class has no type here.
+        Unsupported: values of this class have no type here.
     """
     if not _PLAIN_NAME.fullmatch(name):
         raise Unsupported(f"a parameter of the name {name}")
@@ -229,6 +229,6 @@ def _decimal_kind(value: decimal.Decimal) -> pa.DataType:
         raise Unsupported("a parameter that is no number")
     scale = max(0, -exponent)
     precision = max(len(digits) + max(0, exponent), scale, 1)
-    if precision > types.MAX_DIGITS or precision - scale > types.LONG_DIGITS:  # see `nearer`: Spark looks at its value
+    if precision > types.MAX_DIGITS or precision - scale > types.LONG_DIGITS:  # see `nearer`: Spark looks at the value
         raise Unsupported("a parameter with more digits than fit")
     return pa.decimal128(precision, scale)

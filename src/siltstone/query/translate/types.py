@@ -1,6 +1,7 @@
-"""Types: Spark's rules for what an expression yields, and DuckDB's names for them.
+"""Types: Spark's rules for the type of an expression, and DuckDB's names of types.
 
-A type is the Arrow type that a dataset's schema holds for it; `pa.null()` is that of a bare NULL. Rules are those of ANSI mode.
+A type is the Arrow type that a dataset's schema has for it; `pa.null()` is the type of a bare NULL. The rules are those
+of ANSI mode.
 """
 
 from typing import Final
@@ -25,14 +26,14 @@ NULL: Final = pa.null()
 
 MAX_DIGITS: Final = 38
 MIN_LOST_SCALE: Final = 6
-"""Where a result has too many digits Spark keeps this many of them behind the point."""
+"""Digits behind the point that Spark keeps if a result has too many digits."""
 EXACT_DOUBLE_DIGITS: Final = 15
-"""A decimal of so many digits is a double without loss."""
+"""Most digits of a decimal that is exact as a double."""
 
 LONG_DIGITS: Final = 18
-"""A decimal of so many digits is held in 64 bits."""
+"""Most digits of a decimal that fits into 64 bits."""
 NEGATED_DIGITS: Final = 34
-"""Spark changes the sign of a decimal in so many digits and rounds the others away."""
+"""Most digits in which Spark changes the sign of a decimal. It rounds further digits away."""
 
 INTEGERS: Final = (BYTE, SHORT, INT, LONG)
 _DIGITS: Final = {BYTE: 3, SHORT: 5, INT: 10, LONG: 20}
@@ -77,30 +78,30 @@ def is_float(kind: pa.DataType) -> bool:
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """True for whatever can be added."""
+    """True for types that can be added."""
     return is_integer(kind) or is_float(kind) or is_decimal(kind)
 
 
 def is_ordered(kind: pa.DataType) -> bool:
-    """True for what both engines compare alike."""
+    """True for types that both engines compare in the same way."""
     return is_number(kind) or kind in (BOOLEAN, STRING, BINARY, DATE, TIMESTAMP, TIMESTAMP_NTZ, NULL)
 
 
 def is_grouped(kind: pa.DataType) -> bool:
-    """True for what both engines group alike: a float has two zeros, of which Spark shows one."""
+    """True for types that both engines group in the same way. A float has two zeros, of which Spark shows one."""
     return is_ordered(kind) and not is_float(kind)
 
 
 def as_decimal(kind: pa.DataType, digits: int | None = None) -> pa.DataType:
-    """Return the decimal that holds a whole number: a literal's by its own digits."""
+    """Return the decimal type of a whole number. The type of a literal depends on its own digits."""
     return kind if is_decimal(kind) else pa.decimal128(digits or _DIGITS[kind], 0)
 
 
 def bounded(precision: int, scale: int) -> pa.DataType:
-    """Return a decimal of that many digits, or the one that Spark makes of it.
+    """Return a decimal type of that many digits, or the one that Spark uses instead.
 
     Raises:
-        Unsupported: digits behind the point are lost: the two engines round at other moments.
+        Unsupported: digits behind the point would be lost, and the two engines round at different steps.
     """
     if precision <= MAX_DIGITS:
         return pa.decimal128(precision, scale)
@@ -111,7 +112,7 @@ def bounded(precision: int, scale: int) -> pa.DataType:
 
 
 def wider_decimal(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Return the decimal that holds the values of both."""
+    """Return the decimal type that contains the values of both."""
     scale = max(one.scale, other.scale)
     whole = max(one.precision - one.scale, other.precision - other.scale)
     if whole + scale > MAX_DIGITS:
@@ -120,13 +121,13 @@ def wider_decimal(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Return the type that Spark brings two values to.
+    """Return the common type to which Spark converts two values.
 
     >>> common(pa.int32(), pa.float32()), common(pa.int32(), pa.decimal128(10, 2))
     (DataType(double), Decimal128Type(decimal128(12, 2)))
 
     Raises:
-        Unsupported: there is none, or it comes about by reading text.
+        Unsupported: there is no common type, or Spark would parse text.
     """
     if other in (one, NULL):
         return one
