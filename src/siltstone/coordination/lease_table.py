@@ -176,7 +176,7 @@ class LeaseTable:
             return True
         if not rows.is_dir() or not any(rows.iterdir()):
             return False
-        if has_versions(self._layout.leases):  # another process created it between the two checks
+        if has_versions(self._layout.leases):  # another process created it and wrote a row between the checks
             return True
         raise self._damaged("its log is gone")
 
@@ -204,7 +204,7 @@ class LeaseTable:
     def sweep(self) -> None:
         """Delete files that crashed holders left and no log names.
 
-        Recent files stay, because a holder may be about to commit them.
+        Files of the last minutes stay, because a holder may be about to commit them.
         """
         if self._layout.link_in(self._layout.leases / DATA):
             return

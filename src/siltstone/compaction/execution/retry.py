@@ -178,7 +178,7 @@ class _JobExecution:
         with _Guard(self.runner, part.job, self.clock, self.stopping) as guard:
             try:
                 self.reports.append(self.runner.run(part.job))
-            except Exception as error:  # noqa: BLE001  # whatever ends one attempt is its result and stops no other job
+            except Exception as error:  # noqa: BLE001  # any error of one attempt is its result and stops no other job
                 raised = error
             else:
                 return ()

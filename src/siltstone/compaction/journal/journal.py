@@ -436,7 +436,7 @@ class Journal:
     def _send(self, payloads: Iterable[Payload]) -> None:
         """Append events of the running cycle, and pending events that could not be appended before."""
         running = self._running
-        assert running is not None  # noqa: S101  # every caller has looked
+        assert running is not None  # noqa: S101  # every caller has checked
         self._pending += [self._event(running.build_request_id, payload) for payload in payloads]
         try:
             while self._pending:
@@ -445,7 +445,7 @@ class Journal:
         except Conflict as error:  # recovery has ended this cycle: its events stay refused
             self._pending.clear()
             self.trouble = f"The journal did not take what cycle {running.build_request_id} did: {error}"
-        except Exception as error:  # noqa: BLE001  # an event that cannot be written stops no work, whatever the reason
+        except Exception as error:  # noqa: BLE001  # an event that cannot be written stops no work, for any reason
             self.trouble = f"The journal cannot be written: {error_text(error)}"
 
     def append(self, build_request_id: str, payloads: Iterable[Payload]) -> None:

@@ -6,8 +6,8 @@
 3. An owner is dead if the epoch of its lease is below ours, if it ran before this machine was restarted, or after a
    day without events.
 
-A host name proves nothing, because two machines may have the same. If a live owner is taken for dead, its work is lost
-and nothing else: its commits are checked like any other, and its events are refused.
+A host name proves nothing, because two machines may have the same. If a live owner is taken for dead, only its work is
+lost. Its commits are checked like any other, and its events are refused.
 """
 
 from collections.abc import Callable

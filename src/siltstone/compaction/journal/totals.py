@@ -1,7 +1,7 @@
 """Totals of a lake's compactions, by tier and by dataset, counted over the journal.
 
 Counting is pure (`counted`) and incremental. A cache file holds the totals, the index of the next event and the id of
-the last one, so only new events are read. The file can be deleted at any time. A file that cannot be read or does not
+the last one. So only new events are read. The file can be deleted at any time. A file that cannot be read or does not
 match the journal is rebuilt.
 """
 
@@ -56,7 +56,7 @@ class Statistics:
     failures: int = 0
     cancelled: int = 0
     recovered: int = 0
-    """Number of jobs whose end was recorded by recovery."""
+    """Number of jobs, of any outcome, whose end recovery has recorded."""
     files_before: int = 0
     files_after: int = 0
     bytes_before: int = 0

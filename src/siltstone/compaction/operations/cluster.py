@@ -9,7 +9,8 @@ A search by any of them opens few files.
    bits of the ranks are the row's position.
 3. Rows are divided by ranges of positions, into as many files as planned, and sorted by position inside each file.
 
-No row reaches the driver, whatever the number of rows. Partition columns have one value in a job, and are left out.
+No row reaches the driver, independent of the number of rows. Partition columns have one value in a job, and are left
+out.
 
 Only logs are clustered. Base files of a keyed dataset are sorted by key, and folds, lookups and merged reads rely on
 it.

@@ -1,8 +1,8 @@
 """The Z-order of several columns, with whole numbers: rows that are close in it are close in each of the columns. Pure.
 
 Each column's values are cut into ranges. The number of a value's range is its *rank*. The bits of the ranks are
-interleaved, the highest bits first and the columns in rotation, so that each column has its share of the order. A
-column with few different values has few bits. A column with a single value has none, and costs the others nothing.
+interleaved, the highest bits first and the columns in rotation. So each column has its share of the order. A column
+with few different values has few bits. A column with a single value has none, and costs the others nothing.
 """
 
 from collections.abc import Sequence

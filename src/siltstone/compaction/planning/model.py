@@ -124,7 +124,7 @@ class JobSpec:
     """A possible job: its files, its numbers, and the reason if it was left out.
 
     `cost_bytes` is the size of the files to rewrite. `saved_bytes` is the work that every later reader saves: files
-    that it need not open, each counted as `OPEN_COST_BYTES`, and change rows that it need not merge. The score is
+    that it need not open, and change rows that it need not merge. Each file counts as `OPEN_COST_BYTES`. The score is
     `saved_bytes` divided by the cost. The cost includes one more `OPEN_COST_BYTES` for the start of the job.
     """
 

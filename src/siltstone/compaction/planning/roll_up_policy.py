@@ -7,9 +7,9 @@
 3. In its own target period a tier takes only small files, below half of the target size. It takes no clustered file,
    because a clustering has its own file size, and the two jobs would undo each other's work for ever. From finer
    periods it takes all files.
-4. A period is due if it closed at least the tier's minimum age ago, is quiet, and has enough files that no compaction
-   wrote there. Compacted files are counted separately. Two small files that this tier wrote are merged at once, so
-   that the batches of one period end in files of the target size.
+4. A period is due if it closed at least the tier's minimum age ago, and is quiet. It must have enough files that no
+   compaction wrote there. Compacted files are counted separately. Small files that this tier wrote are merged as soon
+   as there are two. So the batches of one period end in files of the target size.
 5. The files are cut into batches of at most `max_files`. A remainder of one file joins the last batch.
 """
 
