@@ -125,7 +125,7 @@ class Totals:
     """Events as JSON of the jobs that have not ended, by job. They are few, and are removed when the job ends."""
 
     def last_done(self, dataset: str, lane: str) -> datetime.datetime | None:
-        """Return the time of a dataset's last completed job of a lane; None if there is none."""
+        """Return the time of a dataset's last completed job of a lane; None before the first."""
         at = self.done_at.get(job_label(dataset, lane))
         return None if at is None else datetime.datetime.fromtimestamp(at / NS_PER_SECOND, datetime.UTC)
 
